@@ -88,11 +88,6 @@ def smooth_network(parameters: Parameters, inputs: np.ndarray, layer_norm: bool 
     return inputs @ weight.T + bias
 
 
-def q_value(parameters: Parameters, observations: np.ndarray, actions: np.ndarray) -> Array:
-    """Return the values of a critic."""
-    return network(parameters, np.concatenate([observations, actions], -1))[..., 0]
-
-
 def gradients(loss: Callable[[], float], parameters: Parameters) -> Parameters:
     """Return the gradient of a loss by central differences."""
     found = [np.zeros_like(one) for one in parameters]
@@ -183,8 +178,7 @@ class Plain:
     CASES: tuple[dict[str, Any], ...] = ({},)
     UPDATES = 3
     TOLERANCE = 1e-7
-    BOUNDS = (-5.0, 2.0)
-    """Bounds of the logarithms of deviations."""
+    TWINS = ("first", "second")
 
     def __init__(self, algorithm: Any, seed: int) -> None:
         self.config, self.scaling, self.count = algorithm.config, algorithm.scaling, 0
@@ -213,9 +207,13 @@ class Plain:
         assert found
         return found
 
-    def twins(self, name: str) -> list[Parameters]:
-        """Return the parameters of both networks of a pair."""
-        return [self.of(f"{name}/first"), self.of(f"{name}/second")]
+    def value(self, name: str, *parts: Array) -> Array:
+        """Return the values of one network for its inputs side by side."""
+        return network(self.of(name), np.concatenate(parts, -1))[..., 0]
+
+    def values(self, name: str, *parts: Array) -> Array:
+        """Return the values [2, batch] of both networks of a pair."""
+        return np.stack([self.value(f"{name}/{twin}", *parts) for twin in self.TWINS])
 
     def adam(self, *prefixes: str, rate: str = "learning_rate") -> Adam:
         """Return an optimizer of networks at the rate of a setting."""
@@ -250,9 +248,9 @@ class Plain:
         low, high = scaling.action_low.numpy(), scaling.action_high.numpy()
         return low + (high - low) * (found + 1) / 2
 
-    def acts(self, s: np.ndarray, goals: np.ndarray) -> Array | None:  # noqa: ARG002
-        """Return the actions for standardized observations, if they are not drawn."""
-        return None
+    def acts(self, s: Array, goals: Array) -> Array | None:  # noqa: ARG002
+        """Return the actions in [-1, 1] for standardized observations, if they are not drawn."""
+        return np.tanh(network(self.of("policy"), s)[:, :2])
 
 
 def goal_maps(scaling: Scaling) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,20 +19,17 @@ class Plain(plain.Plain):
         noise = np.exp(self.of("log_std")[0]) * self.normal(len(s), 2)
         return np.clip(plain.network(self.of("policy"), s) + noise, -1, 1)
 
-    def q_values(self, name: str, s: np.ndarray, a: np.ndarray) -> plain.Array:
-        return np.stack([plain.q_value(q, s, a) for q in self.twins(name)])
-
     def update(self, batch: Any) -> None:
         config, one = self.config, plain.in_units(self.scaling, batch)
-        next_q = self.q_values("target_critic", one.next_s, self.sample(one.next_s)).min(0)
+        next_q = self.values("target_critic", one.next_s, self.sample(one.next_s)).min(0)
         y = one.r + config.discount * one.goes_on * next_q
 
         def critic_loss() -> float:
-            return float(np.mean((self.q_values("critic", one.s, one.a) - y) ** 2, 1).sum())
+            return float(np.mean((self.values("critic", one.s, one.a) - y) ** 2, 1).sum())
 
         self.critics.step(critic_loss)
-        own_q = self.q_values("critic", one.s, self.sample(one.s)).min(0)
-        advantage = self.q_values("critic", one.s, one.a).min(0) - own_q
+        own_q = self.values("critic", one.s, self.sample(one.s)).min(0)
+        advantage = self.values("critic", one.s, one.a).min(0) - own_q
         weight = np.minimum(np.exp(advantage / config.temperature), config.max_weight)
 
         def policy_loss() -> float:

@@ -15,11 +15,8 @@ class Plain(plain.Plain):
         one = plain.in_units(self.scaling, batch)
 
         def loss() -> float:
-            return float(np.mean((self.acts(one.s) - one.a) ** 2))
+            return float(np.mean((self.acts(one.s, one.s) - one.a) ** 2))
 
         metrics = {"policy/loss": loss()}
         self.optimizer.step(loss)
         return metrics
-
-    def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
-        return np.tanh(plain.network(self.of("policy"), s))

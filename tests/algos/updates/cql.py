@@ -57,37 +57,35 @@ class Plain(plain.Plain):
         fresh = self.normal(1, *a.shape)[0]
         proposals = [self.sample(s, noise[0]), self.sample(one.next_s, noise[1])]
         states, next_states = (np.broadcast_to(x, (*shape[:2], 3)) for x in (s, one.next_s))
-        targets = self.twins("target_critic")
-        both_q = [plain.q_value(q, next_states, proposals[1][0]) for q in targets]
-        y = one.r + config.discount * one.goes_on * self.next_value(np.min(both_q, 0))
+        next_q = self.values("target_critic", next_states, proposals[1][0]).min(0)
+        y = one.r + config.discount * one.goes_on * self.next_value(next_q)
 
-        def gap(q: plain.Parameters) -> float:
-            parts = [plain.q_value(q, states, uniform) - 2 * np.log(0.5)]
+        def gaps() -> plain.Array:
+            parts = [self.values("critic", states, uniform) - 2 * np.log(0.5)]
             for actions, density in proposals:
-                values = self.own_values(plain.q_value(q, states, actions), one)
+                values = self.own_values(self.values("critic", states, actions), one)
                 parts.append(values - density)
-            total = np.log(np.exp(np.concatenate(parts)).sum(0))
-            return float(np.mean(self.gaps(total - plain.q_value(q, s, a))))
+            total = np.log(np.exp(np.concatenate(parts, 1)).sum(1))
+            return self.gaps(total - self.values("critic", s, a)).mean(1)
 
         log_multiplier, multiplier, goal = self.of("log_multiplier")[0], 1.0, 0.0
         if config.target_gap is not None:
             multiplier, goal = math.exp(log_multiplier), config.target_gap
 
         def excess() -> float:
-            gaps = sum(gap(q) - goal for q in self.twins("critic"))
-            return float(config.conservative_weight * gaps)
+            return float(config.conservative_weight * (gaps() - goal).sum())
 
         def critic_loss() -> float:
-            errors = [plain.q_value(q, s, a) - y for q in self.twins("critic")]
-            return float(np.mean(np.square(errors), 1).sum() + multiplier * excess())
+            errors = self.values("critic", s, a) - y
+            return float(np.mean(errors**2, 1).sum() + multiplier * excess())
 
-        metrics = {"critic/gap": sum(map(gap, self.twins("critic"))) / 2}
+        metrics = {"critic/gap": float(gaps().mean())}
         log_temperature, excess_now = self.of("log_temperature")[0], excess()
         temperature, clones = math.exp(log_temperature), self.count < self.cloning_steps()
 
         def policy_loss() -> float:
             actions, density = self.sample(s, fresh)
-            value = np.min([plain.q_value(q, s, actions) for q in self.twins("critic")], 0)
+            value = self.values("critic", s, actions).min(0)
             value = self.cloned(one) if clones else value
             return float(np.mean(temperature * density - value))
 
@@ -109,6 +107,3 @@ class Plain(plain.Plain):
     def cloning_steps(self) -> int:
         steps: int = self.config.cloning_steps
         return steps
-
-    def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
-        return np.tanh(plain.network(self.of("policy"), s)[:, :2])

@@ -68,6 +68,9 @@ class Plain(plain.Plain):
         tokens = tokens + self.linear(f"{layer}.hidden_out", x * stats.norm.cdf(x))
         return np.tanh(self.linear("head", self.norm("layers.norm", tokens)[:, 1::3]))
 
+    def acts(self, *_: np.ndarray) -> None:
+        """Act by what came before."""
+
     def update(self, batch: Any) -> dict[str, float]:
         config, one = self.config, plain.in_units(self.scaling, batch)
 

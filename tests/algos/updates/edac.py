@@ -35,7 +35,7 @@ class Plain(plain.Plain):
         self.policy = self.adam("policy", rate="policy_learning_rate")
         self.temperature = self.adam("log_temperature", rate="temperature_learning_rate")
 
-    def values(self, name: str, s: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def judged(self, name: str, s: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of all critics, and their gradients with respect to the actions."""
         weights, biases = self.of(f"{name}/weights"), self.of(f"{name}/biases")
         values, active = np.concatenate([s, a], -1), []
@@ -59,21 +59,18 @@ class Plain(plain.Plain):
 
         def policy_loss() -> float:
             action, log_density = self.sample(one.s, here)
-            value = self.values("critic", one.s, action)[0].min(0)
+            value = self.judged("critic", one.s, action)[0].min(0)
             return float(np.mean(temperature * log_density - value))
 
         self.policy.step(policy_loss)
         next_a, next_log_pi = self.sample(one.next_s, there)
-        next_q = self.values("target_critic", one.next_s, next_a)[0].min(0)
+        next_q = self.judged("target_critic", one.next_s, next_a)[0].min(0)
         y = one.r + config.discount * one.goes_on * (next_q - temperature * next_log_pi)
 
         def critic_loss() -> float:
-            values, slopes = self.values("critic", one.s, one.a)
+            values, slopes = self.judged("critic", one.s, one.a)
             bellman = ((values - y) ** 2).mean(1).sum()
             return float(bellman + (config.diversity and config.diversity * cosines(slopes)))
 
         self.critics.step(critic_loss)
         self.follow("target_critic", "critic")
-
-    def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
-        return np.tanh(plain.network(self.of("policy"), s)[:, :2])

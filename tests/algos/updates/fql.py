@@ -17,10 +17,12 @@ class Plain(plain.Plain):
     def start(self) -> None:
         self.optimizers = [self.adam(name) for name in ("critic", "flow", "policy")]
 
-    def q_values(self, name: str, s: np.ndarray, a: np.ndarray) -> plain.Array:
-        both = np.concatenate([s, a], 1)
-        found = [plain.smooth_network(one, both, layer_norm=True)[:, 0] for one in self.twins(name)]
-        return np.stack(found)
+    def value(self, name: str, *parts: np.ndarray) -> plain.Array:
+        inputs = np.concatenate(parts, 1)
+        return plain.smooth_network(self.of(name), inputs, layer_norm=True)[:, 0]
+
+    def acts(self, *_: np.ndarray) -> None:
+        """Draw the actions."""
 
     def policy(self, *inputs: np.ndarray) -> plain.Array:
         return plain.smooth_network(self.of("policy"), np.concatenate(inputs, 1))
@@ -39,12 +41,12 @@ class Plain(plain.Plain):
         z = self.normal(*a.shape)
 
         next_a = np.clip(self.policy(one.next_s, next_z), -1, 1)
-        both_q = self.q_values("target_critic", one.next_s, next_a)
+        both_q = self.values("target_critic", one.next_s, next_a)
         next_q = both_q.mean(0) if config.target == "mean" else both_q.min(0)
         y = one.r + config.discount ** valid.shape[1] * one.goes_on * next_q
 
         def critic_loss() -> float:
-            return float(np.mean(whole * (self.q_values("critic", s, a) - y) ** 2))
+            return float(np.mean(whole * (self.values("critic", s, a) - y) ** 2))
 
         def flow_loss() -> float:
             errors = self.flow(s, (1 - t) * x_0 + t * a, t) - (a - x_0)
@@ -58,7 +60,7 @@ class Plain(plain.Plain):
 
         def own_values() -> tuple[np.ndarray, np.ndarray]:
             mu = self.policy(s, z)
-            found = self.q_values("critic", s, np.clip(mu, -1, 1)).mean(0)
+            found = self.values("critic", s, np.clip(mu, -1, 1)).mean(0)
             return mu, found
 
         scale = np.mean(np.abs(own_values()[1])) if config.normalize_values else 1.0

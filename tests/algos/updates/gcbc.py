@@ -18,6 +18,9 @@ class OfGoals(plain.Plain):
         inputs = np.concatenate(parts, 1)
         return plain.smooth_network(self.of(name), inputs, layer_norm=True)
 
+    def value(self, name: str, *parts: np.ndarray) -> plain.Array:
+        return self.network(name, *parts)[:, 0]
+
     def means(self, *parts: np.ndarray, name: str = "policy") -> plain.Array:
         return plain.smooth_network(self.of(name), np.concatenate(parts, 1))
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from tests.algos import plain
@@ -21,29 +20,25 @@ class Plain(OfGoals):
             list(algorithm.policy.parameters())[-1].add_(torch.tensor([1.5, 0.0]))
 
     def start(self) -> None:
-        self.values, self.policy = self.adam("critic", "value"), self.adam("policy")
-
-    def q_values(self, name: str, *parts: np.ndarray) -> plain.Array:
-        twins = (f"{name}/first", f"{name}/second")
-        return np.stack([self.network(one, *parts)[:, 0] for one in twins])
+        self.critics, self.policy = self.adam("critic", "value"), self.adam("policy")
 
     def update(self, batch: Any) -> None:
         config, one = self.config, plain.in_units(self.scaling, batch)
         s, goals = one.s, one.value_goals
-        next_v = self.network("value", one.next_s, goals)[:, 0]
+        next_v = self.value("value", one.next_s, goals)
         y = one.r + config.discount * one.masks * next_v
-        q = self.q_values("target_critic", s, goals, one.a).min(0)
+        q = self.values("target_critic", s, goals, one.a).min(0)
 
         def own_q() -> plain.Array:
             actions = self.acts(s, one.actor_goals)
-            return self.q_values("critic", s, one.actor_goals, actions).min(0)
+            return self.values("critic", s, one.actor_goals, actions).min(0)
 
         scale = abs(own_q()).mean() + 1e-6
 
         def value_loss() -> float:
-            errors = q - self.network("value", s, goals)[:, 0]
+            errors = q - self.value("value", s, goals)
             weights = abs(config.expectile - (errors < 0))
-            squares = (self.q_values("critic", s, goals, one.a) - y) ** 2
+            squares = (self.values("critic", s, goals, one.a) - y) ** 2
             return float((weights * errors**2).mean() + squares.mean(1).sum())
 
         def policy_loss() -> float:
@@ -51,4 +46,4 @@ class Plain(OfGoals):
             return -float(own_q().mean() / scale + cloning)
 
         self.follow("target_critic", "critic")
-        plain.step_together((self.values, value_loss), (self.policy, policy_loss))
+        plain.step_together((self.critics, value_loss), (self.policy, policy_loss))

@@ -17,10 +17,6 @@ class Plain(OfGoals):
     def start(self) -> None:
         self.optimizer = self.adam("value", "policy")
 
-    def values(self, name: str, s: np.ndarray, goals: np.ndarray) -> plain.Array:
-        twins = (f"{name}/first", f"{name}/second")
-        return np.stack([self.network(one, s, goals)[:, 0] for one in twins])
-
     def update(self, batch: Any) -> None:
         config, one = self.config, plain.in_units(self.scaling, batch)
         next_v = self.values("target_value", one.next_s, one.value_goals)

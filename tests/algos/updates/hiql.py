@@ -31,9 +31,9 @@ class Plain(OfGoals):
     def phi(self, s: np.ndarray, g: np.ndarray) -> plain.Array:
         return self.to_length(self.network("representation", s, g))
 
-    def values(self, name: str, s: np.ndarray, g: np.ndarray) -> plain.Array:
-        twins = (f"{name}/first", f"{name}/second")
-        return np.stack([self.network(one, s, self.phi(s, g))[:, 0] for one in twins])
+    def value(self, name: str, *parts: np.ndarray) -> plain.Array:
+        s, goals = parts
+        return self.network(name, s, self.phi(s, goals))[:, 0]
 
     def update(self, batch: Any) -> None:
         one, config = plain.in_units(self.scaling, batch), self.config

@@ -15,21 +15,18 @@ class Plain(fql.Plain):
     def start(self) -> None:
         self.optimizers = [self.adam(name) for name in ("critic", "value", "policy")]
 
-    def value(self, s: np.ndarray) -> plain.Array:
-        return plain.smooth_network(self.of("value"), s, layer_norm=True)[:, 0]
-
     def update(self, batch: Any) -> dict[str, float]:
         config, one = self.config, plain.in_units(self.scaling, batch)
         s, a = one.s, one.a
         z, t = self.normal(*a.shape), self.uniform(len(a), 1)
-        target_q = self.q_values("target_critic", s, a).min(0)
-        y = one.r + config.discount * one.goes_on * self.value(one.next_s)
+        target_q = self.values("target_critic", s, a).min(0)
+        y = one.r + config.discount * one.goes_on * self.value("value", one.next_s)
 
         def critic_loss() -> float:
-            return float(np.mean((self.q_values("critic", s, a) - y) ** 2, 1).sum())
+            return float(np.mean((self.values("critic", s, a) - y) ** 2, 1).sum())
 
         def value_loss() -> float:
-            u = target_q - self.value(s)
+            u = target_q - self.value("value", s)
             return float(np.mean(np.abs(config.expectile - (u < 0)) * u**2))
 
         def actor_loss() -> float:

@@ -15,10 +15,10 @@ class Plain(iql.Plain):
     CRITIC, TWINS = "critics", ("0", "1")
     POLICY = ("policy",)
 
-    def q_values(self, network: str, one: SimpleNamespace) -> plain.Array:
-        critics = [self.of(f"{network}/{twin}") for twin in self.TWINS]
-        values = [plain.network(critic, one.s) for critic in critics]
-        return np.stack([plain.of_actions(value, one.a) for value in values])
+    def values(self, name: str, *parts: np.ndarray) -> plain.Array:
+        s, actions = parts
+        values = [plain.network(self.of(f"{name}/{twin}"), s) for twin in self.TWINS]
+        return np.stack([plain.of_actions(value, actions) for value in values])
 
     def logs(self, one: SimpleNamespace) -> plain.Array:
         log_pi = plain.log_softmax(plain.network(self.of("policy"), one.s))

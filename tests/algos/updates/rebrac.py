@@ -13,10 +13,10 @@ class Plain(td3bc.Plain):
     CASES = ({}, {"policy_interval": 1, "critic_penalty": 3.0})
     UPDATES = 4
 
-    def value(self, critic: plain.Parameters, s: np.ndarray, a: np.ndarray) -> plain.Array:
+    def value(self, name: str, *parts: np.ndarray) -> plain.Array:
         """Return the values of a critic with a layer normalization after each ReLU."""
-        *hidden, weight, bias = critic
-        values = np.concatenate([s, a], 1)
+        *hidden, weight, bias = self.of(name)
+        values = np.concatenate(parts, 1)
         for index in range(0, len(hidden), 4):
             inner, offset, scale, shift = hidden[index : index + 4]
             values = np.maximum(values @ inner.T + offset, 0)
@@ -28,10 +28,10 @@ class Plain(td3bc.Plain):
         config, one = self.config, plain.in_units(self.scaling, batch)
         next_a = self.smoothed(one.next_s)
         penalty = one.has_next_action * ((next_a - one.next_actions) ** 2).sum(1)
-        next_q = self.q_values("target_critic", one.next_s, next_a).min(0)
+        next_q = self.values("target_critic", one.next_s, next_a).min(0)
         y = one.r + config.discount * one.goes_on * (next_q - config.critic_penalty * penalty)
         self.critics.step(
-            lambda: float(np.mean((self.q_values("critic", one.s, one.a) - y) ** 2, 1).sum())
+            lambda: float(np.mean((self.values("critic", one.s, one.a) - y) ** 2, 1).sum())
         )
         self.count += 1
         if (self.count - 1) % config.policy_interval:
@@ -40,12 +40,12 @@ class Plain(td3bc.Plain):
         self.follow("target_policy", "policy")
 
         def own_q() -> plain.Array:
-            return self.q_values("critic", one.s, self.acts(one.s)).min(0)
+            return self.values("critic", one.s, self.acts(one.s, one.s)).min(0)
 
         scale = 1 / np.mean(np.abs(own_q()))
 
         def loss() -> float:
-            distance = ((self.acts(one.s) - one.a) ** 2).sum(1)
+            distance = ((self.acts(one.s, one.s) - one.a) ** 2).sum(1)
             return float(np.mean(config.policy_penalty * distance - scale * own_q()))
 
         self.policy.step(loss)

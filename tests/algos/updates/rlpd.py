@@ -63,6 +63,3 @@ class Plain(plain.Plain):
 
         self.policy.step(policy_loss)
         self.temperature.step(lambda: float(np.exp(log_temperature) * (entropy + 1.0)))
-
-    def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
-        return np.tanh(plain.network(self.of("policy"), s)[:, :2])

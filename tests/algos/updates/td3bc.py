@@ -15,12 +15,6 @@ class Plain(plain.Plain):
         self.critics = self.adam("critic", rate="critic_learning_rate")
         self.policy = self.adam("policy", rate="policy_learning_rate")
 
-    def value(self, critic: plain.Parameters, s: np.ndarray, a: np.ndarray) -> plain.Array:
-        return plain.q_value(critic, s, a)
-
-    def q_values(self, name: str, s: np.ndarray, a: np.ndarray) -> plain.Array:
-        return np.stack([self.value(critic, s, a) for critic in self.twins(name)])
-
     def smoothed(self, next_s: np.ndarray) -> plain.Array:
         """Return the target policy's actions with noise."""
         config, actions = self.config, np.tanh(plain.network(self.of("target_policy"), next_s))
@@ -30,24 +24,23 @@ class Plain(plain.Plain):
 
     def update(self, batch: Any) -> None:
         config, one = self.config, plain.in_units(self.scaling, batch)
-        next_q = self.q_values("target_critic", one.next_s, self.smoothed(one.next_s)).min(0)
+        next_q = self.values("target_critic", one.next_s, self.smoothed(one.next_s)).min(0)
         y = one.r + config.discount * one.goes_on * next_q
         self.critics.step(
-            lambda: float(np.mean((self.q_values("critic", one.s, one.a) - y) ** 2, 1).sum())
+            lambda: float(np.mean((self.values("critic", one.s, one.a) - y) ** 2, 1).sum())
         )
         self.count += 1
         if self.count % config.policy_interval:
             return
 
         def own_q() -> plain.Array:
-            return self.q_values("critic", one.s, self.acts(one.s))[0]
+            return self.values("critic", one.s, self.acts(one.s, one.s))[0]
 
         scale = config.value_weight / np.mean(np.abs(own_q()))
         self.policy.step(
-            lambda: float(np.mean((self.acts(one.s) - one.a) ** 2) - scale * np.mean(own_q()))
+            lambda: float(
+                np.mean((self.acts(one.s, one.s) - one.a) ** 2) - scale * np.mean(own_q())
+            )
         )
         self.follow("target_critic", "critic")
         self.follow("target_policy", "policy")
-
-    def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
-        return np.tanh(plain.network(self.of("policy"), s))
