@@ -23,12 +23,11 @@ from orlog.algos.networks import Scaling, make_generator
 from orlog.loaders.batch import (
     ChunkBatch,
     NextActionBatch,
+    ReturnBatch,
     SequenceBatch,
     StateSubgoalBatch,
     StructuredBatch,
-    Tensors,
 )
-from orlog.loaders.returns import with_returns
 
 Make: TypeAlias = Callable[..., Any]
 MakeBatch: TypeAlias = Callable[..., NextActionBatch]
@@ -170,7 +169,7 @@ def chosen(**settings: Any) -> Mapping[str, Any]:
 class Plain:
     """The updates of an algorithm in NumPy, from its equations: what they have in common.
 
-    `updates/ALGORITHM.py` has one of each algorithm, which `test_contract.py` finds. `parameters` are
+    The modules in `updates` have one of each algorithm, with its name, which `test_contract.py` finds. `parameters` are
     those in the state of the algorithm, by name, and `update` changes them in place.
     """
 
@@ -310,43 +309,28 @@ def doubles(scaling: Scaling) -> Scaling:
     return dataclasses.replace(scaling, **changed)
 
 
-def recorded_batches(recorded: Any) -> Iterator[Tensors]:
-    """Yield the batches that a recorded reference was trained on."""
+BATCHES: dict[str, type[Any]] = {
+    "timesteps": SequenceBatch,
+    "valid": ChunkBatch,
+    "value_goals": StateSubgoalBatch,
+    "returns_to_go": ReturnBatch,
+    "next_actions": NextActionBatch,
+}
+
+
+def recorded_batches(recorded: Any) -> Iterator[Any]:
+    """Yield the batches that a recorded reference was trained on; what it lacks is 0."""
+    kind = next((kind for name, kind in BATCHES.items() if name in recorded), StructuredBatch)
     for rows in recorded["rows"]:
-        if "timesteps" in recorded:
-            windows = ("observations", "actions", "returns_to_go", "timesteps", "mask")
-            found = {name: torch.from_numpy(recorded[name][rows]) for name in windows}
-            nothing = torch.zeros(found["mask"].shape)
-            ends = {"terminations": nothing, "truncations": nothing}
-            yield SequenceBatch(**found, rewards=nothing, **ends)
-            continue
-        if "valid" in recorded:
-            chunks = {one.name for one in dataclasses.fields(ChunkBatch)} - {"truncations"}
-            found = {name: torch.from_numpy(recorded[name][rows]) for name in chunks}
-            yield ChunkBatch(**found, truncations=torch.zeros(len(rows)))
-            continue
-        if "value_goals" in recorded:
-            names = [one.name for one in dataclasses.fields(StateSubgoalBatch)]
-            found = {
-                name: torch.from_numpy(recorded[name][rows]) for name in names if name in recorded
-            }
-            yield StateSubgoalBatch(**found, terminations=torch.zeros(len(rows)))
-            continue
-        fields = (
-            "observations",
-            "actions",
-            "rewards",
-            "next_observations",
-            "terminations",
-            "next_actions",
-        )
-        columns = {name: torch.from_numpy(recorded[name][rows]) for name in fields}
-        none = torch.zeros(len(rows))
-        batch = NextActionBatch(**columns, truncations=none, has_next_action=none + 1)
-        if "returns_to_go" in recorded:
-            yield with_returns(batch, torch.from_numpy(recorded["returns_to_go"][rows]))
-        else:
-            yield batch
+        found = {}
+        for field in dataclasses.fields(kind):
+            if field.name in recorded:
+                found[field.name] = torch.from_numpy(recorded[field.name][rows])
+            elif field.default is dataclasses.MISSING:
+                found[field.name] = torch.zeros(recorded.get("mask", rows)[: len(rows)].shape)
+        if kind is NextActionBatch:
+            found["has_next_action"] += 1
+        yield kind(**found)
 
 
 UNIT = Scaling(
@@ -393,13 +377,11 @@ def load(algorithm: Any, recorded: Any) -> None:
 def trained_as_recorded(kind: type[Any], name: str) -> tuple[Any, Any]:
     """Return an algorithm after the updates of a recorded reference, and that."""
     recorded = np.load(RECORDED / f"{name}.npz")
-    is_discrete = "discrete" in kind.ACTIONS
     before = getattr(kind.CONFIG, "RECORDED_BEFORE", {})
     config = kind.CONFIG(**{**before, **settings(recorded)})
-    algorithm = kind(config, DISCRETE if is_discrete else UNIT, seed=1)
+    algorithm = kind(config, DISCRETE if "discrete" in kind.ACTIONS else UNIT, seed=1)
     load(algorithm, recorded)
-    batches = recorded_discrete_batches if is_discrete else recorded_batches
-    for batch in batches(recorded):
+    for batch in recorded_batches(recorded):
         algorithm.update(batch)
     return algorithm, recorded
 
@@ -411,15 +393,6 @@ def difference_from_recorded(kind: type[Any], name: str) -> float:
         float(np.abs(tensor.numpy() - recorded[f"after/{key}"]).max())
         for key, tensor in tensors_of(algorithm).items()
     )
-
-
-def recorded_discrete_batches(recorded: Any) -> Iterator[StructuredBatch]:
-    """Yield the batches with discrete actions that a recorded reference was trained on."""
-    for rows in recorded["rows"]:
-        fields = ("observations", "actions", "rewards", "next_observations", "terminations")
-        columns = {name: torch.from_numpy(recorded[name][rows]) for name in fields}
-        none = torch.zeros(len(rows))
-        yield StructuredBatch(**columns, truncations=none, discounts=none)
 
 
 FRAMES_CQL: dict[str, Any] = {

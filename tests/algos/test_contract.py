@@ -45,11 +45,15 @@ def file_of(form: type[Any]) -> str:
 
 
 def plain_cases() -> list[Any]:
+    """Return form, plain implementation and settings of all that `updates` has."""
+    names = [f"tests.algos.updates.{path.stem}" for path in UPDATES.glob("*.py")]
+    found = {
+        name: one for module in names for name, one in vars(importlib.import_module(module)).items()
+    }
     cases = []
-    for name, form in FORMS.items():
-        if (UPDATES / f"{file_of(form)}.py").exists():
-            kind = importlib.import_module(f"tests.algos.updates.{file_of(form)}").Plain
-            cases += [pytest.param(form, kind, one, id=f"{name}-{one}") for one in kind.CASES]
+    for name in sorted(FORMS.keys() & found.keys()):
+        given = (FORMS[name], found[name])
+        cases += [pytest.param(*given, one, id=f"{name}-{one}") for one in found[name].CASES]
     return cases
 
 

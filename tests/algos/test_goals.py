@@ -19,7 +19,7 @@ from orlog.algos.qrl import QRL, interval_lengths
 from orlog.algos.training.online import loaded
 from orlog.loaders.arrays.arrays import Arrays, Leaf
 from orlog.loaders.states_and_goals import states_and_subgoals
-from tests.algos.updates.qrl import union
+from tests.algos.updates.goals import union
 
 GRID = torch.linspace(-1, 1, 21)
 

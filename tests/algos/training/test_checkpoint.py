@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import struct
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from orlog.algos.algorithms import make_algorithm
@@ -28,36 +27,6 @@ BatchesOf: TypeAlias = Callable[[Any, int], list[Any]]
 
 FROZEN = Path(__file__).parent / "frozen"
 
-RUNS: list[tuple[str, dict[str, Any]]] = [
-    ("bc", {"hidden": [8, 8]}),
-    ("iql", {"hidden": [8, 8], "steps": 9}),
-    ("cql", {"hidden": [8, 8], "sampled_actions": 2, "cloning_steps": 0}),
-    ("cql", {"hidden": [8, 8], "sampled_actions": 2, "target_gap": 1.0, "cloning_steps": 4}),
-]
-FIELDS = ["observations", "actions", "rewards", "next_observations", "terminations", "truncations"]
-
-CONTINUE = """
-import json, sys
-from pathlib import Path
-import torch
-from safetensors.torch import load_file
-from orlog.algos.algorithms import ALGORITHMS, make_algorithm
-from orlog.algos.settings import make_config
-from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
-from orlog.algos.networks import Scaling
-from orlog.loaders.batch import Batch
-
-torch.set_num_threads(1)
-folder = Path(sys.argv[1])
-scaling = Scaling(**load_file(folder / "scaling"))
-for index, (name, settings) in enumerate(json.loads(sys.argv[2])):
-    made = make_algorithm(name, make_config(name, settings), scaling, seed=99)
-    assert load_checkpoint(made, folder / f"{index}-half") == {"step": "3"}
-    for step in range(3, 6):
-        made.update(Batch(**load_file(folder / f"batch-{step}")))
-    save_checkpoint(made, folder / f"{index}-resumed", metadata={})
-"""
-
 
 def make(name: str, scaling: Scaling, settings: dict[str, Any], *, seed: int = 0) -> Any:
     return make_algorithm(name, make_config(name, settings), scaling, seed=seed)
@@ -70,33 +39,6 @@ def make_small(name: str, scaling: Scaling, *, seed: int = 0, **settings: Any) -
 def state(algorithm: Any, folder: Path) -> dict[str, torch.Tensor]:
     save_checkpoint(algorithm, folder / "state", metadata={})
     return dict(load_file(folder / "state"))
-
-
-@pytest.mark.thorough
-def test_a_new_process_goes_on_to_the_bit(
-    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
-) -> None:
-    names = ["obs_mean", "obs_std", "action_low", "action_high"]
-    save_file({name: getattr(scaling, name) for name in names}, tmp_path / "scaling")
-    batches = [make_batch(step) for step in range(6)]
-    for step, batch in enumerate(batches):
-        save_file({name: getattr(batch, name) for name in FIELDS}, tmp_path / f"batch-{step}")
-    for index, (name, settings) in enumerate(RUNS):
-        made = make(name, scaling, settings)
-        for step, batch in enumerate(batches):
-            if step == 3:
-                save_checkpoint(made, tmp_path / f"{index}-half", metadata={"step": "3"})
-            made.update(batch)
-        save_checkpoint(made, tmp_path / f"{index}-whole", metadata={})
-    subprocess.run([sys.executable, "-c", CONTINUE, str(tmp_path), json.dumps(RUNS)], check=True)
-    for index in range(len(RUNS)):
-        whole = load_file(tmp_path / f"{index}-whole")
-        resumed = load_file(tmp_path / f"{index}-resumed")
-        half = load_file(tmp_path / f"{index}-half")
-        assert whole.keys() == resumed.keys()
-        for name, tensor in whole.items():
-            assert torch.equal(tensor, resumed[name]), (RUNS[index], name)
-        assert any(not torch.equal(tensor, half[name]) for name, tensor in whole.items())
 
 
 def test_metadata_come_back_and_the_last_save_replaces_the_first(

@@ -1,3 +1,5 @@
+"""The Decision Transformer."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -9,7 +11,7 @@ from scipy import stats
 from tests.algos import plain
 
 
-class Plain(plain.Plain):
+class DT(plain.Plain):
     """One layer with two heads; AdamW on clipped gradients, at a rate that grows at first."""
 
     SETTINGS = plain.chosen(

@@ -1,3 +1,5 @@
+"""Flows: FQL, QC-FQL and IFQL."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +9,7 @@ import numpy as np
 from tests.algos import plain
 
 
-class Plain(plain.Plain):
+class FQL(plain.Plain):
     """Flow Q-learning of chunks of actions, which are of one action in FQL."""
 
     SETTINGS = plain.chosen(distillation_weight=0.5, flow_steps=3)
@@ -72,6 +74,45 @@ class Plain(plain.Plain):
 
         losses = (critic_loss, flow_loss, actor_loss)
         names = ("critic/loss", "flow/loss", "policy/loss")
+        metrics = {name: loss() for name, loss in zip(names, losses, strict=True)}
+        self.follow("target_critic", "critic")
+        plain.step_together(*zip(self.optimizers, losses, strict=True))
+        return metrics
+
+
+class QCFQL(FQL):
+    SETTINGS = plain.chosen(
+        chunk_length=2, hidden=(3,), distillation_weight=0.5, flow_steps=2, discount=0.9
+    )
+    UPDATES = 3
+
+
+class IFQL(FQL):
+    SETTINGS = plain.chosen()
+    CASES = ({},)
+
+    def start(self) -> None:
+        self.optimizers = [self.adam(name) for name in ("critic", "value", "policy")]
+
+    def update(self, batch: Any) -> dict[str, float]:
+        config, one = self.config, plain.in_units(self.scaling, batch)
+        s, a = one.s, one.a
+        z, t = self.normal(*a.shape), self.uniform(len(a), 1)
+        target_q = self.values("target_critic", s, a).min(0)
+        y = one.r + config.discount * one.goes_on * self.value("value", one.next_s)
+
+        def critic_loss() -> float:
+            return float(np.mean((self.values("critic", s, a) - y) ** 2, 1).sum())
+
+        def value_loss() -> float:
+            u = target_q - self.value("value", s)
+            return float(np.mean(np.abs(config.expectile - (u < 0)) * u**2))
+
+        def actor_loss() -> float:
+            return float(np.mean((self.policy(s, (1 - t) * z + t * a, t) - (a - z)) ** 2))
+
+        losses = (critic_loss, value_loss, actor_loss)
+        names = ("critic/loss", "value/loss", "policy/loss")
         metrics = {name: loss() for name, loss in zip(names, losses, strict=True)}
         self.follow("target_critic", "critic")
         plain.step_together(*zip(self.optimizers, losses, strict=True))

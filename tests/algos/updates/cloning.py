@@ -1,3 +1,5 @@
+"""BC in its forms."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +9,22 @@ import numpy as np
 from tests.algos import plain
 
 
-class Plain(plain.Plain):
+class BC(plain.Plain):
+    def start(self) -> None:
+        self.optimizer = self.adam("policy")
+
+    def update(self, batch: Any) -> dict[str, float]:
+        one = plain.in_units(self.scaling, batch)
+
+        def loss() -> float:
+            return float(np.mean((self.acts(one.s, one.s) - one.a) ** 2))
+
+        metrics = {"policy/loss": loss()}
+        self.optimizer.step(loss)
+        return metrics
+
+
+class BCDiscrete(plain.Plain):
     SETTINGS = plain.chosen(log_penalty=0.2)
 
     def start(self) -> None:
@@ -27,3 +44,11 @@ class Plain(plain.Plain):
 
     def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
         return plain.network(self.of("policy"), s).argmax(-1)
+
+
+class PercentBC(BC):
+    """As BC, on other batches."""
+
+
+class PercentBCDiscrete(BCDiscrete):
+    """As BC, on other batches."""

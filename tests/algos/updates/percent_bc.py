@@ -1,1 +1,0 @@
-from tests.algos.updates.bc import Plain as Plain

@@ -1,1 +1,0 @@
-from tests.algos.updates.bc_discrete import Plain as Plain
