@@ -3,24 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 import orlog
-from orlog.algos.networks import Critics, make_generator
 from orlog.algos.training.metrics import read_metrics
 from orlog.errors import NotFoundError
 from tests.pendulum import pendulum
 
 SMALL = {"hidden": (4,), "critics": 3, "updates": 2, "batch_size": 8, "random_steps": 210}
-
-
-def test_some_of_the_critics_give_what_all_of_them_give() -> None:
-    critics = Critics(4, 3, 2, (5, 5), generator=make_generator(0, 0), layer_norm=True)
-    observations, actions = torch.randn(7, 3), torch.randn(7, 2)
-    chosen = torch.tensor([2, 0])
-    torch.testing.assert_close(
-        critics(observations, actions, chosen), critics(observations, actions)[chosen]
-    )
 
 
 def test_training_starts_with_random_steps_in_the_environment(home: Path, tmp_path: Path) -> None:
