@@ -91,14 +91,14 @@ def make(scaling: Scaling, discrete: Scaling) -> Make:
         "goal_std": torch.tensor([3.0, 0.7]),
     }
 
-    def made(form: type[Any], *, seed: int = 0, **settings: Any) -> Any:
+    def made(form: type[Any], *, seed: int = 0, device: str = "cpu", **settings: Any) -> Any:
         config = make_config(form, {**plain.small_settings(algorithm_name(form)), **settings})
         fits = discrete if "discrete" in form.ACTIONS else scaling
         if takes_goals(form):
             fits = dataclasses.replace(fits, **of_goals)
         if torch.get_default_dtype() == torch.float64:
             fits = plain.doubles(fits)
-        return form(config, fits, seed=seed)
+        return form(config, fits, seed=seed, device=device)
 
     return made
 

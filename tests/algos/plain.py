@@ -169,8 +169,8 @@ def chosen(**settings: Any) -> Mapping[str, Any]:
 class Plain:
     """The updates of an algorithm in NumPy, from its equations: what they have in common.
 
-    The modules in `updates` have one of each algorithm, with its name, which `test_contract.py` finds. `parameters` are
-    those in the state of the algorithm, by name, and `update` changes them in place.
+    The modules in `updates` have one of each algorithm, with its name, which `test_contract.py` finds.
+    `parameters` are those in its state, by name, and `update` changes them in place.
     """
 
     SETTINGS: Mapping[str, Any] = chosen()
@@ -332,6 +332,9 @@ def recorded_batches(recorded: Any) -> Iterator[Any]:
             found["has_next_action"] += 1
         yield kind(**found)
 
+
+recorded_discrete_batches = recorded_batches
+"""The name by which the recorder of d3rlpy's references knows it."""
 
 UNIT = Scaling(
     obs_mean=torch.zeros(3, dtype=torch.float64),

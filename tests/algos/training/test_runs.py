@@ -112,16 +112,6 @@ def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(
     assert logged(whole) == logged(cut)
 
 
-def test_training_twice_gives_the_same_run(mini: Dataset, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        short(mini, tmp_path / name, "iql", seed=3, steps=5)
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert all((one[name] == two[name]).all() for name in one)
-    short(mini, tmp_path / "other", "iql", seed=4, steps=5)
-    other = weights(tmp_path / "other")
-    assert any((one[name] != other[name]).any() for name in one)
-
-
 def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(
     mini: Dataset, tmp_path: Path
 ) -> None:
