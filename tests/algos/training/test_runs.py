@@ -81,15 +81,8 @@ def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     algorithm, small = "iql", plain.small_settings("iql", width=16)
-    command = [
-        sys.executable,
-        "-c",
-        TRAIN,
-        str(mini_folder),
-        algorithm,
-        str(cut),
-        json.dumps(small),
-    ]
+    words = [str(mini_folder), algorithm, str(cut), json.dumps(small)]
+    command = [sys.executable, "-c", TRAIN, *words]
     dataset = load_dataset(mini_folder)
     short(dataset, whole, algorithm, steps=200, settings=small)
     running = subprocess.Popen(command)
@@ -498,17 +491,8 @@ def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
 
     monkeypatch.setattr(BC, "update", send)
     usual = signal.getsignal(number)
-    words = [
-        "train",
-        "bc",
-        mini.name,
-        "--set",
-        "hidden=4,4",
-        "--steps",
-        "200",
-        "--evaluations",
-        "0",
-    ]
+    words = ["train", "bc", mini.name, "--set", "hidden=4,4"]
+    words += ["--steps", "200", "--evaluations", "0"]
     stopped = invoke(*words)
     assert stopped.exit_code == 128 + number
     assert signal.getsignal(number) is usual
