@@ -177,7 +177,7 @@ class Plain:
     CASES: tuple[dict[str, Any], ...] = ({},)
     UPDATES = 3
     TOLERANCE = 1e-7
-    TWINS = ("first", "second")
+    ACTS, TWINS = "policy", ("first", "second")
 
     def __init__(self, algorithm: Any, seed: int) -> None:
         self.config, self.scaling, self.count = algorithm.config, algorithm.scaling, 0
@@ -247,9 +247,11 @@ class Plain:
         low, high = scaling.action_low.numpy(), scaling.action_high.numpy()
         return low + (high - low) * (found + 1) / 2
 
-    def acts(self, s: Array, goals: Array) -> Array | None:  # noqa: ARG002
-        """Return the actions in [-1, 1] for standardized observations, if they are not drawn."""
-        return np.tanh(network(self.of("policy"), s)[:, :2])
+    def acts(self, s: Array, goals: Array) -> Array:  # noqa: ARG002
+        """Return the actions in [-1, 1] for standardized observations; None if they are drawn."""
+        outputs = network(self.of(self.ACTS), s)
+        is_discrete = isinstance(self.scaling.action_space, gymnasium.spaces.Discrete)
+        return outputs.argmax(-1) if is_discrete else np.tanh(outputs[:, :2])
 
 
 def goal_maps(scaling: Scaling) -> tuple[torch.Tensor, torch.Tensor]:
@@ -284,14 +286,10 @@ def in_units(scaling: Scaling, batch: Any) -> SimpleNamespace:
 NAMES = {"observations": "s", "actions": "a", "rewards": "r", "next_observations": "next_s"}
 
 
-def act(algorithm: Any, observations: torch.Tensor) -> torch.Tensor:
+def act(algorithm: Any, observations: torch.Tensor) -> Any:
     """Return the actions for observations, which serve as goals too if the algorithm takes goals."""
-    actions: torch.Tensor = (
-        algorithm.act(observations, observations[:, : width_of_goals(algorithm)])
-        if takes_goals(type(algorithm))
-        else algorithm.act(observations)
-    )
-    return actions
+    goals = observations[:, : width_of_goals(algorithm)]
+    return algorithm.act(observations, *([goals] if takes_goals(type(algorithm)) else []))
 
 
 def width_of_goals(algorithm: Any) -> int:
@@ -333,8 +331,18 @@ def recorded_batches(recorded: Any) -> Iterator[Any]:
         yield kind(**found)
 
 
-recorded_discrete_batches = recorded_batches
-"""The name by which the recorder of d3rlpy's references knows it."""
+recorded_discrete_batches = recorded_batches  # as the recorder of d3rlpy's references calls it
+
+
+def toy_scaling(observations: int = 1, *, std: float = 1.0, bound: float = 2.0) -> Scaling:
+    """Return the maps of a toy problem with one action."""
+    return Scaling(
+        obs_mean=torch.zeros(observations),
+        obs_std=std * torch.ones(observations),
+        action_low=-bound * torch.ones(1),
+        action_high=bound * torch.ones(1),
+    )
+
 
 UNIT = Scaling(
     obs_mean=torch.zeros(3, dtype=torch.float64),

@@ -9,34 +9,27 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.cql_discrete import CQLDiscrete, CQLDiscreteConfig
 from orlog.algos.discrete import actions_from_indices, actions_to_indices, chosen_values
-from orlog.algos.networks import Scaling
+from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.settings import complete_config, make_config
 from orlog.loaders.batch import StructuredBatch
 from tests.algos import plain
 
-ACTIONS = 3
-FIRST = 2
 
-
-def make_batch(seed: int, rows: int = 16) -> StructuredBatch:
-    rng = np.random.default_rng((seed, 2))
-    dtype = torch.get_default_dtype()
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.from_numpy(rng.normal(size=shape)).to(dtype)
-
+def make_batch(observations: Tensor, actions: Tensor, rewards: Tensor, ended: Tensor) -> Any:
+    """Return a batch of steps that end where they began."""
     return StructuredBatch(
-        observations=normal(rows, 3),
-        actions=torch.from_numpy(rng.integers(FIRST, FIRST + ACTIONS, rows)),
-        rewards=normal(rows),
-        next_observations=normal(rows, 3),
-        terminations=torch.from_numpy(rng.random(rows) < 0.3).to(dtype),
-        truncations=torch.from_numpy(rng.random(rows) < 0.3).to(dtype),
-        discounts=torch.full((rows,), 0.1, dtype=dtype),  # of the loader; the setting counts
+        observations=observations,
+        actions=actions,
+        rewards=rewards.float(),
+        next_observations=observations,
+        terminations=ended.float(),
+        truncations=torch.zeros(len(actions)),
+        discounts=torch.ones(len(actions)),
     )
 
 
@@ -62,18 +55,13 @@ def test_values_of_the_data_decide(discrete: Scaling, name: str) -> None:
     if name == "iql":
         fast |= {"expectile": 0.9, "inverse_temperature": 10.0, "target_rate": 0.1}
     algorithm = kind(make_config(kind, fast), discrete, seed=0)
-    rng = np.random.default_rng(0)
+    rng, generator = np.random.default_rng(0), make_generator(0, 0)
     for _ in range(80):
         actions = torch.from_numpy(rng.choice(3, 64, p=[0.2, 0.5, 0.3]))
-        batch = dataclasses.replace(
-            make_batch(int(rng.integers(1000)), 64),
-            actions=actions + FIRST,
-            rewards=(actions == 2).float(),
-            terminations=torch.ones(64),
-        )
-        algorithm.update(batch)
-    chosen = algorithm.act(torch.randn(200, 3, generator=torch.Generator().manual_seed(1)))
-    share = (chosen == FIRST + (1 if name == "bc" else 2)).float().mean()
+        seen = torch.randn(64, 3, generator=generator)
+        algorithm.update(make_batch(seen, actions + 2, actions == 2, torch.ones(64)))
+    chosen = algorithm.act(torch.randn(200, 3, generator=generator))
+    share = (chosen == 2 + (1 if name == "bc" else 2)).float().mean()
     assert share > 0.9
 
 
@@ -85,19 +73,8 @@ def one_state_values(config: CQLDiscreteConfig, scaling: Scaling) -> list[float]
     for _ in range(600):
         actions = torch.randint(2, (rows,), generator=drawn)
         ended = torch.rand(rows, generator=drawn) < chances[actions]
-        algorithm.update(
-            StructuredBatch(
-                observations=here,
-                actions=actions,
-                rewards=rewards[actions],
-                next_observations=here,
-                terminations=ended.float(),
-                truncations=torch.zeros(rows),
-                discounts=torch.ones(rows),
-            )
-        )
-    values: list[float] = algorithm.critic(algorithm.encoder(here[:1]))[0].tolist()
-    return values
+        algorithm.update(make_batch(here, actions, rewards[actions], ended))
+    return [float(one) for one in algorithm.critic(algorithm.encoder(here[:1]))[0]]
 
 
 def test_cql_learns_what_terminations_cost(scaling: Scaling) -> None:

@@ -65,14 +65,6 @@ def hints() -> Arrays:
     )
 
 
-ONE = Scaling(
-    obs_mean=torch.zeros(1),
-    obs_std=torch.ones(1),
-    action_low=-2 * torch.ones(1),
-    action_high=2 * torch.ones(1),
-)
-
-
 def test_it_remembers_and_gets_the_return_that_it_is_asked_for(hints: Arrays) -> None:
     settings: dict[str, Any] = {
         "length": 4,
@@ -82,7 +74,7 @@ def test_it_remembers_and_gets_the_return_that_it_is_asked_for(hints: Arrays) ->
         "warmup_steps": 10,
     }
     config = DTConfig(**settings, dropout=0.05, target_return=4.0, return_scale=0.25)
-    algorithm = DT(config, ONE, seed=0)
+    algorithm = DT(config, plain.toy_scaling(), seed=0)
     for batch in itertools.islice(sequences(hints, 64, length=4, seed=0), 150):
         algorithm.update(batch)
     for target in (4.0, -4.0):

@@ -205,12 +205,6 @@ def test_what_cannot_be_encoded_is_refused(space: spaces.Space[Any], kind: Any, 
         make_encoder(scaling_of(space), kind, generator=make_generator(0, 0))
 
 
-def test_small_frames_fit_impala() -> None:
-    space = spaces.Box(0, 255, (10, 10, 4), np.uint8)
-    encoder = make_encoder(scaling_of(space), "impala", generator=make_generator(0, 0))
-    assert encoder(frames(2, 10, 10, 4)).shape == (2, 32 * 2 * 2)
-
-
 PIXELS = spaces.Box(0, 255, (8, 8, 1), np.uint8)
 SETTINGS: dict[str, Any] = {"hidden": (4,), "encoder": "impala", "batch_size": 6}
 KINDS = [form for name in ALGORITHMS for form in algorithm_forms(name)]

@@ -14,11 +14,11 @@ from orlog.algos.gcbc import GCBC
 from orlog.algos.gciql import GCIQL
 from orlog.algos.gcivl import GCIVL
 from orlog.algos.hiql import HIQL
-from orlog.algos.networks import Scaling
 from orlog.algos.qrl import QRL, interval_lengths
 from orlog.algos.training.online import loaded
 from orlog.loaders.arrays.arrays import Arrays, Leaf
 from orlog.loaders.states_and_goals import states_and_subgoals
+from tests.algos import plain
 from tests.algos.updates.goals import union
 
 GRID = torch.linspace(-1, 1, 21)
@@ -145,12 +145,7 @@ def trained(
     **settings: Any,
 ) -> Any:
     config = kind.CONFIG(hidden=(32, 32), batch_size=128, **settings)
-    scaling = Scaling(
-        obs_mean=torch.zeros(data.obs_dim),
-        obs_std=std * torch.ones(data.obs_dim),
-        action_low=-bound * torch.ones(1),
-        action_high=bound * torch.ones(1),
-    )
+    scaling = plain.toy_scaling(data.obs_dim, std=std, bound=bound)
     algorithm = kind(config, scaling, seed=0)
     for batch in itertools.islice(loaded(kind, config, data, seed=0), updates):
         algorithm.update(batch)

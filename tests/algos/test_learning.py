@@ -9,18 +9,12 @@ import pytest
 import torch
 
 from orlog.algos.algorithms import make_algorithm
-from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
 from orlog.algos.training.online import loaded
 from orlog.loaders.arrays.arrays import Arrays
+from tests.algos import plain
 
 STEPS = 300
-SCALING = Scaling(
-    obs_mean=torch.zeros(1),
-    obs_std=torch.ones(1),
-    action_low=-2 * torch.ones(1),
-    action_high=2 * torch.ones(1),
-)
 GRID = torch.linspace(-1, 1, 41)[:, None]
 
 
@@ -72,7 +66,7 @@ def trained(
     name: str, data: Arrays, steps: int = STEPS, settings: dict[str, Any] | None = None
 ) -> Any:
     config = make_config(name, {"hidden": [32, 32], "batch_size": 128, **(settings or FAST[name])})
-    algorithm: Any = make_algorithm(name, config, SCALING, seed=0)
+    algorithm: Any = make_algorithm(name, config, plain.toy_scaling(), seed=0)
     for batch in itertools.islice(loaded(type(algorithm), config, data, seed=0), steps):
         algorithm.update(batch)
     return algorithm

@@ -28,12 +28,9 @@ BatchesOf: TypeAlias = Callable[[Any, int], list[Any]]
 FROZEN = Path(__file__).parent / "frozen"
 
 
-def make(name: str, scaling: Scaling, settings: dict[str, Any], *, seed: int = 0) -> Any:
-    return make_algorithm(name, make_config(name, settings), scaling, seed=seed)
-
-
 def make_small(name: str, scaling: Scaling, *, seed: int = 0, **settings: Any) -> Any:
-    return make(name, scaling, {"hidden": [4], **settings}, seed=seed)
+    config = make_config(name, {"hidden": [4], **settings})
+    return make_algorithm(name, config, scaling, seed=seed)
 
 
 def state(algorithm: Any, folder: Path) -> dict[str, torch.Tensor]:
@@ -44,13 +41,13 @@ def state(algorithm: Any, folder: Path) -> dict[str, torch.Tensor]:
 def test_metadata_come_back_and_the_last_save_replaces_the_first(
     scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
 ) -> None:
-    made = make("bc", scaling, {"hidden": [4]})
+    made = make_small("bc", scaling)
     path = tmp_path / "checkpoint"
     made.update(make_batch(0))
     save_checkpoint(made, path, metadata={"step": "1"})
     made.update(make_batch(1))
     save_checkpoint(made, path, metadata={"step": "2", "name": "Yggdrasil / äß \n"})
-    again = make("bc", scaling, {"hidden": [4]}, seed=5)
+    again = make_small("bc", scaling, seed=5)
     assert load_checkpoint(again, path) == {"step": "2", "name": "Yggdrasil / äß \n"}
     for one, other in zip(again.policy.parameters(), made.policy.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -58,7 +55,7 @@ def test_metadata_come_back_and_the_last_save_replaces_the_first(
 
 
 def test_a_cut_file_is_refused(scaling: Scaling, make_batch: MakeBatch, tmp_path: Path) -> None:
-    made = make("bc", scaling, {"hidden": [4]})
+    made = make_small("bc", scaling)
     made.update(make_batch(0))
     path = tmp_path / "checkpoint"
     save_checkpoint(made, path, metadata={})
@@ -75,7 +72,7 @@ def test_a_cut_file_is_refused(scaling: Scaling, make_batch: MakeBatch, tmp_path
 def test_a_flipped_byte_of_a_name_or_shape_is_refused(
     scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
 ) -> None:
-    made = make("bc", scaling, {"hidden": [4]})
+    made = make_small("bc", scaling)
     made.update(make_batch(0))
     path = tmp_path / "checkpoint"
     save_checkpoint(made, path, metadata={})
@@ -110,10 +107,10 @@ def test_a_checkpoint_of_another_configuration_is_refused(
     saved: tuple[str, dict[str, Any]],
     loaded: tuple[str, dict[str, Any]],
 ) -> None:
-    made = make(saved[0], scaling, saved[1])
+    made = make_small(saved[0], scaling, **saved[1])
     made.update(make_batch(0))
     save_checkpoint(made, tmp_path / "checkpoint", metadata={})
-    other = make(loaded[0], scaling, loaded[1])
+    other = make_small(loaded[0], scaling, **loaded[1])
     before = state(other, tmp_path)
     with pytest.raises(ValueError, match="another configuration"):
         load_checkpoint(other, tmp_path / "checkpoint")
@@ -124,7 +121,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(
 
 def test_a_missing_file_is_not_found(scaling: Scaling, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        load_checkpoint(make("bc", scaling, {}), tmp_path / "none")
+        load_checkpoint(make_small("bc", scaling), tmp_path / "none")
 
 
 # --- declared state
@@ -247,7 +244,7 @@ def test_a_checkpoint_of_format_1_is_read(name: str, settings: dict[str, Any]) -
     one = torch.ones(1)
     scaling = Scaling(obs_mean=one, obs_std=2 * one, action_low=-2 * one, action_high=one)
     path = FROZEN / f"format-1-{name}.safetensors"
-    made = make(name, scaling, settings, seed=7)
+    made = make_small(name, scaling, seed=7, **settings)
     assert load_checkpoint(made, path) == {"step": "3"}
     assert getattr(made, "step", 3) == 3
     old = load_file(path)

@@ -42,9 +42,6 @@ class BCDiscrete(plain.Plain):
         self.optimizer.step(loss)
         return metrics
 
-    def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
-        return plain.network(self.of("policy"), s).argmax(-1)
-
 
 class PercentBC(BC):
     """As BC, on other batches."""

@@ -130,6 +130,7 @@ class CalQL(CQL):
 
 
 class CQLDiscrete(plain.Plain):
+    ACTS = "critic"
     SETTINGS = plain.chosen(hidden=(5, 4), learning_rate=0.01, target_interval=3)
     CASES = (
         {"conservative_weight": 0.0},
@@ -144,7 +145,9 @@ class CQLDiscrete(plain.Plain):
     def update(self, batch: Any) -> None:
         config, one = self.config, plain.in_units(self.scaling, batch)
         next_q = plain.network(self.of("target_critic"), one.next_s)
-        y = one.r + config.discount * one.goes_on * plain.of_actions(next_q, self.acts(one.next_s))
+        y = one.r + config.discount * one.goes_on * plain.of_actions(
+            next_q, self.acts(one.next_s, one.next_s)
+        )
 
         def loss() -> float:
             q = plain.network(self.of("critic"), one.s)
@@ -159,6 +162,3 @@ class CQLDiscrete(plain.Plain):
         if self.count % config.target_interval == 0:
             self.follow("target_critic", "critic", 1.0)
         self.count += 1
-
-    def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
-        return plain.network(self.of("critic"), s).argmax(-1)

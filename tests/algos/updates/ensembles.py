@@ -22,7 +22,17 @@ def cosines(gradients: np.ndarray) -> float:
     return float(total / rows / (count - 1))
 
 
-class EDAC(plain.Plain):
+class Soft(plain.Plain):
+    """With a temperature that is learned."""
+
+    def start(self) -> None:
+        assert self.of("log_temperature")[0] == 0
+        self.critics = self.adam("critic", rate="critic_learning_rate")
+        self.policy = self.adam("policy", rate="policy_learning_rate")
+        self.temperature = self.adam("log_temperature", rate="temperature_learning_rate")
+
+
+class EDAC(Soft):
     SETTINGS = plain.chosen(critics=3)
     CASES = ({}, {"diversity": 0.0, "critics": 2}, {"diversity": 5.0})
 
@@ -32,12 +42,6 @@ class EDAC(plain.Plain):
         with torch.no_grad():
             algorithm.critic.weights[-1].mul_(100)
             algorithm.target_critic.weights[-1].mul_(100)
-
-    def start(self) -> None:
-        assert self.of("log_temperature")[0] == 0
-        self.critics = self.adam("critic", rate="critic_learning_rate")
-        self.policy = self.adam("policy", rate="policy_learning_rate")
-        self.temperature = self.adam("log_temperature", rate="temperature_learning_rate")
 
     def judged(self, name: str, s: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of all critics, and their gradients with respect to the actions."""
@@ -80,17 +84,11 @@ class EDAC(plain.Plain):
         self.follow("target_critic", "critic")
 
 
-class RLPD(plain.Plain):
+class RLPD(Soft):
     """All updates of a step."""
 
     SETTINGS = plain.chosen(critics=3, smallest_of=2, updates=2)
     CASES = ({}, {"backup_entropy": False, "smallest_of": 1})
-
-    def start(self) -> None:
-        assert self.of("log_temperature")[0] == 0
-        self.critics = self.adam("critic", rate="critic_learning_rate")
-        self.policy = self.adam("policy", rate="policy_learning_rate")
-        self.temperature = self.adam("log_temperature", rate="temperature_learning_rate")
 
     def sample(self, s: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return plain.squashed(plain.network(self.of("policy"), s), noise, (-20, 2))

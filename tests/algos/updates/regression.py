@@ -82,9 +82,6 @@ class IQLDiscrete(IQL):
         log_pi = plain.log_softmax(plain.network(self.of("policy"), one.s))
         return plain.of_actions(log_pi, one.a)
 
-    def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
-        return plain.network(self.of("policy"), s).argmax(-1)
-
 
 class AWAC(plain.Plain):
     CASES = ({}, {"temperature": 0.1, "max_weight": 2.0})
