@@ -25,7 +25,7 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-quick test-all check format bench bench-store bench-transfer docs build clean
+.PHONY: help quickstart test test-quick test-all test-release check format bench bench-store bench-transfer docs build clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ test-quick: $(VENV)/.dev  ## Run the tests that take seconds
 
 test-all: test  ## Run `make test`, then repeat what tests repeat as often as it was promised
 	ORLOG_TESTS=all $(PYTEST) -m "scaled or thorough"
+
+test-release: test  ## The same with all repetitions, for a release: about an hour
+	ORLOG_TESTS=release $(PYTEST) -m "scaled or thorough"
 
 check: $(VENV)/.dev  ## Lint, types and spelling
 	$(BIN)/ruff check .

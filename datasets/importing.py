@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
 from orlog.datasets.download.foreign import read_listed, reads_folder
-from orlog.datasets.formats._shared.carried_sums import note_table, noted_sums
+from orlog.datasets.formats._containers.carried_sums import note_table, noted_sums
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options
 from orlog.datasets.formats._shared.said_spaces import (
     Bound,
@@ -45,6 +45,9 @@ def import_dataset(
     sort: bool = False,
     task: str = "",
     no_video: bool = False,
+    rate: float | None = None,
+    ends: str = "",
+    reward: str = "",
     like: str = "",
     environment: EnvironmentLike | None = None,
     action_low: Bound = None,
@@ -84,6 +87,11 @@ def import_dataset(
         sort: For tables: put rows in the order of episodes and steps, where they are in none.
         task: Which of several tasks to take the rewards of, or which of several vaults.
         no_video: For LeRobotDatasets: leave out the frames of videos.
+        rate: Rows a second, for recordings of robots, whose messages have times.
+        ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`.
+        reward: Where rewards come from, in place of those of the files: `constant`, `constant=NUMBER`,
+            `success`, or `FILE.py:function`, a function of yours that takes observations, actions and the
+            observations after these, n rows each, and returns n numbers.
         like: Name of a benchmark's dataset, such as `d4rl/hopper-medium-v2`, whose environment,
             bounds of actions, time limit and references hold for these data.
         environment: Environment that the data are of, with its spaces and time limit: its id, such as
@@ -134,6 +142,9 @@ def import_dataset(
         sort=sort,
         task=task,
         no_video=no_video,
+        rate=rate,
+        ends=ends,
+        reward=reward,
     )
     if like and environment is not None:
         raise ValueError(

@@ -3,7 +3,8 @@
 `make test` takes some of each and `make test-all` takes all. A test that repeats less than all of it
 in `make test` asks `scaled` for the number and carries the marker `scaled`, which hypothesis tests
 get by themselves; then `make test-all` runs it again with all. What makes no sense in small numbers
-carries `thorough` instead and runs in `make test-all` only.
+carries `thorough` instead and runs in `make test-all` only. The few that take minutes each ask `most` for the number:
+`make test-release` repeats them in full, before a release and after a change of what they test.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import os
 
 VARIABLE = "ORLOG_TESTS"
-THOROUGH = os.environ.get(VARIABLE) == "all"
+RELEASE = os.environ.get(VARIABLE) == "release"
+THOROUGH = RELEASE or os.environ.get(VARIABLE) == "all"
 
 
 def scaled(all_of_them: int, some: int | None = None) -> int:
@@ -19,3 +21,8 @@ def scaled(all_of_them: int, some: int | None = None) -> int:
     if THOROUGH:
         return all_of_them
     return min(all_of_them, max(8, all_of_them // 8) if some is None else some)
+
+
+def most(all_of_them: int, in_ci: int) -> int:
+    """Return how often to repeat what takes minutes: all of them before a release, fewer in `make test-all`."""
+    return all_of_them if RELEASE else in_ci

@@ -27,17 +27,7 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episode_cutter import (
-    MISSING,
-    EpisodeCutter,
-    Rows,
-    ends_of_lengths,
-)
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
-from orlog.datasets.formats._shared.flat_writing import file_stem
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats._containers.hdf5_files import (
     child,
     create_hdf5,
     has_child,
@@ -48,6 +38,16 @@ from orlog.datasets.formats._shared.hdf5_files import (
     reading,
     write_checked,
 )
+from orlog.datasets.formats._shared.episode_cutter import (
+    MISSING,
+    EpisodeCutter,
+    Rows,
+    ends_of_lengths,
+)
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
+from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py

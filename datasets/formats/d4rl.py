@@ -7,7 +7,7 @@
 
 `_shared/flat_rows.py` says how rows become episodes. A file with neither `timeouts` nor
 `next_observations` does not say where the time limit ended an episode; the environment's horizon
-does, and without it the file is refused. The file is not trusted: see `_shared/hdf5_files.py`.
+does, and without it the file is refused. The file is not trusted: see `_containers/hdf5_files.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episodes import Asked, Opened
-from orlog.datasets.formats._shared.flat_rows import FlatRows, count_choices, open_flat_rows
-from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats._containers.hdf5_files import (
     attribute,
     child,
     has_child,
@@ -33,6 +30,9 @@ from orlog.datasets.formats._shared.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._shared.flat_rows import FlatRows, count_choices, open_flat_rows
+from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py

@@ -13,9 +13,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orlog.datasets.formats._shared.episodes import Asked, Opened
-from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats._containers.hdf5_files import (
     child,
     has_child,
     look_inside,
@@ -24,6 +22,8 @@ from orlog.datasets.formats._shared.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.store.hdf5 import import_h5py
 

@@ -1,6 +1,7 @@
 """The formats of third-party files, each declared in a file of its own: `NAME.py`, or `NAME/format.py` if it is large.
 
-That file has a constant named `FORMAT`, and nothing else has to know about it. `_shared/` has what several use.
+That file has a constant named `FORMAT`, and nothing else has to know about it. `_containers/` reads HDF5, npz, Zarr and
+Arrow, and `_shared/` has what several formats use.
 Listing the formats imports all of these modules, so libraries are imported inside their functions.
 
 A format of one's own needs `Format`, `Asked`, `Opened` and `Steps` from here (docs/your-own-format.md).
@@ -20,11 +21,13 @@ from typing import Any
 import msgspec
 
 import orlog.datasets.formats
+from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._shared.episodes import Asked as Asked
 from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
-from orlog.datasets.formats._shared.hdf5_files import has_child, is_hdf5, look_inside
+from orlog.datasets.formats._shared.flags import HOW
+from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
@@ -275,8 +278,10 @@ def read_version(
     name, said, options = wanted.name, wanted.said, asked.options
     if file_format.open is None:
         raise ValueError(f"{name}: files of the format {file_format.name} are written, not read.")
+    if options.ends not in ("", *HOW):
+        raise ValueError(f"{name}: --ends {options.ends}: expected {', '.join(HOW)}.")
     for option in options.given():
-        if option not in file_format.options:
+        if option not in (*file_format.options, "reward"):
             flag = "map" if option == "columns" else option.replace("_", "-")
             raise ValueError(
                 f"{name}: the format {file_format.name} does not use --{flag}; leave it out."
@@ -291,6 +296,8 @@ def read_version(
         said = of_benchmark(benchmark, said)
     with file_format.open(asked) as opened:
         opened.schema = said.put_into(opened.schema, asked.sources[0])
+        if options.reward:
+            put_rewards(opened, options.reward)
         what = f"{name}@{wanted.version} ({asked.sources[0]})"
         written, found = write_episodes(opened, folder, what, progress=progress)
     environment = opened.environment if benchmark is None else benchmark.record

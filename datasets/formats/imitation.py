@@ -25,11 +25,11 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import array_of, check_pyarrow, reading_arrow
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.formats._containers.npz_files import NpzColumn, is_npz, open_npz
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.flags import HOW, flags_of, unknown_end
 from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
-from orlog.datasets.formats._shared.npz_files import NpzColumn, is_npz, open_npz
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
@@ -62,13 +62,15 @@ def _open(asked: Asked) -> Iterator[Opened]:
     if source.is_dir():
         check_pyarrow()
         files = _files(source, where)
-        opened = _opened(lambda: _from_arrow(files, where), where)
+        opened = _opened(lambda: _from_arrow(files, where), where, asked.options)
     else:
-        opened = _opened(lambda: _from_npz(source, where), where)
+        opened = _opened(lambda: _from_npz(source, where), where, asked.options)
     yield opened
 
 
-def _opened(trajectories: Callable[[], Iterator[_Trajectory]], where: str) -> Opened:
+def _opened(
+    trajectories: Callable[[], Iterator[_Trajectory]], where: str, options: Options
+) -> Opened:
     """Look at all trajectories, and return what they are.
 
     Raises SchemaError if there is none, or two differ in the dtype or shape of a row.
@@ -103,26 +105,40 @@ def _opened(trajectories: Callable[[], Iterator[_Trajectory]], where: str) -> Op
         doubts.append("The trajectories have no rews: rewards are zeros.")
     if unknown:
         doubts.append(
-            f"Of {unknown:,} episodes nothing says whether a time limit ended them: the task was taken to "
-            "have ended."
+            f"Of {unknown:,} episodes nothing says whether a time limit ended them: "
+            + (
+                f"taken to be {HOW[options.ends]}, as --ends says."
+                if options.ends
+                else "the task was taken to have ended."
+                if options.horizon is None
+                else f"those of {options.horizon:,} steps were taken to be cut off by it."
+            )
         )
     return Opened(
-        schema=schema, steps=_steps(trajectories(), schema), total_steps=steps, doubts=doubts
+        schema=schema,
+        steps=_steps(trajectories(), schema, options),
+        total_steps=steps,
+        doubts=doubts,
     )
 
 
-def _steps(trajectories: Iterator[_Trajectory], schema: Schema) -> Iterator[Steps]:
+def _steps(
+    trajectories: Iterator[_Trajectory], schema: Schema, options: Options
+) -> Iterator[Steps]:
     for one in trajectories:
         acts = one.arrays["acts"]
         count = len(acts)
         if isinstance(schema.action_space, spaces.Discrete):
             acts = acts.reshape(count).astype(np.int64)
+        how = "truncated" if one.by_limit else "terminated"
+        if one.by_limit is None:
+            how = unknown_end(options, "terminated", count)
         yield Steps(
             observations=one.arrays["obs"],
             actions=acts,
             rewards=one.arrays.get("rews", np.zeros(count)).astype(schema.reward_dtype),
-            terminated=one.terminal and not one.by_limit,
-            truncated=one.terminal and bool(one.by_limit),
+            terminated=one.terminal and how == "terminated",
+            truncated=one.terminal and how == "truncated",
         )
 
 
@@ -287,4 +303,10 @@ def _recognizes(files: Sequence[Path]) -> bool:
         return False
 
 
-FORMAT = Format(name="imitation", open=_open, recognizes=_recognizes, extensions=("", ".npz"))
+FORMAT = Format(
+    name="imitation",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=("", ".npz"),
+    options=("horizon", "ends"),
+)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import (
+from orlog.datasets.formats._containers.arrow_files import (
     array_of,
     check_pyarrow,
     parquet_batches,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import check_pyarrow
+from orlog.datasets.formats._containers.arrow_files import check_pyarrow
 from orlog.datasets.formats._shared.flat_rows import ROLES
 from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats.formats import Format

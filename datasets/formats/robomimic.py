@@ -31,12 +31,7 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.flat_writing import file_stem
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats._containers.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -49,6 +44,11 @@ from orlog.datasets.formats._shared.hdf5_files import (
     reading,
     write_checked,
 )
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
@@ -80,11 +80,11 @@ def _open(asked: Asked) -> Iterator[Opened]:
             schema=reader.schema,
             steps=iter(()),
             total_steps=sum(reader.lengths),
-            doubts=reader.doubts(),
+            doubts=reader.doubts(asked.options),
         )
         if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
             opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"
-        opened.steps = reader.steps(masks, opened.doubts)
+        opened.steps = reader.steps(masks, opened.doubts, asked.options.ends or "truncated")
         yield opened
 
 
@@ -143,21 +143,24 @@ class _Reader:
             reward_dtype=reward_dtype,
         )
 
-    def doubts(self) -> list[str]:
+    def doubts(self, options: Options) -> list[str]:
         """Return what to know about the columns, a sentence each."""
         said = []
         if "dones" in self._numbers:
             said.append(MEANING)
         else:
-            said.append("No dones: all demonstrations were taken to be cut off where they end.")
+            said.append(unknown_ends(options, "truncated"))
         if "rewards" not in self._numbers:
             said.append("No rewards: they are zeros.")
         if self.left_out:
             said.append(f"Left out, not in all steps alike: {', '.join(self.left_out)}.")
         return said
 
-    def steps(self, masks: dict[str, set[str]], doubts: list[str]) -> Iterator[Steps]:
-        """Yield all steps, in pieces; what was left out is added to the doubts at the end."""
+    def steps(self, masks: dict[str, set[str]], doubts: list[str], unknown: str) -> Iterator[Steps]:
+        """Yield all steps, in pieces; what was left out is added to the doubts at the end.
+
+        An episode that no flag ends did so as `unknown` says.
+        """
 
         def metadata(episode: int) -> dict[str, Any]:
             name = self.names[episode]
@@ -166,7 +169,9 @@ class _Reader:
                 found["split"] = next((mask for mask in SPLITS if name in masks[mask]), "")
             return found
 
-        cutter = EpisodeCutter(ends_of_lengths(self.lengths), self._where, metadata=metadata)
+        cutter = EpisodeCutter(
+            ends_of_lengths(self.lengths), self._where, metadata=metadata, unknown=unknown
+        )
         for name, length in zip(self.names, self.lengths, strict=True):
             with reading(f"{self._where}, {name}"):
                 for rows in self._rows(name, length):
@@ -380,6 +385,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=(".hdf5", ".h5"),
+    options=("ends",),
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),

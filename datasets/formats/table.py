@@ -1,4 +1,4 @@
-"""Reads logs in CSV and Parquet tables: a row for each step, columns that the user names.
+"""Reads logs in tables, CSV, Parquet and lines of JSON: a row for each step, columns that the user names.
 
     orlog import logs.parquet lab/robot-v3 --map observation=obs_* --map action=u --map reward=r --episode run
 
@@ -29,21 +29,23 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import (
+from orlog.datasets.formats._containers.arrow_files import (
     array_of,
     check_pyarrow,
     parquet_batches,
     reading_arrow,
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.flags import unknown_ends
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
 from orlog.datasets.formats._shared.roles import Layout, base_role
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.errors import SchemaError
 
-ENDINGS = (".csv", ".parquet", ".pq")
+JSON_LINES = (".jsonl", ".ndjson")
+ENDINGS = (".csv", ".parquet", ".pq", *JSON_LINES)
 BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
 LARGEST_SORTED_BYTES = 2**33
@@ -75,7 +77,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
         opened.doubts.append("No column of rewards was named: they are zeros.")
     if layout.left_out:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
-    opened.steps = _steps(table, layout, checked, opened.doubts)
+    if not {"terminated", "truncated"} & layout.columns.keys():
+        opened.doubts.append(unknown_ends(asked.options, "truncated"))
+    opened.steps = _steps(table, layout, checked, opened.doubts, asked.options)
     yield opened
 
 
@@ -291,8 +295,12 @@ def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
             checked.kinds[role] = np.result_type(before, dtype), shape
 
 
-def _steps(table: _Table, layout: Layout, checked: _Checked, doubts: list[str]) -> Iterator[Steps]:
-    cutter = EpisodeCutter(ends_of_lengths(checked.lengths), table.where)
+def _steps(
+    table: _Table, layout: Layout, checked: _Checked, doubts: list[str], options: Options
+) -> Iterator[Steps]:
+    cutter = EpisodeCutter(
+        ends_of_lengths(checked.lengths), table.where, unknown=options.ends or "truncated"
+    )
     names = [name for found in layout.columns.values() for name in found]
     first = 0
     for block in table.blocks(list(dict.fromkeys(names))):
@@ -363,6 +371,11 @@ def _names(file: Path) -> list[str]:
 
 
 def _batches(file: Path, where: str, columns: Sequence[str]) -> Generator[Any, None, None]:
+    if file.suffix.lower() in JSON_LINES:
+        with reading_arrow(where), _opened(file) as reader:
+            for batch in reader:
+                yield batch.select(list(columns))
+        return
     if file.suffix.lower() != ".csv":
         yield from parquet_batches(file, where, columns, BLOCK_ROWS)
         return
@@ -402,6 +415,7 @@ def _opened(
 ) -> Iterator[Any]:
     check_pyarrow()
     import pyarrow.csv
+    import pyarrow.json
     import pyarrow.parquet
 
     if file.suffix.lower() == ".csv":
@@ -410,6 +424,10 @@ def _opened(
             include_columns=columns, column_types=types, strings_can_be_null=False
         )
         with pyarrow.csv.open_csv(file, options, convert_options=convert) as reader:
+            yield reader
+    elif file.suffix.lower() in JSON_LINES:
+        how = pyarrow.json.ReadOptions(block_size=CSV_BLOCK_BYTES)
+        with pyarrow.json.open_json(file, how) as reader:
             yield reader
     else:
         with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as reader:
@@ -421,6 +439,6 @@ FORMAT = Format(
     open=_open,
     recognizes=lambda files: not is_neorl2(files),
     extensions=ENDINGS,
-    options=("columns", "episode", "step", "length", "sort"),
+    options=("columns", "episode", "step", "length", "sort", "ends"),
     check=check_pyarrow,
 )

@@ -17,7 +17,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 77_850, "tests": 65_550, "benchmarks": 6_150, "tools": 2_700}
+LINES = {"product": 80_800, "tests": 67_200, "benchmarks": 6_150, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
@@ -42,7 +42,7 @@ WIDE = {
     "train_behavior",
 }
 """Functions inside that take more parameters than others may."""
-FULL = {"algos": 38, "src/orlog/cli": 26}
+FULL = {"algos": 38, "datasets/formats": 21, "src/orlog/cli": 26}
 """Folders with more modules than others may have; `algos` has one for each algorithm."""
 
 

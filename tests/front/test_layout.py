@@ -32,6 +32,7 @@ ORDER = (
     "datasets.reading",
     "datasets.audit",
     "datasets.recording",
+    "datasets.formats._containers",
     "datasets.formats._shared",
     "datasets.formats",
     "datasets.environments",

@@ -19,8 +19,10 @@ from orlog.datasets.formats.formats import formats
 from orlog.datasets.reading.dataset import Dataset
 from tests.datasets.formats import (
     test_arrays,
+    test_bags,
     test_d4rl,
     test_imitation,
+    test_layouts,
     test_lerobot,
     test_minari_arrow,
     test_neorl2,
@@ -73,6 +75,7 @@ def _minari(root: Path, data_format: str) -> None:
 
 MAPPED = {"observation/state": "obs/state", "observation/image": "obs/image", "action": "actions"}
 HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
+    ("aloha", lambda root: test_layouts.write_aloha(root / "episodes"), NO_OPTIONS),
     (
         "arrays",
         lambda root: test_arrays.write_groups(root / "a.h5", [3, 5]),
@@ -83,8 +86,21 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: test_arrays.write_rows(root / "a.npz", [3, 1, 4]),
         Options(columns=MAPPED, episode="ends"),
     ),
+    (
+        "bags",
+        lambda root: test_bags.write_mcap(root / "drives" / "drive"),
+        Options(columns=test_bags.MAPPED, rate=20),
+    ),
+    (
+        "bags",
+        lambda root: test_bags.write_ros1(root / "drive"),
+        Options(columns=test_bags.MAPPED, rate=20),
+    ),
+    ("calvin", lambda root: test_layouts.write_calvin(root / "training"), NO_OPTIONS),
     ("d4rl", _d4rl, NO_OPTIONS),
+    ("dqn_replay", lambda root: test_layouts.write_dqn_replay(root / "logs"), NO_OPTIONS),
     ("dsrl", lambda root: test_npz.write_dsrl(root / "a.hdf5"), NO_OPTIONS),
+    ("episode_npz", lambda root: test_layouts.write_episode_npz(root / "buffer"), NO_OPTIONS),
     ("imitation", lambda root: test_imitation.write(root / "demos"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm", "v2.1"), NO_OPTIONS),
@@ -93,6 +109,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: np.savez(root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]),
         NO_OPTIONS,
     ),
+    ("maniskill", lambda root: test_layouts.write_maniskill(root), NO_OPTIONS),
     ("minari", lambda root: _minari(root, "hdf5"), NO_OPTIONS),
     ("minari_arrow", lambda root: _minari(root, "arrow"), NO_OPTIONS),
     ("minari_arrow", lambda root: _minari(root, "parquet"), NO_OPTIONS),
@@ -118,6 +135,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ),
     ("ogmarl", lambda root: test_ogmarl.write(root / "Good", test_ogmarl.arrays()), NO_OPTIONS),
     ("rlds", lambda root: test_rlds.write(root / "arm", test_rlds.SAMPLE), NO_OPTIONS),
+    ("rllib", lambda root: test_layouts.write_rllib(root / "output.json"), NO_OPTIONS),
     ("robomimic", lambda root: test_robomimic.write(root / "a.hdf5"), NO_OPTIONS),
     (
         "table",
@@ -126,9 +144,16 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ),
     (
         "table",
+        lambda root: test_table.write(test_table.logs([3, 4]), root / "a.jsonl"),
+        test_table.OPTIONS,
+    ),
+    (
+        "table",
         lambda root: test_table.write(test_table.logs([3, 4]), root / "a.parquet"),
         test_table.OPTIONS,
     ),
+    ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr"), NO_OPTIONS),
+    ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr", version=3), NO_OPTIONS),
 )
 
 

@@ -16,6 +16,7 @@ from orlog.datasets.formats._shared.episodes import Steps
 from orlog.errors import SchemaError
 
 HELD = 2
+GOES_ON: Mapping[str, Any] = {"ends": False}
 MISSING = "final_observation_missing"
 Rows = dict[str, np.ndarray]
 """Columns of equal length by what they are: `observation`, or `observation/NAME` for the parts of a Dict,
@@ -46,6 +47,7 @@ class EpisodeCutter:
 
     Attributes:
         left_out: Rows that were left out.
+        vanished: Episodes of which nothing is left then.
         missing: Episodes without a final observation.
         finals: Episodes whose last row was taken for their final observation alone.
     """
@@ -56,7 +58,8 @@ class EpisodeCutter:
         where: str,
         *,
         metadata: Callable[[int], Mapping[str, Any]] = lambda _episode: {},
-        can_just_stop: bool = False,
+        seed: Callable[[int], int | None] = lambda _episode: None,
+        unknown: str = "truncated",
         has_final_rows: bool = False,
     ) -> None:
         """Take what is known of the episodes.
@@ -65,14 +68,16 @@ class EpisodeCutter:
             ends: Says where they end.
             where: What errors call the files.
             metadata: Gives the values of an episode by its position.
-            can_just_stop: Whether an episode that no flag ends just stops; else it was cut off.
+            seed: Gives the seed of its reset.
+            unknown: What becomes of an episode that no flag ends: it was `terminated` by the task, `truncated`,
+                or it just stops (`unknown`).
             has_final_rows: Whether an episode whose last two rows both end the task ended at the first
                 of them, and the other one holds its final observation.
         """
-        self.left_out = self.missing = self.finals = 0
+        self.left_out = self.missing = self.finals = self.vanished = 0
         self._has_final_rows = has_final_rows
-        self._ends, self._where, self._metadata = ends, where, metadata
-        self._can_just_stop = can_just_stop
+        self._ends, self._where, self._metadata, self._seed = ends, where, metadata, seed
+        self._unknown = unknown
         self._held: Rows = {}
         self._first = 0  # place of the first row that is held
         self._episode = 0
@@ -119,6 +124,10 @@ class EpisodeCutter:
                 f"{self.left_out:,} last rows of episodes were left out, since what followed them was "
                 "not recorded."
             )
+        if self.vanished:
+            said.append(
+                f"{self.vanished:,} whole episodes were left out with them: of one row, they have no step."
+            )
         if self.missing:
             said.append(
                 f"{self.missing:,} episodes that ended have no final observation; zeros stand for it, "
@@ -134,12 +143,15 @@ class EpisodeCutter:
     def _end(self, rows: Rows, start: int, stop: int) -> Steps | None:
         """Return the rest of an episode; None where nothing is left of it."""
         terminated, truncated = (self._flag(rows, one, stop) for one in ("terminated", "truncated"))
+        if not (terminated or truncated):
+            terminated, truncated = (self._unknown == one for one in ("terminated", "truncated"))
         has_next = any(role.split("/")[0] == "next_observation" for role in rows)
         is_final_row = (
             self._has_final_rows
             and terminated
             and not has_next
             and stop - start > 1
+            and "terminated" in rows
             and bool(rows["terminated"][stop - 2])
         )
         self._check_inside(rows, start, stop - 1 - is_final_row)
@@ -158,21 +170,20 @@ class EpisodeCutter:
             final = _part(rows, last)
             stop -= 1
             self.left_out += 1
-            if start == stop:
+            if start == stop and not self._is_inside:
+                self.vanished += 1
                 return None
-        return self._piece(
-            rows,
-            start,
-            stop,
-            final,
-            ends=True,
-            terminated=terminated,
-            truncated=truncated or not (terminated or self._can_just_stop),
-            metadata={
+        how = {
+            "ends": True,
+            "terminated": terminated,
+            "truncated": truncated,
+            "seed": self._seed(self._episode),
+            "metadata": {
                 **self._metadata(self._episode),
                 **({} if has_next else {MISSING: is_missing}),
             },
-        )
+        }
+        return self._piece(rows, start, stop, final, how)
 
     def _flag(self, rows: Rows, role: str, stop: int) -> bool:
         flag = rows[role][stop - 1] if role in rows else False
@@ -194,16 +205,7 @@ class EpisodeCutter:
                 )
 
     def _piece(
-        self,
-        rows: Rows,
-        start: int,
-        stop: int,
-        after: Any,
-        *,
-        ends: bool = False,
-        terminated: bool = False,
-        truncated: bool = False,
-        metadata: Mapping[str, Any] | None = None,
+        self, rows: Rows, start: int, stop: int, after: Any, how: Mapping[str, Any] = GOES_ON
     ) -> Steps:
         """Return some steps of an episode, the observation after the last one, and how it ended there."""
         before = _part(rows, slice(start + self._is_inside, stop))
@@ -211,15 +213,12 @@ class EpisodeCutter:
             observations=_joined(before, after),
             actions=_part(rows, slice(start, stop), "action"),
             rewards=rows["reward"][start:stop],
-            ends=ends,
-            terminated=terminated,
-            truncated=truncated,
-            metadata=metadata or {},
             infos={
                 role.removeprefix("infos/"): _plain(values[start:stop])
                 for role, values in rows.items()
                 if role.startswith("infos/")
             },
+            **how,
         )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.carried_sums import CarriedSums
+from orlog.datasets.formats._containers.carried_sums import CarriedSums
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.container import WrittenPart
 from orlog.errors import SchemaError
@@ -43,6 +43,10 @@ class Options:
         sort: Whether rows may be put in the order of episodes and steps.
         task: Name of one of several tasks that the files have rewards for, or of one of several vaults.
         no_video: Whether to leave out videos.
+        rate: Rows a second, for recordings whose messages have times.
+        ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`.
+        reward: Where rewards come from, in place of those of the files (`_shared/said_rewards.py`); all
+            formats use it.
     """
 
     horizon: int | None = None
@@ -53,6 +57,9 @@ class Options:
     sort: bool = False
     task: str = ""
     no_video: bool = False
+    rate: float | None = None
+    ends: str = ""
+    reward: str = ""
 
     def given(self) -> list[str]:
         """Return the names of those that are not at their default."""

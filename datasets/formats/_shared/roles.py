@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Mapping
 
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.errors import SchemaError
@@ -59,13 +60,14 @@ class Layout:
             self.step = self.step or named.pop("step", [""])[0]
             infos = {role: one for role, one in self.columns.items() if base_role(role) == "infos"}
             self.columns = {role: one for role, one in named.items() if role in ROLES} | infos
+        stars = [role for role in options.columns if role.endswith("/*")]
         for role, patterns in options.columns.items():
             if not _is_role(role):
-                raise SchemaError(
-                    f"{where}: --map {role}=..: expected {', '.join(ROLES)}, observation/NAME or "
-                    f"infos/NAME{did_you_mean(role, ROLES) or '.'}"
-                )
-            self.columns[role] = _matching(patterns, names, where, role)
+                raise SchemaError(_about_role(role, where))
+            if role not in stars:
+                self.columns[role] = _matching(patterns, names, where, role)
+        for role in stars:
+            self.columns |= self._parts(role, options.columns[role], names, where)
         self.observations = [role for role in self.columns if base_role(role) == "observation"]
         missing = [
             role
@@ -110,6 +112,48 @@ class Layout:
         used |= {self.episode, self.step, self.length}
         self.left_out = [name for name in names if name not in used]
 
+    def _parts(
+        self, role: str, patterns: str, names: list[str], where: str
+    ) -> dict[str, list[str]]:
+        """Return columns that are parts by the names they have, of those that are nothing else."""
+        used = {name for found in self.columns.values() for name in found}
+        used |= {self.episode, self.step, self.length}
+        found = {}
+        for pattern in filter(None, patterns.split(",")):
+            start = pattern.partition("*")[0]
+            folder = max(start.rfind("/"), start.rfind(".")) + 1
+            for name in _matching(pattern, names, where, role):
+                if name not in used:
+                    part = name[folder:].replace("/", ".")
+                    found[f"{role.removesuffix('*')}{part}"] = [name]
+        return found
+
+
+def said_roles(columns: Mapping[str, str], names: list[str], where: str) -> dict[str, str]:
+    """Return the roles of columns that `--map` names, for formats in which each column has one of its own.
+
+    Raises SchemaError if a role is not known, or means no column or several.
+    """
+    found = {}
+    for role, patterns in columns.items():
+        if not _is_role(role):
+            raise SchemaError(_about_role(role, where))
+        fitting = _matching(patterns, names, where, role)
+        if len(fitting) != 1:
+            raise SchemaError(
+                f"{where}: --map {role}={patterns}: expected one name, found {', '.join(fitting)}; "
+                "observation/NAME=.. makes a part of each."
+            )
+        found[fitting[0]] = role
+    return found
+
+
+def _about_role(role: str, where: str) -> str:
+    return (
+        f"{where}: --map {role}=..: expected {', '.join(ROLES)}, observation/NAME or "
+        f"infos/NAME{did_you_mean(role, ROLES) or '.'}"
+    )
+
 
 def base_role(role: str) -> str:
     """Return a role without the name of a part."""
@@ -125,14 +169,19 @@ def _is_role(role: str) -> bool:
 
 def _matching(patterns: str, names: list[str], where: str, role: str) -> list[str]:
     """Return the columns that patterns with commas between name."""
+    for pattern in filter(None, patterns.split(",")):
+        if not matching(pattern, names):
+            raise SchemaError(f"{where}: --map {role}={patterns}: {_no_column(pattern, names)}")
+    return matching(patterns, names)
+
+
+def matching(patterns: str, names: list[str]) -> list[str]:
+    """Return the names that patterns with commas between mean, none of those that mean nothing."""
     found: list[str] = []
     for pattern in filter(None, patterns.split(",")):
-        fitting = sorted(fnmatch.filter(names, pattern), key=by_numbers)
-        if pattern in names:  # a name may hold what patterns are made of: `obs[0]`
-            fitting = [pattern]
-        if not fitting:
-            raise SchemaError(f"{where}: --map {role}={patterns}: {_no_column(pattern, names)}")
-        found += fitting
+        # A name may hold what patterns are made of: `obs[0]`.
+        is_name = pattern in names
+        found += [pattern] if is_name else sorted(fnmatch.filter(names, pattern), key=by_numbers)
     return found
 
 

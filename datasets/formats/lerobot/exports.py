@@ -24,7 +24,7 @@ import numpy as np
 from orlog.datasets.columns.restored_values import unflatten
 from orlog.datasets.columns.schema import Kind, Schema
 from orlog.datasets.columns.stored_spaces import space_columns
-from orlog.datasets.formats._shared.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Steps
 from orlog.datasets.formats.lerobot.image_tables import decoded_images
@@ -175,7 +175,7 @@ class KeptRows:
     def cutter(self, episodes: Episodes) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
         self._lengths, self._details = np.array(episodes.lengths), self._read_details()
-        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, can_just_stop=True)
+        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, unknown="unknown")
 
     def doubts(self) -> list[str]:
         """Return nothing: all is known."""

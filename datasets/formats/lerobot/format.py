@@ -27,16 +27,17 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import (
+from orlog.datasets.formats._containers.arrow_files import (
     array_of,
     check_pyarrow,
     reading_arrow,
     table_batches,
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.lerobot import version1
 from orlog.datasets.formats.lerobot.exports import KeptRows, read_kept
@@ -67,7 +68,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
     root, where = asked.files[0], asked.sources[0]
     is_first = not (root / INFO).exists() and (root / version1.INFO).exists()
     info = read_document(root, version1.INFO if is_first else INFO, where)
-    version, fps = str(info.get("codebase_version")), info.get("fps")
+    says_version, fps = "codebase_version" in info, info.get("fps")
+    version = str(info.setdefault("codebase_version", _guessed(root, is_first)))
     if version not in VERSIONS and not (is_first and version.startswith("v1.")):
         raise SchemaError(
             f"{where}: LeRobotDataset {version:.20} is not read, only v1.x, {', '.join(VERSIONS)}."
@@ -79,9 +81,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         info["features"] = version1.find_features(root, files, asked.options.no_video, where)
     kept = read_kept(root, where) if version == "v3.0" else None
     features = (
-        _Features(info, asked.options.no_video, where)
-        if kept is None
-        else KeptRows(kept, root, where)
+        _Features(info, asked.options, where) if kept is None else KeptRows(kept, root, where)
     )
     if is_first:
         episodes = version1.read_episodes(root, list(features.videos), where)
@@ -96,12 +96,25 @@ def _open(asked: Asked) -> Iterator[Opened]:
         + (f", robot {robot}." if robot else "."),
         doubts=features.doubts(),
     )
+    if not says_version:
+        opened.doubts.append(
+            f"info.json has no codebase_version: taken to be {version} by its files."
+        )
     if kept is not None:
         opened.environment, opened.license = kept.environment, kept.license
         opened.description = kept.description
     with contextlib.closing(Videos(root, episodes, features.videos, fps, where)) as videos:
         opened.steps = _steps(files, where, features, episodes, videos, opened.doubts)
         yield opened
+
+
+def _guessed(root: Path, is_first: bool) -> str:
+    """Return the version of a dataset that does not say it, by the files that only it has."""
+    if is_first:
+        return "v1.0"
+    if (root / "meta" / "episodes").is_dir():
+        return "v3.0"
+    return "v2.1" if (root / "meta" / "episodes_stats.jsonl").is_file() else "v2.0"
 
 
 class _Features:
@@ -114,7 +127,7 @@ class _Features:
         schema: Spaces.
     """
 
-    def __init__(self, info: dict[str, Any], no_video: bool, where: str) -> None:
+    def __init__(self, info: dict[str, Any], options: Options, where: str) -> None:
         """Read the features.
 
         Raises SchemaError if they are not those of LeRobot, or have no action or observation.
@@ -124,21 +137,21 @@ class _Features:
             isinstance(one, dict) for one in features.values()
         ):
             raise SchemaError(f"{where}: info.json has no features.")
-        self.where = where
+        self.where, self._unknown = where, options.ends or "truncated"
         self.roles: dict[str, str] = {}
         self.images: dict[str, tuple[int, ...]] = {}
         self.videos: dict[str, tuple[int, ...]] = {}
         self._left_out: list[str] = []
         self._rounded: set[str] = set()
-        self._has_done = "next.done" in features
         self._row_bytes = 0
+        self._said = said_roles(options.columns, list(features), where)
         parts: dict[str, Any] = {}
         for name, feature in features.items():
             kind, shape = feature.get("dtype"), _shape(feature, f"{where}, {name}")
             self._row_bytes += 8 * math.prod(shape) + 8
             if name in COUNTERS and name != "timestamp":
                 continue
-            if kind == "video" and no_video:
+            if kind == "video" and options.no_video:
                 self._left_out.append(name)
                 continue
             if kind in ("image", "video"):
@@ -149,26 +162,35 @@ class _Features:
                 raise SchemaError(
                     f"{where}, {name}: expected numbers, images or texts, found {kind!r:.20}."
                 )
-            if name.startswith(OBSERVATION) or name == "observation":
+            role = self.roles[name] = self._role(name)
+            if base_role(role) == "observation":
                 if kind == "string":
                     raise SchemaError(f"{where}, {name}: observations that are texts are not read.")
-                part = name.removeprefix(OBSERVATION)
-                self.roles[name] = f"observation/{part}"
-                parts[part] = unbounded_space(_float(kind), shape)
-            elif name in ROLES:
-                self.roles[name] = ROLES[name]
-            else:
-                self.roles[name] = f"infos/{name}"
-        if "action" not in self.roles or not parts:
+                parts[role.partition("/")[2]] = unbounded_space(_float(kind), shape)
+        named = {role: name for name, role in self.roles.items()}
+        self._done = named.get("terminated", "next.done")
+        if "action" not in named or not parts or ("" in parts and len(parts) > 1):
             raise SchemaError(
-                f"{where}: expected features action and observation.., found {list(features)}."
+                f"{where}: expected features action and observation.., found {', '.join(features)}; say which "
+                "is which: --map observation/image=NAME --map action=NAME"
             )
-        action, reward = features["action"], features.get("next.reward", {}).get("dtype")
+        action = features[named["action"]]
+        reward = features.get(named.get("reward", ""), {}).get("dtype")
         self.schema = Schema(
-            observation_space=spaces.Dict(parts),
+            observation_space=parts[""] if "" in parts else spaces.Dict(parts),
             action_space=unbounded_space(_float(action["dtype"]), _shape(action, where)),
             reward_dtype=np.dtype(np.float64 if reward == "float64" else np.float32),
         )
+
+    def _role(self, name: str) -> str:
+        """Return what a feature is: what the user says, else what LeRobot's names say."""
+        if name in self._said:
+            return self._said[name]
+        role = ROLES.get(name, f"infos/{name}")
+        if name.startswith(OBSERVATION) or name == "observation":
+            role = f"observation/{name.removeprefix(OBSERVATION)}"
+        taken = {base_role(one) for one in self._said.values()}
+        return f"infos/{name}" if base_role(role) in taken - {"infos"} else role
 
     def doubts(self) -> list[str]:
         """Return what is left out or not known."""
@@ -181,7 +203,7 @@ class _Features:
             )
         if "reward" not in self.roles.values():
             said.append("The dataset has no next.reward: rewards are zeros.")
-        if not self._has_done:
+        if self._done not in self.roles:
             said.append("The dataset has no next.done: all episodes were taken to be cut off.")
         return said
 
@@ -204,6 +226,7 @@ class _Features:
             self.where,
             metadata=lambda episode: {} if tasks is None else {"task": tasks[episode]},
             has_final_rows=True,
+            unknown=self._unknown,
         )
 
     def finished(self, piece: Steps) -> Steps:
@@ -229,10 +252,12 @@ class _Features:
                 values = decoded_images(column, self.images[name], f"{where}, {name}", first)
             else:
                 values = array_of(_column(batch, name, where), name, where, first)
-            part = role.partition("/")[2]
-            if role.startswith("observation/") and isinstance(space, spaces.Dict):
-                values = _shaped(values, space[part], f"{where}, {name}")
-                values = self._typed(values, space[part].dtype, name, where)
+            if base_role(role) == "observation":
+                part: Any = space
+                if isinstance(space, spaces.Dict):
+                    part = space[role.partition("/")[2]]
+                values = _shaped(values, part, f"{where}, {name}")
+                values = self._typed(values, part.dtype, name, where)
             elif role == "action":
                 space_of = self.schema.action_space
                 values = _shaped(values, space_of, f"{where}, {name}")
@@ -245,10 +270,11 @@ class _Features:
                 cut = flags_of(values, name, where, first=first)
             rows[role] = values
         rows.setdefault("reward", np.zeros(batch.num_rows, self.schema.reward_dtype))
-        if self._has_done:
-            done = _single(rows["infos/next.done"], "next.done", where, first)
+        done = self.roles.get(self._done)
+        if done is not None:
+            flags = _single(rows[done], self._done, where, first)
             # An episode that was cut off may be done too.
-            rows["terminated"] = flags_of(done, "next.done", where, first=first) & ~cut
+            rows["terminated"] = flags_of(flags, self._done, where, first=first) & ~cut
         return rows
 
     def _typed(self, values: np.ndarray, dtype: Any, name: str, where: str) -> np.ndarray:
@@ -372,7 +398,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("no_video",),
+    options=("columns", "no_video", "ends"),
     write=write_lerobot,
     losses=lerobot_losses,
     check=check_pyarrow,

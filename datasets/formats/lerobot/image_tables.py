@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+from orlog.datasets.formats._containers.pictures import opened_picture, picture_size, pillow
+from orlog.errors import SchemaError
 
 
 def decoded_images(column: Any, shape: tuple[int, ...], where: str, first: int) -> np.ndarray:
@@ -26,8 +25,9 @@ def decoded_images(column: Any, shape: tuple[int, ...], where: str, first: int) 
     """
     found = np.empty((len(column), *shape), np.uint8)
     for row, item in enumerate(column.to_pylist()):
-        with _opened(item, f"{where}, row {first + row}") as image:
-            size = _size(image)
+        place = f"{where}, row {first + row}"
+        with opened_picture(_bytes_of(item, place), place) as image:
+            size = picture_size(image)
             if size not in (shape, (*shape, 1)):
                 raise SchemaError(
                     f"{where}: expected images of {shape}, found {size} in row {first + row}."
@@ -42,8 +42,8 @@ def image_size(item: object, where: str) -> tuple[int, int, int]:
     Raises SchemaError if the row holds no image; IntegrityError if it is damaged; MissingExtraError if Pillow
     is not installed.
     """
-    with _opened(item, where) as image:
-        return _size(image)
+    with opened_picture(_bytes_of(item, where), where) as image:
+        return picture_size(image)
 
 
 def encoded_images(frames: np.ndarray, where: str) -> Any:
@@ -53,7 +53,7 @@ def encoded_images(frames: np.ndarray, where: str) -> Any:
     """
     import pyarrow as pa
 
-    image_library = _pillow(where)
+    image_library = pillow(where)
     files = []
     for frame in frames:
         file = io.BytesIO()
@@ -66,32 +66,8 @@ def encoded_images(frames: np.ndarray, where: str) -> Any:
     )
 
 
-@contextlib.contextmanager
-def _opened(item: object, where: str) -> Iterator[Any]:
-    """Open the image of a row; what it says of itself is known, and its pixels come when asked for."""
-    library = _pillow(where)
+def _bytes_of(item: object, where: str) -> bytes:
     data = item.get("bytes") if isinstance(item, dict) else None
     if not isinstance(data, bytes):
         raise SchemaError(f"{where} holds no image; images in files are not read.")
-    try:
-        with library.open(io.BytesIO(data), formats=["PNG", "JPEG"]) as image:
-            yield image
-    except OrlogError:
-        raise
-    except (OSError, SyntaxError, ValueError, library.DecompressionBombError) as error:
-        raise IntegrityError(f"{where} holds no image: {error}.", file=where) from error
-
-
-def _size(image: Any) -> tuple[int, int, int]:
-    return image.height, image.width, len(image.getbands())
-
-
-def _pillow(where: str) -> Any:
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f'{where}: holds images, which need Pillow; run: pip install "orlog[images]"',
-            extra="images",
-        ) from error
-    return Image
+    return data

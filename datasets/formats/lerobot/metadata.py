@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import reading_arrow
-from orlog.datasets.formats._shared.json_documents import LARGEST_DOCUMENT, read_json_object
+from orlog.datasets.formats._containers.arrow_files import reading_arrow
+from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT, read_json_object
 from orlog.datasets.formats.lerobot.video_frames import Video, open_video
 from orlog.errors import IntegrityError, SchemaError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.arrow_files import array_of, reading_arrow, table_batches
+from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow, table_batches
 from orlog.datasets.formats.lerobot.image_tables import image_size
 from orlog.datasets.formats.lerobot.metadata import LONGEST_EPISODE, MOST_EPISODES, Episodes, inside
 from orlog.datasets.formats.lerobot.video_frames import video_shape

@@ -24,9 +24,7 @@ from gymnasium import spaces
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.options import options_from_text
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats._containers.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -37,6 +35,8 @@ from orlog.datasets.formats._shared.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.frames import decoded_frames, is_jpeg, row_bytes, same_numbers
 from orlog.datasets.formats.minari.metadata import (

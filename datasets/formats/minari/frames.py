@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from orlog.errors import IntegrityError, MissingExtraError, SchemaError
-
-JPEG_START = b"\xff\xd8"
+from orlog.datasets.formats._containers.pictures import JPEG_START, opened_picture
+from orlog.errors import SchemaError
 
 
 def same_numbers(values: np.ndarray, dtype: Any) -> bool:
@@ -54,23 +52,11 @@ def decoded_frames(files: Sequence[Any], shape: tuple[int, ...], where: str) -> 
     Raises SchemaError if a frame has another shape; IntegrityError if one is no JPEG file, or a damaged one;
     MissingExtraError if Pillow is not installed.
     """
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f'{where}: holds JPEG, which needs Pillow; run: pip install "orlog[images]"',
-            extra="images",
-        ) from error
     frames = np.empty((len(files), *shape), np.uint8)
     for number, file in enumerate(files):
-        try:
-            with Image.open(io.BytesIO(bytes(file)), formats=["JPEG"]) as image:
-                found = (image.height, image.width, *([3] if image.mode == "RGB" else []))
-                if found != shape:
-                    raise SchemaError(f"{where}: expected frames of {shape}, found {found}.")
-                frames[number] = np.asarray(image)
-        except (Image.DecompressionBombError, OSError, UnidentifiedImageError, ValueError) as error:
-            raise IntegrityError(
-                f"{where}, frame {number}: no JPEG: {error}.", file=where
-            ) from error
+        with opened_picture(bytes(file), f"{where}, frame {number}") as image:
+            found = (image.height, image.width, *([3] if image.mode == "RGB" else []))
+            if found != shape:
+                raise SchemaError(f"{where}: expected frames of {shape}, found {found}.")
+            frames[number] = np.asarray(image)
     return frames

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from orlog.datasets.formats._shared.json_documents import read_json_object
+from orlog.datasets.formats._containers.json_documents import read_json_object
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.environments import own_arguments
 from orlog.manifests.manifest import EnvironmentRecord, Manifest

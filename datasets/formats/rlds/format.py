@@ -62,10 +62,11 @@ def _open(asked: Asked) -> Iterator[Opened]:
         )
     folder = find_version(asked.files[0], where)
     info = read_info(folder, where)
-    features = Features(*read_features(folder, where), where)
+    features = Features(*read_features(folder, where), where, asked.options.columns)
     own = read_own(folder, where)
     looks = look_at_all(info, features, where)
     plan = Plan(looks, info, features)
+    plan.end_unknown(asked.options.ends)
     opened = Opened(
         schema=features.schema(own),
         environment=None if own is None else own.environment,
@@ -259,6 +260,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
+    options=("columns", "ends"),
     write=_write,
     losses=tfds_losses,
 )

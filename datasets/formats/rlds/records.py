@@ -14,9 +14,11 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._containers.pictures import pillow
 from orlog.datasets.formats._shared.episode_cutter import MISSING
-from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flags import HOW, flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
     INFO_FILE,
@@ -28,7 +30,7 @@ from orlog.datasets.formats.rlds.metadata import (
 )
 from orlog.datasets.formats.rlds.tf_examples import read_example
 from orlog.datasets.formats.rlds.tfrecord_files import near_record, open_tfrecord, record_spans
-from orlog.datasets.formats.rlds.values import Column, image_shape, import_pillow, stored_names
+from orlog.datasets.formats.rlds.values import Column, image_shape, stored_names
 from orlog.datasets.formats.rlds.writing import SPLIT
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
@@ -53,8 +55,14 @@ class Features:
         keeps_terminals: Whether `is_terminal` does, since it is true at steps that do not end an episode.
     """
 
-    def __init__(self, leaves: list[Leaf], left_out: dict[str, str], where: str) -> None:
-        """Sort the features.
+    def __init__(
+        self,
+        leaves: list[Leaf],
+        left_out: dict[str, str],
+        where: str,
+        columns: Mapping[str, str] | None = None,
+    ) -> None:
+        """Sort the features, by their names or as `columns` (`--map`) says.
 
         Raises SchemaError if they are not those of RLDS; MissingExtraError if there are images, and Pillow is
         not installed.
@@ -68,16 +76,20 @@ class Features:
         self.reward: Leaf | None = None
         self._texts: list[str] = []
         self.keeps_discount = self.keeps_terminals = False
+        inside = [leaf.name for leaf in leaves if leaf.name.startswith("steps/")]
+        names = [name.removeprefix("steps/") for name in inside]
+        self._said = said_roles(columns or {}, names, where)
         for leaf in leaves:
             self._sort(leaf)
         if not self.observation or not self.action:
             raise SchemaError(
                 f"{where}: expected features steps/observation and steps/action of RLDS, found "
-                f"{', '.join(leaf.name for leaf in leaves)[:500] or 'none'}."
+                f"{', '.join(leaf.name for leaf in leaves)[:500] or 'none'}; say which is which: --map "
+                "observation/NAME=FEATURE --map action=FEATURE"
             )
         in_steps = self.in_steps()
         if any(leaf.kind == "image" for leaf in in_steps):
-            import_pillow(where)
+            pillow(where)
         # The quickest one to count: numbers are counted by their bytes or their last bits.
         self.counter = min(
             in_steps, key=lambda leaf: (leaf.kind != "numbers", not leaf.size, leaf.size)
@@ -151,23 +163,30 @@ class Features:
         if first != "steps" or not rest:
             self._sort_metadata(leaf)
             return
-        role, _, part = rest.partition("/")
+        role, _, part = self._role(rest).partition("/")
         is_plain = leaf.length is None and leaf.kind != "text"
         is_number = is_plain and leaf.kind == "numbers" and leaf.size == 1
         if role in ("observation", "action") and is_plain:
             (self.observation if role == "observation" else self.action)[part] = leaf
-        elif rest in FLAGS and is_number:
-            self.flags[rest] = leaf
-        elif rest == "reward" and is_number:
+        elif role in FLAGS and not part and is_number:
+            self.flags[role] = leaf
+        elif role == "reward" and not part and is_number:
             self.reward = leaf
         else:
-            name = rest.removeprefix("infos/")
+            name = (part if rest in self._said else rest).removeprefix("infos/")
             if not can_be_named(f"infos/{name}") or name in self.infos:
                 self._left_out[leaf.name] = "a name that no column can have"
                 return
             self.infos[name] = leaf
             if role in ("observation", "action"):
                 self._texts.append(leaf.name)
+
+    def _role(self, name: str) -> str:
+        """Return what a feature of steps is: what the user says, else what RLDS says by its name."""
+        if name in self._said:
+            return {"terminated": "is_terminal"}.get(self._said[name], self._said[name])
+        taken = {base_role(one) for one in self._said.values()}
+        return "" if base_role(name) in taken else name
 
     def _sort_metadata(self, leaf: Leaf) -> None:
         is_any_length = leaf.length is not None or leaf.kind == "image"
@@ -393,6 +412,17 @@ class Plan:
         self.truncated = looks["ends"] & ~terminal & ("is_terminal" in features.flags)
         self.doubts: list[str] = []
         self._tell(looks, keeps_last, has_wrong_final, features)
+
+    def end_unknown(self, how: str) -> None:
+        """End the episodes of which nothing says how they ended as the user says, if at all."""
+        unknown = ~(self.terminated | self.truncated)
+        if how and unknown.any():
+            self.terminated = self.terminated | (unknown & (how == "terminated"))
+            self.truncated = self.truncated | (unknown & (how == "truncated"))
+            self.doubts.append(
+                f"Of {int(unknown.sum()):,} episodes nothing says how they ended: taken to be {HOW[how]}, as "
+                "--ends says."
+            )
 
     def _tell(
         self, looks: np.ndarray, keeps_last: bool, has_wrong_final: bool, features: Features

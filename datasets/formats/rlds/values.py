@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
-import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from orlog.datasets.formats._containers.pictures import opened_picture, picture_size
 from orlog.datasets.formats.rlds.metadata import LARGEST_VALUE, STEPS, Leaf
 from orlog.datasets.formats.rlds.tf_examples import READ_AT_ONCE, Feature, Values
-from orlog.errors import IntegrityError, MissingExtraError, SchemaError
+from orlog.errors import IntegrityError, SchemaError
 
 RAGGED_VALUES = "/ragged_flat_values"
 RAGGED_LENGTHS = "/ragged_row_lengths_0"
@@ -189,29 +187,13 @@ class Column:
     def _images(self, count: int) -> np.ndarray:
         shape: Any = self.leaf.shape
         found = np.empty((count, *shape), np.uint8)
-        with _no_warnings():
-            for row in range(count):
-                found[row] = _pixels(self._values.one_bytes(), shape, self.where)
+        for row in range(count):
+            found[row] = _pixels(self._values.one_bytes(), shape, self.where)
         return found
 
     def first_bytes(self) -> bytes:
         """Return the next value as it is stored."""
         return self._values.one_bytes()
-
-
-def import_pillow(where: str) -> Any:
-    """Return PIL.Image.
-
-    Raises MissingExtraError if Pillow is not installed.
-    """
-    try:
-        import PIL.Image
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f'{where}: holds images, which need Pillow; run: pip install "orlog[images]"',
-            extra="images",
-        ) from error
-    return PIL.Image
 
 
 def image_shape(data: bytes, shape: tuple[int | None, ...], where: str) -> tuple[int, ...]:
@@ -220,39 +202,20 @@ def image_shape(data: bytes, shape: tuple[int | None, ...], where: str) -> tuple
     Raises IntegrityError if it is no image; SchemaError if it has another shape than was said, or is too
     large.
     """
-    with _no_warnings(), _opened(data, where) as image:
-        sizes = (image.height, image.width, len(image.getbands()))
+    with opened_picture(data, where) as image:
+        sizes = picture_size(image)
     found = tuple(one or other for one, other in zip(shape, sizes, strict=False))
     if len(shape) != 3 or math.prod(found) > LARGEST_VALUE:
         raise SchemaError(f"{where}: an image of {sizes} is too large, or no picture.")
     return found
 
 
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Turn warnings, of pictures that would take all memory, into errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
-
-
 def _pixels(data: bytes, shape: tuple[int, ...], where: str) -> np.ndarray:
-    with _opened(data, where) as image:
+    with opened_picture(data, where) as image:
         mode = MODES.get(shape[-1])
-        sizes = (image.height, image.width, len(image.getbands()))
+        sizes = picture_size(image)
         if sizes[:2] != shape[:2] or mode is None or (sizes[2] != shape[2] and sizes[2] != 1):
             raise IntegrityError(f"{where}: expected images of {shape}, found {sizes}.", file=where)
         if image.mode not in ("1", "L", "P", "RGB", "RGBA"):
             raise SchemaError(f"{where}: images of the kind {image.mode} are not read.")
-        try:
-            return np.asarray(image if image.mode == mode else image.convert(mode)).reshape(shape)
-        except (OSError, SyntaxError, ValueError, EOFError, Warning) as error:
-            raise IntegrityError(f"{where}: an image is damaged: {error}.", file=where) from error
-
-
-def _opened(data: bytes, where: str) -> Any:
-    image = import_pillow(where)
-    try:
-        return image.open(io.BytesIO(data), formats=["PNG", "JPEG"])
-    except (OSError, SyntaxError, ValueError, Warning, image.DecompressionBombError) as error:
-        raise IntegrityError(f"{where}: holds no PNG or JPEG: {error}.", file=where) from error
+        return np.asarray(image if image.mode == mode else image.convert(mode)).reshape(shape)

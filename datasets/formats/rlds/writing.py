@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.formats._containers.pictures import pillow
 from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats.rlds.metadata import (
     DEFAULT_TEMPLATE,
@@ -28,7 +29,6 @@ from orlog.datasets.formats.rlds.metadata import (
 )
 from orlog.datasets.formats.rlds.tf_examples import example_bytes
 from orlog.datasets.formats.rlds.tfrecord_files import write_record
-from orlog.datasets.formats.rlds.values import import_pillow
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
@@ -313,7 +313,7 @@ def _space_leaves(role: str, space: gymnasium.Space[Any], dataset: str) -> dict[
         case spaces.Box() if (
             space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] in CHANNELS
         ):
-            import_pillow(dataset)
+            pillow(dataset)
             return {role: _image(space.shape)}
         case spaces.Box():
             return {role: _numbers(np.dtype(space.dtype), space.shape)}
@@ -445,7 +445,7 @@ def _image(shape: tuple[int, ...]) -> _Leaf:
 
 def _png(pixels: np.ndarray) -> bytes:
     file = io.BytesIO()
-    image = import_pillow("")
+    image = pillow("")
     image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
     return file.getvalue()
 

@@ -61,7 +61,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     )
     if left_out:
         opened.doubts.append(f"Left out, no numbers with a row a step: {', '.join(left_out)}.")
-    opened.steps = reader.steps()
+    opened.steps = reader.steps(asked.options.ends or "unknown")
     yield opened
 
 
@@ -132,15 +132,15 @@ class _Reader:
             reward_dtype=np.dtype(np.float32 if reward == np.float32 else np.float64),
         )
 
-    def steps(self) -> Iterator[Steps]:
-        """Yield all steps, in pieces.
+    def steps(self, unknown: str) -> Iterator[Steps]:
+        """Yield all steps, in pieces; an episode that no flag ends did so as `unknown` says.
 
         Raises SchemaError if next observations are not those that follow; IntegrityError if a file changed
         while it was read.
         """
         ends = self._ends()
         cutter = EpisodeCutter(
-            ends_of_lengths(np.diff(ends, prepend=-1)), self._where, can_just_stop=True
+            ends_of_lengths(np.diff(ends, prepend=-1)), self._where, unknown=unknown
         )
         is_missing = self._has_next and self._ends_in_zeros(ends)
         if is_missing:
@@ -462,6 +462,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
+    options=("ends",),
     write=_write,
     losses=_losses,
 )

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.json_documents import read_json_object
+from orlog.datasets.formats._containers.json_documents import read_json_object
 from orlog.errors import IntegrityError, SchemaError
 
 META = "meta.json"

@@ -49,8 +49,8 @@ def import_files(
         typer.Option(
             "--map",
             metavar="NAME=COLUMNS",
-            help="For tables, HDF5 and npz files of any layout: which columns or arrays are the observation, "
-            "action, reward, terminated, truncated or infos/NAME, such as observation=obs_*.",
+            help="For tables, HDF5, npz, Zarr and recordings of any layout: which columns, arrays or topics are "
+            "the observation, action, reward, terminated, truncated or infos/NAME, such as observation=obs_*.",
         ),
     ] = None,
     episode: Annotated[
@@ -82,6 +82,27 @@ def import_files(
         bool,
         typer.Option("--no-video", help="For LeRobotDatasets: leave out the frames of videos."),
     ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-6, metavar="HZ", help="For recordings of robots (MCAP, bags): rows a second."
+        ),
+    ] = None,
+    ends: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="How episodes ended where the files do not say it: terminated, truncated or unknown.",
+        ),
+    ] = "",
+    reward: Annotated[
+        str,
+        typer.Option(
+            metavar="FROM",
+            help="Rewards in place of those of the files: constant, constant=NUMBER, success, or "
+            "FILE.py:function.",
+        ),
+    ] = "",
     like: Annotated[
         str,
         typer.Option(
@@ -141,6 +162,9 @@ def import_files(
             sort=sort,
             task=task,
             no_video=no_video,
+            rate=rate,
+            ends=ends,
+            reward=reward,
             like=like,
             environment=environment,
             action_low=_bound("--action-low", action_low),

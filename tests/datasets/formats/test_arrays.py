@@ -14,6 +14,7 @@ import pytest
 
 import orlog
 from orlog.datasets.formats import arrays
+from orlog.datasets.formats._shared import mapped_arrays
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
@@ -124,7 +125,7 @@ def test_episodes_are_those_of_a_plain_reading(
     with_flags: bool,
     block_bytes: int,
 ) -> None:
-    monkeypatch.setattr(arrays, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     given, what, bodies = write(tmp_path)
     options = Options(
         columns={**MAPPED, **({"terminated": "done"} if with_flags else {})}, episode=what

@@ -46,7 +46,7 @@ def hdf5_files(samples: dict[str, list[Sample]]) -> list[tuple[Sample, Path]]:
 def actions_of(file: h5py.File) -> str:
     """Return the path of the first dataset of actions, which every layout has."""
     found: list[str] = []
-    file.visit(lambda name: found.append(name) if "actions" in name else None)
+    file.visit(lambda name: found.append(name) if "action" in name else None)
     return found[0]
 
 
@@ -91,7 +91,7 @@ def test_values_of_hdf5_that_lie_elsewhere_are_not_read(
             name = actions_of(file)
             del file[name]
             change(file, name, secret)
-        with pytest.raises(SchemaError, match="actions"):
+        with pytest.raises(SchemaError, match="action"):
             read_files(formats()[sample.format], sample.given, tmp_path / "store", sample.options)
         path.write_bytes(sound)
         shutil.rmtree(tmp_path / "store", ignore_errors=True)

@@ -476,3 +476,96 @@ def test_damaged_files_are_refused_or_read(tmp_path: Path, name: str) -> None:
         file.write_bytes(data)
         folder = tmp_path / str(number)
         refuses_or_reads(lambda f=folder: read_files(lerobot.FORMAT, tmp_path / "arm", f))  # type: ignore[misc]
+
+
+RENAMED = {
+    "observation.state": "state",
+    "observation.images.top": "image",
+    "action": "actions",
+    "next.reward": "r",
+    "next.done": "finished",
+}
+OWN_NAMES = {
+    "observation/state": "state",
+    "observation/images.top": "image",
+    f"observation/{CAMERA.removeprefix('observation.')}": CAMERA,
+    "action": "actions",
+    "reward": "r",
+    "terminated": "finished",
+}
+
+
+def rename(root: Path) -> None:
+    """Give features names of their own, as openpi's converter does."""
+    for path in (root / "data").rglob("*.parquet"):
+        table = pq.read_table(path)
+        names = [RENAMED.get(name, name) for name in table.column_names]
+        pq.write_table(table.rename_columns(names), path)
+    info = json.loads((root / "meta" / "info.json").read_text())
+    info["features"] = {RENAMED.get(name, name): one for name, one in info["features"].items()}
+    (root / "meta" / "info.json").write_text(json.dumps(info))
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_features_of_other_names_are_what_the_user_says(tmp_path: Path, version: str) -> None:
+    write(tmp_path / "arm", version)
+    expected, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "expected")
+    rename(tmp_path / "arm")
+    with pytest.raises(SchemaError, match="--map observation/image=NAME --map action=NAME"):
+        read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "refused")
+    chosen = choose_format([tmp_path / "arm"], None, "lab/x", is_mapped=True)
+    assert chosen is lerobot.FORMAT
+    dataset, _ = read_files(
+        chosen, tmp_path / "arm", tmp_path / "store", Options(columns=OWN_NAMES)
+    )
+    for one, other in zip(dataset, expected, strict=True):
+        for part in one.observations:
+            np.testing.assert_array_equal(one.observations[part], other.observations[part])
+        np.testing.assert_array_equal(one.actions, other.actions)
+        np.testing.assert_array_equal(one.rewards, other.rewards)
+        np.testing.assert_array_equal(one.terminations, other.terminations)
+
+
+def test_a_feature_alone_is_the_whole_observation(tmp_path: Path) -> None:
+    arrays = write(tmp_path / "arm")
+    said = {"observation": "force", "action": "action"}
+    dataset, _ = read_files(
+        lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said)
+    )
+    np.testing.assert_array_equal(dataset[0].observations[:, 0], arrays["force"][:4])
+    assert "observation.state" in dataset[0].infos
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"observation": "observation.*", "action": "action"}, "expected one name"),
+        ({"observation": "stat", "action": "action"}, "no column 'stat'"),
+        ({"observatoin": "action"}, "did you mean observation"),
+        ({"observation": "force", "observation/b": "observation.state"}, "say which"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(tmp_path: Path, said: dict[str, str], text: str) -> None:
+    write(tmp_path / "arm")
+    with pytest.raises(SchemaError, match=text):
+        read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said))
+
+
+@pytest.mark.parametrize("version", ["v1", "v2.0", "v3.0"])
+def test_a_dataset_that_does_not_say_its_version_is_known_by_its_files(
+    tmp_path: Path, version: str
+) -> None:
+    path = tmp_path / "arm" / ("meta_data" if version == "v1" else "meta") / "info.json"
+    if version == "v1":
+        write_first(tmp_path / "arm")
+    else:
+        write(tmp_path / "arm", version)
+    expected, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "expected")
+    info = json.loads(path.read_text())
+    del info["codebase_version"]
+    path.write_text(json.dumps(info))
+    assert choose_format([tmp_path / "arm"], None, "lab/x") is lerobot.FORMAT
+    dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
+    for one, other in zip(dataset, expected, strict=True):
+        np.testing.assert_array_equal(one.actions, other.actions)
+    assert any(f"taken to be {version}" in one for one in found.doubts)

@@ -23,7 +23,7 @@ from orlog.datasets.formats.formats import choose_format
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.datasets.formats.test_minari import ACTIONS, ODD, buffer, check
-from tests.levels import scaled
+from tests.levels import most, scaled
 
 FORMATS = ("arrow", "parquet")
 
@@ -205,7 +205,7 @@ def test_infos_that_not_all_episodes_have_are_left_out(tmp_path: Path) -> None:
 def test_damaged_files_are_refused_or_read(tmp_path: Path, data_format: str) -> None:
     recorded = odd(tmp_path / "minari", data_format)
     part = recorded / "data" / "1" / f"part-0.{data_format}"
-    for number, data in enumerate(damaged(part.read_bytes(), scaled(1000, 12))):
+    for number, data in enumerate(damaged(part.read_bytes(), scaled(most(1000, 250), 12))):
         part.write_bytes(data)
         folder = tmp_path / str(number)
         refuses_or_reads(lambda f=folder: read_files(minari_arrow.FORMAT, recorded, f))  # type: ignore[misc]

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats import d4rl, robomimic
-from orlog.datasets.formats._shared.episodes import Asked, Found
+from orlog.datasets.formats._shared.episodes import Asked, Found, Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.rlds import format as rlds
 from orlog.datasets.formats.rlds.tf_examples import Values, example_bytes, read_example
@@ -736,3 +736,45 @@ def test_robomimic_by_tensorflow_datasets_is_robomimic(tmp_path: Path) -> None:
         for name in ("actions", "rewards", "terminations"):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
         np.testing.assert_array_equal(ours.infos["states"], theirs.infos["states"])
+
+
+def test_features_of_other_names_are_what_the_user_says(tmp_path: Path) -> None:
+    renamed = {"observation": "state", "action": "command", "reward": "r", "is_terminal": "solved"}
+    steps = {renamed.get(name, name): one for name, one in STEPS.items()}
+    sample = [{renamed.get(name, name): one for name, one in body.items()} for body in SAMPLE]
+    write(tmp_path / "arm", sample, steps)
+    write(tmp_path / "plain", SAMPLE)
+    with pytest.raises(SchemaError, match="say which is which: --map observation/NAME=FEATURE"):
+        read(tmp_path / "arm", tmp_path / "refused")
+    said = {"observation": "state", "action": "command", "reward": "r", "terminated": "solved"}
+    dataset, _ = read_files(
+        rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said)
+    )
+    expected, _ = read(tmp_path / "plain", tmp_path / "expected")
+    for one, other in zip(dataset, expected, strict=True):
+        np.testing.assert_array_equal(one.observations, other.observations)
+        np.testing.assert_array_equal(one.actions, other.actions)
+        np.testing.assert_array_equal(one.rewards, other.rewards)
+        np.testing.assert_array_equal(one.terminations, other.terminations)
+
+
+def test_what_the_user_does_not_name_is_kept_as_infos(tmp_path: Path) -> None:
+    write(tmp_path / "arm", SAMPLE)
+    said = {"observation": "reward", "action": "action"}
+    dataset, _ = read_files(
+        rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said)
+    )
+    assert "observation" in dataset[0].infos
+
+
+@pytest.mark.parametrize("how", ["terminated", "truncated"])
+def test_ends_that_nothing_tells_are_as_the_user_says(tmp_path: Path, how: str) -> None:
+    steps = {name: one for name, one in STEPS.items() if name != "is_terminal"}
+    write(tmp_path / "arm", SAMPLE, steps)
+    dataset, found = read_files(
+        rlds.FORMAT, tmp_path / "arm", tmp_path / "store", Options(ends=how)
+    )
+    for one in dataset:
+        assert one.terminations[-1] == (how == "terminated")
+        assert one.truncations[-1] == (how == "truncated")
+    assert any("2 episodes nothing says" in one for one in found.doubts)

@@ -119,7 +119,7 @@ def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(
     assert (found.terminated, found.truncated, found.steps) == (0, 3, sum(LENGTHS.values()))
     assert not dataset.column("rewards").any()
     assert found.doubts == [
-        "No dones: all demonstrations were taken to be cut off where they end.",
+        "Nothing says how episodes ended: all were taken to be cut off (--ends says it otherwise).",
         "No rewards: they are zeros.",
         "Left out, not in all steps alike: states.",
     ]

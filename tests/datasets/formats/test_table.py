@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ def logs(lengths: list[int], *, seed: int = 0, terminated: bool = True) -> Any:
 def write(frame: Any, path: Path) -> Path:
     if path.suffix == ".csv":
         frame.to_csv(path, index=False)
+    elif path.suffix == ".jsonl":
+        rows = [json.dumps(row) for row in frame.to_dict("records")]
+        path.write_text("\n".join(rows).replace("NaN", "null"))
     else:
         frame.to_parquet(path, row_group_size=7)
     return path
@@ -59,7 +63,7 @@ def write(frame: Any, path: Path) -> Path:
 @given(
     lengths=st.lists(st.integers(1, 8), min_size=1, max_size=6),
     block_rows=st.integers(1, 9),
-    ending=st.sampled_from(["csv", "parquet"]),
+    ending=st.sampled_from(["csv", "jsonl", "parquet"]),
     has_next=st.booleans(),
     terminated=st.booleans(),
 )
@@ -159,7 +163,7 @@ def test_what_is_wrong_says_where(tmp_path: Path) -> None:
         (frame, Options(columns={**MAP, "action": "x_*"}, episode="run"), "no column 'x_*'"),
         (frame, Options(columns={**MAP, "rewards": "r"}, episode="run"), "did you mean reward?"),
     ]
-    for ending in ("csv", "parquet"):
+    for ending in ("csv", "jsonl", "parquet"):
         for bad, options, message in cases:
             path = write(bad, tmp_path / f"bad.{ending}")
             with pytest.raises(SchemaError, match=re.escape(message)):

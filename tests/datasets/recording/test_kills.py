@@ -32,11 +32,11 @@ from tests.datasets.recording.arms import (
     start,
     tell,
 )
-from tests.levels import scaled
+from tests.levels import most, scaled
 
 pytestmark = [pytest.mark.slow, pytest.mark.scaled, pytest.mark.usefixtures("tiny_shards")]
 
-KILLS = scaled(110, 8)
+KILLS = scaled(most(110, 40), 8)
 ACCESSES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.link"}
 
 

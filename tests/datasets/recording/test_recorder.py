@@ -18,7 +18,7 @@ from orlog.datasets.recording import log, recorder
 from orlog.datasets.store import encoding
 from orlog.errors import NotFoundError, SchemaError, StorageError, VersionExistsError
 from tests.kills import killed_at
-from tests.levels import scaled
+from tests.levels import most, scaled
 
 NAME = "lab/poles-v1"
 
@@ -321,7 +321,7 @@ def test_nothing_is_written_without_a_step() -> None:
         orlog.load_dataset(NAME)
 
 
-KILLS = scaled(100, 2)
+KILLS = scaled(most(100, 30), 2)
 
 
 def recorded(kind: str) -> Any:

@@ -121,7 +121,7 @@ class NpzFile:
         item = self._members[name]
         self._check_stored(item, where)
         with reading_npz(where), self._archive.open(item) as stream:
-            return _header(stream, where)
+            return npy_header(stream, where)
 
     def _check_stored(self, item: zipfile.ZipInfo, where: str) -> None:
         """Refuse an array that NumPy would not pack so, or that claims more than it can hold."""
@@ -151,7 +151,7 @@ class NpzFile:
         self._check_stored(item, where)
         with reading_npz(where):
             stream = self._stack.enter_context(self._archive.open(item))
-            shape, is_fortran, dtype = _header(stream, where)
+            shape, is_fortran, dtype = npy_header(stream, where)
             header_bytes = stream.tell()
         if dtype.kind not in "biuf" or dtype.itemsize > 8:
             what = "Python objects, which are not read" if dtype.kind == "O" else str(dtype)
@@ -229,7 +229,7 @@ class NpzColumn:
         return values
 
 
-def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def npy_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, whether it is stored column by column, and dtype."""
     version = npy.read_magic(stream)
     if version == (1, 0):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.carried_sums import note_array
+from orlog.datasets.formats._containers.carried_sums import note_array
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
@@ -201,13 +201,14 @@ def attribute(node: Any, name: str, where: str, default: Any = None) -> Any:
     return node.attrs[name]
 
 
-def numbers(node: Any, where: str, file_bytes: int) -> Any:
+def numbers(node: Any, where: str, file_bytes: int, *, texts: bool = False) -> Any:
     """Return a dataset of numbers, checked: it can be read in bounded memory, and lies in the file.
 
     Args:
         node: What should be a dataset with one row for each step.
         where: What errors call it.
         file_bytes: Size of the file.
+        texts: Whether it may hold bytes of one length in place of numbers.
 
     Raises SchemaError if it is none, or not of numbers, or has filters or sizes that are not read.
     """
@@ -217,7 +218,9 @@ def numbers(node: Any, where: str, file_bytes: int) -> Any:
     shape, dtype = node.id.shape, node.id.dtype
     if not shape or not 0 < shape[0] <= MOST_ROWS or not 0 < math.prod(shape[1:]) <= LARGEST_ROW:
         raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
-    if dtype.kind not in "biuf" or dtype.itemsize > 8 or dtype.subdtype is not None:
+    is_text = texts and dtype.kind == "S" and len(shape) == 1 and dtype.itemsize <= LARGEST_ROW
+    is_number = dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.subdtype is None
+    if not (is_number or is_text):
         raise SchemaError(f"{where}: expected numbers, found {dtype}.")
     _check_stored(node.id, shape, dtype, where, file_bytes)
     return Hdf5Column(node, shape, dtype)

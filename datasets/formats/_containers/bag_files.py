@@ -1,0 +1,179 @@
+"""Opens recordings of robots: MCAP files, and bags of ROS 1 and 2. Nothing of ROS is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+from orlog.datasets.formats._containers.ros_messages import Types, decode_message
+from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+
+LARGEST_MESSAGE = 2**28
+LARGEST_CHUNK = 2**30
+MCAP_START = b"\x89MCAP0\r\n"
+BAG_START = b"#ROSBAG V2.0\n"
+METADATA = "metadata.yaml"
+
+
+@dataclasses.dataclass
+class Topic:
+    """What was published under one name.
+
+    Attributes:
+        name: Its name, such as `/cmd_vel`.
+        kind: The type of its messages.
+        decode: Turns the bytes of a message into fields.
+        messages: Yields time in nanoseconds and bytes of each message, by time.
+    """
+
+    name: str
+    kind: str
+    decode: Callable[[bytes], Any]
+    messages: Callable[[], Generator[tuple[int, bytes]]]
+
+
+def is_bag(path: Path) -> bool:
+    """Return whether a file or folder is a recording that is read."""
+    try:
+        if path.is_dir():
+            head = (path / METADATA).read_bytes()[:200] if (path / METADATA).is_file() else b""
+            return b"rosbag2_bagfile_information" in head
+        return _head(path).startswith((MCAP_START, BAG_START))
+    except OSError:
+        return False
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(BAG_START))
+
+
+@contextlib.contextmanager
+def reading_bag(where: str) -> Iterator[None]:
+    """Turn what a library says about a recording that it cannot read into an error that names it."""
+    try:
+        yield
+    except OrlogError:
+        raise
+    except Exception as error:  # the libraries raise errors of many kinds about damage
+        text = str(error).partition("\n")[0] or type(error).__name__
+        raise IntegrityError(f"{where}: cannot be read: {text:.200}.", file=where) from error
+
+
+@contextlib.contextmanager
+def open_bag(path: Path, where: str) -> Iterator[dict[str, Topic]]:
+    """Open a recording and yield its topics by name.
+
+    Raises SchemaError if messages are stored in a way that is not read; IntegrityError if it is damaged;
+    MissingExtraError if the libraries that read it are not installed.
+    """
+    with contextlib.ExitStack() as stack:
+        with reading_bag(where):
+            is_mcap = path.is_file() and _head(path).startswith(MCAP_START)
+            topics = _open_mcap(path, where) if is_mcap else _open_rosbag(path, where, stack)
+        yield topics
+
+
+def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
+    try:
+        from mcap.reader import make_reader
+    except ModuleNotFoundError as error:
+        raise _missing(where, error) from error
+    with path.open("rb") as file:
+        summary = make_reader(file, validate_crcs=True).get_summary()
+    if summary is None or summary.statistics is None:
+        raise SchemaError(
+            f"{where}: has no summary at its end, so the recording did not end well; run: mcap recover"
+        )
+    for chunk in summary.chunk_indexes:
+        if max(chunk.uncompressed_size, chunk.message_index_length) > LARGEST_CHUNK:
+            raise SchemaError(f"{where}: a chunk claims {chunk.uncompressed_size:,} bytes.")
+
+    def messages(topic: str) -> Generator[tuple[int, bytes]]:
+        with path.open("rb") as file:
+            for _, _, message in make_reader(file, validate_crcs=True).iter_messages(
+                topics=[topic]
+            ):
+                yield message.log_time, message.data
+
+    found = {}
+    for channel in summary.channels.values():
+        schema = summary.schemas.get(channel.schema_id)
+        kind = "" if schema is None else schema.name
+        if channel.message_encoding == "json":
+            decode: Callable[[bytes], Any] = json.loads
+        elif channel.message_encoding in ("cdr", "ros1") and schema is not None:
+            text, is_idl = schema.data.decode(errors="replace"), schema.encoding == "ros2idl"
+            decode = _decoder(text, kind, is_idl=is_idl, is_ros1=channel.message_encoding == "ros1")
+        else:
+            decode = _refuser(where, channel.topic, channel.message_encoding)
+        topic = channel.topic
+        found[topic] = Topic(topic, kind, decode, lambda topic=topic: messages(topic))  # type: ignore[misc]
+    return found
+
+
+def _open_rosbag(path: Path, where: str, stack: contextlib.ExitStack) -> dict[str, Topic]:
+    try:
+        import rosbags.rosbag1
+        import rosbags.rosbag2
+    except ModuleNotFoundError as error:
+        raise _missing(where, error) from error
+    if path.is_dir() and any(one.is_symlink() for one in path.iterdir()):
+        raise SchemaError(f"{where}: holds a link, which is not followed.")
+    reader: Any = rosbags.rosbag2.Reader(path) if path.is_dir() else rosbags.rosbag1.Reader(path)
+    stack.enter_context(reader)
+    found = {}
+    for connection in reader.connections:
+        is_ros1 = path.is_file()
+        text, is_idl = connection.msgdef.data, connection.msgdef.format.name == "IDL"
+        decode = _decoder(text, connection.msgtype, is_idl=is_idl, is_ros1=is_ros1)
+        same = [one for one in reader.connections if one.topic == connection.topic]
+
+        def messages(same: list[Any] = same) -> Generator[tuple[int, bytes]]:
+            for _, time, data in reader.messages(connections=same):
+                yield time, bytes(data)
+
+        found[connection.topic] = Topic(connection.topic, connection.msgtype, decode, messages)
+    return found
+
+
+def _decoder(text: str, kind: str, *, is_idl: bool, is_ros1: bool) -> Callable[[bytes], Any]:
+    """Return what decodes messages of a type; its definition is parsed when it is first needed."""
+    from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
+
+    known: dict[str, Types] = {}
+    package, _, name = kind.rpartition("/")
+    full = kind if "/msg" in kind else f"{package}/msg/{name}"
+
+    def decode(data: bytes) -> Any:
+        if len(data) > LARGEST_MESSAGE:
+            raise ValueError(f"it has {len(data):,} bytes")
+        if not known:
+            said: Any = get_typestore(Stores.ROS2_HUMBLE).fielddefs
+            if text:
+                parsed = get_types_from_idl(text) if is_idl else get_types_from_msg(text, full)
+                said = {**said, **parsed}
+            known[""] = said
+        return decode_message(data, full, known[""], is_ros1=is_ros1)
+
+    return decode
+
+
+def _refuser(where: str, topic: str, encoding: str) -> Callable[[bytes], Any]:
+    def refuse(_data: bytes) -> Any:
+        raise SchemaError(
+            f"{where}, {topic}: messages in {encoding or 'no encoding'} are not read, only those of ROS and JSON."
+        )
+
+    return refuse
+
+
+def _missing(where: str, error: ModuleNotFoundError) -> MissingExtraError:
+    return MissingExtraError(
+        f'{where}: recordings of robots need {error.name}; run: pip install "orlog[robots]"',
+        extra="robots",
+    )

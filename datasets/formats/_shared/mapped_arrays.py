@@ -1,0 +1,394 @@
+"""Reads arrays whose meaning is said, by the user or by a known layout, place by place.
+
+`--episode` says what an episode is: a group whose name fits a pattern (with the names of `--map` beginning in
+it); a whole file (`file`); the rows with one number in an array of as many rows; or the rows up to each number
+of an array of ends. Without it, rows end where `terminated` or `truncated` say so. Groups and files come in the order
+of the numbers in their names, and all have the arrays of the first one, with rows of one shape and dtype.
+
+With one row more of observations than of actions the last one is the final observation; otherwise
+`_shared/episode_cutter.py` says what becomes of the last row. With `--horizon`, and no flags, an episode of as
+many steps was cut off, and a shorter one ended. Observations that are PNG or JPEG files in rows become frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._containers.npz_files import NpzColumn
+from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
+from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
+from orlog.datasets.formats._shared.places import FILE, Place, find_places
+from orlog.datasets.formats._shared.roles import Layout, base_role, matching
+from orlog.errors import SchemaError
+
+BLOCK_BYTES = 2**22
+LARGEST_ROW_BYTES = 2**26
+MOST_EPISODES = 2**22
+FLAGS = ("terminated", "truncated")
+Places = Callable[[Asked], Iterator[Place]]
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What a first look at all places gave.
+
+    Attributes:
+        layout: Which arrays are what.
+        lengths: Rows of each episode.
+        rows: Rows of each place.
+        kinds: Dtype and shape of a row, by role.
+        metadata: Values of each episode, where places have some.
+        seeds: Seeds of them, likewise.
+        repeats_flags: Whether the last step alone says how its episode ended.
+        has_final: Whether observations have one row more than actions.
+        ended: Whether each episode was ended by the task, where the horizon says it.
+        lowest: The lowest action, where actions are single integers.
+        highest: The highest one.
+    """
+
+    layout: Layout
+    lengths: list[int] = dataclasses.field(default_factory=list)
+    rows: list[int] = dataclasses.field(default_factory=list)
+    kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = dataclasses.field(
+        default_factory=dict
+    )
+    metadata: list[Mapping[str, Any]] = dataclasses.field(default_factory=list)
+    seeds: list[int | None] = dataclasses.field(default_factory=list)
+    repeats_flags: bool = False
+    has_final: bool = False
+    ended: list[bool] = dataclasses.field(default_factory=list)
+    lowest: int = 0
+    highest: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Known:
+    """A layout whose arrays are known to mean something.
+
+    Attributes:
+        columns: What `--map` would say; arrays that are not there are left out.
+        episode: What `--episode` would say.
+        places: Finds the arrays.
+        repeats_flags: Whether `terminated` may be true before the last step, which then alone ends the
+            episode; all of them are kept as `infos/terminated`.
+        doubts: What to know about every import of it, a sentence each.
+    """
+
+    columns: Mapping[str, str]
+    episode: str = FILE
+    places: Places = find_places
+    repeats_flags: bool = False
+    doubts: Sequence[str] = ()
+
+
+@contextlib.contextmanager
+def open_known(known: Known, asked: Asked) -> Iterator[Opened]:
+    """Read files of a known layout; for `Format.open`, by `functools.partial`.
+
+    Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
+    """
+    said = dataclasses.replace(asked.options, columns=known.columns, episode=known.episode)
+    with open_mapped(dataclasses.replace(asked, options=said), known.places, known) as opened:
+        opened.doubts += known.doubts
+        yield opened
+
+
+@contextlib.contextmanager
+def open_mapped(
+    asked: Asked, places: Places = find_places, known: Known | None = None
+) -> Iterator[Opened]:
+    """Read the arrays that the options name.
+
+    Args:
+        asked: The files, and what their arrays mean.
+        places: Finds the arrays.
+        known: The layout, where it is a known one.
+
+    Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
+    """
+    seen = _look(asked, places, is_known=known is not None)
+    seen.repeats_flags = known is not None and known.repeats_flags
+    layout = seen.layout
+    parts = {
+        role.removeprefix("observation/"): unbounded_space(*seen.kinds[role])
+        for role in layout.observations
+    }
+    is_whole = layout.observations == ["observation"]
+    dtype = seen.kinds.get("reward", (np.dtype(np.float64), ()))[0]
+    schema = Schema(
+        observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
+        action_space=mapped_action_space(
+            seen.kinds["action"], seen.lowest, seen.highest, asked.sources[0]
+        ),
+        reward_dtype=np.dtype(np.float32 if dtype == np.float32 else np.float64),
+    )
+    opened = Opened(schema=schema, steps=iter(()), total_steps=sum(seen.lengths))
+    if "reward" not in layout.columns:
+        opened.doubts.append("No array of rewards was named: they are zeros.")
+    if seen.ended:
+        opened.doubts.append(
+            f"Nothing says how episodes ended: those of {asked.options.horizon:,} steps were taken to be "
+            "cut off by the time limit, and shorter ones to be ended by the task."
+        )
+    elif not {*FLAGS} & layout.columns.keys():
+        opened.doubts.append(unknown_ends(asked.options, "truncated"))
+    if layout.left_out:
+        opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
+    opened.steps = _steps(asked, places, seen, opened)
+    yield opened
+
+
+def _look(asked: Asked, places: Places, *, is_known: bool) -> _Seen:
+    """Return what all places hold, by their headers, flags and ends alone.
+
+    Raises SchemaError if arrays are missing, or those of two places differ.
+    """
+    seen: _Seen | None = None
+    first = ""
+    for place in places(asked):
+        if seen is None:
+            options = dataclasses.replace(asked.options, episode="")
+            if is_known:
+                options = dataclasses.replace(options, columns=_there(options.columns, place.names))
+            layout = Layout(place.names, options, place.where, needs_episode=False)
+            seen, first = _Seen(layout), place.where
+        for names in seen.layout.columns.values():
+            for name in names:
+                if name not in place.names:
+                    raise SchemaError(f"{place.where}: has no array {name!r}, and {first} has.")
+        with place.reading(place.where):
+            _look_at(place, seen, asked.options, first)
+        if len(seen.lengths) > MOST_EPISODES:
+            raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
+    assert seen is not None
+    seen.layout.left_out = [one for one in seen.layout.left_out if one != asked.options.episode]
+    return seen
+
+
+def _there(columns: Mapping[str, str], names: list[str]) -> dict[str, str]:
+    """Return the columns without those that may be missing, and are."""
+    there = {
+        role: ",".join(one for one in patterns.split(",") if matching(one, names))
+        for role, patterns in columns.items()
+    }
+    return {role: patterns for role, patterns in there.items() if patterns}
+
+
+def _columns(place: Place, layout: Layout) -> dict[str, list[Any]]:
+    """Return the arrays of a place by their roles."""
+    found = {}
+    for role, names in layout.columns.items():
+        found[role] = [_numbers(place, role, name) for name in names]
+    return found
+
+
+def _numbers(place: Place, role: str, name: str) -> Any:
+    """Return an array, as frames where its rows are files of pictures.
+
+    Raises SchemaError if it holds other bytes.
+    """
+    column, where = place.column(name), f"{place.where}, {name}"
+    is_text = column.dtype.kind == "S"
+    may_be = is_text or (column.dtype == np.uint8 and len(column.shape) == 2)
+    may_be = (
+        may_be and base_role(role).endswith("observation") and not isinstance(column, NpzColumn)
+    )
+    if may_be and begins_a_picture(column[0:1][0]):
+        return PictureColumn(column, where)
+    if is_text:
+        raise SchemaError(f"{where}: expected numbers or pictures, found {column.dtype}.")
+    return column
+
+
+def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
+    columns = _columns(place, seen.layout)
+    rows = len(columns["action"][0])
+    lengths = _lengths(place, columns, options.episode, rows)
+    is_one = options.episode != "" and lengths == [rows]
+    finals = {
+        len(one) == rows + 1
+        for role, several in columns.items()
+        for one in several
+        if base_role(role) == "observation"
+    }
+    has_final = is_one and finals == {True}
+    if seen.rows and has_final != seen.has_final:
+        raise SchemaError(
+            f"{place.where}: has {'a' if has_final else 'no'} final observation, unlike {first}."
+        )
+    seen.has_final = has_final
+    for role, several in columns.items():
+        expected = rows + (has_final and base_role(role) == "observation")
+        for name, one in zip(seen.layout.columns[role], several, strict=True):
+            if len(one) != expected:
+                raise SchemaError(
+                    f"{place.where}, {name}: expected {expected} rows, found {len(one)}."
+                )
+        kind = _kind(role, several)
+        if seen.kinds.setdefault(role, kind) != kind:
+            raise SchemaError(
+                f"{place.where}: {role} has rows of {kind[0]} {kind[1]}, and {first} of "
+                f"{seen.kinds[role][0]} {seen.kinds[role][1]}."
+            )
+    if seen.kinds["action"] == (np.dtype(np.int64), ()):
+        actions = columns["action"][0]
+        for start in range(0, rows, BLOCK_BYTES):
+            values = np.asarray(actions[start : min(rows, start + BLOCK_BYTES)])
+            low, high = int(values.min()), int(values.max())
+            is_first = not seen.rows and start == 0
+            seen.lowest = low if is_first else min(seen.lowest, low)
+            seen.highest = high if is_first else max(seen.highest, high)
+    if options.horizon is not None and not options.ends and not {*FLAGS} & columns.keys():
+        longest = max(lengths)
+        if longest > options.horizon:
+            raise SchemaError(
+                f"{place.where}: an episode has {longest:,} steps, more than --horizon {options.horizon:,}."
+            )
+        seen.ended += [length < options.horizon for length in lengths]
+    seen.rows.append(rows)
+    seen.metadata += [place.metadata] * len(lengths)
+    seen.seeds += [place.seed] * len(lengths)
+    seen.lengths += lengths
+
+
+def _lengths(place: Place, columns: dict[str, list[Any]], episode: str, rows: int) -> list[int]:
+    """Return the rows of each episode of a place."""
+    if episode in place.names:
+        values = _small(place, episode)
+        if len(values) != rows or rows == 1:
+            ends = values.astype(np.int64)
+            if not len(ends) or (np.diff(ends, prepend=0) <= 0).any() or ends[-1] != rows:
+                raise SchemaError(
+                    f"{place.where}, {episode}: expected the number of an episode in each of {rows} rows, or "
+                    f"ends that grow up to {rows}."
+                )
+            return np.diff(ends, prepend=0).tolist()  # type: ignore[no-any-return]
+        starts = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+        again, count = np.unique(values[starts], return_counts=True)
+        if (count > 1).any():
+            raise SchemaError(
+                f"{place.where}, {episode}: the rows of episode {again[count > 1][0]} do not follow each other."
+            )
+        return np.diff(np.append(starts, rows)).tolist()  # type: ignore[no-any-return]
+    if episode:
+        return [rows]
+    named = [role for role in FLAGS if role in columns]
+    if not named:
+        raise SchemaError(
+            f"{place.where}: nothing says what an episode is; give --episode PATTERN of groups, file, or the "
+            "name of an array, or --map terminated=.. and truncated=..."
+        )
+    ends = np.zeros(rows, bool)
+    for role in named:
+        (column,) = columns[role]
+        if column.shape not in ((rows,), (rows, 1)):
+            raise SchemaError(
+                f"{place.where}, {role}: expected one flag a row, found {column.shape}."
+            )
+        ends |= flags_of(np.asarray(column[:rows]).reshape(-1), role, place.where, first=0)
+    ends[-1] = True
+    return np.diff(np.flatnonzero(ends), prepend=-1).tolist()  # type: ignore[no-any-return]
+
+
+def _small(place: Place, name: str) -> np.ndarray:
+    """Return a whole array of one whole number a row."""
+    column = place.column(name)
+    if len(column) > 2**27 or column.shape not in ((len(column),), (len(column), 1)):
+        raise SchemaError(
+            f"{place.where}, {name}: expected one number a row, found {column.shape}."
+        )
+    values = np.asarray(column[: len(column)]).reshape(-1)
+    if values.dtype.kind not in "iub" and not (np.isfinite(values) & (values % 1 == 0)).all():
+        raise SchemaError(f"{place.where}, {name}: expected whole numbers.")
+    return values
+
+
+def _kind(role: str, columns: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return dtype and shape of a row of what has a role."""
+    shapes = [tuple(one.shape[1:]) for one in columns]
+    dtype = np.result_type(*(one.dtype.newbyteorder("=") for one in columns))
+    shape = shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
+    if role == "action" and dtype.kind in "iu" and shape in ((), (1,)):
+        return np.dtype(np.int64), ()
+    base = base_role(role)
+    if base in FLAGS:  # NaN would be a true one
+        return np.dtype(np.float64), ()
+    if base == "reward":
+        return dtype, ()
+    is_image = dtype == np.uint8 and len(shape) > 1
+    if base != "infos" and dtype.kind in "biu" and not is_image:
+        dtype = np.dtype(np.float64)
+    return dtype, shape if base == "infos" else shape or (1,)
+
+
+def _steps(asked: Asked, places: Places, seen: _Seen, opened: Opened) -> Iterator[Steps]:
+    cutter = EpisodeCutter(
+        ends_of_lengths(seen.lengths),
+        asked.sources[0],
+        unknown=asked.options.ends or "truncated",
+        metadata=seen.metadata.__getitem__,
+        seed=seen.seeds.__getitem__,
+    )
+    row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in seen.kinds.values())
+    if row_bytes > LARGEST_ROW_BYTES:
+        raise SchemaError(f"{asked.sources[0]}: {row_bytes:,} bytes per step are too many.")
+    last_rows, first = np.cumsum(seen.lengths) - 1, 0
+    for place, rows in zip(places(asked), seen.rows, strict=True):
+        for block in _blocks(place, seen, rows, max(1, BLOCK_BYTES // row_bytes), opened):
+            count = len(block["reward"])
+            ends = slice(*np.searchsorted(last_rows, (first, first + count)))
+            last = last_rows[ends] - first
+            if seen.ended:
+                block["terminated"] = np.zeros(count, bool)
+                block["terminated"][last] = seen.ended[ends]
+            if seen.repeats_flags:
+                for flag in {*FLAGS} & block.keys():
+                    block[f"infos/{flag}"] = block[flag]
+                    block[flag] = np.zeros_like(block[flag])
+                    block[flag][last] = block[f"infos/{flag}"][last]
+            yield from cutter.add(block)
+            first += count
+    opened.doubts += cutter.doubts()
+
+
+def _blocks(place: Place, seen: _Seen, rows: int, most: int, opened: Opened) -> Iterator[Rows]:
+    """Yield the rows of a place."""
+    with place.reading(place.where):
+        columns = _columns(place, seen.layout)
+    held: Rows = {}  # the observation after the last row so far
+    for start in range(0, rows, most):
+        stop = min(rows, start + most)
+        block: Rows = {"reward": np.zeros(stop - start)}
+        with place.reading(place.where):
+            for role, several in columns.items():
+                if seen.has_final and base_role(role) == "observation":
+                    read = _read(several, slice(start + (role in held), stop + 1), seen.kinds[role])
+                    found = np.concatenate((held[role], read)) if role in held else read
+                    held[role] = found[-1:]
+                    block[role], block[f"next_{role}"] = found[:-1], found[1:]
+                else:
+                    block[role] = _read(several, slice(start, stop), seen.kinds[role])
+        block["reward"] = block["reward"].astype(opened.schema.reward_dtype)
+        yield block
+
+
+def _read(
+    columns: list[Any], rows: slice, kind: tuple[np.dtype[Any], tuple[int, ...]]
+) -> np.ndarray:
+    (dtype, shape), count = kind, rows.stop - rows.start
+    parts = [np.asarray(one[rows]) for one in columns]
+    values = (
+        parts[0] if len(parts) == 1 else np.concatenate([p.reshape(count, -1) for p in parts], 1)
+    )
+    return values.reshape(count, *shape).astype(dtype, copy=False)

@@ -1,0 +1,135 @@
+"""Arrays of HDF5, npz and Zarr, by the places where they lie together: a group, a file, a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from orlog.datasets.formats._containers.hdf5_files import (
+    datasets_in,
+    is_hdf5,
+    numbers,
+    open_hdf5,
+    reading,
+)
+from orlog.datasets.formats._containers.npz_files import is_npz, open_npz, reading_npz
+from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
+from orlog.datasets.formats._shared.episodes import Asked
+from orlog.datasets.formats._shared.roles import by_numbers
+from orlog.errors import SchemaError
+from orlog.manifests.names import did_you_mean
+
+FILE = "file"
+LAYOUT = "arrays that --map could name"
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Arrays that lie together: in one group of a file, or in a whole file.
+
+    Attributes:
+        where: What errors call it.
+        names: Names of the arrays.
+        column: Opens one, to read its rows in order: numbers, or bytes of one length.
+        reading: Turns errors of the library that reads it into ours, as a context.
+        metadata: Values of its episodes; all places have the same ones.
+        seed: Seed of the reset of its episode.
+    """
+
+    where: str
+    names: list[str]
+    column: Callable[[str], Any]
+    reading: Callable[[str], AbstractContextManager[None]]
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
+
+
+def holds_arrays(path: Path) -> bool:
+    """Return whether a file or folder is one that arrays are read from."""
+    return is_npz(path) or is_hdf5(path) or is_zarr(path)
+
+
+def files_in(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tuple[Path, str]]:
+    """Return what lies in a folder and fits, and what errors call it.
+
+    Raises SchemaError if a link lies there.
+    """
+    entries = sorted(folder.iterdir())
+    for one in entries:
+        if one.is_symlink():
+            raise SchemaError(f"{source}/{one.name}: a link, which is not followed.")
+    return [(one, f"{source}/{one.name}") for one in entries if fits(one)]
+
+
+def find_places(asked: Asked) -> Iterator[Place]:
+    """Yield each place while its file is open; files and groups come in the order of the numbers in their names.
+
+    Raises SchemaError if a folder holds no such file, or nothing has the name that `--episode` gives;
+    IntegrityError if a file is damaged.
+    """
+    given = list(zip(asked.files, asked.sources, strict=True))
+    if len(given) == 1 and given[0][0].is_dir() and not is_zarr(given[0][0]):
+        folder, source = given[0]
+        given = files_in(folder, source, holds_arrays)
+        if not given:
+            raise SchemaError(f"{source}: holds no HDF5, no npz and no Zarr.")
+    for file, where in sorted(given, key=lambda one: by_numbers(one[0].name)):
+        if is_zarr(file):
+            with open_zarr(file, where) as arrays:
+                yield Place(where, arrays.names, arrays.column, reading_zarr)
+        elif is_npz(file):
+            with open_npz(file, where) as archive:
+                yield Place(where, archive.names, archive.column, reading_npz)
+        else:
+            yield from _groups_of_hdf5(file, where, asked.options.episode)
+
+
+def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
+    with open_hdf5(file, where) as opened:
+        with reading(where):
+            nodes, size = datasets_in(opened, where, LAYOUT), file.stat().st_size
+        for group in _groups(nodes, episode, where):
+            inner = {
+                path.removeprefix(f"{group}/" if group else ""): node
+                for path, node in nodes.items()
+                if not group or path.startswith(f"{group}/")
+            }
+            place = f"{where}, {group}" if group else where
+
+            def column(name: str, nodes: dict[str, Any] = inner, place: str = place) -> Any:
+                return numbers(nodes[name], f"{place}, {name}", size, texts=True)
+
+            yield Place(place, sorted(inner), column, reading)
+
+
+def _groups(nodes: dict[str, Any], pattern: str, where: str) -> list[str]:
+    """Return the paths of the groups that a pattern means; only the file itself if it means none.
+
+    Raises SchemaError if it is not a pattern of groups, and no array has that name.
+    """
+    if pattern in ("", FILE) or pattern in nodes:
+        return [""]
+    wanted = pattern.split("/")
+    found: set[str] = set()
+    for path in nodes:
+        parts = path.split("/")[:-1]
+        for end in range(len(wanted), len(parts) + 1):
+            if all(map(fnmatch.fnmatchcase, parts[end - len(wanted) : end], wanted)):
+                found.add("/".join(parts[:end]))
+                break
+    if not found:
+        groups = sorted({path.rpartition("/")[0] for path in nodes} - {""})
+        raise SchemaError(
+            f"{where}: --episode {pattern}: no group and no array has such a name"
+            + (did_you_mean(pattern, [*groups, *nodes]) or f"; its arrays are {_some([*nodes])}.")
+        )
+    return sorted(found, key=by_numbers)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(f"{name:.100}" for name in names[:20]) + more

@@ -1,0 +1,119 @@
+"""Rewards that the user says, in place of those of the files, or where these have none.
+
+    --reward constant            1 at each step; `constant=-1` another number
+    --reward success             1 where `infos/success` is true, if the files have it; else at the last step of each
+                                 episode that the task ended (`--ends terminated` says that all did)
+    --reward FILE.py:function    what a function of yours returns for the steps of a piece of an episode
+
+The function takes observations and actions, n rows each, and the observations after each action, and returns n
+numbers. A Dict of observations comes as a dict of arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import runpy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats._shared.episodes import Opened, Steps
+from orlog.errors import NotFoundError, SchemaError
+
+SUCCESS, CONSTANT = "success", "constant"
+Reward = Callable[[Any, Any, Any], Any]
+
+
+def put_rewards(opened: Opened, said: str) -> None:
+    """Give all steps the rewards that the user says, and add a sentence about it.
+
+    Raises ValueError if that is none of what is known, or the file cannot be run; NotFoundError if there is no such
+    file or function.
+    """
+    label = _labels(said)
+    opened.schema = dataclasses.replace(opened.schema, reward_dtype=np.dtype(np.float64))
+    opened.doubts = [one for one in opened.doubts if "rewards" not in one.lower()]
+    opened.doubts.append(f"Rewards were not read, but made: --reward {said}.")
+    opened.steps = _relabeled(opened.steps, label, said, opened)
+
+
+def _labels(said: str) -> Callable[[Steps, Any], Any]:
+    """Return what gives rewards to a piece, from it and the observation before it."""
+    if said == SUCCESS:
+        return _successes
+    kind, _, value = said.partition("=")
+    if kind == CONSTANT:
+        try:
+            number = float(value or 1)
+        except ValueError:
+            raise ValueError(f"--reward {said}: expected a number, such as constant=-1.") from None
+        return lambda steps, _before: np.full(len(steps.rewards), number)
+    path, _, name = said.rpartition(":")
+    if not path.endswith(".py"):
+        raise ValueError(
+            f"--reward {said}: expected constant, constant=NUMBER, success, or FILE.py:function."
+        )
+    if not Path(path).is_file():
+        raise NotFoundError(f"--reward {said}: there is no file {path}.")
+    try:
+        declared = runpy.run_path(path, run_name=Path(path).stem)
+    except Exception as error:  # a user's code raises anything
+        raise ValueError(f"{path}: {type(error).__name__} when it was run: {error}.") from error
+    function = declared.get(name)
+    if not callable(function):
+        raise NotFoundError(f"--reward {said}: {path} has no function {name!r}.")
+    return lambda steps, before: _called(function, said, steps, before)
+
+
+def _relabeled(
+    pieces: Iterator[Steps], label: Callable[[Steps, Any], Any], said: str, opened: Opened
+) -> Iterator[Steps]:
+    before, rewarded = None, 0
+    for steps in pieces:
+        rewards = np.asarray(label(steps, before), np.float64)
+        if rewards.shape != steps.rewards.shape:
+            raise SchemaError(
+                f"--reward {said}: expected {steps.rewards.shape} numbers, one a step, found {rewards.shape}."
+            )
+        rewarded += int(np.count_nonzero(rewards))
+        before = None if steps.ends else _rows(steps.observations, slice(-1, None))
+        yield _with(steps, rewards)
+    if not rewarded:
+        opened.doubts.append("No step has a reward other than 0.")
+
+
+def _with(steps: Steps, rewards: np.ndarray) -> Steps:
+    changed = {name: getattr(steps, name) for name in Steps.__slots__}
+    return Steps(**{**changed, "rewards": rewards})
+
+
+def _successes(steps: Steps, _before: Any) -> np.ndarray:
+    if "success" in steps.infos:
+        return np.asarray(steps.infos["success"], np.float64).reshape(-1)
+    rewards = np.zeros(len(steps.rewards))
+    if steps.ends and steps.terminated:
+        rewards[-1] = 1
+    return rewards
+
+
+def _called(function: Reward, said: str, steps: Steps, before: Any) -> Any:
+    """Call the user's function with n observations, n actions, and the n observations after these."""
+    seen = steps.observations if before is None else _joined(before, steps.observations)
+    try:
+        return function(_rows(seen, slice(0, -1)), steps.actions, _rows(seen, slice(1, None)))
+    except Exception as error:  # a user's code raises anything
+        raise ValueError(f"--reward {said}: {type(error).__name__}: {error}.") from error
+
+
+def _rows(values: Any, rows: slice) -> Any:
+    if isinstance(values, dict):
+        return {name: _rows(one, rows) for name, one in values.items()}
+    return values[rows]
+
+
+def _joined(before: Any, values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: _joined(before[name], one) for name, one in values.items()}
+    return np.concatenate((before, values))

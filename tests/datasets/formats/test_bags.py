@@ -1,0 +1,343 @@
+"""Recordings of robots: messages as rosbags itself stores and reads them, sampled by a plain loop."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rosbags import rosbag1, rosbag2
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+from orlog.datasets.formats import bags
+from orlog.datasets.formats._containers.ros_messages import decode_message
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.errors import SchemaError
+from tests.command_line import orlog as run
+from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+
+START = 1_700_000_000 * 10**9
+MAPPED = {
+    "observation/image": "/camera",
+    "observation/arm": "/joints.position",
+    "action": "/cmd_vel",
+}
+ROS1, ROS2 = get_typestore(Stores.ROS1_NOETIC), get_typestore(Stores.ROS2_HUMBLE)
+Message = tuple[int, str, str, Any]
+
+
+def drive(store: Any, *, seed: int = 0, encoding: str = "rgb8") -> list[Message]:
+    """Return what a robot published: time, topic, type and message."""
+    rng, types = np.random.default_rng(seed), store.types
+    clock = types["builtin_interfaces/msg/Time"](sec=1, nanosec=2)
+    header = types["std_msgs/msg/Header"]
+    more = {"seq": 0} if "seq" in header.__dataclass_fields__ else {}
+    vector, found = types["geometry_msgs/msg/Vector3"], []
+
+    def at(period: float, count: int, jitter: int) -> npt.NDArray[Any]:
+        times = START + (np.arange(count) * period * 1e9).astype(np.int64)
+        return times + rng.integers(0, jitter, count)
+
+    for time in at(0.05, 40, 10**6).tolist():
+        linear, angular = (vector(*rng.normal(size=3)) for _ in range(2))
+        twist = types["geometry_msgs/msg/Twist"](linear=linear, angular=angular)
+        found.append((time, "/cmd_vel", "geometry_msgs/msg/Twist", twist))
+    for time in at(0.033, 60, 10**7).tolist():
+        pixels = rng.integers(0, 255, 4 * 10).astype("u1")
+        image = types["sensor_msgs/msg/Image"](
+            header=header(stamp=clock, frame_id="cam", **more),
+            height=4,
+            width=3,
+            encoding=encoding,
+            is_bigendian=0,
+            step=10,
+            data=pixels,
+        )
+        found.append((time, "/camera", "sensor_msgs/msg/Image", image))
+    for time in at(0.01, 190, 10**6).tolist():
+        joints = types["sensor_msgs/msg/JointState"](
+            header=header(stamp=clock, frame_id="", **more),
+            name=["a", "b"],
+            position=rng.normal(size=2),
+            velocity=np.zeros(0),
+            effort=rng.normal(size=2),
+        )
+        found.append((time, "/joints", "sensor_msgs/msg/JointState", joints))
+    return sorted(found, key=lambda one: one[0])
+
+
+def write_ros1(path: Path, **how: Any) -> tuple[Path, list[Message]]:
+    messages = drive(ROS1, **how)
+    path = path.with_suffix(".bag")
+    writer = rosbag1.Writer(path)
+    writer.set_compression(rosbag1.Writer.CompressionFormat.LZ4)
+    with writer:
+        topics = {topic: kind for _, topic, kind, _ in messages}
+        connections = {
+            topic: writer.add_connection(topic, kind, typestore=ROS1)
+            for topic, kind in topics.items()
+        }
+        for time, topic, kind, message in messages:
+            writer.write(connections[topic], time, bytes(ROS1.serialize_ros1(message, kind)))
+    return path, messages
+
+
+def write_ros2(path: Path, *, plugin: str = "MCAP", **how: Any) -> tuple[Path, list[Message]]:
+    path.parent.mkdir(exist_ok=True)
+    messages = drive(ROS2, **how)
+    storage = rosbag2.StoragePlugin[plugin]
+    with rosbag2.Writer(path, version=9, storage_plugin=storage) as writer:
+        topics = {topic: kind for _, topic, kind, _ in messages}
+        connections = {
+            topic: writer.add_connection(topic, kind, typestore=ROS2)
+            for topic, kind in topics.items()
+        }
+        for time, topic, kind, message in messages:
+            writer.write(connections[topic], time, bytes(ROS2.serialize_cdr(message, kind)))
+    return path, messages
+
+
+def write_mcap(path: Path, **how: Any) -> tuple[Path, list[Message]]:
+    """Write a lone MCAP file."""
+    folder, messages = write_ros2(path, **how)
+    return next(folder.glob("*.mcap")), messages
+
+
+def write_json(path: Path, **how: Any) -> tuple[Path, list[Message]]:
+    """Write messages that are JSON, but for pictures, which become lists of numbers."""
+    from mcap.writer import Writer
+
+    messages = [one for one in drive(ROS2, **how) if one[1] != "/camera"]
+    path = path.with_suffix(".mcap")
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        channels = {
+            topic: writer.register_channel(
+                topic, "json", writer.register_schema(topic, "jsonschema", b"{}")
+            )
+            for topic in ("/cmd_vel", "/joints", "/camera")
+        }
+        for time, topic, _, one in messages:
+            body: dict[str, Any] = {"position": list(getattr(one, "position", []))}
+            if topic == "/cmd_vel":
+                body = {
+                    way: {axis: getattr(getattr(one, way), axis) for axis in "xyz"}
+                    for way in ("linear", "angular")
+                }
+            writer.add_message(channels[topic], time, json.dumps(body).encode(), time)
+        for time, topic, kind, one in (m for m in drive(ROS2, **how) if m[1] == "/camera"):
+            pixels = one.data.reshape(4, 10)[:, :9].reshape(4, 3, 3)
+            writer.add_message(
+                channels[topic], time, json.dumps({"x": pixels.tolist()}).encode(), time
+            )
+            messages.append((time, topic, kind, one))
+        writer.finish()  # type: ignore[no-untyped-call]
+    return path, sorted(messages, key=lambda one: one[0])
+
+
+def sampled(messages: list[Message], rate: float) -> list[dict[str, npt.NDArray[Any]]]:
+    """Return the last message of each topic at each point in time, by a plain loop."""
+    by_topic: dict[str, list[Message]] = {}
+    for one in messages:
+        by_topic.setdefault(one[1], []).append(one)
+    start = max(one[0][0] for one in by_topic.values())
+    stop = min(one[-1][0] for one in by_topic.values())
+    rows, number = [], 0
+    while (tick := start + round(number * 1e9 / rate)) <= stop:
+        last = {t: [m for m in several if m[0] <= tick][-1][3] for t, several in by_topic.items()}
+        twist, image = last["/cmd_vel"], last["/camera"]
+        rows.append(
+            {
+                "arm": np.asarray(last["/joints"].position),
+                "image": image.data.reshape(4, 10)[:, :9].reshape(4, 3, 3),
+                "action": np.array(
+                    [getattr(way, axis) for way in (twist.linear, twist.angular) for axis in "xyz"]
+                ),
+            }
+        )
+        number += 1
+    return rows
+
+
+@pytest.mark.parametrize("rate", [10.0, 7.3])
+@pytest.mark.parametrize(
+    ("write", "how"),
+    [
+        (write_ros1, {}),
+        (write_ros2, {}),
+        (write_ros2, {"plugin": "SQLITE3"}),
+        (write_mcap, {}),
+        (write_mcap, {"encoding": "bgr8"}),
+    ],
+)
+def test_rows_are_those_of_a_plain_loop(
+    tmp_path: Path,
+    rate: float,
+    write: Callable[..., tuple[Path, list[Message]]],
+    how: dict[str, Any],
+) -> None:
+    path, messages = write(tmp_path / "drive", **how)
+    dataset, found = read_files(
+        bags.FORMAT, path, tmp_path / "store", Options(columns=MAPPED, rate=rate)
+    )
+    rows = sampled(messages, rate)
+    (one,) = dataset
+    assert len(one) == len(rows) - 1
+    for part in ("arm", "image"):
+        values = np.stack([row[part] for row in rows])
+        if part == "image" and "encoding" in how:
+            values = values[..., ::-1]
+        np.testing.assert_array_equal(one.observations[part], values)
+    np.testing.assert_array_equal(one.actions, np.stack([row["action"] for row in rows])[:-1])
+    said = " ".join(found.doubts)
+    assert "/camera: " in said
+    assert "/joints.effort" in said  # left out, not named
+
+
+def test_messages_in_json(tmp_path: Path) -> None:
+    path, messages = write_json(tmp_path / "drive")
+    mapped = {**MAPPED, "observation/image": "/camera.x"}
+    dataset, _ = read_files(bags.FORMAT, path, tmp_path / "store", Options(columns=mapped, rate=10))
+    rows = sampled(messages, 10)
+    for part in ("arm", "image"):
+        values = np.stack([row[part] for row in rows])
+        np.testing.assert_array_equal(dataset[0].observations[part], values)
+
+
+@pytest.mark.parametrize("as_files", [True, False])
+def test_several_recordings_are_episodes_in_the_order_of_their_numbers(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, as_files: bool
+) -> None:
+    store = tmp_path_factory.mktemp("made") / "store"
+    written = [write_mcap(tmp_path / f"run{number}", seed=number) for number in (2, 10)]
+    files = [path.rename(tmp_path / f"{path.parent.name}.mcap") for path, _ in written]
+    for path, _ in written:
+        shutil.rmtree(path.parent)
+    dataset, _ = read_files(
+        bags.FORMAT, files[::-1] if as_files else tmp_path, store, Options(columns=MAPPED, rate=20)
+    )
+    for one, (_, messages) in zip(dataset, written, strict=True):
+        np.testing.assert_array_equal(
+            one.actions, np.stack([row["action"] for row in sampled(messages, 20)])[:-1]
+        )
+
+
+DEFINITION = """
+bool b
+int8 i8
+uint16 u16
+int64 i64
+float32 f32
+string text
+float64 f64
+uint8[3] triple
+float32[] many
+string[] words
+time when
+pkg/Inner[] inners
+pkg/Inner one
+================================================================================
+MSG: pkg/Inner
+int8 small
+float64[2] wide
+"""
+
+
+@given(seed=st.integers(0, 10**6), is_ros1=st.booleans(), text=st.text(max_size=5))
+def test_messages_are_decoded_as_rosbags_does(seed: int, is_ros1: bool, text: str) -> None:
+    rng = np.random.default_rng(seed)
+    store = get_typestore(Stores.ROS1_NOETIC if is_ros1 else Stores.ROS2_HUMBLE)
+    parsed = get_types_from_msg(DEFINITION, "pkg/msg/Outer")
+    store.register(parsed)
+    clock = store.types["builtin_interfaces/msg/Time"]
+    inner, outer = store.types["pkg/msg/Inner"], store.types["pkg/msg/Outer"]
+
+    def some() -> Any:
+        return inner(small=int(rng.integers(-128, 127)), wide=rng.normal(size=2))
+
+    message: Any = outer(
+        b=bool(rng.integers(2)),
+        i8=-3,
+        u16=int(rng.integers(2**16)),
+        i64=int(rng.integers(-(2**62), 2**62)),
+        f32=float(np.float32(rng.normal())),
+        text=text.replace("\0", ""),
+        f64=float(rng.normal()),
+        triple=rng.integers(0, 255, 3).astype("u1"),
+        many=rng.normal(size=int(rng.integers(5))).astype("f4"),
+        words=["x" * int(n) for n in rng.integers(0, 4, int(rng.integers(4)))],
+        when=clock(sec=int(rng.integers(2**31)), nanosec=7),
+        inners=[some() for _ in range(int(rng.integers(3)))],
+        one=some(),
+    )
+    pack = store.serialize_ros1 if is_ros1 else store.serialize_cdr
+    data = bytes(pack(message, "pkg/msg/Outer"))
+    found = decode_message(data, "pkg/msg/Outer", parsed, is_ros1=is_ros1)
+    for name in ("b", "i8", "u16", "i64", "f32", "text", "f64", "words"):
+        assert found[name] == getattr(message, name), name
+    for name in ("triple", "many"):
+        np.testing.assert_array_equal(found[name], getattr(message, name))
+    assert (found["when"]["sec"], found["when"]["nanosec"]) == (message.when.sec, 7)
+    for one, expected in zip(
+        [*found["inners"], found["one"]], [*message.inners, message.one], strict=True
+    ):
+        assert one["small"] == expected.small
+        np.testing.assert_array_equal(one["wide"], expected.wide)
+
+
+def test_definitions_are_not_run(tmp_path: Path) -> None:
+    """A definition whose default value is a program stays a text."""
+    kind = "pkg/msg/Evil"
+    text = f'float64 x\nstring S=open({str(tmp_path / "ran")!r}, "w")\n'
+    data = b"\0\1\0\0" + np.float64(3).tobytes()
+    parsed = get_types_from_msg(text, kind)
+    assert decode_message(data, kind, parsed, is_ros1=False) == {"x": 3.0}
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"rate": None}, r"give the rows a second as --rate; messages a second: .*/cmd_vel 20"),
+        ({"rate": 0.1}, "rows in common"),
+        ({"columns": {}}, "/cmd_vel  geometry_msgs/msg/Twist, 40 messages"),
+        ({"columns": {**MAPPED, "action": "/cmd_val"}}, "no column '/cmd_val'"),
+        ({"columns": {**MAPPED, "action": "/joints.velocity"}}, "no column '/joints.velocity'"),
+    ],
+)
+def test_what_is_missing_is_said(tmp_path: Path, changed: dict[str, Any], text: str) -> None:
+    path, _ = write_mcap(tmp_path / "drive")
+    options = Options(**{"columns": MAPPED, "rate": 10.0, **changed})
+    with pytest.raises(SchemaError, match=text):
+        read_files(bags.FORMAT, path, tmp_path / "store", options)
+
+
+@pytest.mark.parametrize("write", [write_ros1, write_mcap])
+def test_damaged_recordings_are_refused_or_read(
+    tmp_path: Path, write: Callable[..., tuple[Path, list[Message]]]
+) -> None:
+    path, _ = write(tmp_path / "drive")
+    for number, data in enumerate(damaged(path.read_bytes(), 60)):
+        path.write_bytes(data)
+        store, options = tmp_path / f"store{number}", Options(columns=MAPPED, rate=10)
+        refuses_or_reads(functools.partial(read_files, bags.FORMAT, path, store, options))
+
+
+def test_the_command_line_takes_the_rate(tmp_path: Path) -> None:
+    path, _ = write_mcap(tmp_path / "drive")
+    shown = run("import", str(path), "lab/drive-v1")
+    assert shown.returncode == 1
+    assert "/joints  sensor_msgs/msg/JointState, 190 messages" in shown.stderr
+    mapped = [word for role, topic in MAPPED.items() for word in ("--map", f"{role}={topic}")]
+    done = run("import", str(path), "lab/drive-v1", *mapped, "--rate", "10", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "bags" in done.stdout
