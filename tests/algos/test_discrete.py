@@ -74,7 +74,7 @@ def one_state_values(config: CQLDiscreteConfig, scaling: Scaling) -> list[float]
         actions = torch.randint(2, (rows,), generator=drawn)
         ended = torch.rand(rows, generator=drawn) < chances[actions]
         algorithm.update(make_batch(here, actions, rewards[actions], ended))
-    return [float(one) for one in algorithm.critic(algorithm.encoder(here[:1]))[0]]
+    return [float(one) for one in algorithm.critic(algorithm.encoder(here[:1])).detach()[0]]
 
 
 def test_cql_learns_what_terminations_cost(scaling: Scaling) -> None:
