@@ -379,19 +379,14 @@ def tensors_of(algorithm: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-def load(algorithm: Any, recorded: Any) -> None:
-    """Start from the recorded parameters."""
-    for name, tensor in tensors_of(algorithm).items():
-        tensor.copy_(torch.from_numpy(recorded[f"before/{name}"]))
-
-
 def trained_as_recorded(kind: type[Any], name: str) -> tuple[Any, Any]:
     """Return an algorithm after the updates of a recorded reference, and that."""
     recorded = np.load(RECORDED / f"{name}.npz")
     before = getattr(kind.CONFIG, "RECORDED_BEFORE", {})
     config = kind.CONFIG(**{**before, **settings(recorded)})
     algorithm = kind(config, DISCRETE if "discrete" in kind.ACTIONS else UNIT, seed=1)
-    load(algorithm, recorded)
+    for key, tensor in tensors_of(algorithm).items():
+        tensor.copy_(torch.from_numpy(recorded[f"before/{key}"]))
     for batch in recorded_batches(recorded):
         algorithm.update(batch)
     return algorithm, recorded

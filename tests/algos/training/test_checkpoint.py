@@ -69,7 +69,7 @@ def test_a_cut_file_is_refused(scaling: Scaling, make_batch: MakeBatch, tmp_path
         load_checkpoint(made, path)
 
 
-def test_a_flipped_byte_of_a_name_or_shape_is_refused(
+def test_a_flipped_byte_of_a_name_a_shape_or_a_weight_is_refused(
     scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
 ) -> None:
     made = make_small("bc", scaling)
