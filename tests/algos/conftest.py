@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
+from orlog.algos.algorithms import algorithm_name, takes_goals
 from orlog.algos.networks import Scaling
-from orlog.loaders.arrays.arrays import Arrays
+from orlog.algos.settings import make_config
+from orlog.algos.training.online import loaded
+from orlog.loaders.arrays.arrays import Arrays, Leaf
 from orlog.loaders.batch import NextActionBatch
-
-MakeBatch: TypeAlias = Callable[..., NextActionBatch]
-BatchesOf: TypeAlias = Callable[[Any, int], list[Any]]
+from tests.algos import plain
+from tests.algos.plain import BatchesOf, Make, MakeBatch
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +51,13 @@ def scaling() -> Scaling:
 
 
 @pytest.fixture
+def discrete(scaling: Scaling) -> Scaling:
+    """Return the maps of three observations, and three actions counted from 2."""
+    none, space = torch.zeros(0), gymnasium.spaces.Discrete(3, start=2)
+    return dataclasses.replace(scaling, action_low=none, action_high=none, action_space=space)
+
+
+@pytest.fixture
 def make_batch(scaling: Scaling) -> MakeBatch:
     """Return a function that makes a random batch; some of its fields can be given."""
 
@@ -74,25 +84,61 @@ def make_batch(scaling: Scaling) -> MakeBatch:
 
 
 @pytest.fixture
+def make(scaling: Scaling, discrete: Scaling) -> Make:
+    """Return a function that makes a small algorithm, in float64 if tensors are."""
+    of_goals: dict[str, Any] = {
+        "goal_mean": torch.tensor([0.5, 2.0]),
+        "goal_std": torch.tensor([3.0, 0.7]),
+    }
+
+    def made(form: type[Any], *, seed: int = 0, device: str = "cpu", **settings: Any) -> Any:
+        config = make_config(form, {**plain.small_settings(algorithm_name(form)), **settings})
+        fits = discrete if "discrete" in form.ACTIONS else scaling
+        if takes_goals(form):
+            fits = dataclasses.replace(fits, **of_goals)
+        if torch.get_default_dtype() == torch.float64:
+            fits = plain.doubles(fits)
+        return form(config, fits, seed=seed, device=device)
+
+    return made
+
+
+@pytest.fixture
 def batches_of(scaling: Scaling) -> BatchesOf:
-    """Return a function that gives an algorithm its first batches, from its own loader."""
+    """Return a function that gives an algorithm its first batches, from its own loader.
+
+    They are of short episodes, two in three of which are terminated, and the others truncated. Where
+    goals are not whole observations, those are the achieved goal (2), which is the observation's
+    first part, and its rest (1).
+    """
     rng = np.random.default_rng(0)
-    lengths = np.array([30, 20, 7, 43])
+    lengths = rng.integers(1, 8, 40)
     final_rows = np.cumsum(lengths + 1) - 1
-    rows = rng.normal(size=(final_rows[-1] + 1, 3 + 2 + 3)).astype(np.float32)
-    rows[:, :3] = rows[:, :3] * scaling.obs_std.numpy() + scaling.obs_mean.numpy()
-    unit = torch.from_numpy(rng.uniform(-0.95, 0.95, (len(rows), 2)).astype(np.float32))
-    rows[:, 3:5] = scaling.actions_from_unit(unit).numpy()
-    rows[:, 6:] = 0
-    rows[final_rows, 3:] = 0
-    rows[final_rows - 1, 6] = [1, 0, 1, 0]  # terminated
-    rows[final_rows - 1, 7] = [0, 1, 0, 1]  # truncated
+    count = final_rows[-1] + 1
+    states = rng.normal(size=(count, 3)) * scaling.obs_std.numpy() + scaling.obs_mean.numpy()
+    unit = torch.from_numpy(rng.uniform(-0.95, 0.95, (count, 2)).astype(np.float32))
+    steps = np.concatenate([scaling.actions_from_unit(unit), rng.normal(size=(count, 3))], 1)
+    steps[:, 3:] = 0
+    steps[final_rows] = 0
+    steps[final_rows - 1, 3] = np.arange(40) % 3 > 0
+    steps[final_rows - 1, 4] = np.arange(40) % 3 == 0
+    wanted = rng.normal(size=(count, 2))
+    chosen = torch.from_numpy(rng.integers(2, 5, count))
+    leaves = {"achieved_goal": (0, 2), "desired_goal": (2, 2), "observation": (4, 1)}
+    parts = {name: Leaf(first=first, shape=(width,)) for name, (first, width) in leaves.items()}
 
     def draw(algorithm: Any, count: int) -> list[Any]:
-        data = Arrays(rows=torch.from_numpy(rows.copy()), lengths=lengths, obs_dim=3, action_dim=2)
-        path, arguments = algorithm.loader(algorithm.config)
-        module, _, function = path.partition(":")
-        stream = getattr(importlib.import_module(module), function)(data, seed=0, **arguments)
+        given: dict[str, Any]
+        columns, given = [states, steps], {"obs_dim": 3, "action_dim": 2}
+        if "discrete" in algorithm.ACTIONS:
+            columns, given = [states, steps[:, 2:]], {"obs_dim": 3, "action_dim": 0}
+            given["others"] = {"actions": chosen}
+        elif algorithm.scaling.goal_mean is not None:
+            columns, given["obs_dim"] = [states[:, :2], wanted, states[:, 2:], steps], 5
+            given["parts"] = parts
+        rows = torch.from_numpy(np.concatenate(columns, 1).astype(np.float32))
+        data = Arrays(rows=rows, lengths=lengths, **given)
+        stream = loaded(type(algorithm), algorithm.config, data, seed=0)
         return list(itertools.islice(stream, count))
 
     return draw

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -18,17 +19,22 @@ from torch import nn
 
 from orlog.algos.algorithms import takes_goals
 from orlog.algos.cql_discrete import CQLDiscrete
-from orlog.algos.networks import Scaling, TwinCritic
+from orlog.algos.networks import Scaling, make_generator
 from orlog.loaders.batch import (
-    Batch,
     ChunkBatch,
     NextActionBatch,
+    ReturnBatch,
+    SequenceBatch,
     StateSubgoalBatch,
     StructuredBatch,
 )
-from orlog.loaders.returns import with_returns
 
+Make: TypeAlias = Callable[..., Any]
+MakeBatch: TypeAlias = Callable[..., NextActionBatch]
+BatchesOf: TypeAlias = Callable[[Any, int], list[Any]]
 Parameters = list[np.ndarray]
+Array: TypeAlias = Any
+"""An array of NumPy; what its arithmetic gives has no type."""
 RECORDED = Path(__file__).parent / "recorded"
 
 
@@ -46,12 +52,19 @@ def small_settings(name: str, *, width: int = 8, batch_size: int = 32) -> dict[s
     return {"hidden": [width, width], "batch_size": batch_size}
 
 
+def fast_settings(names: list[str]) -> dict[str, Any]:
+    """Return those settings, of the given names, that let a few updates of small networks show."""
+    rates = {"learning_rate": 1e-3, "policy_learning_rate": 1e-3, "critic_learning_rate": 2e-3}
+    more = {"temperature_learning_rate": 3e-3, "target_rate": 0.1, "hidden": (4,), "batch_size": 8}
+    return {name: one for name, one in {**rates, **more}.items() if name in names}
+
+
 def parameters_of(module: nn.Module) -> Parameters:
     """Return a copy of a module's parameters."""
     return [one.detach().numpy().astype(np.float64, copy=True) for one in module.parameters()]
 
 
-def network(parameters: Parameters, inputs: np.ndarray) -> np.ndarray:
+def network(parameters: Parameters, inputs: np.ndarray) -> Array:
     """Return the outputs of linear layers with ReLU between them."""
     for index in range(0, len(parameters), 2):
         inputs = inputs @ parameters[index].T + parameters[index + 1]
@@ -60,9 +73,7 @@ def network(parameters: Parameters, inputs: np.ndarray) -> np.ndarray:
     return inputs
 
 
-def smooth_network(
-    parameters: Parameters, inputs: np.ndarray, layer_norm: bool = False
-) -> np.ndarray:
+def smooth_network(parameters: Parameters, inputs: np.ndarray, layer_norm: bool = False) -> Array:
     """Return the outputs of linear layers with GELU between them, and layer normalization if asked."""
     *hidden, weight, bias = parameters
     size = 4 if layer_norm else 2
@@ -73,13 +84,7 @@ def smooth_network(
             apart = inputs - inputs.mean(1, keepdims=True)
             deviation = np.sqrt((apart**2).mean(1, keepdims=True) + 1e-6)
             inputs = apart / deviation * hidden[index + 2] + hidden[index + 3]
-    found: np.ndarray = inputs @ weight.T + bias
-    return found
-
-
-def q_value(parameters: Parameters, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """Return the values of a critic."""
-    return network(parameters, np.concatenate([observations, actions], -1))[..., 0]
+    return inputs @ weight.T + bias
 
 
 def gradients(loss: Callable[[], float], parameters: Parameters) -> Parameters:
@@ -107,9 +112,13 @@ class Adam:
 
     def step(self, loss: Callable[[], float]) -> None:
         """Take one step down a loss."""
+        self.move(gradients(loss, self.parameters))
+
+    def move(self, found: Parameters) -> None:
+        """Take one step along gradients."""
         self.count += 1
         for one, gradient, first, second in zip(
-            self.parameters, gradients(loss, self.parameters), self.first, self.second, strict=True
+            self.parameters, found, self.first, self.second, strict=True
         ):
             first += 0.1 * (gradient - first)
             second += 0.001 * (gradient**2 - second)
@@ -117,88 +126,222 @@ class Adam:
             one -= self.rate * first / (1 - 0.9**self.count) / root
 
 
-def move(target: Parameters, online: Parameters, rate: float) -> None:
-    """Move target networks."""
-    for one, other in zip(target, online, strict=True):
-        one += rate * (other - one)
+def step_together(*steps: tuple[Adam, Callable[[], float]]) -> None:
+    """Take a step down each loss, all of them from the networks as they are."""
+    found = [gradients(loss, optimizer.parameters) for optimizer, loss in steps]
+    for (optimizer, _), one in zip(steps, found, strict=True):
+        optimizer.move(one)
 
 
-def in_units(scaling: Scaling, batch: Any) -> dict[str, np.ndarray]:
-    """Return a batch with standardized observations and actions in [-1, 1]."""
-    mean, std, low, high = (
-        one.numpy()
-        for one in (scaling.obs_mean, scaling.obs_std, scaling.action_low, scaling.action_high)
-    )
-    return {
-        "s": (batch.observations.numpy() - mean) / std,
-        "a": 2 * (batch.actions.numpy() - low) / (high - low) - 1,
-        "r": batch.rewards.numpy(),
-        "next_s": (batch.next_observations.numpy() - mean) / std,
-        "goes_on": 1 - batch.terminations.numpy(),
-    }
+def log_softmax(logits: np.ndarray) -> Array:
+    """Return the logarithms of probabilities."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def act(algorithm: Any, observations: torch.Tensor) -> torch.Tensor:
+def of_actions(values: np.ndarray, actions: np.ndarray) -> Array:
+    """Return the values of the actions that were taken."""
+    return values[np.arange(len(actions)), actions]
+
+
+def normal_logs(errors: np.ndarray, log_std: np.ndarray | float = 0.0) -> Array:
+    """Return the log densities of independent normals at distances from their means."""
+    logs = -((errors / np.exp(log_std)) ** 2) / 2 - log_std - np.log(2 * np.pi) / 2
+    return logs.sum(-1)
+
+
+def squashed(
+    outputs: np.ndarray, noise: np.ndarray, bounds: tuple[float, float], offset: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return samples of normals under a tanh and their log densities."""
+    means, log_stds = np.split(outputs, 2, -1)
+    log_stds = np.clip(log_stds + offset, *bounds)
+    raw = means + np.exp(log_stds) * noise
+    density = normal_logs(raw - means, log_stds) - np.log(1 - np.tanh(raw) ** 2).sum(-1)
+    return np.tanh(raw), density
+
+
+def chosen(**settings: Any) -> Mapping[str, Any]:
+    """Return settings in a form that no class can change."""
+    return MappingProxyType(settings)
+
+
+class Plain:
+    """The updates of an algorithm in NumPy, from its equations: what they have in common.
+
+    The modules in `updates` have one of each algorithm, with its name, which `test_contract.py` finds.
+    `parameters` are those in its state, by name, and `update` changes them in place.
+    """
+
+    SETTINGS: Mapping[str, Any] = chosen()
+    CASES: tuple[dict[str, Any], ...] = ({},)
+    UPDATES = 3
+    TOLERANCE = 1e-7
+    ACTS, TWINS = "policy", ("first", "second")
+
+    def __init__(self, algorithm: Any, seed: int) -> None:
+        self.config, self.scaling, self.count = algorithm.config, algorithm.scaling, 0
+        self.generator = make_generator(seed, 1)
+        self.parameters = {
+            name: one.numpy().astype(np.float64, copy=True)
+            for name, one in tensors_of(algorithm).items()
+        }
+        self.start()
+
+    @staticmethod
+    def prepare(algorithm: Any) -> None:
+        """Change the networks before the first update, so that every term of a loss counts."""
+
+    def start(self) -> None:
+        """Make the optimizers."""
+
+    def of(self, *prefixes: str) -> Parameters:
+        """Return the parameters of networks, the same arrays as in `parameters`."""
+        found = [
+            one
+            for prefix in prefixes
+            for name, one in self.parameters.items()
+            if name == prefix or name.startswith((f"{prefix}/", f"{prefix}."))
+        ]
+        assert found
+        return found
+
+    def value(self, name: str, *parts: Array) -> Array:
+        """Return the values of one network for its inputs side by side."""
+        return network(self.of(name), np.concatenate(parts, -1))[..., 0]
+
+    def values(self, name: str, *parts: Array) -> Array:
+        """Return the values [2, batch] of both networks of a pair."""
+        return np.stack([self.value(f"{name}/{twin}", *parts) for twin in self.TWINS])
+
+    def adam(self, *prefixes: str, rate: str = "learning_rate") -> Adam:
+        """Return an optimizer of networks at the rate of a setting."""
+        return Adam(self.of(*prefixes), getattr(self.config, rate))
+
+    def follow(self, target: str, online: str, rate: float | None = None) -> None:
+        """Move a target network."""
+        rate = self.config.target_rate if rate is None else rate
+        for one, other in zip(self.of(target), self.of(online), strict=True):
+            one += rate * (other - one)
+
+    def normal(self, *shape: int) -> Array:
+        """Return the noise that the algorithm draws next."""
+        return torch.randn(shape, generator=self.generator).numpy()
+
+    def uniform(self, *shape: int) -> Array:
+        """Return the times that the algorithm draws next."""
+        return torch.rand(shape, generator=self.generator).numpy()
+
+    def update(self, batch: Any) -> Mapping[str, float] | None:
+        """Take a step; what it returns are metrics."""
+        raise NotImplementedError
+
+    def actions(self, observations: torch.Tensor, goals: torch.Tensor) -> Array | None:
+        """Return the actions in the environment's unit, if they are not drawn."""
+        scaling = self.scaling
+        mean, std = goal_maps(scaling)
+        s = (observations - scaling.obs_mean) / scaling.obs_std
+        found = self.acts(s.numpy(), ((goals - mean) / std).numpy())
+        if found is None or isinstance(scaling.action_space, gymnasium.spaces.Discrete):
+            return None if found is None else found + scaling.action_space.start
+        low, high = scaling.action_low.numpy(), scaling.action_high.numpy()
+        return low + (high - low) * (found + 1) / 2
+
+    def acts(self, s: Array, goals: Array) -> Array:  # noqa: ARG002
+        """Return the actions in [-1, 1] for standardized observations; None if they are drawn."""
+        outputs = network(self.of(self.ACTS), s)
+        is_discrete = isinstance(self.scaling.action_space, gymnasium.spaces.Discrete)
+        return outputs.argmax(-1) if is_discrete else np.tanh(outputs[:, :2])
+
+
+def goal_maps(scaling: Scaling) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and deviation of goals, which are whole observations if there are no others."""
+    if scaling.goal_mean is None or scaling.goal_std is None:
+        return scaling.obs_mean, scaling.obs_std
+    return scaling.goal_mean, scaling.goal_std
+
+
+def in_units(scaling: Scaling, batch: Any) -> SimpleNamespace:
+    """Return a batch with standardized observations and goals, and actions in [-1, 1]."""
+    space, read = scaling.action_space, {"goes_on": 1 - batch.terminations.numpy()}
+    goal_mean, goal_std = goal_maps(scaling)
+    for field in dataclasses.fields(batch):
+        value = getattr(batch, field.name)
+        if value is None:
+            continue
+        if "observations" in field.name:
+            value = (value - scaling.obs_mean) / scaling.obs_std
+        elif "goals" in field.name:
+            value = (value - goal_mean) / goal_std
+        elif "actions" in field.name and isinstance(space, gymnasium.spaces.Discrete):
+            value = value - space.start
+        elif field.name in ("actions", "next_actions"):
+            width = scaling.action_high - scaling.action_low
+            value = 2 * (value - scaling.action_low) / width - 1
+        if isinstance(value, torch.Tensor):
+            read[NAMES.get(field.name, field.name)] = value.numpy()
+    return SimpleNamespace(**read)
+
+
+NAMES = {"observations": "s", "actions": "a", "rewards": "r", "next_observations": "next_s"}
+
+
+def act(algorithm: Any, observations: torch.Tensor) -> Any:
     """Return the actions for observations, which serve as goals too if the algorithm takes goals."""
-    actions: torch.Tensor = (
-        algorithm.act(observations, observations)
-        if takes_goals(type(algorithm))
-        else algorithm.act(observations)
-    )
-    return actions
+    goals = observations[:, : width_of_goals(algorithm)]
+    return algorithm.act(observations, *([goals] if takes_goals(type(algorithm)) else []))
+
+
+def width_of_goals(algorithm: Any) -> int:
+    """Return how many of the first numbers of an observation a goal has."""
+    return len(goal_maps(algorithm.scaling)[0])
 
 
 def doubles(scaling: Scaling) -> Scaling:
     """Return the same maps in float64."""
     changed: dict[str, Any] = {
         name: getattr(scaling, name).double()
-        for name in ("obs_mean", "obs_std", "action_low", "action_high")
+        for name in ("obs_mean", "obs_std", "action_low", "action_high", "goal_mean", "goal_std")
+        if getattr(scaling, name) is not None
     }
     return dataclasses.replace(scaling, **changed)
 
 
-def check_equal(module: nn.Module, expected: Parameters, tolerance: float = 1e-7) -> None:
-    """Compare all parameters of a module."""
-    for found, one in zip(parameters_of(module), expected, strict=True):
-        np.testing.assert_allclose(found, one, rtol=0, atol=tolerance)
+BATCHES: dict[str, type[Any]] = {
+    "timesteps": SequenceBatch,
+    "valid": ChunkBatch,
+    "value_goals": StateSubgoalBatch,
+    "returns_to_go": ReturnBatch,
+    "next_actions": NextActionBatch,
+}
 
 
-def check_critics(critic: TwinCritic, expected: list[Parameters]) -> None:
-    """Compare all parameters of both critics."""
-    check_equal(critic.first, expected[0])
-    check_equal(critic.second, expected[1])
-
-
-def recorded_batches(recorded: Any) -> Iterator[Batch | ChunkBatch | StateSubgoalBatch]:
-    """Yield the batches that a recorded reference was trained on."""
+def recorded_batches(recorded: Any) -> Iterator[Any]:
+    """Yield the batches that a recorded reference was trained on; what it lacks is 0."""
+    kind = next((kind for name, kind in BATCHES.items() if name in recorded), StructuredBatch)
     for rows in recorded["rows"]:
-        if "valid" in recorded:
-            chunks = {one.name for one in dataclasses.fields(ChunkBatch)} - {"truncations"}
-            found = {name: torch.from_numpy(recorded[name][rows]) for name in chunks}
-            yield ChunkBatch(**found, truncations=torch.zeros(len(rows)))
-            continue
-        if "value_goals" in recorded:
-            names = [one.name for one in dataclasses.fields(StateSubgoalBatch)]
-            found = {
-                name: torch.from_numpy(recorded[name][rows]) for name in names if name in recorded
-            }
-            yield StateSubgoalBatch(**found, terminations=torch.zeros(len(rows)))
-            continue
-        fields = (
-            "observations",
-            "actions",
-            "rewards",
-            "next_observations",
-            "terminations",
-            "next_actions",
-        )
-        columns = {name: torch.from_numpy(recorded[name][rows]) for name in fields}
-        none = torch.zeros(len(rows))
-        batch = NextActionBatch(**columns, truncations=none, has_next_action=none + 1)
-        if "returns_to_go" in recorded:
-            yield with_returns(batch, torch.from_numpy(recorded["returns_to_go"][rows]))
-        else:
-            yield batch
+        found = {}
+        for field in dataclasses.fields(kind):
+            if field.name in recorded:
+                found[field.name] = torch.from_numpy(recorded[field.name][rows])
+            elif field.default is dataclasses.MISSING:
+                found[field.name] = torch.zeros(recorded.get("mask", rows)[: len(rows)].shape)
+        if kind is NextActionBatch:
+            found["has_next_action"] += 1
+        yield kind(**found)
+
+
+recorded_discrete_batches = recorded_batches  # as the recorder of d3rlpy's references calls it
+
+
+def toy_scaling(observations: int = 1, *, std: float = 1.0, bound: float = 2.0) -> Scaling:
+    """Return the maps of a toy problem with one action."""
+    return Scaling(
+        obs_mean=torch.zeros(observations),
+        obs_std=std * torch.ones(observations),
+        action_low=-bound * torch.ones(1),
+        action_high=bound * torch.ones(1),
+    )
 
 
 UNIT = Scaling(
@@ -236,36 +379,26 @@ def tensors_of(algorithm: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-def load(algorithm: Any, recorded: Any) -> None:
-    """Start from the recorded parameters."""
-    for name, tensor in tensors_of(algorithm).items():
-        tensor.copy_(torch.from_numpy(recorded[f"before/{name}"]))
+def trained_as_recorded(kind: type[Any], name: str) -> tuple[Any, Any]:
+    """Return an algorithm after the updates of a recorded reference, and that."""
+    recorded = np.load(RECORDED / f"{name}.npz")
+    before = getattr(kind.CONFIG, "RECORDED_BEFORE", {})
+    config = kind.CONFIG(**{**before, **settings(recorded)})
+    algorithm = kind(config, DISCRETE if "discrete" in kind.ACTIONS else UNIT, seed=1)
+    for key, tensor in tensors_of(algorithm).items():
+        tensor.copy_(torch.from_numpy(recorded[f"before/{key}"]))
+    for batch in recorded_batches(recorded):
+        algorithm.update(batch)
+    return algorithm, recorded
 
 
 def difference_from_recorded(kind: type[Any], name: str) -> float:
     """Return by how much parameters differ from a recorded reference's after the same updates."""
-    recorded = np.load(RECORDED / f"{name}.npz")
-    is_discrete = "discrete" in kind.ACTIONS
-    before = getattr(kind.CONFIG, "RECORDED_BEFORE", {})
-    config = kind.CONFIG(**{**before, **settings(recorded)})
-    algorithm = kind(config, DISCRETE if is_discrete else UNIT, seed=1)
-    load(algorithm, recorded)
-    batches = recorded_discrete_batches if is_discrete else recorded_batches
-    for batch in batches(recorded):
-        algorithm.update(batch)
+    algorithm, recorded = trained_as_recorded(kind, name)
     return max(
         float(np.abs(tensor.numpy() - recorded[f"after/{key}"]).max())
         for key, tensor in tensors_of(algorithm).items()
     )
-
-
-def recorded_discrete_batches(recorded: Any) -> Iterator[StructuredBatch]:
-    """Yield the batches with discrete actions that a recorded reference was trained on."""
-    for rows in recorded["rows"]:
-        fields = ("observations", "actions", "rewards", "next_observations", "terminations")
-        columns = {name: torch.from_numpy(recorded[name][rows]) for name in fields}
-        none = torch.zeros(len(rows))
-        yield StructuredBatch(**columns, truncations=none, discounts=none)
 
 
 FRAMES_CQL: dict[str, Any] = {

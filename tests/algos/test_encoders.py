@@ -11,31 +11,21 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from orlog.algos.awac import AWAC
+from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, takes_goals
 from orlog.algos.bc import BC
 from orlog.algos.calql import CalQL
 from orlog.algos.cql import CQL
-from orlog.algos.crl import CRL
-from orlog.algos.dt import DT, DTConfig
-from orlog.algos.edac import EDAC
+from orlog.algos.dt import DT
 from orlog.algos.encoders import encode_windows, make_encoder
-from orlog.algos.fql import FQL
 from orlog.algos.gcbc import GCBC
-from orlog.algos.gciql import GCIQL
-from orlog.algos.gcivl import GCIVL
-from orlog.algos.hiql import HIQL
-from orlog.algos.ifql import IFQL
-from orlog.algos.iql import IQL
 from orlog.algos.networks import Scaling, make_generator
-from orlog.algos.qcfql import QCFQL
-from orlog.algos.qrl import QRL
-from orlog.algos.rebrac import ReBRAC
 from orlog.algos.rlpd import RLPD
-from orlog.algos.td3bc import TD3BC
+from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.algos.training.online import loaded
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf
+from tests.algos import plain
 
 FRAMES = spaces.Box(0, 255, (40, 44, 3), np.uint8)
 
@@ -165,6 +155,15 @@ def test_shifts_move_whole_frames_and_repeat_the_border(layout: str) -> None:
     assert still.shift(given) is given
 
 
+def weights(algorithm: Any) -> list[torch.Tensor]:
+    return [one.detach().clone() for one in algorithm.encoder.parameters()]
+
+
+def moved(algorithm: Any, before: list[torch.Tensor]) -> list[bool]:
+    """Return whether each parameter of the encoder is another one."""
+    return [not torch.equal(*pair) for pair in zip(weights(algorithm), before, strict=True)]
+
+
 class Saved:
     STATE = ("encoder",)
     CONSTANTS = ()
@@ -206,16 +205,15 @@ def test_what_cannot_be_encoded_is_refused(space: spaces.Space[Any], kind: Any, 
         make_encoder(scaling_of(space), kind, generator=make_generator(0, 0))
 
 
-def test_small_frames_fit_impala() -> None:
-    space = spaces.Box(0, 255, (10, 10, 4), np.uint8)
-    encoder = make_encoder(scaling_of(space), "impala", generator=make_generator(0, 0))
-    assert encoder(frames(2, 10, 10, 4)).shape == (2, 32 * 2 * 2)
-
-
 PIXELS = spaces.Box(0, 255, (8, 8, 1), np.uint8)
 SETTINGS: dict[str, Any] = {"hidden": (4,), "encoder": "impala", "batch_size": 6}
-VALUE_KINDS: list[type[Any]] = [AWAC, CalQL, CQL, EDAC, FQL, IFQL, IQL, QCFQL, ReBRAC, RLPD, TD3BC]
-GOAL_KINDS: list[type[Any]] = [CRL, GCBC, GCIQL, GCIVL, HIQL, QRL]
+KINDS = [form for name in ALGORITHMS for form in algorithm_forms(name)]
+GOAL_KINDS = [kind for kind in KINDS if takes_goals(kind)]
+VALUE_KINDS = [
+    kind
+    for kind in KINDS
+    if "critic" in kind.STATE and kind not in GOAL_KINDS and "discrete" not in kind.ACTIONS
+]
 FEATURES = (
     *("observations", "next_observations", "subgoal_observations"),
     *("value_goals", "actor_goals", "low_goals", "subgoals"),
@@ -259,19 +257,17 @@ def test_an_update_trains_the_encoder_by_the_critics_alone(kind: type[Any]) -> N
     batch, scaling = pixel_batch(kind, config), pixel_scaling()
     batch = dataclasses.replace(batch, terminations=torch.ones(6))
     made = kind(config, scaling, seed=0)
-    before = [one.detach().clone() for one in made.encoder.parameters()]
+    before = weights(made)
     if kind is not BC:
         # Without an error of the critics, only the policy and the value have something to learn.
         with torch.no_grad():
             for one in made.critic.parameters():
                 one.zero_()
         made.update(dataclasses.replace(batch, rewards=0 * batch.rewards))
-        for one, was in zip(made.encoder.parameters(), before, strict=True):
-            assert torch.equal(one, was)
+        assert not any(moved(made, before))
         made = kind(config, scaling, seed=0)
     made.update(batch)
-    for one, was in zip(made.encoder.parameters(), before, strict=True):
-        assert not torch.equal(one, was)
+    assert all(moved(made, before))
     assert made.act(batch.observations).shape == (6, 2)
 
 
@@ -296,20 +292,20 @@ def test_an_update_on_frames_is_that_on_vectors_of_their_features(kind: type[Any
         action_low=-torch.ones(2),
         action_high=torch.ones(2),
     )
-    plain = kind(config, unscaled, seed=0)
-    for name, network in networks_of(plain).items():
+    of_vectors = kind(config, unscaled, seed=0)
+    for name, network in networks_of(of_vectors).items():
         network.load_state_dict(getattr(made, name).state_dict())
     features = {name: encode(getattr(batch, name)) for name in FEATURES if hasattr(batch, name)}
     given = {name: one.detach().requires_grad_() for name, one in features.items()}
     made.update(batch)
-    plain.update(dataclasses.replace(batch, **given))
+    of_vectors.update(dataclasses.replace(batch, **given))
     trained = [name for name, one in given.items() if one.grad is not None]
     torch.autograd.backward(
         [features[name] for name in trained], [given[name].grad for name in trained]
     )
     for one, other in zip(made.encoder.parameters(), encoder.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
-    for name, network in networks_of(plain).items():
+    for name, network in networks_of(of_vectors).items():
         for one, other in zip(getattr(made, name).parameters(), network.parameters(), strict=True):
             torch.testing.assert_close(one, other)
 
@@ -322,17 +318,17 @@ def test_the_policies_for_goals_do_not_train_the_encoder(kind: type[Any]) -> Non
     after = []
     for scale in (1, 3):
         made = kind(config, pixel_scaling(), seed=0)
-        before = [one.detach().clone() for one in made.encoder.parameters()]
+        before = weights(made)
         with torch.no_grad():
             for name, network in networks_of(made).items():
                 for one in network.parameters() if "policy" in name else ():
                     one.mul_(scale)
         made.update(batch)
-        after.append(list(made.encoder.parameters()))
-        assert not any(torch.equal(*pair) for pair in zip(before, after[-1], strict=True))
+        after.append(made)
+        assert all(moved(made, before))
         assert made.act(batch.observations, batch.actor_goals).shape == (6, 2)
-    is_same = [torch.equal(*pair) for pair in zip(*after, strict=True)]
-    assert all(is_same) if kind is not GCBC else not any(is_same)
+    differs = moved(after[0], weights(after[1]))
+    assert all(differs) if kind is GCBC else not any(differs)
 
 
 @pytest.mark.parametrize("goal", [PIXELS, spaces.Box(-9, 9, (2, 1)), spaces.Discrete(4)])
@@ -363,26 +359,16 @@ def test_goals_that_are_parts_of_mixtures_have_an_encoder_of_their_own(
             changed[name] = {"achieved_goal": goals, "observation": getattr(batch, name)}
     batch = dataclasses.replace(batch, **changed)
     made = kind(config, scaling, seed=0)
-    before = [one.detach().clone() for one in made.encoder.parameters()]
+    before = weights(made)
     made.update(batch)
-    assert not any(
-        torch.equal(*pair) for pair in zip(before, made.encoder.parameters(), strict=True)
-    )
+    assert all(moved(made, before))
     assert made.act(batch.observations, goals).shape == (6, 2)
 
 
 def test_windows_of_frames_train_the_encoder_of_a_decision_transformer() -> None:
     """Its empty slots count for nothing, and what it does in an episode is what it does in a window."""
-    config = DTConfig(
-        width=8,
-        layers=1,
-        length=3,
-        batch_size=6,
-        dropout=0.0,
-        encoder="impala",
-        target_return=1.0,
-        return_scale=1.0,
-    )
+    small = plain.small_settings("dt", batch_size=6)
+    config = make_config("dt", {**small, "length": 3, "dropout": 0.0, "encoder": "impala"})
     batch = pixel_batch(DT, config)
     assert not batch.mask.all()
     made = DT(config, pixel_scaling(), seed=0)
@@ -398,17 +384,14 @@ def test_windows_of_frames_train_the_encoder_of_a_decision_transformer() -> None
     first = made.scaling.actions_to_unit(actor.act(batch.observations[:, 0]))
     at_start = batch.timesteps[:, 0] == 0
     torch.testing.assert_close(first[at_start], predicted[at_start, 0])
-    before = [one.detach().clone() for one in made.encoder.parameters()]
+    before = weights(made)
     made.update(batch)
-    assert not any(
-        torch.equal(*pair) for pair in zip(before, made.encoder.parameters(), strict=True)
-    )
+    assert all(moved(made, before))
     filled = batch.mask.view(6, 3, 1, 1, 1)
     other = dataclasses.replace(batch, observations=torch.where(filled, batch.observations, 255))
     again = DT(config, pixel_scaling(), seed=0)
     again.update(other)
-    for one, two in zip(made.encoder.parameters(), again.encoder.parameters(), strict=True):
-        assert torch.equal(one, two)
+    assert not any(moved(made, weights(again)))
 
 
 def test_empty_slots_of_windows_are_no_values_out_of_range() -> None:

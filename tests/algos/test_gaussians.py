@@ -9,18 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from orlog.algos.gaussians import gaussian_log_likelihood, squashed_log_density, squashed_samples
-
-
-def test_likelihood_is_that_of_independent_normals() -> None:
-    rng = np.random.default_rng(0)
-    actions, means = rng.normal(size=(2, 7, 3))
-    log_std = np.array([-1.0, 0.0, 0.7])
-    expected = stats.norm(means, np.exp(log_std)).logpdf(actions).sum(1)
-    found = gaussian_log_likelihood(
-        torch.from_numpy(actions), torch.from_numpy(means), torch.from_numpy(log_std)
-    )
-    np.testing.assert_allclose(found.numpy(), expected)
+from orlog.algos.gaussians import squashed_log_density, squashed_samples
 
 
 @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (0.8, -1.0), (-1.5, 0.3), (0.1, -3.0)])
@@ -38,18 +27,6 @@ def test_the_squashed_density_integrates_to_one(mean: float, log_std: float) -> 
     ends = stats.norm(mean, math.exp(log_std)).cdf(np.arctanh([-1 + 1e-5, 1 - 1e-5]))
     assert mass == pytest.approx(ends[1] - ends[0], abs=1e-6)
     assert mass == pytest.approx(1, abs=1e-3)
-
-
-def test_squashed_samples_follow_the_change_of_variables() -> None:
-    rng = np.random.default_rng(0)
-    means, log_stds = 0.5 * rng.normal(size=(2, 4, 3))
-    noise = rng.normal(size=(5, 4, 3))
-    samples, log_density = squashed_samples(*map(torch.from_numpy, (means, log_stds, noise)))
-    raw = means + np.exp(log_stds) * noise
-    slope = (np.tanh(raw + 1e-6) - np.tanh(raw - 1e-6)) / 2e-6
-    normal = stats.norm(means, np.exp(log_stds)).logpdf(raw)
-    np.testing.assert_allclose(samples.numpy(), np.tanh(raw))
-    np.testing.assert_allclose(log_density.numpy(), (normal - np.log(slope)).sum(2), atol=1e-4)
 
 
 @settings(deadline=None)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,20 +9,12 @@ import pytest
 import torch
 
 from orlog.algos.algorithms import make_algorithm
-from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
-from orlog.algos.training.loop import train
+from orlog.algos.training.online import loaded
 from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.returns import return_transitions
-from orlog.loaders.transitions import Transitions
+from tests.algos import plain
 
 STEPS = 300
-SCALING = Scaling(
-    obs_mean=torch.zeros(1),
-    obs_std=torch.ones(1),
-    action_low=-2 * torch.ones(1),
-    action_high=2 * torch.ones(1),
-)
 GRID = torch.linspace(-1, 1, 41)[:, None]
 
 
@@ -68,74 +59,43 @@ def packed(
     columns = np.stack([states, actions, rewards, terminated], 1)
     rows[step_rows, :4] = torch.from_numpy(columns.astype(np.float32))
     lengths = np.full(steps // length, length)
-    return Arrays(rows=rows, lengths=lengths, obs_dim=1, action_dim=1)
+    return Arrays(rows=rows, lengths=lengths, obs_dim=1, action_dim=1, digest="sha256:toy")
 
 
-def trained(name: str, data: Arrays, settings: dict[str, Any]) -> Any:
-    config = make_config(name, {"hidden": [32, 32], **settings})
-    algorithm = make_algorithm(name, config, SCALING, seed=0)
-    for _ in train(algorithm, stream_of(name, data), last_step=STEPS, every=100):
-        pass
+def trained(
+    name: str, data: Arrays, steps: int = STEPS, settings: dict[str, Any] | None = None
+) -> Any:
+    config = make_config(name, {"hidden": [32, 32], "batch_size": 128, **(settings or FAST[name])})
+    algorithm: Any = make_algorithm(name, config, plain.toy_scaling(), seed=0)
+    for batch in itertools.islice(loaded(type(algorithm), config, data, seed=0), steps):
+        algorithm.update(batch)
     return algorithm
 
 
-def stream_of(name: str, data: Arrays) -> Iterable[Any]:
-    if name == "calql":
-        return return_transitions(data, 128, seed=0, discount=0.9)
-    next_actions = name == "rebrac"
-    return Transitions(data, "sha256:toy", batch_size=128, seed=0, next_actions=next_actions)
-
-
+AHEAD: dict[str, Any] = {"target_rate": 0.1, "discount": 0.9}
+BOTH: dict[str, Any] = {"policy_learning_rate": 3e-3, "critic_learning_rate": 3e-3, **AHEAD}
+CAREFUL: dict[str, Any] = {**BOTH, "sampled_actions": 4, "conservative_weight": 0.1}
 FAST: dict[str, dict[str, Any]] = {
     "bc": {"learning_rate": 3e-3},
-    "iql": {
-        "learning_rate": 3e-3,
-        "expectile": 0.9,
-        "inverse_temperature": 10.0,
-        "target_rate": 0.1,
-        "discount": 0.9,
-    },
-    "cql": {
-        "policy_learning_rate": 3e-3,
-        "critic_learning_rate": 3e-3,
-        "target_rate": 0.1,
-        "discount": 0.9,
-        "sampled_actions": 4,
-        "conservative_weight": 0.1,
-        "cloning_steps": 0,
-    },
-    "calql": {
-        "policy_learning_rate": 3e-3,
-        "critic_learning_rate": 3e-3,
-        "target_rate": 0.1,
-        "discount": 0.9,
-        "sampled_actions": 4,
-        "conservative_weight": 0.1,
-        "target_gap": None,
-    },
+    "iql": {"learning_rate": 3e-3, "expectile": 0.9, "inverse_temperature": 10.0, **AHEAD},
+    "cql": {**CAREFUL, "cloning_steps": 0},
+    "calql": {**CAREFUL, "target_gap": None},
     "td3bc": {
+        **BOTH,
         "policy_learning_rate": 1e-3,
         "critic_learning_rate": 1e-2,
         "value_weight": 30.0,
         "target_rate": 0.2,
-        "discount": 0.9,
     },
     "rebrac": {
+        **BOTH,
         "policy_learning_rate": 1e-2,
         "critic_learning_rate": 1e-2,
         "policy_penalty": 0.03,
         "policy_interval": 10,
         "target_rate": 0.5,
-        "discount": 0.9,
     },
-    "edac": {
-        "policy_learning_rate": 3e-3,
-        "critic_learning_rate": 3e-3,
-        "temperature_learning_rate": 3e-3,
-        "critics": 3,
-        "target_rate": 0.1,
-        "discount": 0.9,
-    },
+    "edac": {**BOTH, "temperature_learning_rate": 3e-3, "critics": 3},
     "fql": {
         "learning_rate": 1e-2,
         "distillation_weight": 0.1,
@@ -144,14 +104,8 @@ FAST: dict[str, dict[str, Any]] = {
         "target_rate": 0.2,
         "discount": 0.9,
     },
-    "ifql": {
-        "learning_rate": 1e-2,
-        "expectile": 0.9,
-        "flow_steps": 5,
-        "target_rate": 0.1,
-        "discount": 0.9,
-    },
-    "awac": {"learning_rate": 3e-3, "temperature": 0.1, "target_rate": 0.1, "discount": 0.9},
+    "ifql": {"learning_rate": 1e-2, "expectile": 0.9, "flow_steps": 5, **AHEAD},
+    "awac": {"learning_rate": 3e-3, "temperature": 0.1, **AHEAD},
 }
 # A plain implementation shows each algorithm's updates; what they come to is shown by three kinds.
 VALUES = [
@@ -174,7 +128,7 @@ def test_cloning_finds_the_mean_action_and_not_the_rewarded(one_choice: Arrays) 
 
 
 def test_cloning_does_not_reach_back(two_steps: Arrays) -> None:
-    cloned = trained("bc", two_steps, FAST["bc"])
+    cloned = trained("bc", two_steps)
     assert abs(cloned.act(torch.tensor([[-1.0]])).item()) < 0.3
 
 
@@ -188,16 +142,13 @@ def test_values_find_the_rewarded_action(one_choice: Arrays, name: str) -> None:
 
 def trained_error(name: str, data: Arrays, *, offset: float, steps: int) -> float:
     """Return the mean distance of a trained policy's actions from s + offset."""
-    config = make_config(name, {"hidden": [32, 32], **FAST[name], **SLOWER.get(name, {})})
-    algorithm = make_algorithm(name, config, SCALING, seed=0)
-    for batch in itertools.islice(stream_of(name, data), steps):
-        algorithm.update(batch)
+    algorithm = trained(name, data, steps, {**FAST[name], **SLOWER.get(name, {})})
     return float((algorithm.act(GRID) - GRID - offset).abs().mean())
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_values_reach_back_over_a_step_that_costs(two_steps: Arrays, name: str) -> None:
-    algorithm = trained(name, two_steps, FAST[name])
+    algorithm = trained(name, two_steps)
     assert algorithm.act(torch.tensor([[-1.0]])).item() > 0.5
 
 
@@ -205,5 +156,5 @@ def test_values_reach_back_over_a_step_that_costs(two_steps: Arrays, name: str) 
 def test_values_without_a_future_avoid_the_cost(two_steps: Arrays, name: str) -> None:
     ended = dataclasses.replace(two_steps, rows=two_steps.rows.clone())
     ended.rows[ended.step_rows(), 3] = 1.0
-    algorithm = trained(name, ended, FAST[name])
+    algorithm = trained(name, ended)
     assert algorithm.act(torch.tensor([[-1.0]])).item() < 0.2

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from orlog.algos.networks import make_generator, make_network
 from orlog.algos.optimizers import Adam
@@ -31,13 +31,8 @@ def test_adam_takes_the_steps_of_pytorch_to_the_bit() -> None:
             optimizer.step()
         if step == 8:  # as a checkpoint does
             ours.load_state_dict(copy.deepcopy(ours.state_dict()))
-        assert_same([*network.parameters(), rate], [*other.parameters(), other_rate])
-    found, expected = ours.state_dict(), theirs.state_dict()
-    assert found["param_groups"] == expected["param_groups"]
-    for index, state in expected["state"].items():
-        assert state.keys() == found["state"][index].keys()
-        assert_same(list(found["state"][index].values()), list(state.values()))
-
-
-def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        expected = [*other.parameters(), other_rate]
+        torch.testing.assert_close([*network.parameters(), rate], expected, rtol=0, atol=0)
+    found, wanted = ours.state_dict(), theirs.state_dict()
+    assert found["param_groups"] == wanted["param_groups"]
+    torch.testing.assert_close(found["state"], wanted["state"], rtol=0, atol=0)

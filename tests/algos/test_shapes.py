@@ -13,8 +13,8 @@ from jaxtyping import install_import_hook
 # An int is a float here, as it is to mypy.
 beartype.beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 # A Protocol that is not runtime_checkable cannot be checked: `algorithms` and `train` are left out.
-rooms = {"algos": ["awac", "bc", "checkpoint", "cql", "edac", "flows", "fql", "gaussians", "ifql", "iql", "networks", "qcfql", "rebrac", "td3bc"],
-         "loaders": ["arrays", "batch", "chunks", "batches", "draws", "transitions"],
+rooms = {"algos": ["awac", "bc", "calql", "conservative", "cql", "edac", "flows", "fql", "gaussians", "ifql", "iql", "networks", "qcfql", "rebrac", "rlpd", "td3bc", "training.checkpoint"],
+         "loaders": ["arrays", "batch", "chunks", "returns", "sampling", "transitions"],
          "normalize": ["aggregate", "comparison", "improvement", "intervals", "judgements", "profiles", "ranks", "references",
                        "rollouts", "scores", "tuning", "variance", "verdicts"]}
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
@@ -23,7 +23,7 @@ with install_import_hook(modules, "beartype.beartype"):
     from orlog.algos.training import checkpoint
     from orlog.algos import presets as recipes
     from orlog.algos.training import loop as train
-    from orlog.loaders import batch, chunks, transitions
+    from orlog.loaders import batch, chunks, returns, transitions
     from orlog.loaders.arrays import arrays
     from orlog.loaders.sampling import streams as batches
     from orlog.loaders.sampling import draws
@@ -35,7 +35,7 @@ rows = torch.zeros(9, 3 + 2 + 3)
 data = arrays.Arrays(rows=rows, lengths=np.array([8]), obs_dim=3, action_dim=2)
 data.observation_statistics()
 stream = transitions.Transitions(data, "sha256:", batch_size=4, seed=0, next_actions=True)
-chunked = chunks.action_chunks(data, 4, seed=0)
+others = {"qcfql": chunks.action_chunks(data, 4, seed=0), "calql": returns.return_transitions(data, 4, seed=0)}
 scaling = networks.Scaling(
     obs_mean=torch.zeros(3), obs_std=torch.ones(3),
     action_low=-torch.ones(2), action_high=torch.ones(2),
@@ -43,12 +43,11 @@ scaling = networks.Scaling(
 for name, changes in [
     ("bc", {}), ("iql", {}), ("cql", {}), ("cql", {"target_gap": 1.0}), ("cql", {"cloning_steps": 1}),
     ("awac", {}), ("edac", {"critics": 3}), ("edac", {"diversity": 0.0}), ("fql", {}), ("ifql", {}), ("qcfql", {}),
-    ("rebrac", {}), ("td3bc", {}),
+    ("calql", {}), ("rebrac", {}), ("rlpd", {"updates": 1}), ("td3bc", {}),
 ]:
     config = settings.make_config(name, {"hidden": [4], **changes})
     made = algorithms.make_algorithm(name, config, scaling, seed=0)
-    given = chunked if name == "qcfql" else stream
-    list(train.train(made, given, last_step=2, every=1))
+    list(train.train(made, others.get(name, stream), last_step=2, every=1))
     made.act(torch.zeros(5, 3))
 try:
     bc.cloning_loss(torch.zeros(3), torch.zeros(3))

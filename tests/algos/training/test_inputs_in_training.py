@@ -146,6 +146,17 @@ FAST = {
 }
 
 
+RARELY = [pytest.mark.thorough, pytest.mark.slow]
+
+
+def seldom(*cases: Any) -> list[Any]:
+    """Return cases that `make test-all` alone tests."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=RARELY)
+        for case in cases
+    ]
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_discrete_values_are_learned_from_frames(tmp_path: Path) -> None:
@@ -168,10 +179,7 @@ def test_discrete_values_are_learned_from_frames(tmp_path: Path) -> None:
         "bc",
         "fql",
         "iql",
-        *(
-            pytest.param(one, marks=[pytest.mark.thorough, pytest.mark.slow])
-            for one in ("awac", "calql", "cql", "dt", "edac", "ifql", "qcfql", "rebrac", "td3bc")
-        ),
+        *seldom("awac", "calql", "cql", "dt", "edac", "ifql", "qcfql", "rebrac", "td3bc"),
     ],
 )
 def test_continuous_actions_are_learned_from_frames_and_mixtures(name: str, tmp_path: Path) -> None:
@@ -183,16 +191,7 @@ def test_continuous_actions_are_learned_from_frames_and_mixtures(name: str, tmp_
         assert 0 <= found <= 4
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gcivl",
-        *(
-            pytest.param(one, marks=[pytest.mark.thorough, pytest.mark.slow])
-            for one in ("crl", "gcbc", "gciql", "hiql", "qrl")
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", ["gcivl", *seldom("crl", "gcbc", "gciql", "hiql", "qrl")])
 def test_goals_are_reached_for_from_frames(name: str, tmp_path: Path) -> None:
     for environment in ("PlaceDot", "FrameDot"):
         record(f"orlog-tests/{environment}-v0", f"lab/{environment.lower()}-v1", paid=False)
@@ -207,8 +206,7 @@ def test_goals_are_reached_for_from_frames(name: str, tmp_path: Path) -> None:
         ("cql", "Dot"),
         ("iql", "Dot"),
         ("fql", "PushedDot"),
-        pytest.param("hiql", "FrameDot", marks=[pytest.mark.thorough, pytest.mark.slow]),
-        pytest.param("rebrac", "PushedDot", marks=[pytest.mark.thorough, pytest.mark.slow]),
+        *seldom(("hiql", "FrameDot"), ("rebrac", "PushedDot")),
     ],
 )
 def test_a_run_on_frames_that_was_stopped_and_resumed_equals_one_that_was_not(
@@ -230,16 +228,7 @@ def test_a_run_on_frames_that_was_stopped_and_resumed_equals_one_that_was_not(
     assert len(read_metrics(tmp_path / "cut")) == len(read_metrics(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "iql",
-        *(
-            pytest.param(one, marks=[pytest.mark.thorough, pytest.mark.slow])
-            for one in ("awac", "calql", "cql", "rlpd", "td3bc")
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", ["iql", *seldom("awac", "calql", "cql", "rlpd", "td3bc")])
 def test_steps_with_frames_are_taken_and_kept_across_a_stop(name: str, tmp_path: Path) -> None:
     dataset = record("orlog-tests/MixedDot-v0", "lab/mixed-v1")
     settings: dict[str, Any] = {

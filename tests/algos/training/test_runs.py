@@ -62,6 +62,15 @@ train_run(sys.argv[2], ds, pathlib.Path(sys.argv[3]), seed=0, steps=200, evaluat
 """
 
 
+SMALL = {"hidden": [4], "batch_size": 8}
+
+
+def short(dataset: Any, folder: Path | str, algorithm: str = "bc", **options: Any) -> RunRecord:
+    """Train two steps with the seed 0 and no evaluations, or as is said."""
+    usual: dict[str, Any] = {"seed": 0, "steps": 2, "evaluations": 0}
+    return train_run(algorithm, dataset, folder, **{**usual, **options})
+
+
 def weights(folder: Path) -> dict[str, np.ndarray]:
     return load_file(folder / "checkpoint.safetensors")
 
@@ -72,17 +81,10 @@ def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     algorithm, small = "iql", plain.small_settings("iql", width=16)
-    command = [
-        sys.executable,
-        "-c",
-        TRAIN,
-        str(mini_folder),
-        algorithm,
-        str(cut),
-        json.dumps(small),
-    ]
+    words = [str(mini_folder), algorithm, str(cut), json.dumps(small)]
+    command = [sys.executable, "-c", TRAIN, *words]
     dataset = load_dataset(mini_folder)
-    train_run(algorithm, dataset, whole, seed=0, steps=200, evaluations=0, settings=small)
+    short(dataset, whole, algorithm, steps=200, settings=small)
     running = subprocess.Popen(command)
     while running.poll() is None and not (cut / "checkpoint.safetensors").exists():
         time.sleep(0.002)
@@ -103,20 +105,10 @@ def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(
     assert logged(whole) == logged(cut)
 
 
-def test_training_twice_gives_the_same_run(mini: Dataset, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        train_run("iql", mini, tmp_path / name, seed=3, steps=5, evaluations=0)
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert all((one[name] == two[name]).all() for name in one)
-    train_run("iql", mini, tmp_path / "other", seed=4, steps=5, evaluations=0)
-    other = weights(tmp_path / "other")
-    assert any((one[name] != other[name]).any() for name in one)
-
-
 def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(
     mini: Dataset, tmp_path: Path
 ) -> None:
-    train_run("bc", mini, tmp_path / "run", seed=0, steps=30, evaluations=0)
+    short(mini, tmp_path / "run", steps=30)
     _, first = evaluate_run(tmp_path / "run", episodes=12)
     record, second = evaluate_run(tmp_path / "run", episodes=12)
     assert first == second
@@ -129,7 +121,7 @@ def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(
 
 
 def test_a_run_records_every_setting(mini: Dataset, tmp_path: Path) -> None:
-    train_run("iql", mini, tmp_path / "run", seed=0, steps=2, evaluations=0)
+    short(mini, tmp_path / "run", "iql")
     config = read_run(tmp_path / "run").config
     assert config.keys() == {field.name for field in dataclasses.fields(IQLConfig)}
     assert config["discount"] == 0.99
@@ -138,7 +130,7 @@ def test_a_run_records_every_setting(mini: Dataset, tmp_path: Path) -> None:
 
 def test_a_run_refuses_another_dataset(mini: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    train_run("bc", mini, folder, seed=0, steps=2, evaluations=0)
+    short(mini, folder)
     text = (folder / "run.json").read_text("utf-8")
     (folder / "run.json").write_text(text.replace(mini.digest, "sha256:" + "0" * 64), "utf-8")
     with pytest.raises(IntegrityError, match="trained on"):
@@ -151,7 +143,7 @@ def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(
     mini: Dataset, tmp_path: Path
 ) -> None:
     for seed in (0, 1):
-        train_run("bc", mini, tmp_path / str(seed), seed=seed, steps=2, evaluations=0)
+        short(mini, tmp_path / str(seed), seed=seed)
     mine = tmp_path / "0" / "checkpoint.safetensors"
     data = mine.read_bytes()
     assert b'"step":"2"' in data
@@ -166,13 +158,13 @@ def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(
 def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(
     mini: Dataset, tmp_path: Path
 ) -> None:
-    train_run("bc", mini, tmp_path / "run", seed=0, steps=2, evaluations=0)
+    short(mini, tmp_path / "run")
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
     with pytest.raises(
         FileExistsError, match="a run of 2 steps, not 3; to continue it, give --steps 2, or"
     ):
-        train_run("bc", mini, tmp_path / "run", seed=0, steps=3, evaluations=0, resume=True)
-    train_run("bc", mini, tmp_path / "run", seed=0, steps=2, evaluations=0, resume=True)
+        short(mini, tmp_path / "run", steps=3, resume=True)
+    short(mini, tmp_path / "run", resume=True)
 
 
 def test_the_horizon_of_iql_is_that_of_the_run(mini: Dataset, tmp_path: Path) -> None:
@@ -182,15 +174,12 @@ def test_the_horizon_of_iql_is_that_of_the_run(mini: Dataset, tmp_path: Path) ->
 
 def test_resuming_with_other_settings_is_refused(mini: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    train_run("bc", mini, folder, seed=0, steps=2, evaluations=0)
+    short(mini, folder)
     with pytest.raises(
         FileExistsError, match="a run with the seed 0, not 1; to continue it, give --seed 0, or"
     ):
-        train_run("bc", mini, folder, seed=1, steps=2, evaluations=0, resume=True)
+        short(mini, folder, seed=1, resume=True)
     assert read_run(folder).seed == 0
-
-
-SMALL = {"hidden": [4], "batch_size": 8}
 
 
 def test_a_run_records_its_precision_and_goes_on_in_no_other(
@@ -200,16 +189,8 @@ def test_a_run_records_its_precision_and_goes_on_in_no_other(
 
     def run(name: str, **options: Any) -> str:
         settings = {"hidden": [16, 16], "batch_size": 32}
-        return train_run(
-            "bc",
-            mini,
-            tmp_path / name,
-            seed=0,
-            steps=20,
-            evaluations=0,
-            settings=settings,
-            note=notes.append,
-            **options,
+        return short(
+            mini, tmp_path / name, steps=20, settings=settings, note=notes.append, **options
         ).precision
 
     monkeypatch.setattr(training, "has_fast_bf16", lambda _device: True)
@@ -255,9 +236,7 @@ def test_a_run_that_was_stopped_at_any_step_goes_on_to_the_same_files(
     whole, half = tmp_path / "whole", tmp_path / "half"
 
     def run(folder: Path, **options: Any) -> None:
-        train_run(
-            algorithm, mini, folder, seed=0, steps=steps, settings=SMALL, evaluations=0, **options
-        )
+        short(mini, folder, algorithm, steps=steps, settings=SMALL, **options)
 
     run(whole)
     with pytest.raises(StoppedError, match="--resume") as caught:
@@ -272,9 +251,7 @@ def test_a_run_that_was_stopped_at_any_step_goes_on_to_the_same_files(
 def test_a_kill_right_after_resuming_loses_no_metrics(mini: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(StoppedError):
-        train_run(
-            "bc", mini, folder, seed=0, steps=40, settings=SMALL, evaluations=0, stop=stop_after(30)
-        )
+        short(mini, folder, steps=40, settings=SMALL, stop=stop_after(30))
     before = (folder / "metrics.jsonl").read_bytes()
     assert before
     code = (
@@ -295,12 +272,12 @@ def test_a_log_is_only_replaced_where_it_is_ahead_of_its_checkpoint(
     mini: Dataset, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    train_run("bc", mini, folder, seed=0, steps=10, settings=SMALL, evaluations=0)
+    short(mini, folder, steps=10, settings=SMALL)
     log = folder / "metrics.jsonl"
     before, inode = log.read_bytes(), log.stat().st_ino
 
     def resume() -> None:
-        train_run("bc", mini, folder, seed=0, steps=10, settings=SMALL, evaluations=0, resume=True)
+        short(mini, folder, steps=10, settings=SMALL, resume=True)
 
     resume()
     assert (log.read_bytes(), log.stat().st_ino) == (before, inode)
@@ -321,17 +298,7 @@ def test_two_processes_never_train_in_one_folder_and_a_killed_one_does_not_block
     running = subprocess.Popen(command)
 
     def resume() -> None:
-        train_run(
-            "bc",
-            mini_folder,
-            folder,
-            seed=0,
-            steps=steps,
-            settings=small,
-            evaluations=0,
-            resume=True,
-            stop=stop_after(2),
-        )
+        short(mini_folder, folder, steps=steps, settings=small, resume=True, stop=stop_after(2))
 
     try:
         while running.poll() is None and not (folder / "run.json").exists():
@@ -355,16 +322,7 @@ def test_a_full_disk_names_the_folder_and_what_stands(mini: Dataset, tmp_path: P
     whole, folder = tmp_path / "whole", tmp_path / "run"
 
     def run(folder: Path, **options: Any) -> None:
-        train_run(
-            "bc",
-            mini,
-            folder,
-            seed=0,
-            steps=20,
-            settings={"hidden": [128, 128], "batch_size": 8},
-            evaluations=0,
-            **options,
-        )
+        short(mini, folder, steps=20, settings={"hidden": [128, 128], "batch_size": 8}, **options)
 
     run(whole)
     with pytest.raises(StoppedError):
@@ -392,14 +350,11 @@ def test_a_run_is_saved_by_time_too(
 ) -> None:
     monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
     saved: list[bool] = []
-    train_run(
-        "bc",
+    short(
         mini,
         tmp_path / "run",
-        seed=0,
         steps=250,
         settings=SMALL,
-        evaluations=0,
         progress=lambda _step, _steps: saved.append(has_checkpoint(tmp_path / "run")),
     )
     assert saved[0] is False
@@ -427,7 +382,7 @@ def test_a_run_is_saved_by_time_too(
 def test_a_malformed_record_names_file_and_field(
     change: Callable[[dict[str, Any]], object], words: str, mini: Dataset, tmp_path: Path
 ) -> None:
-    train_run("bc", mini, tmp_path, seed=0, steps=1, settings=SMALL, evaluations=0)
+    short(mini, tmp_path, steps=1, settings=SMALL)
     path = tmp_path / "run.json"
     body = json.loads(path.read_text("utf-8"))
     change(body)
@@ -444,23 +399,14 @@ def test_a_record_that_is_no_object_is_refused(text: str, mini: Dataset, tmp_pat
     with pytest.raises(ManifestError, match=r"run\.json"):
         evaluate_run(tmp_path, dataset=mini)
     with pytest.raises(ManifestError, match=r"run\.json"):
-        train_run("bc", mini, tmp_path, seed=0, steps=1, evaluations=0, resume=True)
+        short(mini, tmp_path, steps=1, resume=True)
 
 
 def test_what_is_missing_or_in_the_place_of_a_file_is_named(mini: Dataset, tmp_path: Path) -> None:
-    train_run("bc", mini, tmp_path / "run", seed=0, steps=1, settings=SMALL, evaluations=0)
+    short(mini, tmp_path / "run", steps=1, settings=SMALL)
 
     def resume() -> None:
-        train_run(
-            "bc",
-            mini,
-            tmp_path / "run",
-            seed=0,
-            steps=1,
-            settings=SMALL,
-            evaluations=0,
-            resume=True,
-        )
+        short(mini, tmp_path / "run", steps=1, settings=SMALL, resume=True)
 
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"
     data = checkpoint.read_bytes()
@@ -484,7 +430,7 @@ def test_what_is_missing_or_in_the_place_of_a_file_is_named(mini: Dataset, tmp_p
     with pytest.raises(NotFoundError, match=r"run\.json is missing"):
         resume()
     with pytest.raises(FileExistsError, match="holds a run already"):
-        train_run("bc", mini, tmp_path / "run", seed=0, steps=1, evaluations=0)
+        short(mini, tmp_path / "run", steps=1)
 
 
 # --- views, and paths as text
@@ -502,7 +448,7 @@ def test_runs_on_views_have_folders_of_their_own_and_find_their_view(
     assert run_folder(tmp_path, "bc", good, 0).parent.name == f"good-{good.digest[7:19]}"
     for view in (good, unsaved):
         folder = run_folder(tmp_path, "bc", view, 0)
-        train_run("bc", view, folder, seed=0, steps=2, settings=SMALL, evaluations=0)
+        short(view, folder, settings=SMALL)
     (tmp_path / "good.json").unlink()
     for view in (good, unsaved):
         record, _ = evaluate_run(run_folder(tmp_path, "bc", view, 0), episodes=1)
@@ -513,7 +459,7 @@ def test_names_and_paths_are_taken_as_text_too(
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    record = train_run("bc", mini.name, "runs/x", seed=0, steps=2, settings=SMALL, evaluations=0)
+    record = short(mini.name, "runs/x", settings=SMALL)
     assert read_run("runs/x") == record
     assert read_metrics("runs/x") == read_metrics(Path("runs/x"))
     for dataset in (mini.name, str(mini.folder), mini.folder, mini, None):
@@ -545,17 +491,8 @@ def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
 
     monkeypatch.setattr(BC, "update", send)
     usual = signal.getsignal(number)
-    words = [
-        "train",
-        "bc",
-        mini.name,
-        "--set",
-        "hidden=4,4",
-        "--steps",
-        "200",
-        "--evaluations",
-        "0",
-    ]
+    words = ["train", "bc", mini.name, "--set", "hidden=4,4"]
+    words += ["--steps", "200", "--evaluations", "0"]
     stopped = invoke(*words)
     assert stopped.exit_code == 128 + number
     assert signal.getsignal(number) is usual

@@ -1,0 +1,535 @@
+"""What holds for every algorithm in each of its forms, also for one whose file came just now."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import re
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, algorithm_name, takes_goals
+from orlog.algos.networks import Scaling, make_generator
+from orlog.algos.presets import preset_names, recipe_for
+from orlog.algos.settings import make_config
+from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
+from orlog.manifests.tables import read_table
+from tests.algos import plain
+from tests.algos.plain import BatchesOf, Make
+
+FORMS: dict[str, type[Any]] = {
+    form.__name__: form for name in ALGORITHMS for form in algorithm_forms(name)
+}
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("CQL", {"target_gap": 1.0, "cloning_steps": 2}),
+    ("CalQL", {"target_gap": None}),
+    ("IQL", {"steps": 3}),
+    ("FQL", {"normalize_values": True, "target": "smallest"}),
+]
+
+
+def settings_of(form: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(form.CONFIG)]
+
+
+def file_of(form: type[Any]) -> str:
+    """Return the name of an algorithm's file, by which tests find what they know of it."""
+    return form.__module__.rpartition(".")[2]
+
+
+UPDATES = [
+    importlib.import_module(f"tests.algos.updates.{path.stem}")
+    for path in sorted((Path(__file__).parent / "updates").glob("*.py"))
+]
+PLAIN: dict[str, type[plain.Plain]] = {
+    name: one
+    for module in UPDATES
+    for name, one in vars(module).items()
+    if isinstance(one, type) and issubclass(one, plain.Plain)
+}
+PLAIN_CASES = [
+    pytest.param(form, PLAIN[name], one, id=f"{name}-{one}")
+    for name, form in FORMS.items()
+    if name in PLAIN
+    for one in PLAIN[name].CASES
+]
+VALUED = [
+    form for form in FORMS.values() if "discount" in settings_of(form) and not takes_goals(form)
+]
+CLONING = [form for form in FORMS.values() if not getattr(form, "REWARDS", True)]
+RECORDED = [form for form in FORMS.values() if (plain.RECORDED / f"{file_of(form)}.npz").exists()]
+
+
+@pytest.fixture(params=[*FORMS.values()], ids=[*FORMS])
+def form(request: pytest.FixtureRequest) -> type[Any]:
+    """Return the class of each form of each algorithm."""
+    found: type[Any] = request.param
+    return found
+
+
+def state(algorithm: Any, folder: Path) -> bytes:
+    save_checkpoint(algorithm, folder / "state", metadata={})
+    return (folder / "state").read_bytes()
+
+
+def updated(algorithm: Any, *batches: Any) -> Any:
+    for batch in batches:
+        algorithm.update(batch)
+    return algorithm
+
+
+def copied(algorithm: Any) -> dict[str, Tensor]:
+    return {name: one.clone() for name, one in plain.tensors_of(algorithm).items()}
+
+
+def differing(one: Any, other: Any) -> set[str]:
+    """Return the names of the parameters that are not the same in two algorithms."""
+    others = plain.tensors_of(other)
+    return {
+        name
+        for name, value in plain.tensors_of(one).items()
+        if not torch.equal(value, others[name])
+    }
+
+
+def tensors(batch: Any) -> dict[str, Tensor]:
+    """Return a copy of the tensors of a batch."""
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return {name: one.clone() for name, one in fields.items() if isinstance(one, Tensor)}
+
+
+# --- training
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize(("form", "kind", "settings"), PLAIN_CASES)
+def test_updates_equal_a_plain_implementation(
+    form: type[Any],
+    kind: type[plain.Plain],
+    settings: dict[str, Any],
+    make: Make,
+    batches_of: BatchesOf,
+) -> None:
+    both = {**plain.fast_settings(settings_of(form)), **kind.SETTINGS, **settings}
+    algorithm = make(form, seed=3, **both)
+    kind.prepare(algorithm)
+    expected = kind(algorithm, seed=3)
+    for batch in batches_of(algorithm, kind.UPDATES):
+        in_double = batch.map(lambda one: one.double() if one.is_floating_point() else one)
+        shown = expected.update(in_double) or {}
+        metrics = algorithm.update(in_double)
+        for name, value in shown.items():
+            assert metrics[name].item() == pytest.approx(value, rel=1e-5), name
+    limit: dict[str, Any] = {"rtol": 0, "atol": kind.TOLERANCE}
+    for name, one in plain.tensors_of(algorithm).items():
+        np.testing.assert_allclose(one, expected.parameters[name], **limit, err_msg=name)
+    drawn = torch.randn((2, 7, 3), generator=make_generator(0, 0)) * 3
+    observations, goals = drawn[0], drawn[1][:, : plain.width_of_goals(algorithm)]
+    wanted = expected.actions(observations, goals)
+    if wanted is not None:
+        given = (observations, goals) if takes_goals(form) else (observations,)
+        np.testing.assert_allclose(algorithm.act(*given), wanted, rtol=0, atol=10 * kind.TOLERANCE)
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("form", RECORDED)
+def test_parameters_after_100_updates_are_those_of_other_code(form: type[Any]) -> None:
+    """That of the authors, of CORL, of d3rlpy or of OGBench; some of it computes in float32."""
+    limits = {"EDAC": 1e-5, "FQL": 1e-7, "IFQL": 1e-7, "QCFQL": 1e-7, "IQL": 1e-8}
+    difference = plain.difference_from_recorded(form, file_of(form))
+    assert difference < limits.get(form.__name__, 1e-9)
+
+
+def test_nothing_that_can_be_compared_is_left_out() -> None:
+    recorded = {path.stem for path in plain.RECORDED.glob("*.npz")}
+    assert recorded == {*map(file_of, RECORDED), "cql_discrete_frames"}
+    assert {*PLAIN} == {*FORMS, "Soft", "OfGoals"} & {*PLAIN}
+
+
+def test_the_seed_alone_decides_every_bit(
+    form: type[Any], make: Make, batches_of: BatchesOf, tmp_path: Path
+) -> None:
+    batches = batches_of(make(form), 3)
+    one = updated(make(form, seed=4), *batches)
+    torch.rand(5)
+    assert state(one, tmp_path) == state(updated(make(form, seed=4), *batches), tmp_path)
+    weights = {name for name in plain.tensors_of(one) if name.endswith("weight")}
+    assert weights
+    assert weights <= differing(one, updated(make(form, seed=5), *batches))
+
+
+def test_no_global_generator_is_touched(form: type[Any], make: Make, batches_of: BatchesOf) -> None:
+    (batch,) = batches_of(make(form), 1)
+    before, numbers = torch.random.get_rng_state(), np.random.get_state(legacy=False)  # noqa: NPY002 (it is what must not change)
+    plain.act(updated(make(form), batch), torch.zeros(5, 3))
+    after = np.random.get_state(legacy=False)  # noqa: NPY002 (as above)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert repr(after) == repr(numbers)
+
+
+@pytest.mark.parametrize("done", [0, 2])
+@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in FORMS), *VARIANTS])
+def test_a_restored_state_goes_on_to_the_bit(
+    name: str,
+    settings: dict[str, Any],
+    done: int,
+    make: Make,
+    batches_of: BatchesOf,
+    tmp_path: Path,
+) -> None:
+    whole = make(FORMS[name], **settings)
+    batches = batches_of(whole, 4)
+    updated(whole, *batches[:done])
+    save_checkpoint(whole, tmp_path / "half", metadata={})
+    resumed = make(FORMS[name], seed=9, **settings)
+    load_checkpoint(resumed, tmp_path / "half")
+    assert state(updated(resumed, *batches[done:]), tmp_path) == state(
+        updated(whole, *batches[done:]), tmp_path
+    )
+    assert state(whole, tmp_path) != (tmp_path / "half").read_bytes()
+
+
+def test_state_is_all_that_changes_and_constants_stay(
+    form: type[Any], make: Make, batches_of: BatchesOf
+) -> None:
+    made = make(form)
+    constants = {name: getattr(made, name) for name in form.CONSTANTS}
+    before = {name: contents(one) for name, one in constants.items()}
+    updated(made, *batches_of(made, 2))
+    assert {*vars(made)} == {*form.STATE, *form.CONSTANTS}
+    for name, one in constants.items():
+        assert getattr(made, name) is one
+        assert contents(one) == before[name]
+    kept = {id(one) for name in form.STATE for one in parameters_in(getattr(made, name))}
+    optimizers = [one for one in vars(made).values() if isinstance(one, torch.optim.Optimizer)]
+    trained = [
+        one for made_by in optimizers for group in made_by.param_groups for one in group["params"]
+    ]
+    assert trained
+    assert {id(one) for one in trained} <= kept
+    kinds = (nn.Module, nn.Parameter, torch.optim.Optimizer, torch.Generator)
+    assert not any(isinstance(one, kinds) for one in constants.values())
+
+
+def contents(value: Any) -> Any:
+    """Return a copy of a value that can be compared."""
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if dataclasses.is_dataclass(value):
+        return {one.name: contents(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    return value
+
+
+def parameters_in(value: Any) -> list[nn.Parameter]:
+    if isinstance(value, nn.Module):
+        return list(value.parameters())
+    return [value] if isinstance(value, nn.Parameter) else []
+
+
+def test_targets_start_as_their_networks_and_follow_them_by_the_rate(
+    form: type[Any], make: Make, batches_of: BatchesOf
+) -> None:
+    names = settings_of(form)
+    once = {"updates": 1, "policy_interval": 2, "target_interval": 2}
+    settings = {name: one for name, one in once.items() if name in names}
+    made = make(form, **{**plain.fast_settings(names), "batch_size": 32, **settings})
+    rate = getattr(made.config, "target_rate", 1.0)
+    onlines = {
+        name: name.removeprefix("target_")
+        for name in plain.tensors_of(made)
+        if name.startswith("target_")
+    }
+    assert bool(onlines) == ("target_rate" in names or "target_interval" in names)
+    now, moved = copied(made), set()
+    assert all(torch.equal(now[name], now[online]) for name, online in onlines.items())
+    for batch in batches_of(made, 4):
+        made.update(batch)
+        before, now = now, copied(made)
+        for name, online in onlines.items():
+            if torch.equal(now[name], before[name]):
+                continue
+            # Some follow what the network was before its step, and others what it is after it.
+            aims = [before[name].lerp(one[online], rate) for one in (before, now)]
+            assert any(torch.allclose(now[name], one, rtol=1e-5, atol=1e-7) for one in aims), name
+            moved.add(name)
+    assert moved == {*onlines}
+    targets = [getattr(made, name) for name in form.STATE if name.startswith("target_")]
+    for one in (one for network in targets for one in parameters_in(network)):
+        assert not one.requires_grad
+        assert one.grad is None
+
+
+def test_an_update_leaves_its_batch_as_it_was_and_gives_numbers(
+    form: type[Any], make: Make, batches_of: BatchesOf
+) -> None:
+    made, names = make(form), []
+    for batch in batches_of(made, 2):
+        before = tensors(batch)
+        metrics = made.update(batch)
+        names.append([*metrics])
+        for name, value in metrics.items():
+            assert re.fullmatch(r"\w+/\w+", name)
+            assert value.dim() == 0
+            assert value.isfinite()
+            assert not value.requires_grad
+        for name, value in tensors(batch).items():
+            assert torch.equal(value, before[name]), name
+    assert names[0] == names[1] != []
+
+
+def test_only_the_batch_is_read_and_never_again(
+    form: type[Any], make: Make, batches_of: BatchesOf, tmp_path: Path
+) -> None:
+    one, other = make(form), make(form)
+    for batch in batches_of(one, 3):
+        copy = batch.map(Tensor.clone)
+        updated(one, batch)
+        updated(other, copy)
+        copy.map(lambda value: value.fill_(math.nan if value.is_floating_point() else 0))
+    assert state(one, tmp_path) == state(other, tmp_path)
+
+
+@pytest.mark.parametrize("form", VALUED)
+def test_what_follows_a_termination_does_not_matter_and_a_truncation_does(
+    form: type[Any], make: Make, batches_of: BatchesOf
+) -> None:
+    """Of conservative algorithms next states also propose actions, which is left out here."""
+    names, weight = settings_of(form), "conservative_weight"
+    settings = {weight: 0.0} if weight in names and "sampled_actions" in names else {}
+    (batch,) = batches_of(make(form), 1)
+    zeros, ones = torch.zeros(len(batch.rewards)), torch.ones(len(batch.rewards))
+
+    def after(given: Any) -> Any:
+        return updated(make(form, **settings), given, given)
+
+    ended = dataclasses.replace(batch, terminations=ones, truncations=zeros)
+    cut = dataclasses.replace(batch, terminations=zeros, truncations=ones)
+    for key in {"next_observations", "next_actions"} & {*tensors(batch)}:
+        for one in (ended, cut):
+            other = dataclasses.replace(one, **{key: getattr(one, key) * -3 + 1})
+            assert bool(differing(after(one), after(other))) == (one is cut), key
+    assert not differing(after(cut), after(dataclasses.replace(cut, truncations=zeros)))
+
+
+@pytest.mark.parametrize("form", CLONING)
+def test_cloning_looks_at_observations_and_actions_alone(
+    form: type[Any], make: Make, batches_of: BatchesOf
+) -> None:
+    (batch,) = batches_of(make(form), 1)
+    others = {*tensors(batch)} - {"observations", "actions", "actor_goals"}
+    changed: dict[str, Any] = {key: getattr(batch, key) * math.nan for key in others}
+    other = dataclasses.replace(batch, **changed)
+    assert not differing(*(updated(make(form), given) for given in (batch, other)))
+
+
+# --- acting
+
+
+def test_actions_are_those_of_the_space(
+    form: type[Any], make: Make, batches_of: BatchesOf, scaling: Scaling
+) -> None:
+    made = make(form)
+    updated(made, *batches_of(made, 1))
+    far = torch.randn(100, 3, generator=make_generator(0, 0)) * 1e3
+    for observations in (far, far[:1]):
+        actions = plain.act(made, observations)
+        assert not actions.requires_grad
+        if "discrete" in form.ACTIONS:
+            assert (actions.dtype, actions.shape) == (torch.int64, (len(observations),))
+            assert {*actions.tolist()} <= {2, 3, 4}
+        else:
+            assert (actions.dtype, actions.shape) == (torch.float32, (len(observations), 2))
+            assert (actions >= scaling.action_low - 1e-5).all()
+            assert (actions <= scaling.action_high + 1e-5).all()
+    assert len({*plain.act(made, far).flatten().tolist()}) > 1
+
+
+def test_acting_does_not_change_training_and_evaluations_repeat(
+    form: type[Any], make: Make, batches_of: BatchesOf
+) -> None:
+    one, other = make(form), make(form)
+    batches = batches_of(one, 2)
+    observations = torch.randn(32, 3, generator=make_generator(0, 0))
+    updated(one, batches[0])
+    updated(other, batches[0])
+    if hasattr(one, "actor"):
+        actors = [made.actor(32) for made in (one, one, other)]
+        for actor in actors:
+            actor.begin(torch.ones(32, dtype=torch.bool))
+        for _ in range(3):
+            first, *same = (actor.act(observations) for actor in actors)
+            assert all(torch.equal(first, actions) for actions in same)
+    repeats = torch.equal(plain.act(one, observations), plain.act(one, observations))
+    assert repeats == ("acting" not in form.STATE)
+    assert not differing(updated(one, batches[1]), updated(other, batches[1]))
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS.values() if hasattr(form, "explore")])
+def test_exploring_is_random_within_the_bounds_and_changes_no_state(
+    form: type[Any], make: Make, scaling: Scaling, tmp_path: Path
+) -> None:
+    made = make(form)
+    drawn = torch.randn(512, 3, generator=make_generator(0, 0))
+    observations = drawn * scaling.obs_std + scaling.obs_mean
+    before = state(made, tmp_path)
+    one, same, other = (made.explore(observations, make_generator(seed, 0)) for seed in (0, 0, 1))
+    assert state(made, tmp_path) == before
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert (one >= scaling.action_low - 1e-5).all()
+    assert (one <= scaling.action_high + 1e-5).all()
+    apart = scaling.actions_to_unit(one) - scaling.actions_to_unit(made.act(observations))
+    assert torch.median(apart, 0).values.abs().max() < 0.1
+    assert (scaling.actions_to_unit(one).abs() > 0.999).float().mean() < 0.5
+    assert 0.05 < apart.std() < 1
+
+
+# --- settings
+
+LIMITS: list[tuple[str, tuple[Any, ...]]] = [
+    ("hidden", ((), (64, 0), (-64,))),
+    ("discount target_rate", (0.0, -0.1, 1.01)),
+    ("expectile", (0.0, 1.0, -0.1)),
+    ("percent", (0.0, 100.1)),
+    ("prior", (-0.1, 1.5)),
+    ("dropout", (-0.1, 1.0)),
+    ("policy_goals value_goals", ((0.5, 0.0, 0.0), (-0.5, 1.0, 0.5))),
+    ("encoder target bellman_loss", ("largest",)),
+    ("learning_rate policy_learning_rate critic_learning_rate", (0.0, -1.0)),
+    ("temperature_learning_rate temperature max_weight local_cost", (0.0, -1.0)),
+    ("adam_epsilon return_scale max_gradient_norm", (0.0, -1.0)),
+    ("batch_size steps sampled_actions policy_interval target_interval updates", (0,)),
+    ("flow_steps chunk_length subgoal_steps representation critics smallest_of", (0,)),
+    ("length width layers heads longest_episode warmup_steps", (0,)),
+    ("random_shift random_steps cloning_steps", (-1,)),
+    ("cloning_weight conservative_weight distillation_weight value_weight", (-0.1,)),
+    ("inverse_temperature low_inverse_temperature high_inverse_temperature", (-0.1,)),
+    ("policy_penalty critic_penalty log_penalty diversity weight_decay", (-0.1,)),
+    ("target_noise noise_clip", (-0.1,)),
+]
+OUT_OF_RANGE = {name: values for names, values in LIMITS for name in names.split()}
+UNLIMITED = {"target_gap", "smallest_gap", "target_return", "normalize_values", "backup_entropy"}
+OF_ONE_FORM: list[tuple[str, str, Any]] = [
+    ("EDAC", "critics", 1),
+    ("RLPD", "smallest_of", 11),
+    ("DT", "heads", 3),
+    ("QRL", "representation", 12),
+]
+
+
+def test_settings_out_of_range_or_of_another_type_are_refused_by_their_names(
+    form: type[Any],
+) -> None:
+    types = get_type_hints(form.CONFIG)
+    for name in settings_of(form):
+        wrong, type_of = OUT_OF_RANGE.get(name, ()), types[name]
+        if float in (type_of, *get_args(type_of)) and get_origin(type_of) is not tuple:
+            wrong = (*wrong, math.nan, math.inf)
+        assert wrong or name in UNLIMITED, name
+        for value in wrong:
+            found = re.escape(str(value))
+            with pytest.raises(ValueError, match=rf"^{name} must .*, found {found}"):
+                form.CONFIG(**{name: value})
+            with pytest.raises(
+                ValueError, match=rf"^{algorithm_name(form)}: {name} must .*, found "
+            ):
+                make_config(form, {name: value})
+        others: list[Any] = [{"a": 1}, "x,", [[]]]
+        for other in others:
+            with pytest.raises(ValueError, match=rf"^{algorithm_name(form)}: {name}\b"):
+                make_config(form, {name: other})
+
+
+@pytest.mark.parametrize(("name", "setting", "value"), OF_ONE_FORM)
+def test_what_one_form_alone_refuses(name: str, setting: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{setting}.*{value}"):
+        FORMS[name].CONFIG(**{setting: value})
+
+
+FRAMES = {"encoder": "nature", "random_shift": 0}
+LOCOMOTION, MAZE = "d4rl/hopper-medium-v2", "ogbench/antmaze-medium-navigate-v0"
+D3RLPY = {"hidden": (256, 256), "learning_rate": 1e-3, "batch_size": 100, "log_penalty": 0.5}
+DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "AWAC": (LOCOMOTION, {"temperature": 1.0}),
+    "BC": (LOCOMOTION, {}),
+    "BCDiscrete": ("", D3RLPY),
+    "CQL": ("d4rl/hopper-medium-v0", {}),
+    "CQLDiscrete": (
+        "",  # d3rlpy's, but for the loss
+        {
+            "hidden": (256, 256),
+            "learning_rate": 6.25e-5,
+            "adam_epsilon": 1e-8,
+            "batch_size": 32,
+            "discount": 0.99,
+            "conservative_weight": 1.0,
+            "bellman_loss": "square",
+            "target_interval": 8000,
+        },
+    ),
+    "CRL": (MAZE, {}),
+    "CalQL": ("d4rl/antmaze-umaze-v2", {"smallest_gap": -200.0}),
+    "DT": (LOCOMOTION, {"target_return": None, "return_scale": None, "longest_episode": 1000}),
+    "EDAC": ("d4rl/halfcheetah-medium-v2", {}),
+    "FQL": ("d4rl/antmaze-medium-play-v2", {}),
+    "GCBC": (MAZE, {}),
+    "GCIQL": (MAZE, {}),
+    "GCIVL": (MAZE, {"max_weight": 100.0}),
+    "HIQL": (MAZE, {"max_weight": 100.0}),
+    "IFQL": ("ogbench/humanoidmaze-medium-navigate-singletask-v0", {"discount": 0.99}),
+    "IQL": (LOCOMOTION, {"steps": 1_000_000}),
+    "IQLDiscrete": (LOCOMOTION, {"steps": 1_000_000}),
+    "PercentBC": (LOCOMOTION, {}),
+    "PercentBCDiscrete": ("", {**D3RLPY, "percent": 10.0}),
+    "QCFQL": ("ogbench/cube-triple-play-singletask-task2-v0", {"normalize_values": False}),
+    "QRL": (MAZE, {}),
+    "RLPD": (
+        "",  # ikostrikov/rlpd, configs/rlpd_config.py and README
+        {
+            "hidden": (256, 256),
+            "policy_learning_rate": 3e-4,
+            "critic_learning_rate": 3e-4,
+            "temperature_learning_rate": 3e-4,
+            "batch_size": 256,
+            "updates": 20,
+            "discount": 0.99,
+            "target_rate": 0.005,
+            "critics": 10,
+            "smallest_of": 2,
+            "backup_entropy": True,
+            "prior": 0.5,
+            "random_steps": 5000,
+        },
+    ),
+    "ReBRAC": (LOCOMOTION, {}),
+    "TD3BC": ("d4rl/hopper-medium-v0", {}),
+}
+"""Of each form a dataset whose recorded settings are its defaults, and those that differ from them
+or that no record has. A form that is not here has those that are recorded for some dataset."""
+
+
+def published(name: str, dataset: str) -> dict[str, Any]:
+    """Return the published settings for a dataset, from the recorded ones; Cal-QL's are CORL's of CQL."""
+    preset = "corl" if name == "calql" else ""
+    found = recipe_for("cql" if name == "calql" else name, dataset, preset=preset).settings
+    return {key: tuple(one) if isinstance(one, list) else one for key, one in found.items()}
+
+
+def test_defaults_are_the_published_ones(form: type[Any]) -> None:
+    found, name = dataclasses.asdict(form.CONFIG()), algorithm_name(form)
+    if form.__name__ in DEFAULTS:
+        dataset, others = DEFAULTS[form.__name__]
+        expected = published(name, dataset) if dataset else {}
+        if name == "calql":
+            assert expected.pop("cloning_steps") == 0
+        assert found == {**FRAMES, **expected, **others}
+        return
+    rows = [f"{one}/{row['dataset_id']}" for one in ("d4rl", "ogbench") for row in read_table(one)]
+    settings = [published(name, dataset) for dataset in rows if preset_names(name, dataset)]
+    assert any(one and one.items() <= found.items() for one in settings)

@@ -1,0 +1,198 @@
+"""Distances of QRL, and what those for goals learn on tiny problems."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from orlog.algos.crl import CRL
+from orlog.algos.gcbc import GCBC
+from orlog.algos.gciql import GCIQL
+from orlog.algos.gcivl import GCIVL
+from orlog.algos.hiql import HIQL
+from orlog.algos.qrl import QRL, interval_lengths
+from orlog.algos.training.online import loaded
+from orlog.loaders.arrays.arrays import Arrays, Leaf
+from orlog.loaders.states_and_goals import states_and_subgoals
+from tests.algos import plain
+from tests.algos.updates.goals import union
+
+GRID = torch.linspace(-1, 1, 21)
+
+
+def test_an_interval_distance_is_the_length_of_unions_and_a_quasimetric() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y, z = torch.randn((3, 50, 16), generator=generator, dtype=torch.float64)
+    found = interval_lengths(x, y)
+    for item, group in itertools.product(range(50), range(2)):
+        numbers = slice(8 * group, 8 * group + 8)
+        expected = union(x[item, numbers].numpy(), y[item, numbers].numpy())
+        assert found[item, group].item() == pytest.approx(expected)
+    assert (found <= interval_lengths(x, z) + interval_lengths(z, y) + 1e-12).all()
+    assert (found - interval_lengths(y, x)).abs().max() > 0.1
+    same = x.clone().requires_grad_()
+    nothing = interval_lengths(same, same)
+    assert not nothing.any()
+    nothing.sum().backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+    assert same.grad is not None
+    assert not same.grad.any()
+
+
+def test_states_and_subgoals_are_those_of_goal_environments() -> None:
+    """Observations are achieved_goal (2), desired_goal (2) and observation (1), in this order."""
+    rows = torch.arange(12.0)[:, None] + torch.tensor([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0, 0, 0])
+    parts = {
+        "achieved_goal": Leaf(first=0, shape=(2,)),
+        "desired_goal": Leaf(first=2, shape=(2,)),
+        "observation": Leaf(first=4, shape=(1,)),
+    }
+    arrays = Arrays(rows=rows, lengths=np.array([11]), obs_dim=5, action_dim=1, parts=parts)
+    settings: dict[str, Any] = {"value_goals": (0, 1, 0), "policy_goals": (0, 1, 0), "steps": 3}
+    batch: Any = next(iter(states_and_subgoals(arrays, 8, seed=0, **settings)))
+    assert batch.observations.shape == batch.subgoal_observations.shape == (8, 3)
+    assert batch.low_goals.shape == batch.subgoals.shape == (8, 2)
+    torch.testing.assert_close(batch.subgoal_observations[:, :2], batch.subgoals)
+    torch.testing.assert_close(batch.subgoal_observations[:, 2], batch.subgoals[:, 0] + 0.4)
+    assert (batch.low_goals[:, 0] - batch.observations[:, 0] <= 3).all()
+
+
+@pytest.fixture(scope="module")
+def line() -> Arrays:
+    """Return short random walks on a line: a step is a tenth of the action."""
+    rng = np.random.default_rng(0)
+    rows = np.zeros((400, 11, 1 + 1 + 3), np.float32)
+    rows[:, :10, 1] = rng.uniform(-1, 1, (400, 10))
+    rows[:, 0, 0] = rng.uniform(-1, 1, 400)
+    rows[:, 1:, 0] = rows[:, :1, 0] + 0.1 * rows[:, :10, 1].cumsum(1)
+    flat = torch.from_numpy(rows.reshape(-1, 5))
+    return Arrays(rows=flat, lengths=np.full(400, 10), obs_dim=1, action_dim=1)
+
+
+LEARNING: list[tuple[type[Any], dict[str, Any]]] = [
+    (HIQL, {"target_rate": 0.1, "discount": 0.9, "subgoal_steps": 3}),
+    (CRL, {"representation": 16, "cloning_weight": 0.03}),
+    (QRL, {"representation": 32, "cloning_weight": 0.03}),
+]
+
+
+def steps_toward_far_goals(data: Arrays, kind: type[Any], settings: dict[str, Any]) -> float:
+    """Return how far trained actions lead toward goals farther than most episodes go."""
+    # Half of the goals have nothing to do with the action.
+    fast = {"learning_rate": 3e-3, "policy_goals": (0.0, 0.5, 0.5)}
+    algorithm = trained(kind, data, 200, std=0.6, bound=1.0, **fast, **settings)
+    pairs = torch.cartesian_prod(GRID, GRID)
+    states, goals = pairs[:, :1], pairs[:, 1:]
+    steps = algorithm.act(states, goals) * torch.sign(goals - states)
+    return float(steps[(goals - states).abs() > 0.6].mean())
+
+
+def test_cloning_averages_out_what_leads_to_goals(line: Arrays) -> None:
+    assert steps_toward_far_goals(line, GCBC, {}) < 0.2
+
+
+@pytest.mark.parametrize(("kind", "settings"), LEARNING)
+def test_values_go_toward_goals_that_cloning_averages_out(
+    line: Arrays, kind: type[Any], settings: dict[str, Any]
+) -> None:
+    assert steps_toward_far_goals(line, kind, settings) > 0.5
+
+
+# a goes up to b or down to d; other episodes start there: b leads to c, and d to e.
+#     b   e         The lines cross, so that a policy which goes where its goal
+#    / \ /          seems to be goes the wrong way from a to c and to e.
+#   a   x
+#    \ / \
+#     d   c
+A, B, C, D, E = (0.0, 0.0), (1.0, 1.0), (2.0, -1.0), (1.0, -1.0), (2.0, 1.0)
+# The sign of the action decides where a leads; elsewhere it makes no difference.
+PIECES = [(A, B, (0, 2)), (A, D, (-2, 0)), (B, C, (-2, 2)), (D, E, (-2, 2))]
+
+
+@pytest.fixture(scope="module")
+def pieces() -> Arrays:
+    """Return episodes of two steps: from one state to another, where they stay."""
+    rng = np.random.default_rng(0)
+    rows = np.zeros((3 * 400, 2 + 1 + 3), np.float32)
+    for first, (start, end, actions) in zip(
+        range(0, len(rows), 3), itertools.cycle(PIECES), strict=False
+    ):
+        rows[first : first + 3, :2] = [start, end, end]
+        rows[first : first + 2, 2] = rng.uniform(*actions), rng.uniform(-2, 2)
+        rows[first + 1, 5] = 1
+    rows[:, :2] += rng.normal(0, 0.02, (len(rows), 2))
+    lengths = np.full(400, 2)
+    return Arrays(rows=torch.from_numpy(rows), lengths=lengths, obs_dim=2, action_dim=1)
+
+
+def first_actions(algorithm: Any, goals: list[tuple[float, float]]) -> list[float]:
+    """Return what an algorithm does at a for each goal."""
+    states = torch.tensor([A] * len(goals))
+    found: list[float] = algorithm.act(states, torch.tensor(goals)).squeeze(1).tolist()
+    return found
+
+
+def trained(
+    kind: type[Any],
+    data: Arrays,
+    updates: int,
+    *,
+    std: float = 1.0,
+    bound: float = 2.0,
+    **settings: Any,
+) -> Any:
+    config = kind.CONFIG(hidden=(32, 32), batch_size=128, **settings)
+    scaling = plain.toy_scaling(data.obs_dim, std=std, bound=bound)
+    algorithm = kind(config, scaling, seed=0)
+    for batch in itertools.islice(loaded(kind, config, data, seed=0), updates):
+        algorithm.update(batch)
+    return algorithm
+
+
+def test_values_put_pieces_together_and_cloning_does_not(pieces: Arrays) -> None:
+    cloned = trained(GCBC, pieces, 150, learning_rate=3e-3)
+    valued = trained(
+        GCIVL,
+        pieces,
+        600,
+        learning_rate=3e-3,
+        target_rate=0.3,
+        discount=0.8,
+        value_goals=(0.2, 0.3, 0.5),
+        policy_goals=(0.0, 0.5, 0.5),
+    )
+    for algorithm in (cloned, valued):
+        to_b, to_d = first_actions(algorithm, [B, D])
+        assert to_b > 0.5 > -0.5 > to_d
+    to_c, to_e = first_actions(cloned, [C, E])
+    assert to_c < 0 < to_e
+    to_c, to_e = first_actions(valued, [C, E])
+    assert to_c > 0.3 > -0.3 > to_e
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_critics_find_the_fastest_way_where_the_data_wander() -> None:
+    rng = np.random.default_rng(0)
+    walks, length = 200, 20
+    rows = np.zeros((walks, length + 1, 1 + 1 + 3), np.float32)
+    actions = rng.uniform(-2, 2, (walks, length))
+    states = rng.uniform(-1, 1, walks)
+    for step in range(length):
+        rows[:, step, 0], rows[:, step, 1] = states, actions[:, step]
+        states = (states + 0.1 * actions[:, step]).clip(-1, 1)
+    rows[:, length, 0] = states
+    rows[:, length - 1, 4] = 1
+    data = Arrays(
+        rows=torch.from_numpy(rows.reshape(-1, 5)),
+        lengths=np.full(walks, length),
+        obs_dim=1,
+        action_dim=1,
+    )
+    algorithm = trained(GCIQL, data, 900, learning_rate=1e-3, target_rate=0.1, discount=0.9)
+    ends = torch.tensor([[-0.8], [0.8]])
+    there, back = algorithm.act(ends, -ends).squeeze(1).tolist()
+    assert there > 1.5 > -1.5 > back
