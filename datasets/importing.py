@@ -191,6 +191,7 @@ def import_dataset(
                     description=description,
                     license=license,
                     doubts=notes,
+                    tells_names=True,
                 ),
                 progress=progress,
             )

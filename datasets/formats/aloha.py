@@ -46,4 +46,5 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("", ".hdf5", ".h5"),
     options=("horizon", "ends"),
+    reads=("action", "observations/**", "base_action", "compress_len", "@sim", "@compress"),
 )

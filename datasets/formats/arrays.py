@@ -81,4 +81,5 @@ FORMAT = Format(
     options=("columns", "episode", "horizon", "ends"),
     only_mapped=True,
     describe=_describe,
+    reads=("**",),
 )

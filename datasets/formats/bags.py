@@ -274,4 +274,5 @@ FORMAT = Format(
     options=("columns", "rate", "horizon", "ends"),
     only_mapped=True,
     describe=_describe,
+    reads=("./*.mcap", "./*.bag", "./*.db3", "./*metadata.yaml"),
 )

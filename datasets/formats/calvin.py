@@ -33,11 +33,13 @@ def _places(asked: Asked) -> Iterator[Place]:
     """Yield each episode, a file a step."""
     folder, where = asked.files[0], asked.sources[0]
     for first, last in _ends(folder, where):
-        files = [folder / STEP.format(number) for number in range(first, last + 1)]
-        place = f"{where}/{files[0].name} to {files[-1].name}"
-        for file in files:
+        files: list[Path] = []
+        for number in range(first, last + 1):
+            file = folder / STEP.format(number)
             if file.is_symlink() or not file.is_file():
                 raise SchemaError(f"{where}: {file.name} is missing, or a link.")
+            files.append(file)
+        place = f"{where}/{files[0].name} to {files[-1].name}"
         with open_npz(files[0], f"{where}/{files[0].name}") as opened:
             kinds = {name: (opened.shape(name), opened.dtype(name)) for name in opened.names}
 
@@ -128,4 +130,13 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("",),
     options=("ends",),
+    reads=(
+        "actions",
+        "rel_actions",
+        "rgb_*",
+        "depth_*",
+        "robot_obs",
+        "scene_obs",
+        "./ep_start_end_ids.npy",
+    ),
 )

@@ -326,4 +326,18 @@ FORMAT = Format(
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),
+    reads=(
+        "actions_#",
+        "observations_#**",
+        "rewards_#",
+        "terminated_#",
+        "columns",
+        "num_episodes",
+        "version",
+        "observations",
+        "actions",
+        "rewards",
+        "terminals",
+        "episode_terminals",
+    ),
 )

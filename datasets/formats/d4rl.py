@@ -156,4 +156,14 @@ FORMAT = Format(
     write=_write,
     losses=lambda dataset: flat_losses(dataset, "D4RL's files"),
     check=lambda: import_h5py(),
+    reads=(
+        "actions",
+        "observations",
+        "rewards",
+        "terminals",
+        "timeouts",
+        "next_observations",
+        "infos/*",
+        "@orlog_columns",
+    ),
 )

@@ -98,4 +98,5 @@ FORMAT = Format(
     open=functools.partial(open_known, KNOWN),
     recognizes=_recognizes,
     extensions=("",),
+    reads=("./*_ckpt.#.gz",),
 )

@@ -56,4 +56,5 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=(".hdf5", ".h5"),
     check=lambda: import_h5py(),
+    reads=("**",),
 )

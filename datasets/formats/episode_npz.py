@@ -100,4 +100,6 @@ def _recognizes(files: Sequence[Path]) -> bool:
     return False
 
 
-FORMAT = Format(name="episode_npz", open=_open, recognizes=_recognizes, extensions=("", ".npz"))
+FORMAT = Format(
+    name="episode_npz", open=_open, recognizes=_recognizes, extensions=("", ".npz"), reads=("**",)
+)

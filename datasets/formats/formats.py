@@ -27,6 +27,7 @@ from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.flags import HOW
+from orlog.datasets.formats._shared.inventory import not_read
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
 from orlog.datasets.reading.dataset import Dataset
@@ -66,6 +67,8 @@ class Format:
         write: Writes a dataset into a new empty folder; None if the format can only be read.
             Called with steps done and in all.
         losses: What of a dataset the format cannot hold, a sentence each; for `write`.
+        reads: Patterns of the names in its files that are read, or say nothing that is lost
+            (`_shared/inventory.py`); an import names all others. Without any it names none.
         check: Raises MissingExtraError if a package that it needs is not installed.
     """
 
@@ -80,6 +83,7 @@ class Format:
     describe: Callable[[Sequence[Path]], str] = lambda _files: ""
     write: Callable[[Dataset, Path, Callable[[int, int], None]], None] | None = None
     losses: Callable[[Dataset], list[str]] = lambda _dataset: []
+    reads: tuple[str, ...] = ()
     check: Callable[[], object] = lambda: None
 
 
@@ -246,6 +250,8 @@ class Wanted:
         description: What the data are; by default what the files say.
         license: SPDX identifier; by default what the files say.
         doubts: What else is to be known about the files, a sentence each.
+        tells_names: Whether names in the files that were not read stand in the version too; those of listed
+            files are only shown, since their versions have digests that others know.
     """
 
     name: str
@@ -256,6 +262,7 @@ class Wanted:
     description: str = ""
     license: str = ""
     doubts: Sequence[str] = ()
+    tells_names: bool = False
 
 
 def read_version(
@@ -310,6 +317,13 @@ def read_version(
         environment = said.environment
     found.format = file_format.name
     found.doubts = [*wanted.doubts, *found.doubts]
+    names = written.schema.columns()
+    named = [one for said in asked.options.columns.values() for one in said.split(",")]
+    known = [one + "*" if one.endswith("*") else one for one in named]
+    known = [*file_format.reads, *opened.reads, *known] if file_format.reads else []
+    left = not_read(asked.files, known, " ".join(found.doubts), names)
+    if wanted.tells_names:
+        found.doubts, left = found.doubts + left, []
     told, lineage = " ".join(found.doubts), wanted.lineage
     if file_format.doubts_in_lineage and told:
         lineage = [
@@ -330,6 +344,7 @@ def read_version(
         behavior_policy=opened.behavior_policy,
         benchmark="" if benchmark is None else wanted.like or name,
     )
+    found.doubts += left
     return manifest, found
 
 

@@ -309,4 +309,14 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("", ".npz"),
     options=("horizon", "ends"),
+    reads=(
+        "obs",
+        "acts",
+        "rews",
+        "terminal",
+        "indices",
+        "./*.arrow",
+        "state.json:_**",
+        "dataset_info.json:**",
+    ),
 )

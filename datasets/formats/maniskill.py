@@ -110,5 +110,9 @@ def _is_maniskill(file: Any) -> bool:
 
 
 FORMAT = Format(
-    name="maniskill", open=_open, recognizes=_recognizes, extensions=(".h5", ".hdf5", ".json")
+    name="maniskill",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=(".h5", ".hdf5", ".json"),
+    reads=("traj_#/**", "env_info", "episodes"),
 )

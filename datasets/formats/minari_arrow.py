@@ -38,6 +38,7 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.frames import decoded_frames, row_bytes, same_numbers
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
+    READS,
     Metadata,
     find_data,
     read_document,
@@ -416,5 +417,10 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 
 FORMAT = Format(
-    name="minari-arrow", open=_open, recognizes=_recognizes, extensions=("",), check=check_pyarrow
+    name="minari-arrow",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=("",),
+    check=check_pyarrow,
+    reads=READS,
 )

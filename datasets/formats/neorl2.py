@@ -243,5 +243,10 @@ def is_neorl2(files: Sequence[Path]) -> bool:
 
 
 FORMAT = Format(
-    name="neorl2-parquet", open=_open, recognizes=is_neorl2, extensions=ENDINGS, check=check_pyarrow
+    name="neorl2-parquet",
+    open=_open,
+    recognizes=is_neorl2,
+    extensions=ENDINGS,
+    check=check_pyarrow,
+    reads=("**",),
 )

@@ -220,4 +220,5 @@ FORMAT = Format(
     options=("horizon",),
     write=_write,
     losses=_losses,
+    reads=("**",),
 )

@@ -353,4 +353,10 @@ FORMAT = Format(
     extensions=("",),
     options=("task",),
     check=_check,
+    reads=(
+        "./*manifest.ocdbt",
+        "./*d/**",
+        "*metadata.json:version",
+        "*metadata.json:structure_shape",
+    ),
 )

@@ -75,4 +75,5 @@ FORMAT = Format(
     write=_write,
     losses=lambda dataset: flat_losses(dataset, "tables", takes_parts=True),
     check=check_pyarrow,
+    reads=TABLE.reads,
 )

@@ -50,7 +50,6 @@ KNOWN = Known(
     },
     episode="eps_id",
     places=lambda asked: _places(asked),
-    doubts=("Columns other than those of steps (t, agent_index, vf_preds, ..) are left out.",),
 )
 
 
@@ -141,4 +140,5 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=(".json",),
     options=("horizon", "ends"),
+    reads=("type", *NAMES, "./*.json"),
 )

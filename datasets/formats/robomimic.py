@@ -389,4 +389,16 @@ FORMAT = Format(
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),
+    reads=(
+        "data/demo_#/actions",
+        "data/demo_#/obs/*",
+        "data/demo_#/next_obs/*",
+        "data/demo_#/rewards",
+        "data/demo_#/dones",
+        "data/demo_#/states",
+        "mask/*",
+        "data/demo_#@num_samples",
+        "data@env_args",
+        "data@total",
+    ),
 )

@@ -441,4 +441,5 @@ FORMAT = Format(
     extensions=ENDINGS,
     options=("columns", "episode", "step", "length", "sort", "ends"),
     check=check_pyarrow,
+    reads=("**", "./*"),
 )

@@ -35,4 +35,5 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("", ".zarr", ".zip"),
     options=("horizon", "ends"),
+    reads=("**",),
 )

@@ -94,10 +94,9 @@ def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
             raise SchemaError(f"{where}: a chunk claims {chunk.uncompressed_size:,} bytes.")
 
     def messages(topic: str) -> Generator[tuple[int, bytes]]:
-        with path.open("rb") as file:
-            for _, _, message in make_reader(file, validate_crcs=True).iter_messages(
-                topics=[topic]
-            ):
+        with reading_bag(where), path.open("rb") as file:
+            reader = make_reader(file, validate_crcs=True)
+            for _, _, message in reader.iter_messages(topics=[topic]):
                 yield message.log_time, message.data
 
     found = {}
@@ -134,8 +133,9 @@ def _open_rosbag(path: Path, where: str, stack: contextlib.ExitStack) -> dict[st
         same = [one for one in reader.connections if one.topic == connection.topic]
 
         def messages(same: list[Any] = same) -> Generator[tuple[int, bytes]]:
-            for _, time, data in reader.messages(connections=same):
-                yield time, bytes(data)
+            with reading_bag(where):
+                for _, time, data in reader.messages(connections=same):
+                    yield time, bytes(data)
 
         found[connection.topic] = Topic(connection.topic, connection.msgtype, decode, messages)
     return found

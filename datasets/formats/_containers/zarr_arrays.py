@@ -39,7 +39,8 @@ MOST_FILES = 2**22
 MOST_ROWS = 2**40
 VERSION_2, VERSION_3 = ".zarray", "zarr.json"
 GROUPS = (".zgroup", VERSION_3)
-UNREADABLE = (EOFError, KeyError, OSError, RuntimeError, struct.error, TypeError, ValueError)
+NO_ZIP = (zipfile.BadZipFile, NotImplementedError, OSError, ValueError)
+UNREADABLE = (EOFError, LookupError, OSError, RuntimeError, struct.error, TypeError, ValueError)
 
 
 class Store(Protocol):
@@ -63,7 +64,7 @@ def is_zarr(path: Path) -> bool:
         )
     if not is_npz(path):
         return False
-    with contextlib.suppress(zipfile.BadZipFile, OSError), zipfile.ZipFile(path) as archive:
+    with contextlib.suppress(*NO_ZIP), zipfile.ZipFile(path) as archive:
         return any(name.rpartition("/")[2] in (VERSION_2, VERSION_3) for name in archive.namelist())
     return False
 
@@ -73,6 +74,12 @@ def names_in_zarr(path: Path) -> set[str]:
     with contextlib.suppress(OrlogError, OSError), open_zarr(path, str(path)) as file:
         return set(file.names)
     return set()
+
+
+def attributes_in_zarr(path: Path) -> list[str]:
+    """Return the names of arrays, and of the attributes of arrays and groups, `data@name`."""
+    with open_zarr(path, str(path)) as file:
+        return [*file.names, *file.attributes(), *file.others()]
 
 
 @contextlib.contextmanager
@@ -118,7 +125,6 @@ class ZarrFile:
         Raises SchemaError if there are none, or far too many.
         """
         self._store, self.where = store, where
-        self._prefix = ""
         described = {}
         for name in store.names():
             folder, _, last = name.rpartition("/")
@@ -129,6 +135,7 @@ class ZarrFile:
         tops = [name.rpartition("/")[0] for name in store.names() if name.endswith(GROUPS)]
         root = min((top for top in tops if top not in described), key=len, default="")
         start = f"{root}/" if root and all(one.startswith(f"{root}/") for one in described) else ""
+        self._start = start
         self._described = {folder.removeprefix(start): name for folder, name in described.items()}
         self.names = sorted(self._described)
 
@@ -142,6 +149,28 @@ class ZarrFile:
         if not isinstance(body, dict):
             raise SchemaError(f"{where}: holds no object of JSON.")
         return body
+
+    def attributes(self) -> list[str]:
+        """Return the names of attributes, `data@name`."""
+        found = []
+        for name in self._store.names():
+            folder, _, last = name.rpartition("/")
+            if last in (".zattrs", VERSION_3):
+                body = self._document(name)
+                inner = body if last == ".zattrs" else body.get("attributes", {})
+                place = folder.removeprefix(self._start)
+                found += [f"{place}@{one}" for one in inner if not one.startswith("_ARRAY_")]
+        return found
+
+    def others(self) -> list[str]:
+        """Return the files that are neither of Zarr nor in the folder of an array, `./data/readme.txt`."""
+        own = (VERSION_2, *GROUPS, ".zattrs", ".zmetadata")
+        folders = tuple(f"{name.rpartition('/')[0]}/" for name in self._described.values())
+        return [
+            f"./{name.removeprefix(self._start)}"
+            for name in self._store.names()
+            if name.rpartition("/")[2] not in own and not name.startswith(folders)
+        ]
 
     def column(self, name: str) -> ZarrColumn:
         """Return an array of numbers with a row for each step.

@@ -141,6 +141,7 @@ class Opened:
             until the last step is read.
         facts: What the files say about the dataset: `environment`, `behavior_policy`,
             `description`, `license`, as the manifest has them.
+        reads: Names in these files that are read, as patterns like those of `Format.reads`.
     """
 
     schema: Schema
@@ -151,6 +152,7 @@ class Opened:
     behavior_policy: str = ""
     description: str = ""
     license: str = ""
+    reads: Sequence[str] = ()
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

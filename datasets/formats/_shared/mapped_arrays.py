@@ -35,6 +35,7 @@ from orlog.errors import SchemaError
 BLOCK_BYTES = 2**22
 LARGEST_ROW_BYTES = 2**26
 MOST_EPISODES = 2**22
+MOST_TOLD = 100
 FLAGS = ("terminated", "truncated")
 Places = Callable[[Asked], Iterator[Place]]
 
@@ -155,14 +156,15 @@ def _look(asked: Asked, places: Places, *, is_known: bool) -> _Seen:
     Raises SchemaError if arrays are missing, or those of two places differ.
     """
     seen: _Seen | None = None
-    first = ""
+    first, more, own = "", set[str](), set[str]()
     for place in places(asked):
         if seen is None:
             options = dataclasses.replace(asked.options, episode="")
             if is_known:
                 options = dataclasses.replace(options, columns=_there(options.columns, place.names))
             layout = Layout(place.names, options, place.where, needs_episode=False)
-            seen, first = _Seen(layout), place.where
+            seen, first, own = _Seen(layout), place.where, {*place.names}
+        more |= {*place.names, *place.outside} - own
         for names in seen.layout.columns.values():
             for name in names:
                 if name not in place.names:
@@ -172,7 +174,8 @@ def _look(asked: Asked, places: Places, *, is_known: bool) -> _Seen:
         if len(seen.lengths) > MOST_EPISODES:
             raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
     assert seen is not None
-    seen.layout.left_out = [one for one in seen.layout.left_out if one != asked.options.episode]
+    left = [one for one in seen.layout.left_out if one != asked.options.episode]
+    seen.layout.left_out = left + sorted(more)[:MOST_TOLD]
     return seen
 
 

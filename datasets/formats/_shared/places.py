@@ -38,6 +38,7 @@ class Place:
         reading: Turns errors of the library that reads it into ours, as a context.
         metadata: Values of its episodes; all places have the same ones.
         seed: Seed of the reset of its episode.
+        outside: Names of arrays of the file that lie in no place; told with its first one.
     """
 
     where: str
@@ -46,6 +47,7 @@ class Place:
     reading: Callable[[str], AbstractContextManager[None]]
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seed: int | None = None
+    outside: Sequence[str] = ()
 
 
 def holds_arrays(path: Path) -> bool:
@@ -92,7 +94,10 @@ def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
     with open_hdf5(file, where) as opened:
         with reading(where):
             nodes, size = datasets_in(opened, where, LAYOUT), file.stat().st_size
-        for group in _groups(nodes, episode, where):
+        groups = _groups(nodes, episode, where)
+        starts = tuple(f"{group}/" if group else "" for group in groups)
+        outside = [path for path in nodes if not path.startswith(starts)]
+        for group in groups:
             inner = {
                 path.removeprefix(f"{group}/" if group else ""): node
                 for path, node in nodes.items()
@@ -103,7 +108,8 @@ def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
             def column(name: str, nodes: dict[str, Any] = inner, place: str = place) -> Any:
                 return numbers(nodes[name], f"{place}, {name}", size, texts=True)
 
-            yield Place(place, sorted(inner), column, reading)
+            yield Place(place, sorted(inner), column, reading, outside=outside)
+            outside = []
 
 
 def _groups(nodes: dict[str, Any], pattern: str, where: str) -> list[str]:

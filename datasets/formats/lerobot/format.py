@@ -57,6 +57,15 @@ VERSIONS = ("v2.0", "v2.1", "v3.0")
 BLOCK_BYTES = 2**24
 LARGEST_IMAGE = 2**26
 OBSERVATION = "observation."
+INFO_KEYS = (
+    *("codebase_version", "fps", "features", "robot_type", "video_path", "data_path", "splits"),
+    *("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb", "total_episodes"),
+    *("total_frames", "total_tasks", "total_chunks", "total_videos"),
+)
+EPISODE_KEYS = (
+    *("episode_index", "length", "tasks", "dataset_from_index", "dataset_to_index"),
+    *("videos/**", "data/**", "meta/**", "stats/**", "orlog/**"),
+)
 ROLES = {"action": "action", "next.reward": "reward", "next.truncated": "truncated"}
 PLACE = ("episode_index", "timestamp")
 NUMBERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
@@ -95,6 +104,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         description=f"LeRobotDataset {version}, {fps} frames per second"
         + (f", robot {robot}." if robot else "."),
         doubts=features.doubts(),
+        reads=[f"data/*.parquet:{name}" for name in info["features"]],
     )
     if not says_version:
         opened.doubts.append(
@@ -402,4 +412,15 @@ FORMAT = Format(
     write=write_lerobot,
     losses=lerobot_losses,
     check=check_pyarrow,
+    reads=(
+        "data/*.parquet:*index",
+        "data/*.parquet:timestamp",
+        *(f"meta/episodes/*.parquet:{name}" for name in EPISODE_KEYS),
+        *(f"meta/tasks.parquet:{name}" for name in ("task", "task_index", "__index_level_#__")),
+        "meta/stats.json:**",
+        *(f"meta/*.jsonl:{name}" for name in (*EPISODE_KEYS, "task", "task_index", "stats")),
+        *(f"meta/info.json:{key}" for key in INFO_KEYS),
+        "meta/orlog.json:**",
+        "./videos/*.mp4",
+    ),
 )

@@ -41,6 +41,7 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.frames import decoded_frames, is_jpeg, row_bytes, same_numbers
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
+    READS,
     dataset_id,
     find_data,
     metadata_of,
@@ -419,4 +420,5 @@ FORMAT = Format(
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),
+    reads=READS,
 )

@@ -23,6 +23,24 @@ from orlog.manifests.manifest import EnvironmentRecord, Manifest
 
 METADATA_FILE = "metadata.json"
 DEEPEST_NAME = 8
+KEYS = (
+    *("observation_space", "action_space", "total_episodes", "total_steps", "jpeg_encoding"),
+    *("data_format", "dataset_size", "dataset_id", "minari_version", "env_spec", "description"),
+    *("algorithm_name", "ref_min_score", "ref_max_score", "requirements"),
+)
+READS = (
+    *(f"*metadata.json:{key}" for key in KEYS),
+    "*observations*",
+    "*/_index_#",
+    "*infos*",
+    *("*actions", "*rewards", "*terminations", "*truncations"),
+    "observations",
+    "infos",
+    *("id", "seed", "total_steps", "options"),
+    *(f"episode_#@{name}" for name in ("id", "seed", "total_steps", "options/**")),
+    "./*.arrow",
+)
+"""Names in Minari's files that are read, or say what the data say."""
 MOST_INSIDE = 1000
 DEEPEST = 32
 _PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]+)")

@@ -242,4 +242,5 @@ FORMAT = Format(
     options=("task",),
     write=_write,
     losses=_losses,
+    reads=("**",),
 )

@@ -53,6 +53,16 @@ BLOCK_BYTES = 2**24
 ONLY_SPLIT = {"train"}
 
 
+INFO_KEYS = tuple(
+    f"*dataset_info.json:{key}"
+    for key in (
+        *("name", "version", "description", "splits", "fileFormat", "redistributionInfo"),
+        *("configName", "configDescription", "location", "moduleName", "releaseNotes"),
+        *("disableShuffling", "downloadSize", "supervisedKeys", "dataSourceAccessTimestamp"),
+    )
+)
+
+
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     where = asked.sources[0]
@@ -263,4 +273,12 @@ FORMAT = Format(
     options=("columns", "ends"),
     write=_write,
     losses=tfds_losses,
+    reads=(
+        "./*.tfrecord*",
+        *INFO_KEYS,
+        "*features.json:featuresDict",
+        "*features.json:pythonClassName",
+        "*features.json:protoClass",
+        "*metadata.json:orlog",
+    ),
 )

@@ -42,6 +42,10 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError, SchemaError
 
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
+META_KEYS = tuple(
+    f"*meta.json:{key}"
+    for key in ("_type", "device", "shape", "next", "info", "collector", "traj_ids", "done")
+)
 FLAGS = ("done", "terminated", "truncated")
 IDS = ("collector/traj_ids", "traj_ids", "episode", "next/traj_ids", "next/episode")
 COUNTERS = ("step_count", "index", "_weight", "priority")
@@ -59,6 +63,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
     opened = Opened(
         schema=reader.schema, steps=iter(()), total_steps=reader.count, doubts=reader.doubts
     )
+    parts = [name.rpartition("/") for name in tensors]
+    opened.reads = [f"*{inner}{sign}meta.json:{last}" for inner, sign, last in parts]
     if left_out:
         opened.doubts.append(f"Left out, no numbers with a row a step: {', '.join(left_out)}.")
     opened.steps = reader.steps(asked.options.ends or "unknown")
@@ -465,4 +471,5 @@ FORMAT = Format(
     options=("ends",),
     write=_write,
     losses=_losses,
+    reads=("./*.memmap", *META_KEYS, "*metadata.json:**"),
 )

@@ -232,7 +232,10 @@ def test_chunks_shapes_and_dtypes_that_occur_are_read(
         file["infos/text"] = "a scalar"
     dataset, said = read(path, tmp_path / "store")
     check(dataset, body)
-    assert said == "Left out, not one row a step: infos/once, infos/text."
+    assert said == (
+        "Left out, not one row a step: infos/once, infos/text. "
+        "Not read: metadata/algorithm, metadata/policy/fc#."
+    )
 
 
 def test_rewards_that_are_integers_keep_their_values(tmp_path: Path) -> None:

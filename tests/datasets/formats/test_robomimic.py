@@ -122,6 +122,7 @@ def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(
         "Nothing says how episodes ended: all were taken to be cut off (--ends says it otherwise).",
         "No rewards: they are zeros.",
         "Left out, not in all steps alike: states.",
+        "Not read: data/demo_#/states/robot/root.",
     ]
 
 

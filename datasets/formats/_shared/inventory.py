@@ -1,0 +1,160 @@
+"""What names files hold, so that an import can name those that it did not read.
+
+A name is that of an array, `obs/qpos`, of an attribute of a group, `data@env_args`, or of a key of a JSON file; in a folder
+the path of the file comes first, `meta/info.json:fps`, and `./` and the path alone is a file that is not looked into. Numbers in
+names are written `#`, so that the names of one episode stand for those of all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from orlog.datasets.formats._containers.hdf5_files import is_hdf5, names_in, open_hdf5
+from orlog.datasets.formats._containers.npz_files import is_npz, open_npz
+from orlog.datasets.formats._containers.zarr_arrays import attributes_in_zarr, is_zarr
+from orlog.errors import OrlogError
+
+ATTRIBUTE, INSIDE, FILE = "@", ":", "./"
+BESIDE = ("./*SHA#SUMS",)
+LARGEST_DOCUMENT = 2**22
+MOST_NAMES = 100_000
+MOST_ALIKE = 200  # files of one name but for its numbers that are looked into
+MOST_TOLD = 30
+NUMBER = re.compile(r"(?<!\.hdf)(?<!\.h)(?<!\.mp)(?<!\.db)\d+")
+
+
+def not_read(
+    files: Sequence[Path], known: Sequence[str], told: str, columns: Iterable[str]
+) -> list[str]:
+    """Return a sentence about the names that a reader does not know, or nothing.
+
+    Args:
+        files: Files, or one folder.
+        known: Patterns of names that are read, or say nothing. One that ends in `*` stands for names that are
+            stored, as part of a column's name; one that ends in `**` for any. Only a pattern with an `@` means
+            attributes, and one that begins with `./` files that are not looked into.
+        told: What was said of the files already; what stands in there is not told again.
+        columns: Names of the columns that are stored.
+    """
+    if not known:
+        return []
+    known = (*known, *BESIDE)
+    stored = {*columns}
+    words = {*re.split(r"[\s,;()]+", told)}
+    words |= {one.rstrip(".:") for one in words} | {one.rpartition(":")[2] for one in words}
+    words |= {
+        part for name in stored for part in (*re.split(r"[/.@]", name), name.partition("/")[2])
+    }
+    words = {NUMBER.sub("#", one) for one in words}
+    counts = Counter(name for name in _names(files) if not _is_known(name, known, words))
+    left = {name: count for name, count in counts.items() if not words & _spellings(name)}
+    if not left:
+        return []
+    shown = [f"{name} ({count})" if count > 1 else name for name, count in sorted(left.items())]
+    more = f" and {len(shown) - MOST_TOLD} more" if len(shown) > MOST_TOLD else ""
+    return [f"Not read: {', '.join(one[:100] for one in shown[:MOST_TOLD])}{more}."]
+
+
+def _spellings(name: str) -> set[str]:
+    """Return how a name may stand in what was told: whole, in its file, or alone."""
+    inner = name.rpartition(INSIDE)[2]
+    return {name, inner, inner.rpartition("/")[2], inner.rpartition(ATTRIBUTE)[2]}
+
+
+def _is_known(name: str, patterns: Sequence[str], words: set[str]) -> bool:
+    inner = name if name.startswith(FILE) else name.rpartition(INSIDE)[2]
+    for pattern in patterns:
+        of_kind = all((sign in inner) == (sign in pattern) for sign in (ATTRIBUTE, FILE))
+        if of_kind and fnmatch.fnmatchcase(name if INSIDE in pattern else inner, pattern):
+            is_open = pattern.endswith("*") and not pattern.endswith("**")
+            if not is_open or pattern.startswith(FILE) or _spellings(name) & words:
+                return True
+    return False
+
+
+def _names(files: Sequence[Path]) -> Iterator[str]:
+    """Yield the names in all files, each as often as it is there, but for their numbers."""
+    seen, alike = 0, Counter[str]()
+    for path, where in _each(files):
+        kind = NUMBER.sub("#", where)
+        alike[kind] += 1
+        if alike[kind] > MOST_ALIKE:
+            continue
+        inner = None
+        with contextlib.suppress(OrlogError, OSError, ValueError, RuntimeError, KeyError):
+            inner = _inside(path)
+        names = [f"{FILE}{where or path.name}"] if inner is None else inner
+        for name in names:
+            place = f"{where}{INSIDE}{name}" if inner is not None and where else name
+            yield NUMBER.sub("#", place)
+            seen += 1
+            if seen > MOST_NAMES:
+                return
+
+
+def _each(files: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield each file, and its path in the folder; nothing for the path of a file that was given itself."""
+    for file in files:
+        if not file.is_dir() or is_zarr(file):
+            yield file, ""
+            continue
+        for one in sorted(file.rglob("*")):
+            if one.is_file() and not one.is_symlink():
+                yield one, one.relative_to(file).as_posix()
+
+
+def _inside(path: Path) -> list[str] | None:
+    """Return the names in a file; None for one that is not looked into."""
+    ending = path.suffix.lower()
+    if is_zarr(path):
+        return attributes_in_zarr(path)
+    if is_hdf5(path):
+        with open_hdf5(path, str(path)) as file:
+            return list(_hdf5_names(file, ""))
+    if ending == ".npz" and is_npz(path):
+        with open_npz(path, str(path)) as archive:
+            return archive.names
+    if ending == ".parquet":
+        import pyarrow.parquet
+
+        return list(pyarrow.parquet.read_schema(path).names)
+    if ending in (".json", ".jsonl", ".ndjson"):
+        with path.open("rb") as file:
+            return _json_names(file.read(LARGEST_DOCUMENT))
+    return None
+
+
+def _json_names(data: bytes) -> list[str] | None:
+    """Return the keys of a document, or of the lines of one; of a large file those at its begin."""
+    try:
+        bodies = [json.loads(data)]
+    except ValueError:
+        bodies = [json.loads(line) for line in data.splitlines()[:-1] if line.strip()]
+    if not bodies or not all(isinstance(body, dict) for body in bodies):
+        return None
+    return sorted({str(key) for body in bodies for key in body})
+
+
+def _hdf5_names(group: Any, prefix: str) -> Iterator[str]:
+    """Yield the names of arrays and attributes; groups without any are named themselves."""
+    for name in group.attrs.keys():  # noqa: SIM118 (iterating reads the values)
+        yield f"{prefix.rstrip('/')}{ATTRIBUTE}{name}"
+    for name in names_in(group):
+        link = group.get(name, getlink=True)
+        if type(link).__name__ != "HardLink":
+            yield f"{prefix}{name}"
+            continue
+        node = group[name]
+        if hasattr(node, "keys"):
+            yield from _hdf5_names(node, f"{prefix}{name}/")
+            continue
+        yield f"{prefix}{name}"
+        for attribute in node.attrs.keys():  # noqa: SIM118
+            yield f"{prefix}{name}{ATTRIBUTE}{attribute}"
