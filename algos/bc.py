@@ -3,7 +3,7 @@
     L(pi) = E_(s, a) ~ D [ || pi(s) - a ||^2 ]                  (Pomerleau 1988; mean over action
                                                                  dimensions, as CORL and TD3+BC do)
 
-Defaults are CORL's (`any_percent_bc.py`; `manifests/published/hyperparameters.json`, BC / CORL):
+Defaults are CORL's (`any_percent_bc.py`; `manifests/recorded/published/hyperparameters.json`, BC / CORL):
 two hidden layers of 256, tanh output, Adam at 3e-4, batches of 256, observations standardized over
 the dataset with 1e-3 added to each deviation, layers that start as `torch.nn.Linear` does. Rewards,
 terminations and truncations play no part.

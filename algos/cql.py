@@ -15,7 +15,7 @@ Cost: nearly all of an update goes into the critics' passes over 3 x `sampled_ac
 state. The policy runs once per state and its Gaussian is sampled N times; the authors and CORL run
 it on N copies of each state. Proposals carry no gradient.
 
-Defaults are the authors' for Gym (`manifests/published/hyperparameters.json`, CQL / official d4rl
+Defaults are the authors' for Gym (`manifests/recorded/published/hyperparameters.json`, CQL / official d4rl
 (mujoco)): three hidden layers of 256, policy rate 1e-4, critic rate 3e-4, weight 5, 10 sampled
 actions, no Lagrange multiplier, and a policy that imitates the data for its first 40,000 steps (in
 their code one less). With `target_gap` set, the weight is multiplied by a Lagrange multiplier that

@@ -4,7 +4,7 @@
                                                                      https://arxiv.org/abs/2106.01345)
 
 It shows what learning from rewards adds to choosing the data by them. Defaults are CORL's
-(`any_percent_bc.py` with `frac=0.1`; `manifests/published/hyperparameters.json`, BC-10% / CORL), with
+(`any_percent_bc.py` with `frac=0.1`; `manifests/recorded/published/hyperparameters.json`, BC-10% / CORL), with
 the network and the loss of `bc`.
 
 What differs from CORL, besides what `bc` lists:

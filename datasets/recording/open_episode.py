@@ -173,6 +173,11 @@ class OpenEpisode:
                 f"{self.where()}{_of_agent(agent)}: the reward is {summary(reward)}; expected one "
                 "number that float64 holds; correct the environment."
             )
+        if isinstance(number, np.longdouble) and np.float64(number) != number == number:
+            raise SchemaError(
+                f"{self.where()}{_of_agent(agent)}: the reward is {number.dtype} {number}, which float64 "
+                "cannot hold exactly; convert it, for example with float()."
+            )
         return number
 
     def add_result(self, result: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> None:
