@@ -83,7 +83,7 @@ def load_dataset(
                 if wanted.name in catalogue():
                     with contextlib.ExitStack() as stack:
                         if progress is None:
-                            bar = progress_bar(f"building {wanted.name}", lines=True)
+                            bar = progress_bar(f"building {wanted.name}")
                             progress = stack.enter_context(bar)
                         return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import orlog
-from orlog.reports.plots import dataset_picture
+from orlog.datasets.looking.figures import dataset_picture
 
 if __name__ == "__main__":
     folder = Path(__file__).with_name("images")

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from orlog.datasets.columns.summaries import fields_summary, summary
+from orlog.datasets.looking.figures import episode_picture
 from orlog.errors import SchemaError, wrong_type
 
 # Values of a space over some rows. Numbers: one array. Dict: a dict of columns. Tuple: a tuple of
@@ -59,6 +60,13 @@ class Episode:
         """Return its fields, with shapes and dtypes in place of values."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         return fields_summary(f"Episode of {_steps_of(self.rewards)} steps", fields)
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure: the course of each column of numbers over the steps, and frames.
+
+        Raises MissingExtraError if matplotlib is not installed.
+        """
+        return episode_picture(self)
 
     def __len__(self) -> int:
         """Return the number of steps T."""

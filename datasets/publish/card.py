@@ -19,7 +19,8 @@ import numpy as np
 
 from orlog.datasets.audit.findings import Audit, place_text
 from orlog.datasets.columns.bounds import bounds_of
-from orlog.datasets.publish.card_picture import card_picture
+from orlog.datasets.looking.card_picture import card_picture
+from orlog.datasets.looking.leaves import first_frames
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.manifest import Manifest
@@ -32,7 +33,6 @@ MOST_FINDINGS = 10
 LONGEST_ROW = 256  # longer rows, such as images, have no ranges worth reading
 BLOCK_ROWS = 2**16
 FRAMES = 8
-MOST_CHANNELS = 16  # an array whose smallest side is longer is no image
 MISSING = "episodes/final_observation_missing"
 
 _MARKER = "<!-- Written by orlog"
@@ -100,7 +100,7 @@ def dataset_card(dataset: Dataset, audit: Audit | None, place: str) -> Card:
         ]
     parts += ["## Columns", _table(("column", "type", "row", "rows"), _columns(manifest))]
     picture = card_picture(
-        returns, lengths, [(one.name, *one[1:]) for one in ranges], _frames(dataset)
+        returns, lengths, [(one.name, *one[1:]) for one in ranges], first_frames(dataset, FRAMES)
     )
     return Card(_header(manifest), "\n\n".join(parts) + "\n", picture)
 
@@ -297,31 +297,6 @@ def _ranges(dataset: Dataset, root: str) -> list[_Range]:
             at = "".join(f"[{one}]" for one in np.unravel_index(index, spec.shape))
             found.append(_Range(f"{name}{at}", *values))
     return [one for one in found if np.isfinite(one[1:]).all()]
-
-
-def _frames(dataset: Dataset) -> list[np.ndarray]:
-    """Return frames of the episode with the highest return, from the first column of images.
-
-    Of three channels or more the first three are shown as red, green and blue; of a stack of images
-    the newest.
-    """
-    specs = dataset.schema.columns()
-    for name in dataset.columns:
-        spec = specs[name]
-        if name.partition("/")[0] != "observations" or is_part(name) or spec.dtype != np.uint8:
-            continue
-        sides = spec.shape[-3:]
-        if len(sides) < 3 or min(sides) > MOST_CHANNELS or not dataset.total_steps:
-            continue
-        best = int(np.nan_to_num(dataset.column("episodes/returns"), nan=-np.inf).argmax())
-        first = int(dataset.episode_starts[best]) + best  # each episode has one row more than steps
-        last = first + int(dataset.episode_lengths[best]) - 1
-        rows = np.unique(np.linspace(first, last, FRAMES).round().astype(np.int64)).tolist()
-        images = [dataset.column(name, row, row + 1).reshape(-1, *sides)[-1] for row in rows]
-        channels = int(np.argmin(sides))
-        shown = 3 if sides[channels] >= 3 else 1
-        return [np.moveaxis(one, channels, -1)[..., :shown] for one in images]
-    return []
 
 
 def _moments(blocks: Iterator[np.ndarray], most: int) -> np.ndarray:

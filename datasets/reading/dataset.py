@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import gymnasium
 import numpy as np
@@ -14,6 +14,8 @@ from orlog.datasets.columns.blocks import Block, concatenate_blocks, slice_block
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import check_environment
+from orlog.datasets.looking.figures import dataset_picture
+from orlog.datasets.looking.notebook import notebook_html
 from orlog.datasets.reading import conversions
 from orlog.datasets.reading.operations import (
     Operation,
@@ -39,6 +41,9 @@ from orlog.manifests.names import did_you_mean
 from orlog.manifests.rebuilds import version_of
 
 BLOCK_BYTES = 2**24
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Dataset:
@@ -98,6 +103,17 @@ class Dataset:
             f"Dataset({self.name}@{self.version}{kind}, {self.total_episodes:,} episodes, "
             f"{self.total_steps:,} steps, {self.digest[:19]})"
         )
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: totals, histograms of returns and lengths, and frames."""
+        return notebook_html(self, repr(self))
+
+    def plot(self) -> Figure:
+        """Return a matplotlib figure: histograms of returns and lengths, and trajectories over a maze.
+
+        Raises MissingExtraError if matplotlib is not installed.
+        """
+        return dataset_picture(self)
 
     @property
     def folder(self) -> Path:

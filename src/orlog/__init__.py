@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from orlog.loaders.weights import weighted as weighted
     from orlog.manifests.benchmarks import benchmark_dataset as benchmark_dataset
     from orlog.normalize.formulas import SafeScore as SafeScore
+    from orlog.reports.runs_seen import runs as runs
     from orlog.scoring.baseline_scores import baselines as baselines
     from orlog.scoring.measuring import measure_references as measure_references
     from orlog.scoring.normalized_scores import normalized_score as normalized_score
@@ -142,6 +143,7 @@ _HOMES = {
     "record_vector": "orlog.datasets.recording.vector",
     "references": "orlog.scoring.references",
     "repair_dataset": "orlog.datasets.download.download",
+    "runs": "orlog.reports.runs_seen",
     "save_dataset": "orlog.datasets.recording.saving",
     "sequences": "orlog.loaders.sequences",
     "split_dataset": "orlog.datasets.reading.combining",

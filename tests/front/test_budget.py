@@ -17,14 +17,14 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 80_800, "tests": 64_900, "benchmarks": 6_150, "tools": 2_700}
+LINES = {"product": 81_350, "tests": 65_100, "benchmarks": 6_150, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
 LONG = {
     "algos/training/checkpoint.py": 513,
     "algos/training/train.py": 685,
-    "datasets/reading/dataset.py": 560,  # one public class
+    "datasets/reading/dataset.py": 580,  # one public class
 }
 """Modules that are longer than others may be, and how long they may be."""
 WIDE = {
@@ -41,8 +41,8 @@ WIDE = {
     "train_behavior",
 }
 """Functions inside that take more parameters than others may."""
-FULL = {"algos": 38, "datasets/formats": 21}
-"""Folders with more modules than others may have; `algos` has one for each algorithm."""
+FULL = {"algos": 38, "datasets/formats": 21, "src/orlog/cli": 20}
+"""Folders with more modules than others may have; `algos` has one for each algorithm, `cli` one for each group of commands."""
 
 
 def tracked(*folders: str) -> list[Path]:

@@ -165,7 +165,8 @@ def test_list_and_show_tell_what_is_here(mini_folder: Path) -> None:
     listed = orlog("list")
     assert listed.returncode == 0
     assert f"{MINI}" in listed.stdout
-    assert "not here; get it with orlog build" in listed.stdout
+    assert "not here" in listed.stdout
+    assert "orlog build NAME" in listed.stderr
     shown = orlog("show", MINI)
     assert shown.returncode == 0
     for text in ("sha256:", "observations/achieved_goal", "CC0-1.0", "mujoco", str(mini_folder)):

@@ -6,8 +6,9 @@ import pickle
 import pytest
 
 from orlog import errors
+from orlog.datasets.looking.figures import dataset_picture
 from orlog.datasets.reading.dataset import Dataset
-from orlog.reports.plots import dataset_picture, to_svg
+from orlog.reports.plots import to_svg
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])

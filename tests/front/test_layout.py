@@ -26,6 +26,7 @@ ORDER = (
     "errors",
     "base",
     "manifests",
+    "datasets.looking",
     "datasets.columns",
     "datasets.home",
     "datasets.store",

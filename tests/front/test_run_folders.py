@@ -17,12 +17,12 @@ from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import read_evaluation
 from orlog.algos.training.seals import read_sealed, write_sealed
 from orlog.base.files import hold_folder
+from orlog.datasets.looking.figures import new_figure
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, StoppedError
 from orlog.experiments.run_folders import find_run_folders, group_runs
 from orlog.experiments.running import finetune as orlog_finetune
 from orlog.normalize.intervals import mean_interval
-from orlog.reports.plots import new_figure
 from orlog.reports.run_plots import curves_plot
 from orlog.scoring.references import references
 from tests.command_line import orlog

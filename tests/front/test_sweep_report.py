@@ -11,6 +11,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
+from orlog.datasets.looking.figures import line_colors
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, NotFoundError
 from orlog.experiments.jobs import Job
@@ -21,7 +22,7 @@ from orlog.manifests.documents import convert_json
 from orlog.normalize.comparison import compare_methods
 from orlog.reports import sweep_report
 from orlog.reports.page_pictures import compare_pictures
-from orlog.reports.plots import learning_curves, line_colors, score_picture, to_svg
+from orlog.reports.plots import learning_curves, score_picture, to_svg
 from orlog.reports.statistics_plots import aggregate_plot
 from orlog.reports.sweep_report import evidence_of, verify_report, write_reports
 from tests.command_line import orlog

@@ -5,15 +5,29 @@ import io
 import json
 import os
 import pty
+import shutil
 import struct
 import subprocess
 import sys
 import termios
+import time
+from pathlib import Path
 
 import pytest
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
-from orlog.base.terminal import console, errors, print_json, table
+from orlog.base import terminal
+from orlog.base.terminal import (
+    ago,
+    console,
+    errors,
+    print_json,
+    progress_bar,
+    show_table,
+    table,
+    transfer_bar,
+)
+from tests.command_line import orlog
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 LONG = f"{DIGEST} {'a sentence of many words ' * 20}{DIGEST}"
@@ -79,3 +93,64 @@ def test_a_file_and_its_class_are_printed_as_they_are(one: Console) -> None:
         one.print(table(["algorithm"], [["./mine.py:X: and :smile:"]]))
     assert "./mine.py:X: must" in printed.get()
     assert "./mine.py:X: and :smile:" in printed.get()
+
+
+def test_columns_without_text_and_those_a_window_lacks_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    headings, rows = ("name", "note", "steps", "state"), [("a" * 30, "", "1,000", "here")]
+    for width, left in ((80, "name steps state"), (40, "name state"), (20, "name state")):
+        size = ConsoleDimensions(width, 25)
+        monkeypatch.setattr(type(console), "size", size)
+        show_table(headings, rows, numbers=(2,), spare=("note", "steps"))
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].split() == left.split()
+        assert all(line == line.rstrip() for line in lines)
+
+
+def test_orlog_alone_says_what_is_here_and_what_to_try(mini_folder: Path) -> None:
+    greeted = orlog()
+    assert greeted.returncode == 0
+    lines = greeted.stdout.splitlines()
+    assert len(lines) == 6
+    assert "1 dataset," in lines[1]
+    assert "orlog show pointmaze/umaze-mini-v1 --episode 0" in lines[2]
+    shutil.rmtree(mini_folder)
+    assert "orlog build classic/pendulum-mixed-v1" in orlog().stdout
+
+
+def test_the_shell_completes_commands_and_names(mini_folder: Path) -> None:
+    assert mini_folder.is_dir()
+    for words, found in (("orlog sho", "show"), ("orlog show pointmaze/umaze-m", "umaze-mini-v1")):
+        told = subprocess.run(
+            [sys.executable, "-m", "orlog.cli"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={
+                **os.environ,
+                "_ORLOG_COMPLETE": "complete_bash",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(words.count(" ")),
+            },
+        )
+        assert found in told.stdout, told.stderr
+
+
+def test_long_work_without_a_terminal_prints_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
+    with progress_bar("import") as update:
+        update(1, 3_000)
+    with transfer_bar("download") as transfer:
+        transfer(2_500_000, 5_000_000)
+    assert capsys.readouterr().err.splitlines() == ["import: 1 of 3,000", "download: 2.5 of 5.0 MB"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "just now"), (59, "just now"), (60, "1 minute ago"), (7300, "2 hours ago")],
+)
+def test_times_are_said_as_people_do(seconds: float, said: str) -> None:
+    assert ago(time.time() - seconds) == said

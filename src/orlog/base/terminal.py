@@ -18,6 +18,8 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -27,7 +29,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-LINE_SECONDS = 5.0
+LINE_SECONDS = 60.0  # between two lines of progress where the output is no terminal
 UNBOUNDED = 10**6  # columns
 
 
@@ -80,6 +82,16 @@ def _as_text(value: object) -> str:
     raise TypeError(f"{value!r} is not in a JSON document.")
 
 
+def ago(then: float) -> str:
+    """Return a time in words, such as `3 hours ago`; `then` is in seconds since 1970."""
+    passed = max(0.0, time.time() - then)
+    for unit, seconds in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        count = int(passed // seconds)
+        if count:
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"
+
+
 def say_notes(notes: Iterable[object], say: Callable[[str], None] = say) -> None:
     """Print notes, such as caveats of a score, a line each."""
     for note in notes:
@@ -95,7 +107,7 @@ def table(
     headings: Sequence[str], rows: Sequence[Sequence[str | Text]], *, numbers: Sequence[int] = ()
 ) -> Table:
     """Return a table; the columns in `numbers` are aligned to the right, and `Text` has a style."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    made = Table(box=None, pad_edge=False, header_style="bold", show_header=any(headings))
     for index, heading in enumerate(headings):
         justify: Literal["left", "right"] = "right" if index in numbers else "left"
         made.add_column(Text(printable(heading)), justify=justify, overflow="fold")
@@ -105,10 +117,32 @@ def table(
 
 
 def show_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str | Text]], *, numbers: Sequence[int] = ()
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str | Text]],
+    *,
+    numbers: Sequence[int] = (),
+    spare: Sequence[str] = (),
 ) -> None:
-    """Print a table; the columns in `numbers` are aligned to the right."""
-    console.print(table(headings, rows, numbers=numbers))
+    """Print a table; the columns in `numbers` are aligned to the right.
+
+    Columns without any text are left out, and where the terminal is too narrow those named in `spare`,
+    the first one first.
+    """
+    left = [index for index in range(len(headings)) if not rows or any(row[index] for row in rows)]
+
+    def of_left() -> Table:
+        right = [place for place, index in enumerate(left) if index in numbers]
+        chosen = [[row[index] for index in left] for row in rows]
+        return table([headings[index] for index in left], chosen, numbers=right)
+
+    for index in map(headings.index, spare):
+        if index in left and console.measure(of_left()).maximum >= console.width:
+            left.remove(index)
+    made = of_left()
+    with console.capture() as captured:  # rich fills lines with blanks, which no file needs
+        console.print(made)
+    for line in captured.get().splitlines():
+        print(line.rstrip(), file=console.file)
 
 
 def show_facts(facts: Iterable[tuple[str, str]], *, alarming: Collection[str] = ()) -> None:
@@ -128,22 +162,38 @@ def printable(text: str) -> str:
 
 
 @contextlib.contextmanager
-def progress_bar(what: str, *, lines: bool = False) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show one bar, or lines as `progress_bars` does; yield a function of (done, total)."""
-    with progress_bars(lines=lines) as update:
+    with progress_bars() as update:
         yield lambda done, total: update(what, done, total)
+
+
+class MinuteLines:
+    """Prints how far long work is, once a minute, where no bars are drawn."""
+
+    def __init__(self) -> None:
+        """Begin to count."""
+        self._printed: dict[str, float] = {}
+
+    def tell(self, label: str, state: str) -> None:
+        """Print how far the work of this name is, if a minute has passed since it last was."""
+        now = time.monotonic()
+        if not errors.is_terminal and now - self._printed.setdefault(label, now) > LINE_SECONDS:
+            tell(f"{label}: {state}")
+            self._printed[label] = now
 
 
 class TransferBar:
     """A bar with bytes, rate and time left; call it with bytes done and bytes in all."""
 
     def __init__(self, bar: Progress, what: str) -> None:
-        self._bar = bar
+        self._bar, self._what, self._lines = bar, what, MinuteLines()
         self._task = bar.add_task(what, total=None, state="")
 
     def __call__(self, done: int, total: int) -> None:
         """Show how many bytes of all are done."""
         self._bar.update(self._task, completed=done, total=total)
+        self._lines.tell(self._what, f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB")
 
     def audited(self, done: int, total: int) -> None:
         """Show how much of the data was audited before the transfer."""
@@ -171,37 +221,39 @@ def transfer_bar(what: str) -> Iterator[TransferBar]:
         yield TransferBar(bar, what)
 
 
-@contextlib.contextmanager
-def progress_bars(*, lines: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar for each label; yield a function of (label, done, total).
+class _RateColumn(ProgressColumn):
+    """How many of a task's units are done in a second."""
 
-    If the output is not a terminal, no bars are drawn; with `lines`, long work prints its progress
-    there every few seconds.
+    def render(self, task: Task) -> Text:
+        """Return the rate, or nothing before it is known."""
+        rate = task.finished_speed or task.speed
+        return Text("" if rate is None else f"{rate:,.{0 if rate >= 10 else 1}f}/s")
+
+
+@contextlib.contextmanager
+def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar for each label, with rate and time left; yield a function of (label, done, total).
+
+    If the output is not a terminal, a line is printed each minute instead.
     """
     bars = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
+        _RateColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=errors,
         disable=not errors.is_terminal,
     )
     tasks = {}
-    printed: dict[str, float] = {}
+    lines = MinuteLines()
     with bars:
 
         def update(label: str, done: int, total: int) -> None:
-            now = time.monotonic()
-            if (
-                lines
-                and not errors.is_terminal
-                and now - printed.setdefault(label, now) > LINE_SECONDS
-            ):
-                tell(f"{label}: {done:,} of {total:,}")
-                printed[label] = now
             if label not in tasks:
                 tasks[label] = bars.add_task(label, total=total)
             bars.update(tasks[label], completed=done, total=total)
+            lines.tell(label, f"{done:,} of {total:,}" if total else f"{done:,}")
 
         yield update

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,11 +112,29 @@ def _print_all(chosen: list[Listed]) -> None:
             one.version,
             "-" if one.steps is None else f"{one.steps:,}",
             size_text(one.size_bytes),
+            _returns(one),
             _state(one),
         )
         for one in chosen
     ]
-    show_table(("name", "version", "steps", "size", "state"), rows, numbers=(2, 3))
+    headings = ("name", "version", "steps", "size", "returns", "state")
+    spare = ("version", "returns", "steps")
+    show_table(headings, rows, numbers=(2, 3), spare=spare)
+    if any(one.source == "catalogue" for one in chosen):
+        tell("\nto have one that is not here: orlog build NAME, or load_dataset(NAME, build=True)")
+
+
+def _returns(one: Listed) -> str:
+    """Return how the returns of a dataset that is here are spread; nothing where they cannot be read."""
+    from orlog.datasets.loading import load_dataset
+    from orlog.datasets.looking.sparklines import spread
+    from orlog.errors import OrlogError
+
+    if one.state != "here" or one.problem is not None:
+        return ""
+    with contextlib.suppress(OrlogError, OSError):
+        return spread(load_dataset(f"{one.name}@{one.version}").column("episodes/returns"), 10)
+    return ""
 
 
 def _print_remote(chosen: list[Listed]) -> None:
@@ -153,7 +172,7 @@ def _state(one: Listed) -> str:
     if one.problem is not None and one.source is None:
         return f"damaged: {one.problem}" if one.state == "damaged" else one.problem
     if one.source == "catalogue":
-        return "not here; get it with orlog build"
+        return "not here"
     if one.problem is not None:
         return f"not here; {one.problem}"
     if one.source is not None:

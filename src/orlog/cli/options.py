@@ -18,7 +18,8 @@ import typer
 import orlog
 from orlog.algos.algorithms import ALGORITHMS, known_as
 from orlog.base.processes import cores
-from orlog.base.terminal import say
+from orlog.base.terminal import say, show_facts
+from orlog.manifests.names import counted, size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.publish.publish import Sign
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="orlog",
     help="Offline-RL datasets pinned byte by byte, reference algorithms, and honest scores.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     epilog="Example: orlog quickstart",
@@ -58,8 +58,34 @@ class Debug:
     on = False
 
 
+def greet() -> None:
+    """Print what is here and what to do next."""
+    from orlog.datasets.listing import listed_here
+
+    listed = listed_here().values()
+    here = [one for one in listed if one.state == "here"]
+    to_build = sum(one.source == "catalogue" for one in listed)
+    size = size_text(sum(one.size_bytes or 0 for one in here))
+    name = here[0].name if here else "classic/pendulum-mixed-v1"
+    first = f"orlog show {name} --episode 0" if here else f"orlog build {name}"
+    say(f"orlog {orlog.__version__}: {app.info.help}", style="bold")
+    show_facts(
+        [
+            (
+                "here",
+                f"{counted(len(here), 'dataset')}, {size}; {to_build} more to build: orlog list",
+            ),
+            ("next", first),
+            ("find", "orlog list --remote --search hopper"),
+            ("try", "orlog quickstart"),
+            ("help", "orlog --help"),
+        ]
+    )
+
+
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[  # noqa: ARG001 (its callback does the work)
         bool,
         typer.Option(
@@ -69,6 +95,8 @@ def _options(
     debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
 ) -> None:
     Debug.on = debug
+    if context.invoked_subcommand is None:
+        greet()
 
 
 CORES = cores()
@@ -127,8 +155,19 @@ def read_bytes(text: str, expected: str, *, at_least: int = 0) -> int:
 
 # Datasets.
 _DATASET = "Dataset: a name such as pointmaze/umaze-v1, or a path."
-Name = Annotated[str, typer.Argument(help=_DATASET)]
-OptionalName = Annotated[str | None, typer.Argument(help=_DATASET)]
+
+
+def _names_that_begin(incomplete: str) -> list[str]:
+    """Return the datasets of the catalogue and those here whose names begin so, for the shell."""
+    from orlog.datasets.listing import listed_here
+
+    return [name for name in listed_here() if name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(help=_DATASET, autocompletion=_names_that_begin)]
+OptionalName = Annotated[
+    str | None, typer.Argument(help=_DATASET, autocompletion=_names_that_begin)
+]
 Container = Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container to write.")]
 Horizon = Annotated[
     int | None,
@@ -168,7 +207,14 @@ KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the priva
 
 # Training.
 _ALGORITHM = f"{', '.join(ALGORITHMS)}, or FILE.py:CLASS of an algorithm of your own."
-Algorithm = Annotated[str, typer.Argument(help=_ALGORITHM, callback=known_as)]
+Algorithm = Annotated[
+    str,
+    typer.Argument(
+        help=_ALGORITHM,
+        callback=known_as,
+        autocompletion=lambda incomplete: [one for one in ALGORITHMS if one.startswith(incomplete)],
+    ),
+]
 OptionalAlgorithm = Annotated[
     str | None,
     typer.Argument(

@@ -232,7 +232,7 @@ def _one(
     if max_seeds is not None and max_seeds < len(seeds):
         raise typer.BadParameter(f"--max-seeds {max_seeds} is less than --seeds {len(seeds)}.")
     make_config(algorithm, {})
-    with progress_bars(lines=True) as update:
+    with progress_bars() as update:
         dataset = load_or_make(name, CORES, update)
     if given.record:
         _check_recordable(dataset, name)
@@ -247,7 +247,7 @@ def _one(
     def look(so_far: Result) -> None:
         tell(f"{counted(len(so_far.evaluations), 'seed')}: {so_far.verdict}")
 
-    with progress_bars(lines=True) as update:
+    with progress_bars() as update:
         result = run(
             algorithm,
             dataset,
@@ -278,14 +278,14 @@ def _one(
 def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[list[Result], int]:
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
     from orlog.datasets.loading import load_dataset
+    from orlog.datasets.looking.figures import check_plots
     from orlog.experiments.sweeps import plan_sweep, run_sweep, suite_datasets
     from orlog.reports.dataset_page import show_results
-    from orlog.reports.plots import check_plots
     from orlog.reports.sweep_report import evidence_of, write_reports
 
     check_plots()
     names = _names(given.datasets or "") if given.suite is None else suite_datasets(given.suite)
-    with progress_bars(lines=True) as update:
+    with progress_bars() as update:
         sweep = plan_sweep(
             names,
             _names(given.algorithms or ""),
@@ -302,7 +302,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
     say_notes(sweep.left_out, tell)
     damaged: list[str] = []
     try:
-        with progress_bar("jobs", lines=True) as update_jobs:
+        with progress_bar("jobs") as update_jobs:
             run_sweep(
                 sweep,
                 workers=given.workers,

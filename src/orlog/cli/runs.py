@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import print_json, say, say_notes, show_table, tell
+from orlog.base.terminal import ago, print_json, say, say_notes, show_table, tell
 from orlog.cli.options import AsJson, RunFolder, command_group
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ runs = command_group(
 )
 
 SUCCESS = "success"
+CURVE_WIDTH = 12
+HEADINGS = f"run algorithm dataset seed step settings changed curve score {SUCCESS} state".split()
 
 
 @runs.command("list", epilog="Example: orlog runs list runs/iql")
@@ -32,6 +34,9 @@ def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None
     share of episodes that succeeded stands beside it. A folder that cannot be read is
     listed with the reason. Stopped runs go on with the command that trained them and --resume.
     """
+    import numpy as np
+
+    from orlog.datasets.looking.sparklines import course
     from orlog.experiments.run_folders import find_run_folders, varied_settings
 
     found = find_run_folders(folder)
@@ -46,7 +51,7 @@ def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None
     for run in found:
         record = run.record
         if record is None:
-            rows.append([str(run.folder), *[""] * 7, run.state])
+            rows.append([str(run.folder), *[""] * 9, run.state])
             continue
         rows.append(
             [
@@ -56,13 +61,15 @@ def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None
                 str(record.seed),
                 f"{run.step:,}/{record.steps:,}",
                 _settings(varied[run.folder], besides=("steps",)),
+                ago(run.changed),
+                course(np.array([scores.mean() for _, scores in run.points]), CURVE_WIDTH),
                 _score(run.score, run.interval),
                 _share(run.success_rate),
                 run.state,
             ]
         )
-    headings = ["run", "algorithm", "dataset", "seed", "step", "settings", "score", SUCCESS]
-    _print_table([*headings, "state"], rows, (3, 4))
+    spare = ("dataset", "seed", "algorithm", "changed", "step", "settings", "curve")
+    show_table(HEADINGS, rows, numbers=(3, 4), spare=spare)
     say_notes(_problems(found), tell)
     _note_returns(found)
 
@@ -186,7 +193,7 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
             score,
         ]
         rows.append([*row, _share(group.success_rate)])
-    _print_table(("dataset", "algorithm", "settings", "seeds", "score", SUCCESS), rows, ())
+    show_table(("dataset", "algorithm", "settings", "seeds", "score", SUCCESS), rows)
     say_notes(notes, tell)
     _note_returns(found)
 
@@ -241,17 +248,6 @@ def _score(score: float | None, interval: tuple[float, float] | None) -> str:
 
 def _share(rate: float | None) -> str:
     return "" if rate is None else f"{100 * rate:.1f} %"
-
-
-def _print_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int]
-) -> None:
-    """Print a table, without the column of success where no environment tells of it."""
-    at = headings.index(SUCCESS)
-    if not any(row[at] for row in rows):
-        headings = [*headings[:at], *headings[at + 1 :]]
-        rows = [[*row[:at], *row[at + 1 :]] for row in rows]
-    show_table(headings, rows, numbers=numbers)
 
 
 def _note_returns(found: Sequence[RunSummary]) -> None:

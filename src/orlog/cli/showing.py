@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import print_json, progress_bar, say, show_facts, show_table, tell
+from orlog.base.terminal import print_json, say, show_facts, show_table, tell
+from orlog.cli.cards import show_croissant, write_card
+from orlog.cli.episodes import show_episode
 from orlog.cli.options import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
 from orlog.manifests.names import size_text
@@ -23,9 +26,15 @@ ALARMING = ("audit", "rebuild", "not finite", "outside of their Box")
 NO_CHECKSUM = "no checksum known: the first download is trusted, and kept"
 
 
-@app.command(epilog="Example: orlog show pointmaze/umaze-v1")
+@app.command(epilog="Example: orlog show pointmaze/umaze-v1 --episode 7")
 def show(
     name: Name,
+    episode: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Show one episode: the course of each column, texts and frames."
+        ),
+    ] = None,
     as_json: AsJson = False,
     as_croissant: Annotated[
         bool,
@@ -47,56 +56,21 @@ def show(
     from orlog.manifests.benchmarks import as_listed
 
     if as_croissant:
-        _show_croissant(name)
+        show_croissant(name)
         return
     if card is not None:
-        _write_card(name, card)
+        write_card(name, card)
         return
     name = as_listed(name)
+    if episode is not None:
+        show_episode(name, episode, as_json=as_json)
+        return
     try:
         _show(name, as_json=as_json)
     except (NotFoundError, InvalidNameError) as error:
         missing = str(error) if isinstance(error, NotFoundError) else ""
         if not _show_elsewhere(name, missing, as_json=as_json):
             raise
-
-
-def _whole_version(name: str) -> Dataset:
-    from orlog.datasets.loading import load_dataset
-
-    dataset = load_dataset(name)
-    if dataset.operation is not None:
-        raise ValueError(f"{name}: a view has no files of its own; store it first: orlog save.")
-    return dataset
-
-
-def _write_card(name: str, path: Path) -> None:
-    """Write the dataset card and its picture; a file that orlog did not write is not replaced."""
-    from orlog.base.files import storage_errors
-    from orlog.datasets.audit.audit import audit
-    from orlog.datasets.publish.card import dataset_card, is_own_card
-
-    dataset, picture = _whole_version(name), path.with_suffix(".svg")
-    with storage_errors(path):
-        if path.exists() and not is_own_card(path.read_text("utf-8", errors="replace")):
-            raise ValueError(
-                f"{path}: orlog did not write this file, so it is not replaced; choose another one."
-            )
-    with progress_bar("audit") as update:
-        found = audit(dataset, progress=update)
-    card = dataset_card(dataset, found, f"{dataset.name}@{dataset.version}")
-    with storage_errors(path):
-        picture.write_text(card.picture, "utf-8")
-        path.write_text(card.text(picture.name), "utf-8")
-    say(f"written: {path} and {picture}")
-
-
-def _show_croissant(name: str) -> None:
-    from orlog.manifests.croissant import UNKNOWN, croissant
-
-    dataset = _whole_version(name)
-    print_json(croissant(dataset.manifest))
-    tell(f"to be added by you, since no manifest knows it: {', '.join(UNKNOWN)}")
 
 
 def _show_elsewhere(name: str, missing: str, *, as_json: bool) -> bool:
@@ -240,7 +214,7 @@ def _show(name: str, *, as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        _print_facts(facts, manifest)
+        _print_facts(facts, manifest, dataset)
 
 
 def find_part(name: str) -> Path | None:
@@ -376,7 +350,7 @@ def _versions(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
+def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | None) -> None:
     from orlog.datasets.columns.bounds import bounds_of, describe_outside
     from orlog.datasets.reading.finding import read_installed
     from orlog.manifests.rebuilds import how_to_record
@@ -394,6 +368,7 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         ("description", facts["description"]),
         ("episodes", f"{facts['episodes']:,}"),
         ("steps", f"{facts['steps']:,}"),
+        *_spreads(dataset),
         (
             "size",
             f"{size_text(facts['size_bytes'])}, {facts['objects']} {facts['container']} files"
@@ -472,6 +447,22 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         if others and not facts["is_view"]:
             which = "all were" if others == len(baselines) else f"{others} of them were"
             say(f"{which} trained on other data than these: the digests differ.")
+
+
+def _spreads(dataset: Dataset | None) -> list[tuple[str, str]]:
+    """Return how returns and lengths of episodes are spread, from the least to the most."""
+    from orlog.datasets.looking.sparklines import spread
+
+    if dataset is None or not dataset.total_episodes:
+        return []
+    returns, lengths = dataset.column("episodes/returns"), dataset.episode_lengths
+    found = []
+    for name, values in (("returns", returns), ("lengths", lengths)):
+        finite = values[np.isfinite(values)].astype(np.float64)
+        if len(finite):
+            ends = f"{finite.min():,.6g} {spread(values, 24)} {finite.max():,.6g}"
+            found.append((name, f"{ends}, mean {finite.mean():,.6g}"))
+    return found
 
 
 def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:

@@ -201,7 +201,7 @@ def _draw_comparison(
     picture: str,
     is_normalized: bool,
 ) -> None:
-    from orlog.reports.plots import line_colors
+    from orlog.datasets.looking.figures import line_colors
     from orlog.reports.statistics_plots import COMPARISON_PLOTS, save_plot, sequential_plot
 
     lacking = set() if len(comparison.methods) > 1 else {"improvement", "ranks"}

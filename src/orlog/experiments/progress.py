@@ -15,8 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orlog.base import terminal
-from orlog.base.terminal import errors, printable, tell
+from orlog.base.terminal import MinuteLines, errors, printable
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
 from orlog.scoring.references import references
@@ -129,10 +128,10 @@ class Watcher:
 def status_lines() -> Iterator[Callable[[str, Status], None]]:
     """Show a line for each label; yield a function of (label, status).
 
-    If the output is not a terminal, what changed is printed there every few seconds.
+    If the output is not a terminal, what changed is printed there once a minute.
     """
     shown: dict[str, Status] = {}
-    printed: dict[str, float] = {}
+    lines = MinuteLines()
     live = Live(console=errors, auto_refresh=False) if errors.is_terminal else None
 
     def update(label: str, status: Status) -> None:
@@ -140,11 +139,8 @@ def status_lines() -> Iterator[Callable[[str, Status], None]]:
         if live is not None:
             live.update(_table(shown), refresh=True)
             return
-        now = time.monotonic()
-        if status.steps and now - printed.setdefault(label, now) > terminal.LINE_SECONDS:
-            printed[label] = now
-            words = [f"{label}: {status.step:,} of {status.steps:,}", *status.words()]
-            tell(", ".join(words))
+        if status.steps:
+            lines.tell(label, ", ".join([f"{status.step:,} of {status.steps:,}", *status.words()]))
 
     with contextlib.ExitStack() as stack:
         if live is not None:

@@ -11,11 +11,12 @@ import numpy as np
 from orlog.base.files import make_folder, storage_errors
 from orlog.datasets.audit.findings import SEVERITIES, Audit, Finding, place_text
 from orlog.datasets.audit.thresholds import THRESHOLDS
+from orlog.datasets.looking.figures import check_plots, new_figure
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError, OrlogError
 from orlog.manifests.names import counted
 from orlog.reports.pages import html_table, page
-from orlog.reports.plots import check_plots, new_figure, to_svg
+from orlog.reports.plots import to_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,6 +11,7 @@ from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import CURVE_EPISODES
 from orlog.base.files import make_folder
 from orlog.base.terminal import say, say_notes, show_table
+from orlog.datasets.looking.figures import dataset_picture, line_colors
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
 from orlog.experiments.reproducing import Result
@@ -18,7 +19,7 @@ from orlog.manifests.names import counted, size_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.reports.pages import html_table, page
-from orlog.reports.plots import dataset_picture, learning_curves, line_colors, score_picture, to_svg
+from orlog.reports.plots import learning_curves, score_picture, to_svg
 
 HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
 

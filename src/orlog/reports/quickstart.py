@@ -11,6 +11,7 @@ from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.evaluating import EPISODES
 from orlog.base.terminal import progress_bar, progress_bars, say, waits
 from orlog.datasets.loading import load_dataset
+from orlog.datasets.looking.figures import check_plots
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.rebuilds import compare_with_recorded
@@ -20,7 +21,6 @@ from orlog.experiments.jobs import make_jobs, run_jobs
 from orlog.experiments.reproducing import Result, summarize
 from orlog.manifests.names import counted, size_text
 from orlog.reports.dataset_page import show_results, write_report
-from orlog.reports.plots import check_plots
 
 # The slowest first, so that no process is left training alone at the end.
 ALGORITHMS = ("cql", "iql", "bc")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from orlog.datasets.looking.figures import line_colors, new_figure
 from orlog.experiments.run_folders import RunGroup
-from orlog.reports.plots import line_colors, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

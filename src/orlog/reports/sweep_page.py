@@ -6,13 +6,14 @@ import html
 from collections.abc import Mapping, Sequence
 
 from orlog.algos.algorithms import algorithm_title
+from orlog.datasets.looking.figures import line_colors, own_style
 from orlog.experiments.reproducing import Result
 from orlog.experiments.stored_results import StoredResult
 from orlog.manifests.names import counted
 from orlog.normalize.comparison import Comparison
 from orlog.reports.dataset_page import reading_notes, settings_table, verdict_lines
 from orlog.reports.pages import html_table, page
-from orlog.reports.plots import learning_curves, line_colors, own_style, score_picture, to_svg
+from orlog.reports.plots import learning_curves, score_picture, to_svg
 from orlog.reports.statistics_plots import COMPARISON_PLOTS
 from orlog.reports.sweep_record import REPORT_FILE, REPORT_PAGE, Report
 

@@ -1,0 +1,122 @@
+"""What an episode holds, taken apart for the eye: a line for each dimension, frames, and texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.looking.looked import Looked, LookedEpisode
+from orlog.manifests.columns import is_part
+
+LEAST_SIDE = 8  # of a frame
+MOST_CHANNELS = 16  # an array whose smallest side is longer is no image
+
+
+def leaves_of(episode: LookedEpisode) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of an episode by name: arrays with a row a step, or lists of texts or arrays.
+
+    Returns-to-go (undiscounted) stand beside the rewards; flags are left out.
+    """
+    yield "rewards", episode.rewards
+    yield "returns-to-go", np.cumsum(episode.rewards[::-1])[::-1]
+    yield from _parts("actions", episode.actions)
+    yield from _parts("observations", episode.observations)
+    for name, column in episode.infos.items():
+        yield from _parts(f"infos/{name}", column)
+
+
+def _parts(name: str, column: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(column, dict):
+        for key, part in column.items():
+            yield from _parts(f"{name}/{key}", part)
+    elif isinstance(column, tuple):
+        for index, part in enumerate(column):
+            yield from _parts(f"{name}/{index}", part)
+    else:
+        yield name, column
+
+
+def dimensions_of(episode: LookedEpisode) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name and the numbers (rows,) of each dimension of each column of numbers, but frames."""
+    for name, column in leaves_of(episode):
+        if not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf":
+            continue
+        if is_frame(column.dtype, column.shape[1:]):
+            continue
+        if column.ndim == 1:
+            yield name, column
+            continue
+        flat = column.reshape(len(column), -1)
+        for index in range(flat.shape[1]):
+            place = np.unravel_index(index, column.shape[1:])
+            yield f"{name}[{', '.join(map(str, place))}]", flat[:, index]
+
+
+def is_frame(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    """Return whether rows of a column are pictures: bytes or depths of two sides, with channels or not."""
+    sides = sorted(shape[-3:])
+    if len(shape) < 2 or sides[-2] < LEAST_SIDE:
+        return False
+    if len(sides) == 2:
+        return dtype == np.uint8 or (dtype.kind in "uf" and math.prod(sides) >= LEAST_SIDE**3)
+    return dtype == np.uint8 and sides[0] <= MOST_CHANNELS
+
+
+def frames_of(episode: LookedEpisode) -> dict[str, np.ndarray]:
+    """Return the columns of pictures by name, (rows, ..) as they are stored."""
+    return {
+        name: column
+        for name, column in leaves_of(episode)
+        if isinstance(column, np.ndarray) and is_frame(column.dtype, column.shape[1:])
+    }
+
+
+def texts_of(episode: LookedEpisode) -> dict[str, list[str]]:
+    """Return the columns of texts by name, a text a row."""
+    return {
+        name: column
+        for name, column in leaves_of(episode)
+        if isinstance(column, list) and column and all(isinstance(one, str) for one in column)
+    }
+
+
+def as_picture(frame: np.ndarray) -> np.ndarray:
+    """Return a frame as (height, width, 1 or 3) bytes.
+
+    Channels may come first or last: of three or more the first three are red, green and blue; of a stack of
+    images the newest is taken. What is not bytes, such as depth, is spread from its least to its most.
+    """
+    if frame.ndim == 2:
+        frame = frame[..., None]
+    sides = frame.shape[-3:]
+    frame = np.moveaxis(frame.reshape(-1, *sides)[-1], int(np.argmin(sides)), -1)
+    frame = frame[..., : 3 if frame.shape[-1] >= 3 else 1]
+    if frame.dtype == np.uint8:
+        return frame
+    finite = np.where(np.isfinite(frame), frame, 0).astype(np.float64)
+    low, high = finite.min(), finite.max()
+    scaled: np.ndarray = (finite - low) * (255 / (high - low) if high > low else 0)
+    return scaled.astype(np.uint8)
+
+
+def first_frames(dataset: Looked, count: int) -> list[np.ndarray]:
+    """Return frames of the episode with the highest return, from its first to its last, by `as_picture`.
+
+    They are those of the first column of images among the observations; none if there is no such column.
+    """
+    specs = dataset.schema.columns()
+    for name in dataset.columns:
+        if name.partition("/")[0] != "observations" or is_part(name) or not dataset.total_steps:
+            continue
+        spec = specs[name]
+        if not is_frame(spec.dtype, spec.shape):
+            continue
+        best = int(np.nan_to_num(dataset.column("episodes/returns"), nan=-np.inf).argmax())
+        first = int(dataset.episode_starts[best]) + best  # each episode has one row more than steps
+        last = first + int(dataset.episode_lengths[best]) - 1
+        rows = np.unique(np.linspace(first, last, count).round().astype(np.int64)).tolist()
+        return [as_picture(dataset.column(name, row, row + 1)[0]) for row in rows]
+    return []

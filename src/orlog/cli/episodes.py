@@ -1,0 +1,183 @@
+"""Shows one episode in the terminal: what it is, the course of each column, frames and texts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+
+from orlog.base.terminal import console, print_json, say, show_facts, show_table
+
+if TYPE_CHECKING:
+    from orlog.datasets.columns.episode import Episode
+    from orlog.datasets.reading.dataset import Dataset
+
+MOST_DIMENSIONS = 16  # of one column
+PIPE_WIDTH = 60  # of a line of characters where the output is no terminal
+FRAMES = 3
+MOST_TEXTS = 5
+
+
+def show_episode(name: str, number: int, *, as_json: bool) -> None:
+    """Print an episode of a dataset or view.
+
+    Raises NotFoundError if there is none of this number.
+    """
+    from orlog.datasets.loading import load_dataset
+    from orlog.errors import NotFoundError
+
+    dataset = load_dataset(name)
+    count = dataset.total_episodes
+    if not -count <= number < count:
+        raise NotFoundError(
+            f"{dataset.name}: there is no episode {number}; its {count:,} are numbered from 0."
+        )
+    episode = dataset[number]
+    if as_json:
+        print_json(_as_document(dataset, episode))
+        return
+    show_facts(_facts(dataset, episode))
+    say()
+    _show_courses(episode)
+    _show_texts(episode)
+    _show_frames(episode)
+
+
+def _facts(dataset: Dataset, episode: Episode) -> list[tuple[str, str]]:
+    facts = [
+        ("dataset", f"{dataset.name}@{dataset.version}"),
+        ("episode", f"{episode.index} of {dataset.total_episodes:,}"),
+        ("steps", f"{len(episode):,}"),
+        ("return", f"{episode.rewards.sum():,.6g}"),
+        ("end", _end(episode)),
+    ]
+    if episode.seed is not None:
+        facts.append(("seed of its reset", str(episode.seed)))
+    facts += [(key, str(value)) for key, value in episode.metadata.items() if str(value)]
+    if dataset.manifest.behavior_policy:
+        facts.append(("behavior policy", dataset.manifest.behavior_policy))
+    return facts
+
+
+def _end(episode: Episode) -> str:
+    """Return in words how an episode ended."""
+    if episode.terminations[-1:].any():
+        return "terminated: the task itself ended"
+    if episode.truncations[-1:].any():
+        return "truncated: it was cut off"
+    return "neither terminated nor truncated: the recording stops there"
+
+
+def _show_courses(episode: Episode) -> None:
+    """Print a line for each dimension of each column of numbers."""
+    from orlog.datasets.looking.leaves import dimensions_of
+    from orlog.datasets.looking.sparklines import course
+
+    shown: dict[str, list[tuple[str, np.ndarray]]] = {}
+    for name, values in dimensions_of(episode):
+        shown.setdefault(name.partition("[")[0], []).append((name, values))
+    lines = [one for several in shown.values() for one in several[:MOST_DIMENSIONS]]
+    numbers = [[name, *_range(values)] for name, values in lines]
+    width = PIPE_WIDTH
+    if console.file.isatty():
+        taken = sum(max(len(row[index]) for row in numbers) + 2 for index in range(3))
+        width = max(8, min(console.width - taken - 1, 120))
+    rows = [[*row, course(values, width)] for row, (_, values) in zip(numbers, lines, strict=True)]
+    show_table(("column", "least", "most", "step by step"), rows, numbers=(1, 2))
+    for column, several in shown.items():
+        if len(several) > MOST_DIMENSIONS:
+            say(f"{column}: {len(several) - MOST_DIMENSIONS} more dimensions, not shown")
+
+
+def _range(values: np.ndarray) -> tuple[str, str]:
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return "-", "-"
+    return f"{float(finite.min()):.5g}", f"{float(finite.max()):.5g}"
+
+
+def _show_texts(episode: Episode) -> None:
+    """Print the first texts of each column, those that repeat the one before left out."""
+    from orlog.datasets.looking.leaves import texts_of
+
+    for name, texts in texts_of(episode).items():
+        changes = [
+            step for step in range(len(texts)) if step == 0 or texts[step] != texts[step - 1]
+        ]
+        say()
+        say(name, style="bold")
+        for step in changes[:MOST_TEXTS]:
+            say(f"  step {step}: {texts[step][:500]}")
+        if len(changes) > MOST_TEXTS:
+            say(f"  and {len(changes) - MOST_TEXTS} more")
+
+
+def _show_frames(episode: Episode) -> None:
+    """Print frames from the first step to the last, where the terminal shows colors."""
+    from orlog.datasets.looking.leaves import as_picture, frames_of
+
+    for name, rows in frames_of(episode).items():
+        say()
+        chosen = np.linspace(0, len(rows) - 1, min(FRAMES, len(rows))).round().astype(int)
+        say(f"{name}, steps {', '.join(map(str, chosen))}", style="bold")
+        if console.color_system is None or not console.file.isatty():
+            say(
+                f"  frames of {'x'.join(map(str, rows.shape[1:]))}; a terminal with colors shows them"
+            )
+            continue
+        columns = (console.width - 2) // len(chosen) - 1
+        pictures = [_picture(as_picture(rows[row]), min(columns, 48)) for row in chosen]
+        for lines in zip(*pictures, strict=True):
+            console.print(Text(" ").join(lines), no_wrap=True)
+
+
+def _picture(frame: np.ndarray, columns: int) -> list[Text]:
+    """Return a frame as lines of half blocks, each of which is two pixels on top of each other."""
+    height, width = frame.shape[:2]
+    columns = min(columns, width)
+    lines = max(1, round(height * columns / width / 2))
+    down = np.linspace(0, height - 1, 2 * lines).round().astype(int)
+    across = np.linspace(0, width - 1, columns).round().astype(int)
+    pixels = np.broadcast_to(frame[np.ix_(down, across)], (2 * lines, columns, 3)).tolist()
+    return [
+        Text.assemble(
+            *(
+                ("▀", Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower)))
+                for upper, lower in zip(pixels[2 * line], pixels[2 * line + 1], strict=True)
+            )
+        )
+        for line in range(lines)
+    ]
+
+
+def _as_document(dataset: Dataset, episode: Episode) -> dict[str, Any]:
+    from orlog.datasets.looking.leaves import leaves_of
+
+    columns: dict[str, Any] = {}
+    for name, column in leaves_of(episode):
+        if isinstance(column, np.ndarray):
+            least, most = _range(column) if column.dtype.kind in "biuf" else ("-", "-")
+            columns[name] = {
+                "shape": column.shape,
+                "dtype": str(column.dtype),
+                "least": None if least == "-" else float(np.nanmin(column)),
+                "most": None if most == "-" else float(np.nanmax(column)),
+            }
+        else:
+            columns[name] = {"rows": len(column)}
+    return {
+        "name": dataset.name,
+        "version": dataset.version,
+        "episode": episode.index,
+        "episodes": dataset.total_episodes,
+        "steps": len(episode),
+        "return": float(episode.rewards.sum()),
+        "terminated": bool(episode.terminations[-1:].any()),
+        "truncated": bool(episode.truncations[-1:].any()),
+        "seed": episode.seed,
+        "metadata": {key: str(value) for key, value in episode.metadata.items()},
+        "columns": columns,
+    }

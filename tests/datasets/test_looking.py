@@ -1,0 +1,138 @@
+"""What people see of data: lines of characters, figures, and a dataset in a notebook."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import orlog
+from orlog.datasets.looking.leaves import as_picture, dimensions_of, is_frame
+from orlog.datasets.looking.sparklines import LEVELS, MISSING, course, spread
+from orlog.datasets.reading.dataset import Dataset
+from tests.command_line import orlog as run_orlog
+
+NUMBERS = arrays.arrays(
+    np.float64, st.integers(1, 200), elements=st.floats(allow_nan=True, allow_infinity=True)
+)
+
+
+@given(NUMBERS, st.integers(1, 90))
+def test_any_numbers_become_one_line(values: np.ndarray, width: int) -> None:
+    drawn = course(values, width)
+    assert len(drawn) == min(width, len(values))
+    assert {*drawn} <= {*LEVELS, MISSING}
+    if len(values) <= width:
+        assert [one == MISSING for one in drawn] == (~np.isfinite(values)).tolist()
+    assert len(spread(values, width)) in (0, 1, width)
+
+
+def test_a_course_rises_and_falls_as_its_numbers_do() -> None:
+    assert course(np.arange(8.0), 8) == LEVELS
+    assert course(np.repeat(np.arange(8.0), 5), 8) == LEVELS
+    assert course(np.array([2.0, np.nan, 2.0]), 9) == f"{LEVELS[0]}{MISSING}{LEVELS[0]}"
+    assert spread(np.array([0.0, 0.1, 0.2, 1.0]), 4) == f"{LEVELS[-1]}  {LEVELS[2]}"
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "shown"),
+    [
+        ((24, 32, 3), np.uint8, (24, 32, 3)),
+        ((3, 24, 32), np.uint8, (24, 32, 3)),
+        ((24, 32), np.uint8, (24, 32, 1)),
+        ((24, 32, 1), np.uint8, (24, 32, 1)),
+        ((4, 24, 32, 3), np.uint8, (24, 32, 3)),
+        ((24, 32), np.float32, (24, 32, 1)),
+        ((9,), np.uint8, None),
+        ((6, 7), np.float32, None),
+        ((64, 64, 64), np.uint8, None),
+    ],
+)
+def test_frames_are_told_from_numbers(
+    shape: tuple[int, ...], dtype: type, shown: tuple[int, ...] | None
+) -> None:
+    assert is_frame(np.dtype(dtype), shape) == (shown is not None)
+    if shown is not None:
+        picture = as_picture(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+        assert picture.shape == shown
+        assert picture.dtype == np.uint8
+
+
+class Checked(HTMLParser):
+    """Counts tags that are open, and keeps all names of tags and values of attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.values = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open.append(tag)
+        self.tags.add(tag)
+        self.values += " ".join(f"{name}={value}" for name, value in attrs if name != "xmlns")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_notebook_shows_totals_and_pictures_and_runs_nothing() -> None:
+    writer = orlog.DatasetWriter(
+        "lab/seen-v1",
+        observation_space=gymnasium.spaces.Box(0, 255, (16, 16, 3), np.uint8),
+        action_space=gymnasium.spaces.Box(-1, 1, (1,), np.float32),
+        behavior_policy="<script>alert(1)</script>",
+    )
+    with writer:
+        episode = orlog.Episode(
+            observations=np.zeros((4, 16, 16, 3), np.uint8),
+            actions=np.zeros((3, 1), np.float32),
+            rewards=np.ones(3),
+            terminations=np.array([False, False, True]),
+            truncations=np.zeros(3, bool),
+        )
+        writer.add_episode(episode)
+    text = orlog.load_dataset("lab/seen-v1")._repr_html_()
+    checked = Checked(text)
+    assert checked.open == []
+    assert {"table", "svg"} <= checked.tags
+    assert "script" not in checked.tags
+    assert "http" not in checked.values.replace("data:image/png;base64", "")
+    assert "1 episode" in text or "episodes" in text
+
+
+def test_figures_show_every_dimension_of_an_episode(mini: Dataset) -> None:
+    pytest.importorskip("matplotlib")
+    episode = mini[0]
+    figure = episode.plot()
+    names = [name for name, _ in dimensions_of(episode)]
+    drawn = [line for axes in figure.axes for line in axes.lines if len(line.get_xdata()) > 2]
+    assert len(drawn) == len(names)
+    assert np.array_equal(drawn[0].get_ydata(), episode.rewards)
+    assert {axes.get_title() for axes in figure.axes} == {name.partition("[")[0] for name in names}
+    assert len(mini.plot().axes) >= 3
+
+
+def test_an_episode_is_shown_in_the_terminal(mini: Dataset) -> None:
+    name = mini.name
+    shown = run_orlog("show", name, "--episode", "0")
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert any(line.split() == ["return", f"{mini[0].rewards.sum():,.6g}"] for line in lines)
+    for column, values in dimensions_of(mini[0]):
+        (line,) = [one for one in lines if one.startswith(f"{column} ")]
+        assert line.endswith(course(values, 60))
+    refused = run_orlog("show", name, "--episode", "999")
+    assert refused.returncode == 1
+    assert "numbered from 0" in refused.stderr
+    assert '"return"' in run_orlog("show", name, "--episode", "-1", "--json").stdout
