@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -236,11 +237,16 @@ def scoring_protocol(
 
 
 @contextlib.contextmanager
-def vector_environment(protocol: Protocol) -> Iterator[SyncVectorEnv]:
-    """Make the environments of a protocol as one vector environment."""
+def vector_environment(
+    protocol: Protocol,
+    wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[SyncVectorEnv]:
+    """Make the environments of a protocol as one vector environment, each wrapped, with more arguments."""
 
     def make() -> gymnasium.Env[Any, Any]:
-        return make_environment(protocol.environment_id, protocol.environment_kwargs)
+        kwargs = {**protocol.environment_kwargs, **arguments}
+        return wrap(make_environment(protocol.environment_id, kwargs))
 
     environments = SyncVectorEnv(
         [make] * protocol.environments, autoreset_mode=AutoresetMode.NEXT_STEP
@@ -257,9 +263,11 @@ def run_protocol(
     progress: Callable[[int], None] = lambda _done: None,
     *,
     discount: float = 1.0,
+    wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> Episodes:
-    """Return what came of each episode of a protocol."""
-    with vector_environment(protocol) as environments:
+    """Return what came of each episode of a protocol; environments may be wrapped, as to film them."""
+    with vector_environment(protocol, wrap, arguments) as environments:
         found = run_episodes(
             policy,
             environments,

@@ -41,6 +41,12 @@ def evaluate(
     dataset: DatasetOfRun = None,
     algorithm: AlgorithmOfRun = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
+    video: Annotated[
+        bool,
+        typer.Option(
+            "--video", help="Also film the worst, the median and the best episode, as mp4 files."
+        ),
+    ] = False,
     trust_environment: TrustEnvironment = False,
     _imports: Imports = None,
     as_json: AsJson = False,
@@ -71,6 +77,7 @@ def evaluate(
                         algorithm=algorithm,
                         episodes=episodes,
                         trust_environment=trust_environment,
+                        video=video,
                         progress=functools.partial(_show, update, episodes),
                     )
                 )
@@ -97,6 +104,8 @@ def _show(update: Callable[[int, int], None], episodes: int, done: int) -> None:
 
 
 def _print_result(result: RunResult, episodes: int) -> None:
+    from orlog.experiments.videos import VIDEOS
+
     record, references, error = result.run.record, result.references, result.standard_error
     spread = "one episode, so there is no standard error"
     if error is not None:
@@ -120,6 +129,16 @@ def _print_result(result: RunResult, episodes: int) -> None:
         reached = f"{result.successes.sum()} of {len(result.successes)} episodes"
         say(f"success rate {100 * result.success_rate:.1f} % ({reached})")
     say_notes(result.caveats)
+    for one in result.videos:
+        path = result.run.folder / VIDEOS / one.file
+        say(
+            f"{one.kind} episode, return {one.returned:.2f}, {counted(one.frames, 'frame')}: {path}"
+        )
+        if one.returned != one.evaluated:
+            tell(
+                f"note: the filmed episode returned {one.returned:.6g}, and {one.evaluated:.6g} in the "
+                "evaluation: rendering changes this environment."
+            )
 
 
 @app.command(

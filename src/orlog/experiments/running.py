@@ -22,6 +22,7 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
 from orlog.experiments.logs import log_to
 from orlog.experiments.progress import normalizer
+from orlog.experiments.videos import VIDEOS, Video, check_video, film
 from orlog.manifests.names import counted
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.references import Protocol, References, score_caveats, simulator_of
@@ -46,6 +47,7 @@ class RunResult:
         protocol: How they were measured.
         references: The reference returns that anchor the score; None if none are known.
         reason: Why there is no score; empty if there is one.
+        videos: The episodes that were filmed; empty unless that was asked for.
     """
 
     run: Run
@@ -55,6 +57,7 @@ class RunResult:
     protocol: Protocol
     references: References | None
     reason: str
+    videos: list[Video] = dataclasses.field(default_factory=list)
 
     def __repr__(self) -> str:
         """Return run, return, score and success rate in one line."""
@@ -145,6 +148,10 @@ class RunResult:
             "returns": self.returns.tolist(),
             "successes": None if self.successes is None else self.successes.tolist(),
             "protocol": msgspec.to_builtins(self.protocol),
+            "videos": [
+                {**msgspec.to_builtins(one), "file": str(self.run.folder / VIDEOS / one.file)}
+                for one in self.videos
+            ],
         }
 
 
@@ -323,6 +330,7 @@ def evaluate(
     algorithm: AlgorithmLike | None = None,
     episodes: int = EPISODES,
     trust_environment: bool = False,
+    video: bool = False,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> RunResult:
     """Run a trained policy in its dataset's environment, as `orlog evaluate` does.
@@ -333,20 +341,25 @@ def evaluate(
         algorithm: The algorithm, if it is not one of orlog's.
         episodes: Episodes to run.
         trust_environment: Consent to arguments of the environment that come with the data.
+        video: Also film the worst, the median and the best episode, into the run's folder `videos`.
         progress: Called with the number of episodes done.
 
     Raises:
+        MissingExtraError: videos are asked for, and PyAV is not installed.
         NotFoundError: there is no checkpoint in the folder, its dataset is not here or names no
             environment, or no package here provides that.
         SimulatorError: the environment needs consent, or cannot be made.
         CheckpointError: the checkpoint is damaged.
         IntegrityError: the dataset is not the one that the run was trained on.
     """
+    if video:
+        check_video()
     folder = as_path(run)
     loaded = load_run(folder, dataset=dataset, algorithm=algorithm)
     evaluation = evaluate_loaded(
         loaded, episodes=episodes, trust_environment=trust_environment, progress=progress
     )
+    videos = film(loaded, evaluation, progress) if video else []
     references, reason = _references(loaded)
     return RunResult(
         run=Run(folder=folder, record=loaded.record),
@@ -356,6 +369,7 @@ def evaluate(
         protocol=evaluation.protocol,
         references=references,
         reason=reason,
+        videos=videos,
     )
 
 
