@@ -13,7 +13,8 @@ import contextlib
 import dataclasses
 import importlib
 import runpy
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import msgspec
 
 import orlog.datasets.formats
+from orlog.datasets.formats._containers.carried_sums import unwritten_arrays
 from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._shared.episodes import Asked as Asked
 from orlog.datasets.formats._shared.episodes import Found, write_episodes
@@ -28,6 +30,7 @@ from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.flags import HOW
 from orlog.datasets.formats._shared.inventory import not_read
+from orlog.datasets.formats._shared.pointers import refuse_pointers
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
 from orlog.datasets.reading.dataset import Dataset
@@ -42,6 +45,7 @@ from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
 
 NOTHING_SAID = SaidSpaces()
+MOST_AROUND = 3  # folders that a file lies in
 PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
 
 
@@ -161,6 +165,7 @@ def choose_format(
         ValueError: the files look like none, like several, or one is a pickle or holds some.
     """
     known = {name: one for name, one in formats().items() if one.open is not None}
+    refuse_pointers(files, dataset)
     if wanted is not None:
         return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset)
     endings = {"" if file.is_dir() else file.suffix.lower() for file in files}
@@ -181,11 +186,27 @@ def choose_format(
         what = "several formats fit the files" if fitting else "the files look like no known format"
         told = [] if fitting else [one.describe(files) for one in possible.values()]
         choices = "|".join(fitting or possible or known)
+        said = f"{dataset}: {what}; choose one: --format {choices}."
+        if fitting:
+            given = shlex.join(map(str, files[:1]))
+            raise ValueError(f"{said} Run: orlog import {given} {dataset} --format {fitting[0]}")
         raise ValueError(
-            f"{dataset}: {what}; choose one: --format {choices}. For others a file of your own can be "
-            "the format: docs/your-own-format.md" + "".join(told)
+            f"{said} For others a file of your own can be the format: docs/your-own-format.md"
+            + (_around(files[0], known, dataset) or "".join(told))
         )
     return known[fitting[0]]
+
+
+def _around(file: Path, known: Mapping[str, Format], dataset: str) -> str:
+    """Return what to run where a folder around a file is what a format reads, such as that of one shard."""
+    for folder in file.absolute().parents[:MOST_AROUND]:
+        if folder in (Path.home(), Path(folder.anchor)):
+            break
+        for one in known.values():
+            if "" in one.extensions and not one.only_mapped and one.recognizes([folder]):
+                line = shlex.join(["orlog", "import", str(folder), dataset])
+                return f". The folder around it looks like {one.name}; run: {line}"
+    return ""
 
 
 def _is_pickle(path: Path) -> bool:
@@ -317,6 +338,12 @@ def read_version(
         environment = said.environment
     found.format = file_format.name
     found.doubts = [*wanted.doubts, *found.doubts]
+    blank = unwritten_arrays()
+    if blank:
+        more = f" and {len(blank) - 5} more" if len(blank) > 5 else ""
+        found.doubts.append(
+            f"Never written, so that HDF5's fill value stands for all values: {', '.join(blank[:5])}{more}."
+        )
     names = written.schema.columns()
     named = [one for said in asked.options.columns.values() for one in said.split(",")]
     known = [one + "*" if one.endswith("*") else one for one in named]

@@ -24,11 +24,13 @@ class CarriedSums:
         kind: Which ones; nothing where the format has none, or that is not known.
         covered: Parts that carry one.
         bare: Parts that carry none.
+        unwritten: Arrays of HDF5 that nobody wrote, so that a fill value stands for all their numbers.
     """
 
     kind: str = ""
     covered: int = 0
     bare: int = 0
+    unwritten: dict[str, None] = dataclasses.field(default_factory=dict)
 
     def note(self, kind: str, is_covered: bool) -> None:
         """Note a part."""
@@ -63,6 +65,21 @@ def note_array(is_covered: bool) -> None:
     found = _open.get()
     if found is not None:
         found.note("fletcher32", is_covered)
+
+
+def note_unwritten(where: str) -> bool:
+    """Note an array of HDF5 that nobody wrote; return whether an import will tell it."""
+    found = _open.get()
+    if found is not None:
+        found.unwritten[where] = None
+    return found is not None
+
+
+def unwritten_arrays() -> list[str]:
+    """Return what `note_unwritten` noted so far, without the folders of files."""
+    found = _open.get()
+    places = [one.partition(", ") for one in (found.unwritten if found is not None else ())]
+    return [f"{Path(file).name}{sign}{inner}" for file, sign, inner in places]
 
 
 def note_table(file: Path) -> None:

@@ -93,47 +93,47 @@ def find_places(asked: Asked) -> Iterator[Place]:
 def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
     with open_hdf5(file, where) as opened:
         with reading(where):
-            nodes, size = datasets_in(opened, where, LAYOUT), file.stat().st_size
-        groups = _groups(nodes, episode, where)
-        starts = tuple(f"{group}/" if group else "" for group in groups)
-        outside = [path for path in nodes if not path.startswith(starts)]
-        for group in groups:
-            inner = {
-                path.removeprefix(f"{group}/" if group else ""): node
-                for path, node in nodes.items()
-                if not group or path.startswith(f"{group}/")
-            }
+            paths = [path for path, _ in datasets_in(opened, where, LAYOUT)]
+            size = file.stat().st_size
+        groups, outside = _groups(paths, episode, where)
+        for group, names in groups.items():
             place = f"{where}, {group}" if group else where
+            node = opened[group] if group else opened
 
-            def column(name: str, nodes: dict[str, Any] = inner, place: str = place) -> Any:
-                return numbers(nodes[name], f"{place}, {name}", size, texts=True)
+            def column(name: str, node: Any = node, place: str = place) -> Any:
+                return numbers(node[name], f"{place}, {name}", size, texts=True)
 
-            yield Place(place, sorted(inner), column, reading, outside=outside)
+            yield Place(place, sorted(names), column, reading, outside=outside)
             outside = []
 
 
-def _groups(nodes: dict[str, Any], pattern: str, where: str) -> list[str]:
-    """Return the paths of the groups that a pattern means; only the file itself if it means none.
+def _groups(
+    paths: Sequence[str], pattern: str, where: str
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the arrays in each group that a pattern means, and those in none.
 
-    Raises SchemaError if it is not a pattern of groups, and no array has that name.
+    It is only the file itself if the pattern means no groups. Raises SchemaError if it means nothing.
     """
-    if pattern in ("", FILE) or pattern in nodes:
-        return [""]
+    if pattern in ("", FILE) or pattern in paths:
+        return {"": [*paths]}, []
     wanted = pattern.split("/")
-    found: set[str] = set()
-    for path in nodes:
-        parts = path.split("/")[:-1]
-        for end in range(len(wanted), len(parts) + 1):
+    found: dict[str, list[str]] = {}
+    outside = []
+    for path in paths:
+        parts = path.split("/")
+        for end in range(len(wanted), len(parts)):
             if all(map(fnmatch.fnmatchcase, parts[end - len(wanted) : end], wanted)):
-                found.add("/".join(parts[:end]))
+                found.setdefault("/".join(parts[:end]), []).append("/".join(parts[end:]))
                 break
+        else:
+            outside.append(path)
     if not found:
-        groups = sorted({path.rpartition("/")[0] for path in nodes} - {""})
+        groups = sorted({path.rpartition("/")[0] for path in paths} - {""})
         raise SchemaError(
             f"{where}: --episode {pattern}: no group and no array has such a name"
-            + (did_you_mean(pattern, [*groups, *nodes]) or f"; its arrays are {_some([*nodes])}.")
+            + (did_you_mean(pattern, [*groups, *paths]) or f"; its arrays are {_some(paths)}.")
         )
-    return sorted(found, key=by_numbers)
+    return {group: found[group] for group in sorted(found, key=by_numbers)}, outside
 
 
 def _some(names: Sequence[str]) -> str:

@@ -147,7 +147,7 @@ class _Reader:
         self, group: Any, where: str, infos: list[str], metadata: dict[str, Any]
     ) -> Iterator[Steps]:
         # Opening a dataset takes as long as reading a short one, so each is opened once.
-        nodes = datasets_in(group, where, LAYOUT)
+        nodes = dict(datasets_in(group, where, LAYOUT))
         rewards = self._rows(nodes, "rewards", where)
         count = len(rewards)
         flags = {name: flags_of(self._rows(nodes, name, where)[:], name, where) for name in FLAGS}
@@ -261,7 +261,7 @@ def _info_names(group: Any, where: str) -> list[str]:
     if not has_child(group, "infos"):
         return []
     infos = child(group, "infos", where, LAYOUT)
-    found = datasets_in(infos, f"{where}, infos", LAYOUT)
+    found = dict(datasets_in(infos, f"{where}, infos", LAYOUT))
     return [path for path, node in found.items() if node.shape]
 
 

@@ -1,0 +1,98 @@
+"""What an import says where files are not what was meant: pointers, parts of a folder, blanks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.formats._containers import hdf5_files
+from orlog.errors import SchemaError
+from tests.command_line import orlog as run_orlog
+from tests.fuzz.samples import Sample, write_samples
+
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
+)
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Sample]]:
+    """Write sound files of every format."""
+    return write_samples(tmp_path_factory.mktemp("samples"))
+
+
+def test_pointers_of_git_lfs_are_named_in_every_format(samples: dict[str, list[Sample]]) -> None:
+    for name, several in samples.items():
+        sample = several[0]
+        files = [one for one in sorted(sample.root.rglob("*")) if one.is_file()]
+        inside = [one for one in files if any(one.is_relative_to(given) for given in sample.given)]
+        before = inside[-1].read_bytes()
+        inside[-1].write_text(POINTER, "utf-8")
+        with pytest.raises(SchemaError, match=r"pointer of Git LFS, .* run: git lfs pull"):
+            orlog.import_dataset([*sample.given], "lab/pointer-v1", format=name)
+        inside[-1].write_bytes(before)
+
+
+def test_many_pointers_are_counted(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"episode_{number}.hdf5").write_text(POINTER, "utf-8")
+    told = run_orlog("import", str(tmp_path), "lab/pointer-v1")
+    assert told.returncode == 1
+    assert "and 2 more files are pointers of Git LFS" in told.stderr
+
+
+def test_a_shard_given_alone_names_the_folder_to_import(samples: dict[str, list[Sample]]) -> None:
+    (sample, *_) = samples["rlds"]
+    shard = next(sample.root.rglob("*.tfrecord*"))
+    told = run_orlog("import", str(shard), "lab/shard-v1")
+    (line,) = re.findall(r"run: orlog (import .* lab/shard-v1)", told.stderr)
+    assert run_orlog(*line.split()).returncode == 0
+
+
+@pytest.mark.parametrize("chunks", [None, (2, 3)])
+def test_an_array_that_nobody_wrote_is_read_as_hdf5_reads_it_and_told(
+    tmp_path: Path, chunks: tuple[int, int] | None
+) -> None:
+    path = tmp_path / "blank.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("observations", (4, 3), "f4", fillvalue=0.5, chunks=chunks)
+        file["actions"] = np.zeros((4, 1), np.float32)
+        file["rewards"] = np.ones(4)
+        file["terminals"] = np.array([False, False, False, True])
+    orlog.import_dataset(path, "lab/blank-v1", format="d4rl", horizon=100)
+    ds = orlog.load_dataset("lab/blank-v1")
+    assert np.array_equal(ds[0].observations[:3], np.full((3, 3), 0.5, np.float32))
+    assert "fill value stands for all values: blank.h5, observations." in ds.manifest.description
+
+
+def test_what_nobody_wrote_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdf5_files, "LARGEST_UNWRITTEN", 64)
+    path = tmp_path / "bomb.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("observations", (40, 3), "f4")
+        file["actions"] = np.zeros((40, 1), np.float32)
+    with pytest.raises(SchemaError, match="does not hold the shape"):
+        orlog.import_dataset(path, "lab/bomb-v1", format="d4rl")
+
+
+def test_a_file_of_thousands_of_groups_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "many.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(1_300):
+            for name in ("obs", "act", "rew", "more"):
+                file[f"data/demo_{number}/{name}"] = np.full(
+                    (3, 1) if name in "obsact" else 3, number
+                )
+    columns = {"observation": "obs", "action": "act", "reward": "rew"}
+    orlog.import_dataset(path, "lab/many-v1", columns=columns, episode="demo_*")
+    ds = orlog.load_dataset("lab/many-v1")
+    assert ds.total_episodes == 1_300
+    assert ds[1_299].rewards.tolist() == [1_299, 1_299]
