@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import gymnasium
@@ -89,3 +89,32 @@ def flat_losses(dataset: Dataset, what: str, *, takes_parts: bool = False) -> li
     if (dataset.column("episodes/seeds") >= 0).any():
         said.append("Seeds of episodes are lost.")
     return said
+
+
+def demonstration_losses(dataset: Dataset, what: str, *, own: Collection[str]) -> list[str]:
+    """Say what recordings of demonstrations cannot hold, which have rows of observations and actions alone.
+
+    Args:
+        dataset: What would be written.
+        what: The files, for errors.
+        own: Names that the files have for something else than a part of the observations.
+
+    Raises SchemaError if observations or actions that they have no place for.
+    """
+    said = flat_losses(dataset, what, takes_parts=True)
+    space = dataset.observation_space
+    taken = (
+        [part for part in space if part in own] if isinstance(space, gymnasium.spaces.Dict) else []
+    )
+    if taken:
+        raise SchemaError(
+            f"{dataset.name}: {what} have another meaning for {taken[0]}; rename this part."
+        )
+    infos = [name for name in dataset.schema.extras if name.startswith("infos/")]
+    infos = [name for name in infos if name not in own and name not in dataset.schema.variable]
+    said += [f"These columns are lost: {', '.join(infos)}."] if infos else []
+    return [
+        *said,
+        "How episodes ended is lost.",
+        "The last observation of each episode is lost, and with it what came of its last action.",
+    ]

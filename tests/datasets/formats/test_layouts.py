@@ -17,7 +17,9 @@ import numpy.typing as npt
 import pytest
 from gymnasium import spaces
 from PIL import Image
+from zarr import open_group
 
+import orlog
 from orlog.datasets.formats import aloha, calvin, dqn_replay, episode_npz, maniskill, rllib, zarr
 from orlog.datasets.formats._containers import zarr_arrays
 from orlog.datasets.formats._shared import mapped_arrays
@@ -582,3 +584,61 @@ def test_lines_that_are_no_batches_are_refused(
     (tmp_path / "output.json").write_text(line)
     with pytest.raises(error, match=text):
         read_files(rllib.FORMAT, tmp_path / "output.json", tmp_path / "store")
+
+
+def test_demonstrations_are_written_as_their_tools_open_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lengths = (3, 1, 6)
+    space = spaces.Dict(
+        {
+            "qpos": spaces.Box(-1, 1, (4,), np.float32),
+            "images.top": spaces.Box(0, 255, (8, 9, 3), np.uint8),
+        }
+    )
+    writer = orlog.DatasetWriter(
+        "lab/arm-v1", observation_space=space, action_space=spaces.Box(-1, 1, (2,), np.float32)
+    )
+    episodes = [
+        orlog.Episode(
+            observations={
+                "qpos": rng.random((steps + 1, 4), np.float32),
+                "images.top": rng.integers(0, 256, (steps + 1, 8, 9, 3), np.uint8),
+            },
+            actions=rng.random((steps, 2), np.float32),
+            rewards=rng.random(steps),
+            terminations=np.zeros(steps, bool),
+            truncations=np.arange(steps) == steps - 1,
+        )
+        for steps in lengths
+    ]
+    with writer:
+        for one in episodes:
+            writer.add_episode(one)
+    for name in ("zarr", "aloha"):
+        with pytest.raises(SchemaError, match="How episodes ended is lost"):
+            orlog.export_dataset("lab/arm-v1", tmp_path / f"no-{name}", to=name)
+        orlog.export_dataset("lab/arm-v1", tmp_path / name, to=name, lossy=True)
+    group = open_group(tmp_path / "zarr" / "arm-v1.zarr", mode="r")
+    assert group.metadata.zarr_format == 2
+    assert np.asarray(group["meta/episode_ends"]).tolist() == np.cumsum(lengths).tolist()
+    whole = {
+        "action": np.concatenate([one.actions for one in episodes]),
+        "reward": np.concatenate([one.rewards for one in episodes]),
+        "qpos": np.concatenate([one.observations["qpos"][:-1] for one in episodes]),
+        "images.top": np.concatenate([one.observations["images.top"][:-1] for one in episodes]),
+    }
+    for name, values in whole.items():
+        np.testing.assert_array_equal(np.asarray(group[f"data/{name}"]), values)
+    for number, one in enumerate(episodes):
+        with h5py.File(tmp_path / "aloha" / f"episode_{number}.hdf5") as file:
+            for place, values in (
+                ("observations/qpos", one.observations["qpos"]),
+                ("observations/images/top", one.observations["images.top"]),
+            ):
+                np.testing.assert_array_equal(file[place][()], values[:-1])
+            np.testing.assert_array_equal(file["action"][()], one.actions)
+    for name, files in (("zarr", "arm-v1.zarr"), ("aloha", "")):
+        orlog.import_dataset(tmp_path / name / files, f"lab/{name}-v1")
+        back = orlog.load_dataset(f"lab/{name}-v1")
+        assert [len(one) for one in back] == [steps - 1 for steps in lengths if steps > 1]
+        np.testing.assert_array_equal(back[0].actions, episodes[0].actions[:-1])
