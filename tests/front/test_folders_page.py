@@ -1,0 +1,86 @@
+"""The page `docs/folders.md`: each of its lines works as written, from a folder with such files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+from tests.command_line import orlog
+
+PAGE = Path(__file__).parents[2] / "docs" / "folders.md"
+LINES = [
+    line.partition("  #")[0].strip()
+    for kind, block in re.findall(
+        r"^```(\w*)\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    if not kind
+    for line in block.splitlines()
+]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the files that the page names, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    with h5py.File("my.h5", "w") as file, h5py.File("unknown.h5", "w") as unknown:
+        for number in range(3):
+            file[f"run{number}/joints"] = rng.random((9, 3), np.float32)
+            file[f"run{number}/speeds"] = rng.random((9, 3), np.float32)
+            file[f"run{number}/seen/camera"] = rng.integers(0, 256, (9, 16, 16, 3), np.uint8)
+            file[f"run{number}/seen/depth"] = rng.random((9, 4), np.float32)
+            file[f"run{number}/torque"] = rng.random((9, 2), np.float32)
+            file[f"run{number}/r"] = rng.random(9)
+            unknown[f"run{number}/angles"] = rng.random((9, 3))
+    Path("recordings").mkdir()
+    Path("logs").mkdir()
+    for number in range(2):
+        with h5py.File(f"recordings/{number}.h5", "w") as file:
+            file["joints"], file["torque"] = rng.random((9, 3)), rng.random((9, 2))
+            file["stop"] = np.arange(9) == 8
+        flat = {"a": rng.random((8, 1)), "r": rng.random(8), "done": np.arange(8) == 7}
+        np.savez(f"logs/{number}.npz", obs=rng.random((9, 3)), **flat)
+    done = np.arange(20) % 5 == 4
+    np.savez("all.npz", obs=rng.random((20, 3)), a=rng.random((20, 1)), r=np.ones(20), done=done)
+    for name, action, ends in (("replay", "action", "episode_ends"), ("all", "move", "ends")):
+        group = zarr.open_group(f"{name}.zarr", mode="w", zarr_format=2)
+        group["data/state"], group[f"data/{action}"] = rng.random((30, 4)), rng.random((30, 2))
+        group[f"meta/{ends}"] = np.array([10, 30])
+    columns = {name: rng.random(20) for name in ("obs_0", "obs_1", "u", "r")}
+    table = pa.table({"run": np.repeat(["a", "b"], 10), **columns})
+    pq.write_table(table, "logs.parquet")
+    with Path("logs.csv").open("w", newline="") as file, Path("logs.jsonl").open("w") as lines:
+        writer = csv.DictWriter(file, table.column_names)
+        writer.writeheader()
+        for row in table.to_pylist():
+            writer.writerow(row)
+            obs = [row["obs_0"], row["obs_1"]]
+            lines.write(json.dumps({"run": row["run"], "obs": obs, "u": row["u"], "r": 1.0}) + "\n")
+
+
+@pytest.mark.usefixtures("files")
+def test_every_line_of_the_page_works_as_written() -> None:
+    assert len(LINES) > 10
+    for line in LINES:
+        words = [
+            path
+            for word in shlex.split(line)[1:]
+            for path in (
+                sorted(map(str, Path().glob(word))) if word.endswith(("*.h5", "*.npz")) else [word]
+            )
+        ]
+        ended = orlog(*words)
+        if words[1] == "unknown.h5":
+            assert "--map observation=ARRAY --map action=ARRAY" in ended.stderr
+        else:
+            assert ended.returncode == 0, f"{line}: {ended.stderr}"
