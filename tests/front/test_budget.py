@@ -17,7 +17,8 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 80_800, "tests": 64_900, "benchmarks": 6_150, "tools": 2_700}
+# Raised for the viewer: its server, and tests with a server and a browser.
+LINES = {"product": 82_600, "tests": 66_000, "benchmarks": 6_150, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18

@@ -1,0 +1,65 @@
+// Frames of an episode by index: the one of the step is drawn, the next ones are fetched before they are due.
+
+import { element, problem } from "./dom.js";
+import { ask } from "./net.js";
+
+const AHEAD = 12;
+const KEPT = 160;
+const SMALLEST = 224; // pixels of the screen; smaller images are enlarged by a whole number
+
+export class Frames {
+  constructor(path) {
+    Object.assign(this, { path, all: [], root: element("div", { class: "frames" }) });
+  }
+
+  show(head) {
+    this.all = head.frames.map((frames) => this.make(frames));
+    this.root.replaceChildren(...this.all.map((one) => one.root));
+    this.root.hidden = !this.all.length;
+  }
+
+  make(frames) {
+    const canvas = element("canvas", { role: "img", "aria-label": frames.name });
+    const times = Math.max(1, Math.floor(SMALLEST / Math.max(frames.width, frames.height)));
+    canvas.width = frames.width;
+    canvas.height = frames.height;
+    canvas.style.width = `${frames.width * times}px`;
+    const message = element("div", {});
+    const text = `${frames.height} × ${frames.width}${times > 1 ? `, shown ${times} times as large` : ""}`;
+    const root = element("figure", { class: "frame" }, canvas, message,
+      element("figcaption", {}, element("b", {}, frames.name), ` ${text}`, frames.note ? `; ${frames.note}` : ""));
+    return { ...frames, root, canvas, message, images: new Map(), wanted: -1 };
+  }
+
+  mark(step, isPlaying) {
+    for (const one of this.all) {
+      one.wanted = Math.min(step, one.count - 1);
+      this.fetch(one, one.wanted).then((image) => this.draw(one, image));
+      const ahead = isPlaying ? AHEAD : 1;
+      for (let next = 1; next <= ahead && one.wanted + next < one.count; next += 1) this.fetch(one, one.wanted + next);
+    }
+  }
+
+  fetch(one, step) {
+    if (!one.images.has(step)) {
+      // Whoever asks for one that is not there yet waits for the same request.
+      const image = ask(`${this.path}/frame`, { column: one.name, step: String(step) })
+        .then((response) => response.blob()).then(createImageBitmap)
+        .then((bitmap) => ({ step, bitmap })).catch((error) => ({ step, error }));
+      one.images.set(step, image);
+      if (one.images.size > KEPT) one.images.delete(one.images.keys().next().value);
+    }
+    return one.images.get(step);
+  }
+
+  draw(one, { step, bitmap, error }) {
+    if (step !== one.wanted) return; // by now another step is shown
+    one.canvas.hidden = Boolean(error);
+    one.message.replaceChildren(...(error ? [problem(error)] : []));
+    if (bitmap) {
+      one.canvas.getContext("2d").drawImage(bitmap, 0, 0);
+      one.canvas.setAttribute("aria-label", `${one.name}, step ${step}`);
+      one.canvas.dataset.step = step;
+    }
+  }
+}
