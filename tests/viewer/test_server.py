@@ -55,9 +55,9 @@ def test_an_expression_that_cannot_be_read_is_answered_with_what_orlog_view_says
 ) -> None:
     ds = write_numbers(episodes=3)
     served = serve("lab/numbers-v1")
-    status, text = served.problem("api/data/0/episodes?where=lenths+%3E+1")
+    status, text = served.problem("api/data/0/episodes?where=returnss+%3E+1")
     with pytest.raises(ValueError, match="did you mean") as said:
-        ds.filter_episodes("lenths > 1")
+        ds.filter_episodes("returnss > 1")
     assert (status, text) == (422, str(said.value))
     assert served.problem("api/data/0/episodes?by=nothing")[0] == 422
     assert "whole number" in served.problem("api/data/0/episodes?first=x")[1]

@@ -97,7 +97,7 @@ class EpisodeList:
         if name == EPISODE:
             return list(positions.tolist())
         if name == END:
-            return [ENDS[code] for code in self._ends(positions).tolist()]
+            return [ENDS[code] for code in self.ends(positions).tolist()]
         if name == "lengths":
             return list(dataset.episode_lengths[positions].tolist())
         column = f"episodes/{name}"
@@ -112,7 +112,11 @@ class EpisodeList:
             return [one.tobytes().decode() for one in cut]
         return [_shortened(str(one.tolist())) for one in cut]
 
-    def _ends(self, positions: np.ndarray) -> np.ndarray:
+    def ends(self, positions: np.ndarray) -> np.ndarray:
+        """Return how episodes ended: places in `ENDS`, (n,) int64.
+
+        Raises IntegrityError if a file is damaged.
+        """
         dataset = self.shown.dataset
         lasts = dataset.episode_starts[positions] + dataset.episode_lengths[positions] - 1
         codes = dataset.rows("terminations", lasts).astype(np.int64)
@@ -129,7 +133,7 @@ class EpisodeList:
         if by == EPISODE:
             return chosen[::-1] if descending else chosen
         if by == END:
-            values = self._ends(chosen)
+            values = self.ends(chosen)
         elif by == "lengths":
             values = dataset.episode_lengths[chosen]
         else:

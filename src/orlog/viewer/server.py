@@ -26,7 +26,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from orlog.base.terminal import tell
+from orlog.datasets.audit.audit import audit
+from orlog.datasets.audit.findings import SEVERITIES
 from orlog.errors import NotFoundError, OrlogError, VersionExistsError
+from orlog.manifests.diff import diff_datasets
+from orlog.viewer.about import about
 from orlog.viewer.episode import Window, episode_answer, has_state, number_columns
 from orlog.viewer.episodes import EpisodeList, save_filtered
 from orlog.viewer.frames import frame_png
@@ -34,6 +38,8 @@ from orlog.viewer.guard import REPORT_POLICY, Guard
 from orlog.viewer.jobs import Jobs
 from orlog.viewer.opened import Opened, Shown
 from orlog.viewer.places import places_of
+from orlog.viewer.rendering import Renderer
+from orlog.viewer.statistics import coverage_of, draw_sample, statistics_of
 
 HOST = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
@@ -56,6 +62,7 @@ class Viewer:
         self.opened = opened
         self.lists = [EpisodeList(shown) for shown in opened.datasets]
         self.jobs = Jobs()
+        self.renderer = Renderer()
 
     def shown(self, request: Request) -> Shown:
         """Return the dataset that a request is about.
@@ -100,6 +107,14 @@ def application(opened: Opened, *, token: str, port: int) -> ASGIApp:
         Route("/api/data/{dataset:int}/episode/{episode:int}", answer(_episode, viewer)),
         Route("/api/data/{dataset:int}/episode/{episode:int}/frame", answer(_frame, viewer)),
         Route("/api/data/{dataset:int}/episode/{episode:int}/places", answer(_places, viewer)),
+        Route("/api/data/{dataset:int}/episode/{episode:int}/render", answer(_render, viewer)),
+        Route("/api/data/{dataset:int}/about", answer(_about, viewer)),
+        Route("/api/data/{dataset:int}/statistics", answer(_statistics, viewer)),
+        Route("/api/data/{dataset:int}/coverage", answer(_coverage, viewer)),
+        Route("/api/data/{dataset:int}/audit", answer(_audit, viewer)),
+        Route("/api/diff", answer(_diff, viewer)),
+        Route("/api/runs/{number:int}", answer(_runs, viewer)),
+        Route("/api/runs/{number:int}/video/{video:int}", answer(_video, viewer)),
         Route("/api/data/{dataset:int}/view", functools.partial(_save, viewer), methods=["POST"]),
         Route("/api/report/{number:int}", answer(_report, viewer)),
     ]
@@ -200,6 +215,75 @@ async def _asset(request: Request) -> Response:
 def _file(name: str) -> Response:
     path = PAGE / name
     return FileResponse(path, media_type=TYPES.get(path.suffix, "text/plain"))
+
+
+def _render(viewer: Viewer, request: Request) -> Response:
+    episode, step = request.path_params["episode"], number(request, "step", 0)
+    data = viewer.renderer.png(viewer.shown(request), episode, step)
+    return Response(data, media_type="image/png")
+
+
+def _about(viewer: Viewer, request: Request) -> dict[str, Any]:
+    shown = viewer.shown(request)
+    return viewer.jobs.ask(f"about {request.path_params['dataset']}", lambda _: about(shown))
+
+
+def _statistics(viewer: Viewer, request: Request) -> dict[str, Any]:
+    episodes = viewer.list_of(request)
+    sampled = _sample(viewer, request)
+    if sampled["state"] == "running":
+        return sampled
+    name = f"statistics {request.path_params['dataset']}"
+    return viewer.jobs.ask(name, lambda _: statistics_of(episodes, sampled["result"]))
+
+
+def _sample(viewer: Viewer, request: Request) -> dict[str, Any]:
+    shown = viewer.shown(request)
+    name = f"sample {request.path_params['dataset']}"
+    return viewer.jobs.ask(name, lambda progress: draw_sample(shown, progress))
+
+
+def _coverage(viewer: Viewer, request: Request) -> dict[str, Any]:
+    sampled = _sample(viewer, request)
+    if sampled["state"] == "running":
+        return sampled
+    query = request.query_params
+    found = coverage_of(sampled["result"], query.get("x", ""), query.get("y", ""))
+    return {"state": "ready", "result": found}
+
+
+def _audit(viewer: Viewer, request: Request) -> dict[str, Any]:
+    dataset = viewer.shown(request).dataset
+    name = f"audit {request.path_params['dataset']}"
+    return viewer.jobs.ask(
+        name,
+        lambda progress: audit(dataset, progress=progress).to_json() | {"meanings": SEVERITIES},
+    )
+
+
+def _diff(viewer: Viewer, request: Request) -> dict[str, Any]:
+    places = [number(request, name, default) for name, default in (("before", 0), ("after", 1))]
+    before, after = (one_of(viewer.lists, place, "dataset").shown.dataset for place in places)
+    return viewer.jobs.ask(
+        f"diff {places}",
+        lambda _: {
+            **diff_datasets(before, after).to_json(),
+            "views": [one.operation is not None for one in (before, after)],
+        },
+    )
+
+
+def _runs(viewer: Viewer, request: Request) -> dict[str, Any]:
+    from orlog.viewer.runs import runs_of  # imports torch, which datasets do not need
+
+    return runs_of(one_of(viewer.opened.runs, request.path_params["number"], "folder of runs"))
+
+
+def _video(viewer: Viewer, request: Request) -> Response:
+    from orlog.viewer.runs import videos_of
+
+    folder = one_of(viewer.opened.runs, request.path_params["number"], "folder of runs")
+    return FileResponse(one_of(videos_of(folder), request.path_params["video"], "video"))
 
 
 def _report(viewer: Viewer, request: Request) -> Response:

@@ -1,9 +1,12 @@
 // The page: which view is shown, and what keys do. An address after `#` names each view, so that back works.
 
+import { differences, sideBySide } from "./compare.js";
+import { datasetView } from "./dataset.js";
 import { choice, element, isDark, problem, showTheme } from "./dom.js";
 import { EpisodeView } from "./episode.js";
 import { EpisodeList } from "./list.js";
 import { get } from "./net.js";
+import { runsView } from "./runs.js";
 
 const main = document.getElementById("main");
 const page = { opened: null, lists: new Map(), view: null, dataset: 0 };
@@ -26,7 +29,11 @@ async function start() {
 function views() {
   const { datasets, runs, reports } = page.opened;
   const found = [];
-  if (datasets.length) found.push([`#/${page.dataset}/episodes`, "Episodes"]);
+  if (datasets.length) {
+    found.push([`#/${page.dataset}/episodes`, "Episodes"], [`#/${page.dataset}/dataset`, "Dataset"]);
+    found.push(["#/compare", "Side by side"]);
+  }
+  if (datasets.length > 1) found.push(["#/differences", "Differences"]);
   runs.forEach((name, index) => found.push([`#/runs/${index}`, runs.length > 1 ? `Runs: ${name}` : "Runs"]));
   reports.forEach((name, index) => found.push([`#/report/${index}`, reports.length > 1 ? `Report: ${name}` : "Report"]));
   return found;
@@ -45,6 +52,13 @@ function show() {
   if (datasets[first]) page.dataset = Number(first);
   drawTabs(path);
   if (datasets[first] && second === "episodes") showEpisodes(Number(first), third, Number(asked.get("step") || 0));
+  else if (datasets[first] && second === "dataset") main.replaceChildren(datasetView(Number(first), datasets[first]));
+  else if (first === "compare" && datasets.length) {
+    const { root, view } = sideBySide(page.opened, asked);
+    page.view = { view };
+    main.replaceChildren(root);
+  } else if (first === "differences" && datasets.length > 1) main.replaceChildren(differences(page.opened));
+  else if (first === "runs" && page.opened.runs[second]) main.replaceChildren(runsView(second, page.opened.runs[second]));
   else if (first === "report" && page.opened.reports[second]) showReport(second);
   else main.replaceChildren(problem(new Error("There is no such view; choose one above.")));
 }

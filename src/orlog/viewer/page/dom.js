@@ -14,7 +14,7 @@ function filled(made, attributes, children) {
     else if (value === true) made.setAttribute(key, "");
     else if (value !== false && value != null) made.setAttribute(key, value);
   }
-  made.append(...children.flat().filter((one) => one != null && one !== false));
+  made.append(...children.flat(Infinity).filter((one) => one != null && one !== false));
   return made;
 }
 
@@ -36,6 +36,9 @@ export function choice(label, options, chosen, changed) {
     options.map(([value, text]) => element("option", { value, selected: String(value) === String(chosen) }, text)));
   return select;
 }
+
+// Names in choices are short: what stands in front of most of them is left out.
+export const named = (names) => names.map((name) => [name, name.replace(/^observations\//, "")]);
 
 export function say(text) {
   document.getElementById("said").textContent = text;

@@ -69,6 +69,14 @@ export class EpisodeView {
     }
     this.notes.replaceChildren();
     this.body.hidden = false;
+    if (this.loaded.has_state && !this.frames.isRendering) {
+      const button = element("button", { type: "button", click: () => {
+        button.remove();
+        this.frames.addRendered(this.head);
+        this.frames.mark(this.step, this.playing);
+      } }, "Render from recorded states");
+      this.notes.append(button, " ");
+    }
     const least = this.loaded.series.filter((one) => one.shown < one.width);
     if (least.length)
       this.notes.append(element("button", { type: "button", click: () => this.showAll() }, "Draw all numbers of each row"));
@@ -96,7 +104,7 @@ export class EpisodeView {
     const facts = [
       ["return", number(returns)], ["steps", number(lengths)],
       ["end", element("span", { class: `end ${String(end).replaceAll(" ", "-")}`, title: ended }, String(end), ended && element("small", {}, ended))],
-      ...Object.entries(own).map(([name, value]) => [name, name === "seeds" ? (value === -1 ? "unknown" : String(value)) : number(value)]),
+      ...Object.entries(own).filter(([, value]) => value !== "").map(([name, value]) => [name, name === "seeds" ? (value === -1 ? "unknown" : String(value)) : number(value)]),
       ["behavior policy", head.policy || "unknown"],
       ["stored as", `episode ${number(head.stored_as)} of ${head.version}`],
       ...Object.entries(head.errors).map(([name, text]) => [name, element("span", { class: "error" }, text)]),

@@ -14,20 +14,31 @@ export class Frames {
 
   show(head) {
     this.all = head.frames.map((frames) => this.make(frames));
+    if (this.isRendering && head.has_state) this.addRendered(head);
     this.root.replaceChildren(...this.all.map((one) => one.root));
     this.root.hidden = !this.all.length;
   }
 
+  addRendered(head) {
+    // The size is known when the first picture is there.
+    const note = "drawn now by the environment from recorded states; it was not recorded";
+    const rendered = { name: "Rendered on this machine", source: "render", count: head.length + 1, width: 0, height: 0, note };
+    this.isRendering = true;
+    this.all.push(this.make(rendered));
+    this.root.append(this.all.at(-1).root);
+    this.root.hidden = false;
+  }
+
   make(frames) {
     const canvas = element("canvas", { role: "img", "aria-label": frames.name });
-    const times = Math.max(1, Math.floor(SMALLEST / Math.max(frames.width, frames.height)));
+    const times = Math.max(1, Math.floor(SMALLEST / Math.max(1, frames.width, frames.height)));
     canvas.width = frames.width;
     canvas.height = frames.height;
-    canvas.style.width = `${frames.width * times}px`;
+    canvas.style.width = frames.source ? "" : `${frames.width * times}px`;
     const message = element("div", {});
-    const text = `${frames.height} × ${frames.width}${times > 1 ? `, shown ${times} times as large` : ""}`;
-    const root = element("figure", { class: "frame" }, canvas, message,
-      element("figcaption", {}, element("b", {}, frames.name), ` ${text}`, frames.note ? `; ${frames.note}` : ""));
+    const text = frames.source ? "" : `${frames.height} × ${frames.width}${times > 1 ? `, shown ${times} times as large` : ""}`;
+    const root = element("figure", { class: frames.source ? "frame rendered" : "frame" }, canvas, message,
+      element("figcaption", {}, element("b", {}, frames.name), ` ${[text, frames.note].filter(Boolean).join("; ")}`));
     return { ...frames, root, canvas, message, images: new Map(), wanted: -1 };
   }
 
@@ -43,7 +54,7 @@ export class Frames {
   fetch(one, step) {
     if (!one.images.has(step)) {
       // Whoever asks for one that is not there yet waits for the same request.
-      const image = ask(`${this.path}/frame`, { column: one.name, step: String(step) })
+      const image = ask(`${this.path}/${one.source || "frame"}`, { column: one.name, step: String(step) })
         .then((response) => response.blob()).then(createImageBitmap)
         .then((bitmap) => ({ step, bitmap })).catch((error) => ({ step, error }));
       one.images.set(step, image);
@@ -57,6 +68,7 @@ export class Frames {
     one.canvas.hidden = Boolean(error);
     one.message.replaceChildren(...(error ? [problem(error)] : []));
     if (bitmap) {
+      if (one.source) [one.canvas.width, one.canvas.height] = [bitmap.width, bitmap.height];
       one.canvas.getContext("2d").drawImage(bitmap, 0, 0);
       one.canvas.setAttribute("aria-label", `${one.name}, step ${step}`);
       one.canvas.dataset.step = step;

@@ -1,6 +1,6 @@
 // Two numbers of each step as a place: a path through a maze, or any two numbers of a row.
 
-import { choice, colors, element, onTheme, pixels } from "./dom.js";
+import { choice, colors, element, named, onTheme, pixels } from "./dom.js";
 
 const SIDE = 224;
 const EDGE = 14;
@@ -27,7 +27,7 @@ export class PathMap {
     if (!root) return;
     if (!names.includes(this.x)) this.x = `${root}[0]`;
     if (!names.includes(this.y)) this.y = `${root}[1]`;
-    const options = names.map((name) => [name, name]);
+    const options = named(names);
     const select = (axis) => choice(`Number on the ${axis} axis`, options, this[axis], (name) => {
       this[axis] = name;
       this.draw();
