@@ -66,6 +66,7 @@ export class Charts {
       one.place.replaceChildren();
       one.chart = new uPlot(this.options(one), [plot.x, ...plot.lines], one.place);
       one.chart.over.append(one.marker);
+      one.chart.ctx.canvas.setAttribute("aria-hidden", "true"); // the values stand above it
       one.chart.over.addEventListener("pointermove", (event) => {
         if (event.buttons) return; // a range is being chosen
         const step = Math.round(one.chart.posToVal(event.offsetX, "x"));

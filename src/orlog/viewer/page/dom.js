@@ -19,8 +19,8 @@ function filled(made, attributes, children) {
 }
 
 export function table(headings, rows, { numbers = [], label } = {}) {
-  const cell = (tag) => (value, index) =>
-    element(tag, { class: numbers.includes(index) ? "number" : null, scope: tag === "th" ? "col" : null }, value);
+  const kind = (value, index) => (numbers.includes(index) ? "number" : /\S{25}/.test(value) ? "breaks" : null);
+  const cell = (tag) => (value, index) => element(tag, { class: kind(value, index), scope: tag === "th" ? "col" : null }, value);
   return element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label || headings.join(", ") },
     element("table", {},
       element("thead", {}, element("tr", {}, headings.map(cell("th")))),

@@ -28,7 +28,7 @@ export function dots(rows, label) {
   // Each row has a score, an interval or none, and the single scores that it is the mean of.
   const ends = rows.flatMap((row) => [row.score, ...(row.interval || []), ...(row.each || [])]).filter(Number.isFinite);
   const [low, high] = [Math.min(0, ...ends), Math.max(0, ...ends)];
-  const [left, width, line] = [130, 460, 22];
+  const [left, width, line] = [130, Math.max(300, Math.min(460, innerWidth - 40)), 22];
   const at = (value) => left + 8 + ((value - low) / (high - low || 1)) * (width - left - 70);
   const height = rows.length * line + 24;
   const drawn = rows.map((row, index) => {
@@ -38,7 +38,7 @@ export function dots(rows, label) {
       row.interval && drawing("line", { class: "interval", x1: at(row.interval[0]), x2: at(row.interval[1]), y1: y, y2: y }),
       (row.each || []).map((one) => drawing("circle", { class: "seed", cx: at(one), cy: y, r: 2 })),
       drawing("circle", { class: "dot", cx: at(row.score), cy: y, r: 4.5 }),
-      text(width, y + 4, number(Math.round(row.score * 10) / 10), { "text-anchor": "end" }));
+      text(width, y + 4, row.score.toFixed(1), { "text-anchor": "end" }));
   });
   const bottom = height - 12;
   return picture(width, height, label, drawing("line", { class: "axis", x1: at(0), x2: at(0), y1: 2, y2: bottom - 6 }), drawn,
