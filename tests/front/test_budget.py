@@ -18,7 +18,7 @@ import orlog
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
 # Raised for the viewer: its server, and tests with a server and a browser.
-LINES = {"product": 82_600, "tests": 66_000, "benchmarks": 6_150, "tools": 2_700}
+LINES = {"product": 82_600, "tests": 66_000, "benchmarks": 6_400, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -17,8 +18,17 @@ import orlog
 from orlog.cli.open import NEEDED
 from orlog.errors import MissingExtraError, NotFoundError
 from orlog.viewer.opened import open_all
+from orlog.viewer.server import listen
 from tests.viewer.conftest import Serve, Served, names_of
-from tests.viewer.made import SCRIPT, record_cartpole, write_numbers, write_robot
+from tests.viewer.made import (
+    ARM_SPACE,
+    ROBOT_SPACE,
+    SCRIPT,
+    record_cartpole,
+    robot_episode,
+    write_numbers,
+    write_robot,
+)
 
 
 def episode_of(served: Served, path: str) -> tuple[dict, np.ndarray]:
@@ -296,6 +306,20 @@ def test_what_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
         open_all(["pointmaze/umaze-v1"])
     with pytest.raises(NotFoundError, match=r"no dataset .* no run .* no report"):
         open_all([str(tmp_path)])
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with listen(0) as taken, pytest.raises(OSError, match=r"^port \d+ of 127.0.0.1 .* --port"):
+        listen(taken.getsockname()[1])
+
+
+def test_large_seeds_keep_their_last_digit(serve: Serve) -> None:
+    with orlog.DatasetWriter(
+        "lab/robot-v1", observation_space=ROBOT_SPACE, action_space=ARM_SPACE
+    ) as writer:
+        writer.add_episode(dataclasses.replace(robot_episode(1, 5), seed=2**62 + 1))
+    page = serve("lab/robot-v1").get("api/data/0/episodes")
+    assert page["columns"]["seeds"] == [str(2**62 + 1)]
 
 
 def test_states_of_a_simulator_are_known(serve: Serve) -> None:

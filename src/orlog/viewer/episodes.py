@@ -19,6 +19,7 @@ ENDS = ("no flag", "terminated", "truncated", "terminated and truncated")
 EPISODE, END = "episode", "end"
 MOST_ROWS = 1000
 LONGEST_TEXT = 200
+LARGEST_EXACT = 2**53
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
@@ -104,7 +105,7 @@ class EpisodeList:
         kind = dataset.schema.variable.get(column)
         if kind is None:
             found = dataset.rows(column, positions)
-            return [one if found.ndim == 1 else _shortened(str(one)) for one in found.tolist()]
+            return [_cell(one) for one in found.tolist()]
         ends = self.shown.selection.read(offsets_column(column), positions).tolist()
         values = self.shown.selection.read(values_column(column), positions)
         cut = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
@@ -178,6 +179,14 @@ def save_filtered(shown: Shown, *, where: str, name: str, folder: Path) -> Path:
     if not view.total_episodes:
         raise NotFoundError("no episode meets the expression, so there is nothing to save.")
     return view.save(path)
+
+
+def _cell(value: Any) -> Any:
+    """Return a value for the page: rows and numbers that JavaScript would round as text."""
+    is_exact = not isinstance(value, list) and not (
+        type(value) is int and abs(value) > LARGEST_EXACT
+    )
+    return value if is_exact else _shortened(str(value))
 
 
 def _shortened(text: str) -> str:

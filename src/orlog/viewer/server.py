@@ -11,14 +11,14 @@ import functools
 import json
 import socket
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import uvicorn
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
@@ -51,6 +51,7 @@ TYPES = {
 }
 LARGEST_BODY = 2**16
 STOP_SECONDS = 1
+THREADS = 6  # each keeps some memory of its own
 ItemT = TypeVar("ItemT")
 
 
@@ -63,6 +64,7 @@ class Viewer:
         self.lists = [EpisodeList(shown) for shown in opened.datasets]
         self.jobs = Jobs()
         self.renderer = Renderer()
+        self.threads = CapacityLimiter(THREADS)
 
     def shown(self, request: Request) -> Shown:
         """Return the dataset that a request is about.
@@ -131,8 +133,7 @@ def listen(port: int) -> socket.socket:
         return socket.create_server((HOST, port))
     except OSError as error:
         raise OSError(
-            error.errno,
-            f"port {port} of {HOST} cannot be used: {error.strerror}. Choose another one",
+            f"port {port} of {HOST} cannot be used: {error.strerror}; choose another with --port."
         ) from error
 
 
@@ -151,14 +152,17 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def answer(work: Callable[[Viewer, Request], Any], viewer: Viewer) -> Callable[[Request], Response]:
+def answer(
+    work: Callable[[Viewer, Request], Any], viewer: Viewer
+) -> Callable[[Request], Awaitable[Response]]:
     """Return what answers requests in a thread: bytes as they are, anything else as JSON.
 
     An error becomes its message, for the page to show in its place.
     """
 
-    def respond(request: Request) -> Response:
-        return answered(lambda: work(viewer, request))
+    async def respond(request: Request) -> Response:
+        found = functools.partial(work, viewer, request)
+        return await to_thread.run_sync(answered, found, limiter=viewer.threads)
 
     return respond
 
@@ -396,4 +400,4 @@ async def _save(viewer: Viewer, request: Request) -> Response:
         path = save_filtered(shown, where=body["where"], name=body["name"], folder=folder)
         return {"file": path.name, "command": f"orlog open {path.name}"}
 
-    return await run_in_threadpool(answered, save)
+    return await to_thread.run_sync(answered, save, limiter=viewer.threads)

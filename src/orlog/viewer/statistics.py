@@ -169,13 +169,16 @@ def _range(values: np.ndarray) -> list[float | None]:
 
 def _correlation(values: np.ndarray) -> list[list[float]]:
     """Return Pearson's correlation of each two numbers; NaN where one does not vary."""
-    finite = values[np.isfinite(values).all(1)].astype(np.float64)
-    if len(finite) < 2:
+    scaled = values[np.isfinite(values).all(1)]
+    if len(scaled) < 2:
         return []
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: list[list[float]] = (
-            np.corrcoef(finite, rowvar=False).reshape(values.shape[1], -1).tolist()
-        )
+        for at in range(
+            scaled.shape[1]
+        ):  # one by one, so that no copy of all is as wide as float64
+            one = scaled[:, at].astype(np.float64)
+            scaled[:, at] = (one - one.mean()) / one.std()
+        found: list[list[float]] = (scaled.T @ scaled / len(scaled)).tolist()
     return found
 
 

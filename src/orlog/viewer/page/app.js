@@ -82,7 +82,14 @@ function showEpisodes(index, episode, step) {
   if (!page.lists.has(index)) {
     const list = new EpisodeList(page.opened.datasets[index], index, page.opened);
     const view = new EpisodeView(index, null);
-    list.picked = (chosen) => history.replaceState(null, "", `#/${index}/episodes/${chosen}`) || view.load(chosen);
+    list.picked = (chosen) => {
+      view.load(chosen);
+      // Later, since browsers take milliseconds for it, and refuse it when it comes too often.
+      clearTimeout(page.waiting);
+      page.waiting = setTimeout(() => {
+        if (page.view?.list === list) history.replaceState(null, "", `#/${index}/episodes/${list.chosen}`);
+      }, 300);
+    };
     list.shown = () => list.chosen == null && list.matching && list.move(0);
     const root = element("div", { class: "browse" }, list.root, view.root);
     page.lists.set(index, { list, view, root });
@@ -92,7 +99,7 @@ function showEpisodes(index, episode, step) {
   main.replaceChildren(root);
   if (episode != null && episode !== "") {
     const chosen = Number(episode);
-    if (view.episode !== chosen || step) view.load(chosen, step);
+    if (view.episode !== chosen || step) view.load(chosen, () => step);
     list.reveal(chosen);
   }
   list.draw();

@@ -4,12 +4,20 @@ import { colors, element, number, onTheme } from "./dom.js";
 
 const HEIGHT = 120;
 const LINES = 8; // of one plot
+const FIRST = 6; // plots that are drawn before the browser has told which ones are in sight
 
 export class Charts {
   // `moved(step)` is called when the pointer is over a step, `zoomed(first, last)` when a range is chosen.
   constructor(moved, zoomed) {
     Object.assign(this, { moved, zoomed, all: [], root: element("div", { class: "charts" }), step: 0 });
     this.signature = "";
+    // Plots out of sight are drawn when they come near, so that hundreds of columns cost no more than ten.
+    this.seen = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => {
+      const one = this.all.find((other) => other.root === target);
+      if (!one) return;
+      one.inSight = isIntersecting;
+      if (isIntersecting) this.draw(one);
+    }), { rootMargin: "300px" });
     this.resized = new ResizeObserver(() => this.resize());
     this.resized.observe(this.root);
     onTheme(() => this.root.isConnected && this.redraw());
@@ -25,15 +33,17 @@ export class Charts {
     if (signature === this.signature) {
       drawn.forEach((plot, index) => this.fill(this.all[index], plot));
     } else {
+      this.seen.disconnect();
       for (const one of this.all) one.chart?.destroy();
       this.signature = signature;
-      this.all = drawn.map((plot) => this.make(plot));
+      this.all = drawn.map((plot, index) => this.make(plot, index < FIRST));
       this.root.replaceChildren(...this.all.map((one) => one.root));
+      for (const one of this.all) this.seen.observe(one.root);
     }
     this.mark(this.step);
   }
 
-  make(plot) {
+  make(plot, inSight) {
     const values = plot.names.map(() => element("span", { class: "value" }));
     const toggles = plot.names.map((name, index) =>
       element("button", {
@@ -44,7 +54,7 @@ export class Charts {
     const place = element("div", { class: "plot" });
     const root = element("figure", { "aria-label": plot.title },
       element("figcaption", {}, element("b", {}, plot.title), " ", note, " ", toggles), place);
-    const one = { root, place, note, values, toggles, marker: element("div", { class: "marker" }) };
+    const one = { root, place, note, values, inSight, marker: element("div", { class: "marker" }) };
     this.fill(one, plot);
     return one;
   }
@@ -54,15 +64,19 @@ export class Charts {
     if (plot.error) {
       one.chart?.destroy();
       one.chart = null;
+      one.isStale = false;
       one.place.replaceChildren(element("p", { class: "error", role: "alert" }, plot.error));
       return;
     }
     one.note.textContent = plot.note;
-    if (one.chart) {
-      one.quiet = true;
-      one.chart.setData([plot.x, ...plot.lines]);
-      one.quiet = false;
-    } else {
+    one.isStale = true;
+    if (one.inSight) this.draw(one);
+  }
+
+  draw(one) {
+    const { plot } = one;
+    if (one.isStale && one.chart) one.chart.setData([plot.x, ...plot.lines]);
+    else if (one.isStale) {
       one.place.replaceChildren();
       one.chart = new uPlot(this.options(one), [plot.x, ...plot.lines], one.place);
       one.chart.over.append(one.marker);
@@ -75,6 +89,8 @@ export class Charts {
       one.chart.over.addEventListener("click", () => this.moved(this.step, true));
       one.chart.over.addEventListener("dblclick", () => this.zoomed(0, null));
     }
+    one.isStale = false;
+    this.markOne(one);
   }
 
   options(one) {
@@ -129,17 +145,20 @@ export class Charts {
 
   mark(step) {
     this.step = step;
-    for (const one of this.all) {
-      if (!one.chart) continue;
-      const { x, lines } = one.plot;
-      const left = one.chart.valToPos(step, "x");
-      one.marker.style.transform = `translateX(${left}px)`;
-      one.marker.hidden = left < 0 || left > one.chart.over.clientWidth + 1;
-      const at = place(one.plot, step);
-      lines.forEach((line, index) => {
-        one.values[index].textContent = at == null || x[at] == null ? "–" : number(line[at]);
-      });
-    }
+    for (const one of this.all) if (one.inSight) this.markOne(one);
+  }
+
+  markOne(one) {
+    if (!one.chart) return;
+    const { x, lines } = one.plot;
+    const left = one.chart.valToPos(this.step, "x");
+    one.marker.style.transform = `translateX(${left}px)`;
+    // Without asking for the size of an element, which would lay out the page for each plot.
+    one.marker.hidden = left < 0 || left > one.chart.bbox.width / devicePixelRatio + 1;
+    const at = place(one.plot, this.step);
+    lines.forEach((line, index) => {
+      one.values[index].textContent = at == null || x[at] == null ? "–" : number(line[at]);
+    });
   }
 
   get width() {

@@ -25,7 +25,7 @@ export function sideBySide(opened, asked) {
     const pick = choice(`Dataset on side ${side + 1}`, datasets.map((dataset, at) => [at, dataset.title]), index, (at) => move(side, [Number(at), 0]));
     const which = element("input", { type: "number", min: 0, max: datasets[index].episodes - 1, value: episode, "aria-label": `Episode on side ${side + 1}`,
       change: () => move(side, [index, Number(which.value)]) });
-    view.load(episode);
+    view.load(episode, () => views[1 - side].step); // whoever comes later joins the other one
     return element("div", {}, element("div", { class: "bar sides" }, pick, " episode ", which), view.root);
   });
   const move = (side, to) => {

@@ -44,11 +44,13 @@ export function say(text) {
   document.getElementById("said").textContent = text;
 }
 
+const grouped = new Intl.NumberFormat("en-US");
+
 export function number(value) {
   if (value == null) return "–";
   if (typeof value !== "number") return String(value);
   if (!Number.isFinite(value)) return String(value);
-  if (Number.isInteger(value)) return Math.abs(value) < 1e15 ? value.toLocaleString("en-US") : String(value);
+  if (Number.isInteger(value)) return Math.abs(value) < 1e15 ? grouped.format(value) : String(value);
   const size = Math.abs(value);
   return size >= 1e6 || size < 1e-4 ? value.toExponential(3) : String(Number(value.toPrecision(5)));
 }

@@ -1,7 +1,7 @@
 // One episode: facts, frames, map, plots and texts, which all show the same step.
 
 import { Charts } from "./charts.js";
-import { bytes, choice, element, number, problem, table } from "./dom.js";
+import { bytes, choice, element, number, problem, say, table } from "./dom.js";
 import { Frames } from "./frames.js";
 import { PathMap } from "./map.js";
 import { get, getEpisode } from "./net.js";
@@ -29,8 +29,9 @@ export class EpisodeView {
       this.speed = Number(value);
     });
     this.player = element("div", { class: "bar player" }, this.button, this.slider, this.now, speed);
-    this.body = element("div", {}, this.player, element("div", { class: "pictures" }, this.frames.root, this.map.root),
-      this.texts, this.charts.root, this.bytes);
+    this.pictures = element("div", { class: "pictures" }, this.frames.root, this.map.root);
+    const over = element("div", {}, this.texts, this.charts.root);
+    this.body = element("div", {}, this.player, element("div", { class: "shown" }, this.pictures, over), this.bytes);
     this.root = element("article", { class: "episode", "aria-label": "Episode" }, this.title, this.facts, this.notes, this.body);
     this.body.hidden = true;
   }
@@ -39,7 +40,7 @@ export class EpisodeView {
     return `data/${this.index}/episode/${this.episode}`;
   }
 
-  async load(episode, step = 0) {
+  async load(episode, stepThen = () => 0) {
     this.play(false);
     this.episode = episode;
     this.frames.path = this.path;
@@ -49,7 +50,8 @@ export class EpisodeView {
       this.showFacts();
       this.slider.max = this.head.length;
       this.frames.show(this.head);
-      this.go(Math.min(step, this.head.length));
+      this.pictures.hidden = this.frames.root.hidden && this.map.root.hidden;
+      this.go(Math.min(stepThen(), this.head.length));
       if (this.bytes.open) this.showPlaces();
     }
   }
@@ -73,6 +75,7 @@ export class EpisodeView {
       const button = element("button", { type: "button", click: () => {
         button.remove();
         this.frames.addRendered(this.head);
+        this.pictures.hidden = false;
         this.frames.mark(this.step, this.playing);
       } }, "Render from recorded states");
       this.notes.append(button, " ");
@@ -110,6 +113,7 @@ export class EpisodeView {
       ...Object.entries(head.errors).map(([name, text]) => [name, element("span", { class: "error" }, text)]),
     ];
     if (head.final_missing) facts.push(["final observation", "was never recorded; what is drawn there is zeros"]);
+    say(`Episode ${this.episode}: ${number(lengths)} steps, return ${number(returns)}, ${end}.`);
     this.facts.replaceChildren(...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
   }
 
@@ -134,7 +138,11 @@ export class EpisodeView {
     this.button.textContent = isPlaying ? "Stop" : "Play";
     let [last, owed] = [performance.now(), 0];
     const tick = (now) => {
-      if (!this.playing || !this.root.isConnected) return;
+      if (!this.playing) return;
+      if (!this.root.isConnected) {
+        this.play(false); // another view is shown
+        return;
+      }
       owed += ((now - last) / 1000) * this.speed;
       last = now;
       if (owed >= 1) {
