@@ -17,7 +17,7 @@ import uvicorn
 
 from orlog.viewer.guard import new_token
 from orlog.viewer.opened import open_all
-from orlog.viewer.server import application, listen
+from orlog.viewer.server import Viewer, application, listen
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 HOW = "the browser tests need Chromium: apt-get install chromium, and pip install playwright"
@@ -81,7 +81,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
         opened = open_all([str(name) for name in names])
         token, listening = new_token(), listen(0)
         port = listening.getsockname()[1]
-        app = application(opened, token=token, port=port)
+        app = application(Viewer(opened), token=token, port=port)
         server = uvicorn.Server(
             uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_level="critical")
         )

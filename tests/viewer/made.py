@@ -92,9 +92,11 @@ def write_numbers(
     return orlog.load_dataset(name)
 
 
-def record_cartpole(name: str = "lab/cartpole-v1", *, episodes: int = 3) -> orlog.Dataset:
-    """Record CartPole with the states of its simulator and return the dataset."""
-    env = orlog.record(gymnasium.make("CartPole-v1"), name, state=True)
+def record_cartpole(
+    name: str = "lab/cartpole-v1", *, episodes: int = 3, state: bool = True
+) -> orlog.Dataset:
+    """Record CartPole, with the states of its simulator unless told not to, and return the dataset."""
+    env = orlog.record(gymnasium.make("CartPole-v1"), name, state=state)
     for seed in range(episodes):
         env.reset(seed=seed)
         ended = False

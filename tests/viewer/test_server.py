@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from numpy.testing import assert_array_equal
 
 import orlog
@@ -313,6 +314,27 @@ def test_a_port_that_is_taken_is_named() -> None:
         listen(taken.getsockname()[1])
 
 
+def test_nested_values_are_named_though_not_shown(serve: Serve) -> None:
+    space = spaces.Graph(spaces.Box(0, 1, (2,), np.float32), None)
+    graph = spaces.GraphInstance(np.ones((3, 2), np.float32), None, None)
+    with orlog.DatasetWriter(
+        "lab/graphs-v1", observation_space=space, action_space=spaces.Discrete(2)
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations=[graph] * 3,
+                actions=np.zeros(2, np.int64),
+                rewards=np.zeros(2),
+                terminations=np.array([False, True]),
+                truncations=np.zeros(2, bool),
+            )
+        )
+    head, _ = episode_of(serve("lab/graphs-v1"), "api/data/0/episode/0")
+    (told,) = head["texts"]
+    assert told["name"] == "observations"
+    assert "in Python" in told["error"]
+
+
 def test_large_seeds_keep_their_last_digit(serve: Serve) -> None:
     with orlog.DatasetWriter(
         "lab/robot-v1", observation_space=ROBOT_SPACE, action_space=ARM_SPACE
@@ -325,7 +347,7 @@ def test_large_seeds_keep_their_last_digit(serve: Serve) -> None:
 def test_states_of_a_simulator_are_known(serve: Serve) -> None:
     record_cartpole()
     head, _ = episode_of(serve("lab/cartpole-v1"), "api/data/0/episode/0")
-    assert head["has_state"]
+    assert head["renders"] == "states"
 
 
 @pytest.mark.usefixtures("home")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import msgspec
 import numpy as np
 import pytest
 
 import orlog
+from orlog.algos.training.runs import read_run
+from orlog.normalize.baselines import Baseline
 from orlog.viewer.jobs import Jobs
 from orlog.viewer.opened import open_all
 from orlog.viewer.statistics import draw_sample
@@ -138,6 +143,26 @@ def test_states_are_rendered_here(serve: Serve) -> None:
         assert pixels_of(png, 3).std() > 0
 
 
+def test_actions_are_replayed_and_compared_with_the_recording(serve: Serve) -> None:
+    pytest.importorskip("pygame", reason="CartPole is drawn with pygame: pip install pygame")
+    ds = record_cartpole("lab/unstated-v1", episodes=2, state=False)
+    with orlog.DatasetWriter("lab/other-v1", environment=gymnasium.make("CartPole-v1")) as writer:
+        for episode in ds:
+            observations = episode.observations.copy()
+            observations[4:] += 1
+            writer.add_episode(dataclasses.replace(episode, observations=observations, index=None))
+    served = serve("lab/unstated-v1", "lab/other-v1", "lab/unstated-v1")
+    same, other, again = (
+        served.ask(f"api/data/{place}/episode/1/render?step={step}")
+        for place, step in ((0, 6), (1, 6), (1, 2))
+    )
+    assert same[0] == other[0] == again[0] == 200, same[2]
+    assert same[2] == other[2] != again[2]
+    assert "x-differs" not in same[1]
+    assert other[1]["x-differs"] == "4"
+    assert "x-differs" not in again[1]
+
+
 def test_what_cannot_be_rendered_says_why(serve: Serve) -> None:
     write_robot(episodes=1)
     status, text = serve("lab/robot-v1").problem("api/data/0/episode/0/render?step=0")
@@ -181,6 +206,44 @@ def test_runs_have_curves_scores_and_videos(
     status, _, body = served.ask("api/runs/0/video/0", headers={"Range": "bytes=2-4"})
     assert (status, body) == (206, b"234")
     assert served.ask("api/runs/0/video/1")[0] == 404
+
+
+def test_a_view_of_no_episode_is_said_to_be_empty(serve: Serve, tmp_path: Path) -> None:
+    ds = write_numbers(episodes=2)
+    served = serve(ds.filter_episodes("returns > 9").save(tmp_path / "none.json"))
+    assert served.get("api/data/0/episodes")["matching"] == 0
+    found = result_of(served, "api/data/0/statistics")
+    assert (found["names"], found["ends"]) == ([], {})
+    assert served.problem("api/data/0/episode/0")[0] == 404
+
+
+def test_a_verdict_needs_the_data_and_settings_of_the_record(
+    serve: Serve, tmp_path: Path, mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    orlog.train("bc", mini_folder, steps=10, evaluations=0, out=runs / "seed-0")
+    evaluation = orlog.evaluate(runs / "seed-0", episodes=2)
+    record = read_run(runs / "seed-0")
+    config = {name: value for name, value in record.config.items() if name != "seed"}
+    baseline = Baseline(
+        algorithm="bc",
+        dataset=record.dataset,
+        digest=record.digest,
+        steps=10,
+        config=config,
+        policy="last",
+        protocol=evaluation.protocol,
+        versions={},
+        returns={"0": evaluation.returns.tolist()},
+    )
+    monkeypatch.setattr("orlog.viewer.runs.read_baseline", lambda *_: baseline)
+    served = serve(runs)
+    (group,) = served.get("api/runs/0")["groups"]
+    assert group["verdict"] == "identical", group["reason"]
+    other = msgspec.structs.replace(baseline, config={**config, "learning_rate": 1.0})
+    monkeypatch.setattr("orlog.viewer.runs.read_baseline", lambda *_: other)
+    (group,) = served.get("api/runs/0")["groups"]
+    assert (group["verdict"], "settings" in group["reason"]) == ("", True)
 
 
 def test_a_job_runs_once_and_its_error_only_while_it_lasts() -> None:

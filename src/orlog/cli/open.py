@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from orlog.base.terminal import say
-from orlog.cli.options import app
+from orlog.cli.options import Imports, TrustEnvironment, app
 from orlog.errors import MissingExtraError
 
 NEEDED = ("starlette", "uvicorn")
@@ -30,6 +30,8 @@ def open_viewer(
         int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1.", show_default="a free one")
     ] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    trust_environment: TrustEnvironment = False,
+    imports: Imports = None,  # noqa: ARG001 (its callback imports them)
 ) -> None:
     """Look at episodes, datasets, runs and reports in a page that this machine serves to itself.
 
@@ -45,9 +47,9 @@ def open_viewer(
         )
     from orlog.viewer.guard import new_token
     from orlog.viewer.opened import open_all
-    from orlog.viewer.server import application, listen, serve
+    from orlog.viewer.server import Viewer, application, listen, serve
 
-    opened = open_all(names)
+    viewer = Viewer(open_all(names, trust_environment=trust_environment))
     token, listening = new_token(), listen(port)
     host, port = listening.getsockname()[:2]
     address = f"http://{host}:{port}/{token}/"
@@ -55,4 +57,5 @@ def open_viewer(
     if browser:
         # In a thread, since a browser in the terminal would keep the server from answering it.
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-    serve(application(opened, token=token, port=port), listening)
+    serve(application(viewer, token=token, port=port), listening)
+    viewer.close()

@@ -33,12 +33,14 @@ from orlog.manifests.spaces import leaf_spaces
 from orlog.viewer.episodes import EpisodeList
 from orlog.viewer.frames import depth_range, frame_columns
 from orlog.viewer.opened import Shown
+from orlog.viewer.rendering import source_of
 
 MOST_POINTS = 4000  # of one line; longer ones show the smallest and largest of each few steps
 MOST_NUMBERS = 64  # of a row
 MOST_ROW_NUMBERS = 64  # of a value of any length
 LONGEST_TEXT = 20_000
 ALL_TEXT = 2_000_000
+NESTED = "nested values of any length are not shown here; read them in Python: dataset[i]."
 MISSING_FINAL = "episodes/final_observation_missing"
 
 
@@ -108,18 +110,12 @@ def episode_answer(episodes: EpisodeList, episode: int, window: Window) -> bytes
         "texts": list(_texts(shown, episode)),
         "frames": list(_frames(shown, episode)),
         "maze": _maze(shown),
-        "has_state": has_state(shown),
+        "renders": source_of(shown, facts.get("seeds")),
     }
     text = msgspec.json.encode(head)
     padding = b"\0" * (-(4 + len(text)) % 8)
     values = np.concatenate(numbers.parts) if numbers.parts else np.empty(0)
     return len(text).to_bytes(4, "little") + text + padding + values.tobytes()
-
-
-def has_state(shown: Shown) -> bool:
-    """Return whether states of the simulator were recorded, by their columns' names."""
-    names = shown.dataset.columns
-    return any(name.startswith("infos/state/") for name in names) or "infos/qpos" in names
 
 
 def number_columns(shown: Shown) -> list[str]:
@@ -217,15 +213,16 @@ def _texts(shown: Shown, episode: int) -> Iterator[dict[str, Any]]:
         if isinstance(leaf, gymnasium.spaces.Text)
     }
     texts |= {name for name, kind in dataset.schema.variable.items() if kind == "text"}
+    told: set[str] = set()
     for column in dataset.columns:
         path = path_of_offsets(column) if is_offsets(column) else None
-        if path is None or path.startswith("episodes/") or "@" in path:
+        if path is None or path.startswith("episodes/"):
             continue
-        if values_column(path) not in dataset.columns:
-            yield {
-                "name": path,
-                "error": "nested values of any length are not shown here; read them in Python.",
-            }
+        root = path.partition("@")[0]
+        if "@" in path or values_column(path) not in dataset.columns:
+            if root not in told:
+                yield {"name": root, "error": NESTED}
+            told.add(root)
             continue
         try:
             yield {"name": path, "values": _cut(shown, episode, path, is_text=path in texts)}

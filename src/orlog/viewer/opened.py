@@ -65,16 +65,20 @@ class Opened:
         runs: Folders with runs.
         reports: Pages of reports.
         folder: Where views are saved: the folder in which orlog was started.
+        trust_environment: Consent to environment arguments that come with the data.
     """
 
     datasets: Sequence[Shown]
     runs: Sequence[Path]
     reports: Sequence[Path]
     folder: Path
+    trust_environment: bool = False
 
 
-def open_all(names: Sequence[str]) -> Opened:
+def open_all(names: Sequence[str], *, trust_environment: bool = False) -> Opened:
     """Open datasets by name or path, views by their file, folders of runs, and reports.
+
+    With `trust_environment`, environment arguments that come with the data are used to render.
 
     Raises NotFoundError if something is not here, or a folder holds nothing that can be shown;
     IntegrityError if a file is missing, cut or altered.
@@ -97,7 +101,13 @@ def open_all(names: Sequence[str]) -> Opened:
                 f"{path}: this folder holds no dataset (manifest.json), no run (run.json) and no report "
                 f"({REPORT}); name a folder or a file that orlog wrote."
             )
-    return Opened(datasets=datasets, runs=runs, reports=reports, folder=Path.cwd())
+    return Opened(
+        datasets=datasets,
+        runs=runs,
+        reports=reports,
+        folder=Path.cwd(),
+        trust_environment=trust_environment,
+    )
 
 
 def _holds_runs(folder: Path) -> bool:

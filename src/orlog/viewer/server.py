@@ -31,7 +31,7 @@ from orlog.datasets.audit.findings import SEVERITIES
 from orlog.errors import NotFoundError, OrlogError, VersionExistsError
 from orlog.manifests.diff import diff_datasets
 from orlog.viewer.about import about
-from orlog.viewer.episode import Window, episode_answer, has_state, number_columns
+from orlog.viewer.episode import Window, episode_answer
 from orlog.viewer.episodes import EpisodeList, save_filtered
 from orlog.viewer.frames import frame_png
 from orlog.viewer.guard import REPORT_POLICY, Guard
@@ -63,8 +63,12 @@ class Viewer:
         self.opened = opened
         self.lists = [EpisodeList(shown) for shown in opened.datasets]
         self.jobs = Jobs()
-        self.renderer = Renderer()
+        self.renderer = Renderer(trust_environment=opened.trust_environment)
         self.threads = CapacityLimiter(THREADS)
+
+    def close(self) -> None:
+        """End the environments that rendered."""
+        self.renderer.close()
 
     def shown(self, request: Request) -> Shown:
         """Return the dataset that a request is about.
@@ -91,15 +95,14 @@ def one_of(items: Sequence[ItemT], number: int, what: str) -> ItemT:
     return items[number]
 
 
-def application(opened: Opened, *, token: str, port: int) -> ASGIApp:
+def application(viewer: Viewer, *, token: str, port: int) -> ASGIApp:
     """Return the application behind its guard.
 
     Args:
-        opened: What it shows.
+        viewer: What it answers from.
         token: What every path begins with.
         port: Where it is served.
     """
-    viewer = Viewer(opened)
     routes = [
         Route("/", _page),
         Route("/page/{file}", _asset),
@@ -223,8 +226,9 @@ def _file(name: str) -> Response:
 
 def _render(viewer: Viewer, request: Request) -> Response:
     episode, step = request.path_params["episode"], number(request, "step", 0)
-    data = viewer.renderer.png(viewer.shown(request), episode, step)
-    return Response(data, media_type="image/png")
+    png, differs = viewer.renderer.picture(viewer.shown(request), episode, step)
+    headers = {} if differs is None else {"x-differs": str(differs)}
+    return Response(png, media_type="image/png", headers=headers)
 
 
 def _about(viewer: Viewer, request: Request) -> dict[str, Any]:
@@ -257,11 +261,14 @@ def _coverage(viewer: Viewer, request: Request) -> dict[str, Any]:
 
 
 def _audit(viewer: Viewer, request: Request) -> dict[str, Any]:
-    dataset = viewer.shown(request).dataset
+    dataset, trust = viewer.shown(request).dataset, viewer.opened.trust_environment
     name = f"audit {request.path_params['dataset']}"
     return viewer.jobs.ask(
         name,
-        lambda progress: audit(dataset, progress=progress).to_json() | {"meanings": SEVERITIES},
+        lambda progress: (
+            audit(dataset, trust_environment=trust, progress=progress).to_json()
+            | {"meanings": SEVERITIES}
+        ),
     )
 
 
@@ -312,8 +319,6 @@ def _opened(viewer: Viewer, _: Request) -> dict[str, Any]:
                 "columns": episodes.names,
                 "sortable": episodes.sortable,
                 "texts": episodes.texts,
-                "numbers": number_columns(episodes.shown),
-                "has_state": has_state(episodes.shown),
             }
         )
     return {

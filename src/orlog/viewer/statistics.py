@@ -51,6 +51,8 @@ def draw_sample(shown: Shown, progress: Progress) -> Sample:
     names: list[str] = []
     parts: list[np.ndarray] = []
     errors: dict[str, str] = {}
+    if not len(chosen):
+        return Sample(values=np.zeros((0, 0), np.float32), names=[], episodes=0, errors={})
     columns = [name for name in number_columns(shown) if name.partition("/")[0] in MOST_NUMBERS]
     for done, column in enumerate(columns):
         progress(done, len(columns))

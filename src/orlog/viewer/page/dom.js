@@ -19,7 +19,10 @@ function filled(made, attributes, children) {
 }
 
 export function table(headings, rows, { numbers = [], label } = {}) {
-  const kind = (value, index) => (numbers.includes(index) ? "number" : /\S{25}/.test(value) ? "breaks" : null);
+  const kind = (value, index) => {
+    const text = value.textContent ?? value;
+    return numbers.includes(index) ? "number" : /\S{25}/.test(text) ? "breaks" : text.length > 24 ? "long" : null;
+  };
   const cell = (tag) => (value, index) => element(tag, { class: kind(value, index), scope: tag === "th" ? "col" : null }, value);
   return element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label || headings.join(", ") },
     element("table", {},

@@ -71,13 +71,13 @@ export class EpisodeView {
     }
     this.notes.replaceChildren();
     this.body.hidden = false;
-    if (this.loaded.has_state && !this.frames.isRendering) {
+    if (this.loaded.renders && !this.frames.isRendering) {
       const button = element("button", { type: "button", click: () => {
         button.remove();
         this.frames.addRendered(this.head);
         this.pictures.hidden = false;
         this.frames.mark(this.step, this.playing);
-      } }, "Render from recorded states");
+      } }, this.loaded.renders === "states" ? "Render from recorded states" : "Render by replaying the actions");
       this.notes.append(button, " ");
     }
     const least = this.loaded.series.filter((one) => one.shown < one.width);

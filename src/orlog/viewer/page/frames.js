@@ -14,14 +14,15 @@ export class Frames {
 
   show(head) {
     this.all = head.frames.map((frames) => this.make(frames));
-    if (this.isRendering && head.has_state) this.addRendered(head);
+    if (this.isRendering && head.renders) this.addRendered(head);
     this.root.replaceChildren(...this.all.map((one) => one.root));
     this.root.hidden = !this.all.length;
   }
 
   addRendered(head) {
     // The size is known when the first picture is there.
-    const note = "drawn now by the environment from recorded states; it was not recorded";
+    const how = head.renders === "states" ? "from recorded states" : `by replaying the actions from seed ${head.facts.seeds}`;
+    const note = `drawn now by the environment ${how}; it was not recorded`;
     const rendered = { name: "Rendered on this machine", source: "render", count: head.length + 1, width: 0, height: 0, note };
     this.isRendering = true;
     this.all.push(this.make(rendered));
@@ -55,18 +56,20 @@ export class Frames {
     if (!one.images.has(step)) {
       // Whoever asks for one that is not there yet waits for the same request.
       const image = ask(`${this.path}/${one.source || "frame"}`, { column: one.name, step: String(step) })
-        .then((response) => response.blob()).then(createImageBitmap)
-        .then((bitmap) => ({ step, bitmap })).catch((error) => ({ step, error }));
+        .then(async (response) => ({ step, differs: response.headers.get("x-differs"), bitmap: await createImageBitmap(await response.blob()) }))
+        .catch((error) => ({ step, error }));
       one.images.set(step, image);
       if (one.images.size > KEPT) one.images.delete(one.images.keys().next().value);
     }
     return one.images.get(step);
   }
 
-  draw(one, { step, bitmap, error }) {
+  draw(one, { step, bitmap, error, differs }) {
     if (step !== one.wanted) return; // by now another step is shown
     one.canvas.hidden = Boolean(error);
-    one.message.replaceChildren(...(error ? [problem(error)] : []));
+    const wrong = differs == null ? error
+      : new Error(`From step ${differs} on, the replay is not what was recorded: its observations differ.`);
+    one.message.replaceChildren(...(wrong ? [problem(wrong)] : []));
     if (bitmap) {
       if (one.source) [one.canvas.width, one.canvas.height] = [bitmap.width, bitmap.height];
       one.canvas.getContext("2d").drawImage(bitmap, 0, 0);

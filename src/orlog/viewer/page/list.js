@@ -112,8 +112,8 @@ export class EpisodeList {
     }
     this.space.style.height = `${this.height}px`;
     this.box.setAttribute("aria-rowcount", this.matching + 1);
-    if (this.chosen == null) this.box.scrollTop = 0;
-    else await this.reveal(this.chosen);
+    this.box.scrollTop = 0;
+    if (this.chosen != null) await this.reveal(this.chosen, false);
     this.draw();
     this.shown?.();
   }
@@ -201,12 +201,12 @@ export class EpisodeList {
     this.box.scrollTop = this.height < TALLEST ? to * ROW : (to / last) * (this.height - this.visible * ROW);
   }
 
-  async reveal(episode) {
+  async reveal(episode, scrolls = true) {
     this.chosen = episode;
     const found = await get(`${this.path}/row`, { ...this.query, episode }).catch(() => ({ row: null }));
     if (found.row == null || this.chosen !== episode) return;
     this.row = found.row;
-    this.bringIntoSight(found.row);
+    if (scrolls) this.bringIntoSight(found.row);
     this.draw();
   }
 
