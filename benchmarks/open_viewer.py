@@ -5,6 +5,7 @@ one whose episodes have 25 columns of 1,000 steps, and one with 20,000 frames of
 Chromium opens each. A time begins with the key or the address that asks for something and ends when the
 page has drawn it: two frames of the screen after its numbers are in. The server's memory is read from the
 system in the end, after everything else was done. The file cache is as the steps before have left it.
+What other processes use is measured for three seconds before, since the browser is one of them.
 
     pip install playwright && apt-get install chromium
     python -m benchmarks.open_viewer
@@ -37,6 +38,7 @@ WIDE, CAMERA = "bench/wide-v0", "bench/camera-v0"
 COLUMNS, LONG = 25, 1000
 CAMERA_EPISODES, CAMERA_STEPS = 200, 100
 REPEATS = 40
+QUIET_SECONDS = 3
 
 # In the page: presses a key or goes somewhere, and returns after how many ms `done` and two frames.
 TIMED = """([action, done]) => new Promise((resolve) => {
@@ -69,7 +71,9 @@ def main() -> None:
         os.environ["ORLOG_HOME"] = str(scratch / "open-viewer")
         written = write_child("zarr", str(options.steps))
         write_others()
-        with OtherCores() as others, browser() as chromium:
+        with OtherCores() as others:
+            time.sleep(QUIET_SECONDS)
+        with browser() as chromium:
             size = f"{written['episodes']:,.0f} episodes, {written['bytes'] / 1e9:.2f} GB of files"
             lines = [
                 f"{written['steps']:,.0f} steps, {size}",
