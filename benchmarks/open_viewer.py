@@ -11,8 +11,8 @@ What other processes use is measured for three seconds before, since the browser
     python -m benchmarks.open_viewer
     python -m benchmarks.open_viewer --steps 10000000 --scratch FOLDER
 
-Rerun's viewer is not measured beside it: it draws in a window of its own with a GPU, which a machine
-without a screen does not have, and tells no one when it has drawn.
+Rerun's viewer is not measured beside it: it paints its whole page itself, so that nothing in it tells a
+script when an episode is drawn.
 """
 
 from __future__ import annotations

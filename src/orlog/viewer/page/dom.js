@@ -21,6 +21,7 @@ function filled(made, attributes, children) {
 export function table(headings, rows, { numbers = [], label } = {}) {
   const kind = (value, index) => {
     const text = value.textContent ?? value;
+    if (value.firstElementChild || value.tagName === "CODE") return text.length > 24 && value.tagName !== "CODE" ? "long" : null;
     return numbers.includes(index) ? "number" : /\S{25}/.test(text) ? "breaks" : text.length > 24 ? "long" : null;
   };
   const cell = (tag) => (value, index) => element(tag, { class: kind(value, index), scope: tag === "th" ? "col" : null }, value);

@@ -175,7 +175,7 @@ export class EpisodeView {
           `${bytes(one.size_bytes)} from byte ${number(one.offset)}`, one.checksum, element("code", {}, one.sha256)]));
       this.places.replaceChildren(
         element("p", {}, `Step ${number(this.step)}, in `, element("code", {}, found.folder), ` (${found.container}). Each chunk was read now and its checksum compared.`),
-        table(["column", "file", "chunk", "row of its rows", "bytes", "checksum", "SHA-256 of the file"], rows, { numbers: [2], label: "Places of the bytes" }));
+        table(["column", "file", "chunk", "row, of the chunk's rows", "bytes", "checksum", "SHA-256 of the file"], rows, { numbers: [2], label: "Places of the bytes" }));
     } catch (error) {
       this.places.replaceChildren(problem(error));
     }

@@ -4,7 +4,7 @@ import { element, problem } from "./dom.js";
 import { ask } from "./net.js";
 
 const AHEAD = 12;
-const KEPT = 160;
+const KEPT_BYTES = 6e7; // of decoded images of a column
 const SMALLEST = 224; // pixels of the screen; smaller images are enlarged by a whole number
 
 export class Frames {
@@ -40,7 +40,8 @@ export class Frames {
     const text = frames.source ? "" : `${frames.height} × ${frames.width}${times > 1 ? `, shown ${times} times as large` : ""}`;
     const root = element("figure", { class: frames.source ? "frame rendered" : "frame" }, canvas, message,
       element("figcaption", {}, element("b", {}, frames.name), ` ${[text, frames.note].filter(Boolean).join("; ")}`));
-    return { ...frames, root, canvas, message, images: new Map(), wanted: -1 };
+    const kept = Math.max(2 * AHEAD, Math.floor(KEPT_BYTES / (4 * (frames.width || 480) * (frames.height || 480))));
+    return { ...frames, root, canvas, message, kept, images: new Map(), wanted: -1 };
   }
 
   mark(step, isPlaying) {
@@ -59,7 +60,7 @@ export class Frames {
         .then(async (response) => ({ step, differs: response.headers.get("x-differs"), bitmap: await createImageBitmap(await response.blob()) }))
         .catch((error) => ({ step, error }));
       one.images.set(step, image);
-      if (one.images.size > KEPT) one.images.delete(one.images.keys().next().value);
+      if (one.images.size > one.kept) one.images.delete(one.images.keys().next().value);
     }
     return one.images.get(step);
   }

@@ -23,8 +23,8 @@ export class EpisodeList {
     this.save = element("button", { type: "button", disabled: true, click: () => this.askName() }, "Save as view");
     this.note = element("div", {});
     this.head = element("div", { class: "row head", role: "row" });
-    this.layer = element("div", { class: "layer" });
-    this.space = element("div", { class: "space" }, this.layer);
+    this.layer = element("div", { class: "layer", role: "rowgroup" });
+    this.space = element("div", { class: "space", role: "presentation" }, this.layer);
     this.box = element("div", {
       class: "list", role: "grid", tabindex: 0, "aria-label": "Episodes", "aria-rowcount": dataset.episodes + 1,
       scroll: () => this.draw(),
