@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import base64
 import html
-import struct
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
+
+from orlog.base.png import png_bytes
 
 BINS = 30
 WIDTH, HEIGHT, MARGIN = 280, 180, 40  # of one panel, in pixels
@@ -109,25 +109,12 @@ def _strip(frames: Sequence[np.ndarray]) -> str:
     parts = [_text(0, -4, "frames of the episode with the highest return, from first to last")]
     for index, frame in enumerate(frames):
         every = -(-max(frame.shape[:2]) // FRAME)
-        data = base64.b64encode(_png(frame[::every, ::every])).decode()
+        data = base64.b64encode(png_bytes(frame[::every, ::every])).decode()
         parts.append(
             f'<image x="{index * (FRAME + 3)}" y="4" width="{FRAME}" height="{FRAME}" '
             f'style="image-rendering: pixelated" href="data:image/png;base64,{data}"/>'
         )
     return "".join(parts)
-
-
-def _png(pixels: np.ndarray) -> bytes:
-    """Return an image [height, width, 1 or 3] as a PNG file, not compressed."""
-    height, width, channels = pixels.shape
-    rows = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter: none
-    rows[:, 1:] = pixels.reshape(height, -1)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 0)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for kind, body in parts
-    )
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start") -> str:

@@ -190,7 +190,7 @@ def apply_operation(operation: Operation, parents: list[SourceT]) -> SourceT:
     elif kind == "columns":
         selection, schema = first.selection(), fewer_columns(first.schema, value, first.name)
     elif kind == "filter":
-        selection = first.selection().take(np.flatnonzero(_evaluate(first, value)))
+        selection = first.selection().take(np.flatnonzero(episodes_where(first, value)))
     elif kind == "episodes":
         selection = first.selection().take(_from_ranges(value, first.total_episodes))
     elif kind == "split":
@@ -204,7 +204,11 @@ def apply_operation(operation: Operation, parents: list[SourceT]) -> SourceT:
     return first.view(parents, operation, digest, selection, schema)
 
 
-def _evaluate(dataset: SourceT, expression: Any) -> np.ndarray:
+def episodes_where(dataset: SourceT, expression: Any) -> np.ndarray:
+    """Return which episodes meet an expression, (E,) bool.
+
+    Raises SchemaError if it cannot be read, or names no column of episodes.
+    """
     if not isinstance(expression, str):
         raise TypeError(f"filter takes an expression, found {expression!r:.60}.")
     prefix = "episodes/"

@@ -26,6 +26,7 @@ import numpy as np
 from orlog.base.files import hash_file, make_folder, storage_errors, sync
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES, Encoding
+from orlog.datasets.store.places import Place
 from orlog.datasets.store.verify import hash_values
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import IntegrityError, MissingExtraError
@@ -146,6 +147,26 @@ class Hdf5Reader:
             values = self.read(name, start, int(ordered[last - 1]) + 1)
             out[order[first:last]] = values[ordered[first:last] - start]
         return out
+
+    def place(self, name: str, row: int) -> Place:
+        """Return where a row of a column lies; reading the chunk compares it with its checksum.
+
+        Raises IntegrityError if the chunk is damaged.
+        """
+        self.read(name, row, row + 1)
+        dataset = self._dataset(name)
+        rows = int(dataset.chunks[0])
+        first = row // rows * rows
+        info = dataset.id.get_chunk_info_by_coord((first, *[0] * (dataset.ndim - 1)))
+        return Place(
+            file=self.path.name,
+            chunk=row // rows,
+            first_row=first,
+            rows=rows,
+            offset=int(info.byte_offset),
+            size_bytes=int(info.size),
+            checksum="Fletcher-32, by HDF5",
+        )
 
     def _dataset(self, name: str) -> Any:
         """Return the open dataset of a column, checked on its first use in this process."""

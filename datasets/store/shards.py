@@ -188,7 +188,7 @@ class Shard:
 
         Raises IntegrityError if the chunk is damaged or missing.
         """
-        offset, size = self._place(chunk)
+        offset, size = self.place(chunk)
         return self._checked(chunk, os.pread(self._file, size, offset))
 
     def decode(self, chunk: int, out: np.ndarray, encoding: Encoding, *, undo: bool = True) -> None:
@@ -224,7 +224,7 @@ class Shard:
 
     def _neighbors(self, first: int, end: int) -> list[tuple[int, int]]:
         """Return (offset, size) of the chunks from `first` on that lie next to each other."""
-        places = [self._place(first)]
+        places = [self.place(first)]
         for chunk in range(first + 1, end):
             offset, size = self._index[chunk].tolist()
             if offset != sum(places[-1]) or offset + size > self._end:
@@ -232,8 +232,11 @@ class Shard:
             places.append((offset, size))
         return places
 
-    def _place(self, chunk: int) -> tuple[int, int]:
-        """Return (offset, size) of a chunk."""
+    def place(self, chunk: int) -> tuple[int, int]:
+        """Return (offset, size) of a chunk in the file; its checksum is the last four bytes of it.
+
+        Raises IntegrityError if the chunk is missing or lies outside the shard.
+        """
         offset, size = self._index[chunk].tolist()
         if offset + size > self._end:
             raise IntegrityError(

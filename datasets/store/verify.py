@@ -24,6 +24,7 @@ from orlog.datasets.home.deletion import FolderSeen, unless_deleted
 from orlog.datasets.home.presence import PARTIAL_FILE, is_partial, present_objects
 from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.store.contents import DamageFinder
+from orlog.datasets.store.places import Place
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.manifests.signatures import SIGNATURE_FILE
@@ -48,6 +49,10 @@ class Reader(Protocol):
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for."""
+        ...
+
+    def place(self, name: str, row: int) -> Place:
+        """Return where a row of a column lies."""
         ...
 
 

@@ -12,10 +12,11 @@ from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema, schema_of
 from orlog.datasets.home.deletion import FolderSeen
 from orlog.datasets.home.presence import present_objects
+from orlog.datasets.store.places import Place
 from orlog.datasets.store.verify import Problem, Reader, check_bytes, check_places, hash_values
 from orlog.datasets.store.zarr_metadata import LARGEST_METADATA
 from orlog.datasets.store.zarr_reader import ZarrReader
-from orlog.errors import IntegrityError, ManifestError, SchemaError, clause
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec, axis_of, expected_rows, is_offsets, offsets_of
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
@@ -144,6 +145,23 @@ class StoredVersion:
                     values = reader.read_rows(name, rows[inside] - firsts[part])
                 out[inside] = self._rebased(name, part, values)
         return out
+
+    def place(self, name: str, row: int) -> Place:
+        """Return where a row of a column lies, after comparing its chunk with its checksum.
+
+        Raises IntegrityError if a file is missing, cut or damaged; NotFoundError if the version was deleted
+        since it was opened, or if the column's rows hold no bytes.
+        """
+        column = self._columns[name]
+        if not 0 <= row < column.rows:
+            raise IndexError(f"{name}: it has {column.rows} rows, found row {row}.")
+        if 0 in column.shape:
+            raise NotFoundError(f"{name}: its rows hold no bytes.")
+        firsts = self._first_rows[name]
+        part = int(np.searchsorted(firsts, row, side="right")) - 1
+        with _named(self._seen, part):
+            found = self._readers[part].place(name, row - firsts[part])
+        return found._replace(file=part_folder(part) + found.file)
 
     def read_episodes(
         self, name: str, episodes: np.ndarray, *, out: np.ndarray | None = None

@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 
 from orlog.datasets.store.encoding import Encoding
+from orlog.datasets.store.places import Place
 from orlog.datasets.store.shards import Shard, undo_difference
 from orlog.datasets.store.zarr_metadata import read_encoding, shard_path
 from orlog.errors import IntegrityError, clause
@@ -157,6 +159,27 @@ class ZarrReader:
             wanted = order[first:last]
             out[wanted] = scratch[rows[wanted] - chunk * encoding.chunk_rows]
         return out
+
+    def place(self, name: str, row: int) -> Place:
+        """Return where a row of a column lies, after comparing its chunk with its checksum.
+
+        Raises IntegrityError if a file is missing, cut or damaged.
+        """
+        spec, encoding = self._specs[name], self.encoding(name)
+        chunk = row // encoding.chunk_rows
+        number, inside = divmod(chunk, encoding.chunks_per_shard)
+        shard = self._shard(spec, encoding, number)
+        checksum = google_crc32c.value(bytes(shard.read(inside)))
+        offset, size = shard.place(inside)
+        return Place(
+            file=shard_path(spec, number),
+            chunk=inside,
+            first_row=chunk * encoding.chunk_rows,
+            rows=encoding.chunk_rows,
+            offset=offset,
+            size_bytes=size,
+            checksum=f"CRC32C {checksum:08x}",
+        )
 
     def _read_small(
         self, spec: ColumnSpec, encoding: Encoding, out: np.ndarray, start: int, stop: int

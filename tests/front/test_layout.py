@@ -19,7 +19,7 @@ from orlog.moved import MOVED
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("algos", "datasets", "loaders", "manifests", "normalize")
-FRONT = ("base", "cli", "executors", "experiments", "reports", "scoring")
+FRONT = ("base", "cli", "executors", "experiments", "reports", "scoring", "viewer")
 # Each package may import itself and those above it; `loaders.batch` is a module on its own since
 # that is all an algorithm's file may see.
 ORDER = (
@@ -54,6 +54,7 @@ ORDER = (
     "experiments",
     "executors",
     "reports",
+    "viewer",
     "front",
     "cli",
 )

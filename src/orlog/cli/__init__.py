@@ -23,6 +23,7 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     environments,
     imports,
     listing,
+    open,  # noqa: A004 (the module is named as the command is)
     registries,
     reproducing,
     runs,
@@ -38,7 +39,7 @@ from orlog.errors import InvalidNameError, OrlogError
 
 # The panels of `orlog --help` and their commands, in the order shown, and those of groups of commands.
 PANELS = {
-    "Datasets": ("list", "show", "build", "verify", "audit"),
+    "Datasets": ("list", "show", "open", "build", "verify", "audit"),
     "Download and publish": ("download", "repair", "publish", "import", "export", "formats"),
     "Versions and views": ("diff", "lock", "mark", "view", "convert", "save"),
     "Disk space": ("delete",),

@@ -1,0 +1,114 @@
+"""What `orlog open` was given: datasets and views, folders of runs, reports. Nothing else is reachable."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.finding import as_folder, holds_manifest
+from orlog.datasets.reading.selection import Selection
+from orlog.datasets.store.version import StoredVersion
+from orlog.errors import NotFoundError
+
+REPORT = "report.html"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A dataset or view that is open in the page.
+
+    Attributes:
+        title: What the user called it.
+        dataset: The dataset.
+    """
+
+    title: str
+    dataset: Dataset
+
+    @functools.cached_property
+    def selection(self) -> Selection:
+        """Its episodes as positions in stored versions."""
+        return self.dataset.selection()
+
+    def stored(self, episode: int) -> tuple[StoredVersion, int]:
+        """Return the version that an episode lies in, and its position there.
+
+        Raises IndexError if there is no such episode.
+        """
+        count = self.dataset.total_episodes
+        if not 0 <= episode < count:
+            raise IndexError(f"{self.title}: there is no episode {episode}; it has {count:,}.")
+        selection = self.selection
+        return selection.versions[int(selection.source[episode])], int(selection.index[episode])
+
+    def rows(self, name: str, episode: int) -> np.ndarray:
+        """Return the rows of an episode in a column; offsets start at 0.
+
+        Raises IntegrityError if a file is damaged; NotFoundError if the version was deleted.
+        """
+        stored, position = self.stored(episode)
+        return stored.read_episodes(name, np.array([position]))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Opened:
+    """All that one server shows.
+
+    Attributes:
+        datasets: Datasets and views, in the order given.
+        runs: Folders with runs.
+        reports: Pages of reports.
+        folder: Where views are saved: the folder in which orlog was started.
+        trust_environment: Consent to environment arguments that come with the data.
+    """
+
+    datasets: Sequence[Shown]
+    runs: Sequence[Path]
+    reports: Sequence[Path]
+    folder: Path
+    trust_environment: bool = False
+
+
+def open_all(names: Sequence[str], *, trust_environment: bool = False) -> Opened:
+    """Open datasets by name or path, views by their file, folders of runs, and reports.
+
+    With `trust_environment`, environment arguments that come with the data are used to render.
+
+    Raises NotFoundError if something is not here, or a folder holds nothing that can be shown;
+    IntegrityError if a file is missing, cut or altered.
+    """
+    datasets: list[Shown] = []
+    runs: list[Path] = []
+    reports: list[Path] = []
+    for name in names:
+        path = as_folder(name)
+        if path is not None and path.suffix == ".html" and path.is_file():
+            reports.append(path.resolve())
+        elif path is None or not path.is_dir() or holds_manifest(path):
+            datasets.append(Shown(title=name, dataset=load_dataset(name)))
+        elif (path / REPORT).is_file():
+            reports.append((path / REPORT).resolve())
+        elif _holds_runs(path):
+            runs.append(path.resolve())
+        else:
+            raise NotFoundError(
+                f"{path}: this folder holds no dataset (manifest.json), no run (run.json) and no report "
+                f"({REPORT}); name a folder or a file that orlog wrote."
+            )
+    return Opened(
+        datasets=datasets,
+        runs=runs,
+        reports=reports,
+        folder=Path.cwd(),
+        trust_environment=trust_environment,
+    )
+
+
+def _holds_runs(folder: Path) -> bool:
+    return next(folder.rglob("run.json"), None) is not None

@@ -1,0 +1,183 @@
+// One episode: facts, frames, map, plots and texts, which all show the same step.
+
+import { Charts } from "./charts.js";
+import { bytes, choice, element, number, problem, say, table } from "./dom.js";
+import { Frames } from "./frames.js";
+import { PathMap } from "./map.js";
+import { get, getEpisode } from "./net.js";
+
+const SPEEDS = [1, 2, 5, 10, 20, 30, 60, 120]; // steps a second
+
+export class EpisodeView {
+  constructor(index, episode, { stepped } = {}) {
+    Object.assign(this, { index, episode, stepped, step: 0, speed: 20, playing: false, numbers: null });
+    this.title = element("h2", {});
+    this.facts = element("dl", { class: "facts" });
+    this.slider = element("input", { type: "range", min: 0, step: 1, value: 0, "aria-label": "Step",
+      input: () => this.go(Number(this.slider.value)) });
+    this.now = element("output", { class: "now" });
+    this.button = element("button", { type: "button", click: () => this.play(!this.playing) }, "Play");
+    this.frames = new Frames(this.path);
+    this.map = new PathMap();
+    this.charts = new Charts((step, chosen) => (chosen || !this.playing) && this.go(step), (first, last) => this.zoom(first, last));
+    this.texts = element("section", { class: "texts", "aria-label": "Texts" });
+    this.places = element("div", {});
+    this.bytes = element("details", { toggle: () => this.showPlaces() },
+      element("summary", {}, "Where do these bytes lie?"), this.places);
+    this.notes = element("div", {});
+    const speed = choice("Speed", SPEEDS.map((one) => [one, `${one} steps a second`]), this.speed, (value) => {
+      this.speed = Number(value);
+    });
+    this.player = element("div", { class: "bar player" }, this.button, this.slider, this.now, speed);
+    this.pictures = element("div", { class: "pictures" }, this.frames.root, this.map.root);
+    const over = element("div", {}, this.texts, this.charts.root);
+    this.body = element("div", {}, this.player, element("div", { class: "shown" }, this.pictures, over), this.bytes);
+    this.root = element("article", { class: "episode", "aria-label": "Episode" }, this.title, this.facts, this.notes, this.body);
+    this.body.hidden = true;
+  }
+
+  get path() {
+    return `data/${this.index}/episode/${this.episode}`;
+  }
+
+  async load(episode, stepThen = () => 0) {
+    this.play(false);
+    this.episode = episode;
+    this.frames.path = this.path;
+    this.range = [0, null];
+    if (await this.fetch()) {
+      this.head = this.loaded;
+      this.showFacts();
+      this.slider.max = this.head.length;
+      this.frames.show(this.head);
+      this.pictures.hidden = this.frames.root.hidden && this.map.root.hidden;
+      this.go(Math.min(stepThen(), this.head.length));
+      if (this.bytes.open) this.showPlaces();
+    }
+  }
+
+  async fetch() {
+    this.request?.abort();
+    this.request = new AbortController();
+    const [first, last] = this.range;
+    try {
+      this.loaded = await getEpisode(this.path, { first: first || "", last, numbers: this.numbers }, { signal: this.request.signal });
+    } catch (error) {
+      if (error.name === "AbortError") return false;
+      this.title.textContent = `Episode ${number(this.episode)}`;
+      this.notes.replaceChildren(problem(error));
+      this.body.hidden = true;
+      return false;
+    }
+    this.notes.replaceChildren();
+    this.body.hidden = false;
+    if (this.loaded.renders && !this.frames.isRendering) {
+      const button = element("button", { type: "button", click: () => {
+        button.remove();
+        this.frames.addRendered(this.head);
+        this.pictures.hidden = false;
+        this.frames.mark(this.step, this.playing);
+      } }, this.loaded.renders === "states" ? "Render from recorded states" : "Render by replaying the actions");
+      this.notes.append(button, " ");
+    }
+    const least = this.loaded.series.filter((one) => one.shown < one.width);
+    if (least.length)
+      this.notes.append(element("button", { type: "button", click: () => this.showAll() }, "Draw all numbers of each row"));
+    this.charts.show(this.loaded);
+    this.map.show(this.loaded);
+    return true;
+  }
+
+  showAll() {
+    this.numbers = 4096;
+    this.fetch().then(() => this.go(this.step));
+  }
+
+  async zoom(first, last) {
+    this.range = [first, last];
+    if (await this.fetch()) this.go(this.step);
+  }
+
+  showFacts() {
+    const { head } = this;
+    this.title.textContent = `Episode ${number(this.episode)}`;
+    const { episode: _, returns, lengths, end, ...own } = head.facts;
+    const ended = { terminated: "the task itself ended", truncated: "it was cut off; values go on",
+      "no flag": "the recording stopped without a flag" }[end] || "";
+    const facts = [
+      ["return", number(returns)], ["steps", number(lengths)],
+      ["end", element("span", { class: `end ${String(end).replaceAll(" ", "-")}`, title: ended }, String(end), ended && element("small", {}, ended))],
+      ...Object.entries(own).filter(([, value]) => value !== "").map(([name, value]) => [name, name === "seeds" ? (value === -1 ? "unknown" : String(value)) : number(value)]),
+      ["behavior policy", head.policy || "unknown"],
+      ["stored as", `episode ${number(head.stored_as)} of ${head.version}`],
+      ...Object.entries(head.errors).map(([name, text]) => [name, element("span", { class: "error" }, text)]),
+    ];
+    if (head.final_missing) facts.push(["final observation", "was never recorded; what is drawn there is zeros"]);
+    say(`Episode ${this.episode}: ${number(lengths)} steps, return ${number(returns)}, ${end}.`);
+    this.facts.replaceChildren(...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+  }
+
+  go(step) {
+    this.step = Math.min(Math.max(0, step), this.head.length);
+    this.slider.value = this.step;
+    this.now.textContent = `step ${number(this.step)} of ${number(this.head.length)}`;
+    this.charts.mark(this.step);
+    this.map.mark(this.step);
+    this.frames.mark(this.step, this.playing);
+    this.showTexts();
+    if (this.bytes.open && !this.playing) {
+      clearTimeout(this.waiting);
+      this.waiting = setTimeout(() => this.showPlaces(), 150);
+    }
+    this.stepped?.(this.step);
+  }
+
+  play(isPlaying) {
+    if (isPlaying && this.step >= this.head.length) this.step = 0;
+    this.playing = isPlaying;
+    this.button.textContent = isPlaying ? "Stop" : "Play";
+    let [last, owed] = [performance.now(), 0];
+    const tick = (now) => {
+      if (!this.playing) return;
+      if (!this.root.isConnected) {
+        this.play(false); // another view is shown
+        return;
+      }
+      owed += ((now - last) / 1000) * this.speed;
+      last = now;
+      if (owed >= 1) {
+        this.go(this.step + Math.floor(owed));
+        owed %= 1;
+      }
+      if (this.step >= this.head.length) this.play(false);
+      else requestAnimationFrame(tick);
+    };
+    if (isPlaying) requestAnimationFrame(tick);
+    else if (this.head && this.bytes.open) this.showPlaces();
+  }
+
+  showTexts() {
+    const shown = this.head.texts.map((text) => {
+      const value = text.error ? problem(new Error(text.error))
+        : element("pre", {}, text.values[Math.min(this.step, text.values.length - 1)] ?? "");
+      return element("div", {}, element("b", {}, text.name), value);
+    });
+    this.texts.replaceChildren(...shown);
+  }
+
+  async showPlaces() {
+    if (!this.bytes.open) return;
+    try {
+      const found = await get(`${this.path}/places`, { step: String(this.step) });
+      const rows = found.columns.map((one) => (one.error
+        ? [one.column, element("span", { class: "error" }, one.error), "", "", "", "", ""]
+        : [one.column, one.file, number(one.chunk), `${number(one.row)} of ${number(one.first_row)}–${number(one.first_row + one.rows - 1)}`,
+          `${bytes(one.size_bytes)} from byte ${number(one.offset)}`, one.checksum, element("code", {}, one.sha256)]));
+      this.places.replaceChildren(
+        element("p", {}, `Step ${number(this.step)}, in `, element("code", {}, found.folder), ` (${found.container}). Each chunk was read now and its checksum compared.`),
+        table(["column", "file", "chunk", "row, of the chunk's rows", "bytes", "checksum", "SHA-256 of the file"], rows, { numbers: [2], label: "Places of the bytes" }));
+    } catch (error) {
+      this.places.replaceChildren(problem(error));
+    }
+  }
+}

@@ -1,0 +1,244 @@
+// The list of episodes: only the rows in sight exist, and pages of them are asked for as they come into sight.
+
+import { element, number, problem, say } from "./dom.js";
+import { get, post } from "./net.js";
+
+const ROW = 28; // pixels, as in style.css
+const PAGE = 200;
+const TALLEST = 12_000_000; // pixels that browsers can scroll; a longer list is scrolled in larger steps
+const KEPT = 30; // pages
+const [NUMBER, END, WIDE] = ["6.2rem", "8.2rem", "14rem"]; // of columns
+
+export class EpisodeList {
+  constructor(dataset, index, opened) {
+    Object.assign(this, { dataset, index, opened, where: "", by: "episode", descending: false });
+    Object.assign(this, { pages: new Map(), matching: dataset.episodes, chosen: null, row: 0, order: 0 });
+    this.filter = element("input", {
+      type: "search", "aria-label": "Filter episodes", placeholder: "filter: returns > 100 and lengths >= 50",
+      autocomplete: "off", spellcheck: "false", maxlength: 10000,
+      input: () => this.filterSoon(), search: () => this.apply(),
+      keydown: (event) => event.key === "Enter" && this.apply(),
+    });
+    this.count = element("span", { class: "muted" });
+    this.save = element("button", { type: "button", disabled: true, click: () => this.askName() }, "Save as view");
+    this.note = element("div", {});
+    this.head = element("div", { class: "row head", role: "row" });
+    this.layer = element("div", { class: "layer", role: "rowgroup" });
+    this.space = element("div", { class: "space", role: "presentation" }, this.layer);
+    this.box = element("div", {
+      class: "list", role: "grid", tabindex: 0, "aria-label": "Episodes", "aria-rowcount": dataset.episodes + 1,
+      scroll: () => this.draw(),
+    }, this.head, this.space);
+    this.root = element("section", { class: "episodes", "aria-label": "List of episodes" },
+      element("div", { class: "bar" }, this.filter),
+      element("div", { class: "bar" }, this.count, this.save), this.note, this.box);
+    this.drawHead();
+    new ResizeObserver(() => this.draw()).observe(this.box);
+    this.show();
+  }
+
+  get query() {
+    return { where: this.where, by: this.by, descending: this.descending };
+  }
+
+  get path() {
+    return `data/${this.index}`;
+  }
+
+  template() {
+    return this.dataset.columns.map((name) => (this.isText(name) ? WIDE : name === "end" ? END : NUMBER)).join(" ");
+  }
+
+  isText(name) {
+    return this.dataset.texts.includes(name);
+  }
+
+  drawHead() {
+    const cells = this.dataset.columns.map((name) => {
+      const sorted = this.by === name ? (this.descending ? "descending" : "ascending") : "none";
+      const arrow = { ascending: " ▲", descending: " ▼", none: "" }[sorted];
+      const inner = this.dataset.sortable.includes(name)
+        ? element("button", { type: "button", click: () => this.sort(name), title: `Sort by ${name}` }, name + arrow)
+        : name;
+      const kind = this.isText(name) || name === "end" ? null : "number";
+      return element("span", { role: "columnheader", "aria-sort": sorted, class: kind }, inner);
+    });
+    this.head.style.gridTemplateColumns = this.template();
+    this.head.replaceChildren(...cells);
+  }
+
+  sort(name) {
+    this.descending = this.by === name ? !this.descending : name !== "episode";
+    this.by = name;
+    this.drawHead();
+    this.show();
+  }
+
+  filterSoon() {
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => this.apply(), 500);
+  }
+
+  apply() {
+    clearTimeout(this.waiting);
+    const where = this.filter.value.trim();
+    if (where === this.where) return;
+    this.where = where;
+    this.show();
+  }
+
+  async show() {
+    // Pages of another order are not this one's, whenever they come.
+    const order = ++this.order;
+    this.pages.clear();
+    this.note.replaceChildren();
+    try {
+      const first = await get(`${this.path}/episodes`, { ...this.query, first: 0, count: PAGE });
+      if (order !== this.order) return;
+      this.pages.set(0, first);
+      this.matching = first.matching;
+      const all = this.dataset.episodes;
+      this.count.textContent = this.where ? `${number(first.matching)} of ${number(all)} episodes` : `${number(all)} episodes`;
+      this.save.disabled = !this.where || !first.matching;
+      say(this.count.textContent);
+      for (const [name, text] of Object.entries(first.errors))
+        this.note.append(problem(new Error(`${name}: ${text}`)));
+    } catch (error) {
+      if (order !== this.order) return;
+      this.matching = 0;
+      this.save.disabled = true;
+      this.count.textContent = "no list";
+      this.note.replaceChildren(problem(error));
+    }
+    this.space.style.height = `${this.height}px`;
+    this.box.setAttribute("aria-rowcount", this.matching + 1);
+    this.box.scrollTop = 0;
+    if (this.chosen != null) await this.reveal(this.chosen, false);
+    this.draw();
+    this.shown?.();
+  }
+
+  get height() {
+    return Math.min(TALLEST, this.matching * ROW);
+  }
+
+  get visible() {
+    return Math.max(1, Math.floor(this.box.clientHeight / ROW) - 1);
+  }
+
+  get first() {
+    const last = Math.max(0, this.matching - this.visible);
+    const scrolled = this.height - this.visible * ROW;
+    if (scrolled <= 0) return 0;
+    return this.height < TALLEST ? Math.min(last, Math.floor(this.box.scrollTop / ROW))
+      : Math.min(last, Math.round((this.box.scrollTop / scrolled) * last));
+  }
+
+  draw() {
+    const first = this.first;
+    const last = Math.min(this.matching, first + this.visible + 3);
+    const top = this.height < TALLEST ? first * ROW : this.box.scrollTop;
+    this.layer.style.transform = `translateY(${top}px)`;
+    const rows = [];
+    for (let row = first; row < last; row += 1) rows.push(this.drawRow(row));
+    this.layer.replaceChildren(...rows);
+  }
+
+  drawRow(row) {
+    const page = this.page(Math.floor(row / PAGE));
+    const at = row % PAGE;
+    const episode = page?.columns.episode[at];
+    const cells = this.dataset.columns.map((name) => {
+      const values = page?.columns[name];
+      const value = page?.error || page?.errors?.[name] ? "error" : values ? values[at] : "…";
+      const text = typeof value === "number" ? number(value) : value == null ? "–" : String(value);
+      const kind = name === "end" ? ` end ${text.replaceAll(" ", "-")}` : typeof value === "number" ? " number" : "";
+      return element("span", { role: "gridcell", class: `cell${kind}`, title: text.length > 14 ? text : null }, text);
+    });
+    const is = episode != null && episode === this.chosen;
+    const made = element("div", {
+      class: is ? "row chosen" : "row", role: "row", "aria-rowindex": row + 2, "aria-selected": String(is),
+      click: () => episode != null && this.choose(episode, row),
+    }, cells);
+    made.style.gridTemplateColumns = this.template();
+    return made;
+  }
+
+  page(index) {
+    const found = this.pages.get(index);
+    if (found) {
+      this.pages.delete(index); // the newest is last
+      this.pages.set(index, found);
+      return found.waiting ? null : found;
+    }
+    this.pages.set(index, { waiting: true });
+    if (this.pages.size > KEPT) this.pages.delete(this.pages.keys().next().value);
+    const order = this.order;
+    get(`${this.path}/episodes`, { ...this.query, first: index * PAGE, count: PAGE })
+      .catch((error) => ({ error: error.message, columns: { episode: [] } }))
+      .then((page) => {
+        if (order !== this.order) return;
+        this.pages.set(index, page);
+        if (page.error) this.note.replaceChildren(problem(new Error(page.error)));
+        this.draw();
+      });
+    return null;
+  }
+
+  choose(episode, row) {
+    this.chosen = episode;
+    this.row = row;
+    this.bringIntoSight(row);
+    this.draw();
+    this.picked?.(episode);
+  }
+
+  bringIntoSight(row) {
+    const first = this.first;
+    if (row >= first && row < first + this.visible) return;
+    const to = Math.max(0, row < first ? row : row - this.visible + 1);
+    const last = Math.max(1, this.matching - this.visible);
+    this.box.scrollTop = this.height < TALLEST ? to * ROW : (to / last) * (this.height - this.visible * ROW);
+  }
+
+  async reveal(episode, scrolls = true) {
+    this.chosen = episode;
+    const found = await get(`${this.path}/row`, { ...this.query, episode }).catch(() => ({ row: null }));
+    if (found.row == null || this.chosen !== episode) return;
+    this.row = found.row;
+    if (scrolls) this.bringIntoSight(found.row);
+    this.draw();
+  }
+
+  async move(by) {
+    if (!this.matching) return;
+    const row = this.chosen == null ? 0 : Math.min(this.matching - 1, Math.max(0, this.row + by));
+    const known = this.pages.get(Math.floor(row / PAGE));
+    let episode = known?.columns?.episode[row % PAGE];
+    if (episode == null) {
+      const page = await get(`${this.path}/episodes`, { ...this.query, first: row, count: 1 });
+      episode = page.columns.episode[0];
+    }
+    if (episode != null && episode !== this.chosen) this.choose(episode, row);
+  }
+
+  askName() {
+    const name = element("input", { "aria-label": "Name of the view", required: true, maxlength: 80, value: "view" });
+    const form = element("form", {
+      class: "bar",
+      submit: async (event) => {
+        event.preventDefault();
+        try {
+          const saved = await post(`${this.path}/view`, { name: name.value, where: this.where });
+          this.note.replaceChildren(element("p", { class: "good", role: "status" },
+            `Saved as ${saved.file} in ${this.opened.folder}. Open it with: ${saved.command}`));
+        } catch (error) {
+          form.nextSibling?.remove();
+          form.after(problem(error));
+        }
+      },
+    }, name, ".json", element("button", {}, "Save"));
+    this.note.replaceChildren(form);
+    name.select();
+  }
+}

@@ -1,0 +1,49 @@
+// What the page asks the server. Addresses are relative, so that they keep the token of the page's own.
+
+export async function ask(path, query = {}, options = {}) {
+  const parts = Object.entries(query).filter(([, value]) => value !== "" && value != null && value !== false);
+  const text = new URLSearchParams(parts.map(([key, value]) => [key, value === true ? "1" : value]));
+  let response;
+  try {
+    response = await fetch(`api/${path}${parts.length ? `?${text}` : ""}`, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The viewer does not answer: orlog open was ended. Start it again, and use its new address.");
+  }
+  if (response.ok) return response;
+  const body = await response.json().catch(() => ({ error: `the viewer answered ${response.status}.` }));
+  throw new Error(body.error);
+}
+
+export const get = async (path, query, options) => (await ask(path, query, options)).json();
+
+export const post = async (path, body) =>
+  (await ask(path, {}, {
+    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
+  })).json();
+
+export async function getEpisode(path, query, options) {
+  // See orlog/viewer/episode.py for the layout.
+  const buffer = await (await ask(path, query, options)).arrayBuffer();
+  const size = new DataView(buffer).getUint32(0, true);
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, size)));
+  const values = new Float64Array(buffer, Math.ceil((4 + size) / 8) * 8);
+  for (const one of head.series) {
+    if (one.error) continue;
+    one.lines = Array.from({ length: one.shown }, (_, index) => {
+      const start = one.start + index * one.points;
+      return values.subarray(start, start + one.points);
+    });
+  }
+  return head;
+}
+
+export async function getWhenReady(path, query, progress) {
+  // Work that takes longer than a request is asked for until it is done.
+  for (;;) {
+    const found = await get(path, query);
+    if (found.state === "ready") return found.result;
+    if (progress(found.done, found.total) === false) return null;
+    await new Promise((resolve) => setTimeout(resolve, 250));
+  }
+}

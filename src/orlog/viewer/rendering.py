@@ -1,0 +1,187 @@
+"""Pictures that an environment draws here: from recorded states of its simulator, or by replaying actions.
+
+A replay resets the environment with the episode's seed and takes the recorded actions. It is what was
+recorded only if the environment behaves as it did then, so each observation is compared with the recorded
+one, and the first step that differs is told.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from orlog.base.png import png_bytes
+from orlog.datasets.columns.options import options_from_text
+from orlog.datasets.reading.restoring import restore
+from orlog.errors import NotFoundError, OrlogError, SimulatorError
+from orlog.manifests.environments import make_environment
+from orlog.viewer.opened import Shown
+
+if TYPE_CHECKING:
+    from orlog.datasets.columns.episode import Episode
+
+Source: TypeAlias = Literal["states", "actions", ""]
+TOLERANCE = 1e-4
+LONGEST_REPLAY = 100_000
+CLOSE_SECONDS = 5
+
+
+class Rendered(NamedTuple):
+    """A picture that was rendered.
+
+    Attributes:
+        png: The picture, as a PNG file.
+        differs: First step of a replay whose observation is not the recorded one; None if none is.
+    """
+
+    png: bytes
+    differs: int | None
+
+
+@dataclasses.dataclass
+class _Replay:
+    """How far an environment has replayed an episode."""
+
+    episode: int = -1
+    step: int = 0
+    differs: int | None = None
+
+
+def source_of(shown: Shown, seed: object) -> Source:
+    """Return what an episode with a seed can be rendered from; empty if nothing."""
+    names = shown.dataset.columns
+    if any(name.startswith("infos/state/") for name in names) or "infos/qpos" in names:
+        return "states"
+    is_known = str(seed).isdecimal()
+    return "actions" if is_known and shown.dataset.environment is not None else ""
+
+
+class Renderer:
+    """Renders in one thread, since what simulators draw with belongs to the thread that made it."""
+
+    def __init__(self, *, trust_environment: bool = False) -> None:
+        """Nothing is made before the first picture is asked for."""
+        self._trust = trust_environment
+        self._environments: dict[str, tuple[Any, _Replay]] = {}
+        self._episode = functools.lru_cache(maxsize=1)(_read)
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "rendering")
+
+    def picture(self, shown: Shown, episode: int, step: int) -> Rendered:
+        """Return the picture of the state before a step; after the last step, that step is taken again.
+
+        Raises NotFoundError if nothing was recorded to render from, or the environment is not known here;
+        SimulatorError if the environment may not, or cannot, be made or drawn; MissingExtraError if its
+        package is not installed.
+        """
+        return self._thread.submit(self._picture, shown, episode, step).result()
+
+    def close(self) -> None:
+        """End the environments, in the thread that they belong to."""
+        for env, _ in self._environments.values():
+            # Some fail when they end; then the process ends them.
+            with contextlib.suppress(Exception):
+                self._thread.submit(env.close).result(CLOSE_SECONDS)
+        self._environments.clear()
+
+    def _picture(self, shown: Shown, episode: int, step: int) -> Rendered:
+        dataset = shown.dataset
+        shown.stored(episode)  # whether there is one
+        one = self._episode(shown, episode)
+        step = min(max(0, step), len(one))
+        source = source_of(shown, one.seed)
+        if not source and dataset.environment is not None:
+            raise NotFoundError(
+                f"{shown.title}, episode {episode}: neither states of the simulator nor the seed of its "
+                "reset were recorded, so it cannot be rendered."
+            )
+        try:
+            if dataset.digest not in self._environments:
+                self._environments[dataset.digest] = self._make(shown), _Replay()
+            env, replay = self._environments[dataset.digest]
+            if source == "states":
+                is_end = step == len(one)
+                restore(dataset.name, env, one, step - 1 if is_end else step)
+                if is_end:
+                    env.step(_row(one.actions, step - 1))
+            else:
+                _replay(env, replay, one, step)
+            picture = np.asarray(env.render())
+        except OrlogError:
+            raise
+        except Exception as error:  # environments run any code and raise anything
+            raise SimulatorError(
+                f"{dataset.name}: the environment cannot draw on this machine: {_said(error)}. MuJoCo needs "
+                "EGL or OSMesa where there is no screen (MUJOCO_GL=egl or osmesa)."
+            ) from error
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+            raise SimulatorError(
+                f"{dataset.name}: the environment draws {picture.dtype} {picture.shape}, no image."
+            )
+        is_late = replay.differs is not None and replay.differs <= step
+        return Rendered(png_bytes(picture), replay.differs if is_late else None)
+
+    def _make(self, shown: Shown) -> Any:
+        if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+            os.environ.setdefault("MUJOCO_GL", "egl")
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        record = shown.dataset.checked_environment(trust_environment=self._trust)
+        arguments = {**record.kwargs, "render_mode": "rgb_array"}
+        return make_environment(record.id, arguments, max_episode_steps=record.max_episode_steps)
+
+
+def _replay(env: Any, replay: _Replay, episode: Episode, step: int) -> None:
+    """Bring an environment to the state before a step by taking the actions before it."""
+    if step > LONGEST_REPLAY:
+        raise SimulatorError(f"more than {LONGEST_REPLAY:,} steps are not replayed.")
+    if replay.episode != episode.index or replay.step > step:
+        options = options_from_text(episode.metadata.get("options", ""))
+        observation, _ = env.reset(seed=episode.seed, options=options)
+        replay.episode, replay.step = int(episode.index or 0), 0
+        replay.differs = 0 if _differs(observation, _row(episode.observations, 0)) else None
+    while replay.step < step:
+        observation = env.step(_row(episode.actions, replay.step))[0]
+        replay.step += 1
+        recorded = _row(episode.observations, replay.step)
+        if replay.differs is None and _differs(observation, recorded):
+            replay.differs = replay.step
+
+
+def _differs(found: Any, recorded: Any) -> bool:
+    """Return whether two observations differ by more than the last digits."""
+    if isinstance(recorded, dict):
+        return any(key not in found or _differs(found[key], one) for key, one in recorded.items())
+    if isinstance(recorded, tuple):
+        return any(_differs(a, b) for a, b in zip(found, recorded, strict=True))
+    if isinstance(recorded, str):
+        return bool(found != recorded)
+    a, b = np.asarray(found), np.asarray(recorded)
+    if a.shape != b.shape or b.dtype.kind not in "fiub":
+        return a.shape != b.shape
+    return not np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+
+
+def _said(error: Exception) -> str:
+    """Return type and text of an error, some of whose texts cannot be made."""
+    try:
+        return f"{type(error).__name__}: {error!s:.300}"
+    except Exception:  # noqa: BLE001 (PyOpenGL's raise)
+        return type(error).__name__
+
+
+def _read(shown: Shown, episode: int) -> Episode:
+    return shown.dataset[episode]
+
+
+def _row(values: Any, row: int) -> Any:
+    if isinstance(values, dict):
+        return {key: _row(part, row) for key, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(_row(part, row) for part in values)
+    return values[row]

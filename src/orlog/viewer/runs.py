@@ -1,0 +1,108 @@
+"""Runs in a folder: learning curves, scores with intervals, settings that differ, verdicts, videos."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from orlog.algos.algorithms import algorithm_title
+from orlog.errors import OrlogError
+from orlog.experiments.run_folders import RunGroup, find_run_folders, group_runs, setting_words
+from orlog.normalize.baselines import read_baseline
+from orlog.normalize.verdicts import compare
+from orlog.scoring.references import references
+
+VIDEOS = (".mp4", ".webm")
+
+
+def runs_of(folder: Path) -> dict[str, Any]:
+    """Return the runs of a folder, in groups that differ in their seeds only.
+
+    Raises NotFoundError if there is none.
+    """
+    found = find_run_folders(folder)
+    return {
+        "groups": [_group(group, folder) for group in group_runs(found)],
+        "problems": [[_name(run.folder, folder), run.problem] for run in found if run.problem],
+        "videos": [str(path.relative_to(folder)) for path in videos_of(folder)],
+    }
+
+
+def videos_of(folder: Path) -> list[Path]:
+    """Return the videos of a folder of runs, in order; links are not followed."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix in VIDEOS
+        and path.is_file()
+        and path.resolve().is_relative_to(folder)
+        and not path.is_symlink()
+    )
+
+
+def _name(run: Path, folder: Path) -> str:
+    return str(run.relative_to(folder)) if run != folder else run.name
+
+
+def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
+    steps, means, low, high = group.curve()
+    word, reason = _verdict(group)
+    return {
+        "label": group.label,
+        "dataset": group.dataset,
+        "algorithm": algorithm_title(group.algorithm),
+        "settings": setting_words(group.settings),
+        "seeds": [run.record.seed for run in group.runs if run.record is not None],
+        "normalized": all(run.is_normalized for run in group.runs),
+        "score": group.score,
+        "interval": group.interval,
+        "success": group.success_rate,
+        "verdict": word,
+        "reason": reason,
+        "curve": {"steps": steps, "means": means, "low": low, "high": high},
+        "each": [
+            {
+                "folder": _name(run.folder, folder),
+                "seed": None if run.record is None else run.record.seed,
+                "state": run.state,
+                "step": run.step,
+                "steps": None if run.record is None else run.record.steps,
+                "score": run.score,
+                "interval": run.interval,
+                "points": [[step, float(scores.mean())] for step, scores in run.points],
+            }
+            for run in group.runs
+        ],
+        "left_out": [
+            f"{_name(run.folder, folder)}: {_name(counts.folder, folder)} counts, which has the same "
+            "settings and seed"
+            for run, counts in group.left_out
+        ],
+    }
+
+
+def _verdict(group: RunGroup) -> tuple[str, str]:
+    """Return the verdict on a group against the recorded baseline, and its reason; or why there is none."""
+    try:
+        baseline = read_baseline(group.algorithm, group.dataset)
+        if baseline is None:
+            return "", "nothing is recorded for this algorithm and dataset"
+        known = references(group.dataset)
+    except OrlogError as error:
+        return "", str(error)
+    new = {}
+    for run in group.runs:
+        record = run.record
+        if record is None or run.scores is None or run.scored_step != record.steps:
+            return "", "not compared: a run is not finished and evaluated"
+        if record.digest != baseline.digest:
+            return "", "not compared: trained on other data than the recorded baseline"
+        settings = {name: value for name, value in record.config.items() if name != "seed"}
+        if settings != baseline.config or record.steps != baseline.steps:
+            return "", "not compared: settings or steps are not those of the recorded baseline"
+        new[record.seed] = run.scores
+    try:
+        verdict = compare(new, baseline.scores(known))
+    except ValueError as error:
+        return "", f"not compared: {error}"
+    return verdict.word, str(verdict)

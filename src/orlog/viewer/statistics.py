@@ -1,0 +1,231 @@
+"""Figures of a whole dataset: histograms and ends of all episodes, the rest of an even sample of steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.bounds import bounds_of
+from orlog.errors import NotFoundError, OrlogError
+from orlog.manifests.spaces import leaf_spaces
+from orlog.viewer.episode import number_columns
+from orlog.viewer.episodes import ENDS, EpisodeList
+from orlog.viewer.jobs import Progress
+from orlog.viewer.opened import Shown
+
+SAMPLED_STEPS = 100_000
+MOST_NUMBERS = {"rewards": 1, "actions": 16, "observations": 32}
+BINS = 40
+MAP_BINS = 48
+MOST_ACTIONS = 40
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Numbers of steps that lie evenly in a dataset.
+
+    Attributes:
+        values: One row for each step, float32 [steps, numbers].
+        names: What the numbers are: `observations[3]`.
+        episodes: Number of episodes that the steps are of.
+        errors: Why a column is left out, by name.
+    """
+
+    values: np.ndarray
+    names: list[str]
+    episodes: int
+    errors: dict[str, str]
+
+
+def draw_sample(shown: Shown, progress: Progress) -> Sample:
+    """Return whole episodes, evenly spread, of about 100,000 steps together; all if there are fewer."""
+    dataset = shown.dataset
+    mean = max(1.0, dataset.total_steps / max(1, dataset.total_episodes))
+    count = min(dataset.total_episodes, max(1, round(SAMPLED_STEPS / mean)))
+    chosen = np.unique(np.linspace(0, dataset.total_episodes - 1, count).astype(np.int64))
+    lengths = dataset.episode_lengths[chosen]
+    chosen = chosen[: max(1, int(np.searchsorted(lengths.cumsum(), 2 * SAMPLED_STEPS)))]
+    names: list[str] = []
+    parts: list[np.ndarray] = []
+    errors: dict[str, str] = {}
+    if not len(chosen):
+        return Sample(values=np.zeros((0, 0), np.float32), names=[], episodes=0, errors={})
+    columns = [name for name in number_columns(shown) if name.partition("/")[0] in MOST_NUMBERS]
+    for done, column in enumerate(columns):
+        progress(done, len(columns))
+        root = column.partition("/")[0]
+        left = MOST_NUMBERS[root] - sum(name.startswith(root) for name in names)
+        if left <= 0:
+            continue
+        try:
+            rows = _rows(shown, column, chosen)[:, :left]
+        except (OrlogError, OSError) as error:
+            errors[column] = str(error)
+            continue
+        parts.append(rows)
+        names += (
+            [column] if rows.shape[1] == 1 else [f"{column}[{at}]" for at in range(len(rows[0]))]
+        )
+    values = np.concatenate(parts, 1) if parts else np.zeros((0, 0), np.float32)
+    return Sample(values=values, names=names, episodes=len(chosen), errors=errors)
+
+
+def _rows(shown: Shown, column: str, episodes: np.ndarray) -> np.ndarray:
+    """Return one row for each step of some episodes, float32; final observations are left out."""
+    found = []
+    for stored, some in shown.selection.runs(episodes):
+        values = stored.read_episodes(column, some)
+        if column.partition("/")[0] == "observations":
+            lasts = (stored.lengths[some] + 1).cumsum() - 1
+            values = np.delete(values, lasts, axis=0)
+        found.append(values.reshape(len(values), -1).astype(np.float32))
+    return np.concatenate(found)
+
+
+def statistics_of(episodes: EpisodeList, sample: Sample) -> dict[str, Any]:
+    """Return the figures of a dataset, for the page."""
+    dataset = episodes.shown.dataset
+    errors = dict(sample.errors)
+    histograms = []
+    for name, label in (("returns", "return"), ("lengths", "steps")):
+        try:
+            values = (
+                dataset.episode_lengths if name == "lengths" else dataset.column("episodes/returns")
+            )
+            histograms.append({"label": label, **_histogram(values)})
+        except (OrlogError, OSError) as error:
+            errors[name] = str(error)
+    try:
+        codes = episodes.ends(np.arange(dataset.total_episodes))
+        ends = {word: int((codes == code).sum()) for code, word in enumerate(ENDS)}
+    except (OrlogError, OSError) as error:
+        ends, errors["ends"] = {}, str(error)
+    values = sample.values
+    return {
+        "histograms": histograms,
+        "ends": {word: count for word, count in ends.items() if count},
+        "sampled_steps": len(values),
+        "sampled_episodes": sample.episodes,
+        "all_steps": dataset.total_steps,
+        "names": sample.names,
+        "correlation": _correlation(values),
+        "ranges": [_range(values[:, at]) for at in range(len(sample.names))],
+        "actions": list(_use_of_actions(episodes.shown, sample)),
+        "errors": errors,
+    }
+
+
+def coverage_of(sample: Sample, x: str, y: str) -> dict[str, Any]:
+    """Return how often places were visited: steps in each cell of two numbers' ranges.
+
+    Raises NotFoundError if there are no such numbers.
+    """
+    for name in (x, y):
+        if name not in sample.names:
+            raise NotFoundError(f"there is no number {name!r:.100}.")
+    pair = sample.values[:, [sample.names.index(x), sample.names.index(y)]].astype(np.float64)
+    pair = pair[np.isfinite(pair).all(1)]
+    if not len(pair):
+        raise NotFoundError(f"{x} and {y}: there is no step in which both are finite.")
+    counts, edges_x, edges_y = np.histogram2d(pair[:, 0], pair[:, 1], MAP_BINS)
+    return {
+        "counts": counts.astype(np.int64).tolist(),
+        "x": [edges_x[0], edges_x[-1]],
+        "y": [edges_y[0], edges_y[-1]],
+        "visited": float((counts > 0).mean()),
+    }
+
+
+def _histogram(values: np.ndarray) -> dict[str, Any]:
+    finite = values[np.isfinite(values)].astype(np.float64)
+    if not len(finite):
+        return {"counts": [], "edges": [0.0, 1.0], "text": "no finite value"}
+    low, high = float(finite.min()), float(finite.max())
+    # Whole numbers in a narrow range have bars of their own.
+    bins = BINS
+    is_whole = bool((finite == np.floor(finite)).all())
+    if low == high or (is_whole and high - low < BINS):
+        low, high = low - 0.5, high + 0.5
+        bins = max(1, round(high - low)) if is_whole else 1
+    counts, _ = np.histogram(finite, bins, (low, high))
+    return {
+        "counts": counts.tolist(),
+        "edges": [low, high],
+        "mean": float(finite.mean()),
+        "median": float(np.median(finite)),
+        "deviation": float(finite.std()),
+        "non_finite": len(values) - len(finite),
+    }
+
+
+def _range(values: np.ndarray) -> list[float | None]:
+    """Return smallest, mean, standard deviation and largest of finite numbers."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    if not len(finite):
+        return [None] * 4
+    return [float(one) for one in (finite.min(), finite.mean(), finite.std(), finite.max())]
+
+
+def _correlation(values: np.ndarray) -> list[list[float]]:
+    """Return Pearson's correlation of each two numbers; NaN where one does not vary."""
+    scaled = values[np.isfinite(values).all(1)]
+    if len(scaled) < 2:
+        return []
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for at in range(
+            scaled.shape[1]
+        ):  # one by one, so that no copy of all is as wide as float64
+            one = scaled[:, at].astype(np.float64)
+            scaled[:, at] = (one - one.mean()) / one.std()
+        found: list[list[float]] = (scaled.T @ scaled / len(scaled)).tolist()
+    return found
+
+
+def _use_of_actions(shown: Shown, sample: Sample) -> list[dict[str, Any]]:
+    """Return, for each number of the actions, how much of its range is used and how often it is on a bound."""
+    dataset = shown.dataset
+    bounds = bounds_of(dataset.observation_space, dataset.action_space)
+    found: list[dict[str, Any]] = []
+    for name, leaf in leaf_spaces(dataset.action_space, "actions"):
+        at = [
+            index
+            for index, one in enumerate(sample.names)
+            if one == name or one.startswith(f"{name}[")
+        ]
+        if not at:
+            continue
+        values = sample.values[:, at]
+        if isinstance(leaf, gymnasium.spaces.Discrete):
+            taken, counts = np.unique(values[:, 0].astype(np.int64), return_counts=True)
+            shares = dict(zip(taken.tolist(), (counts / len(values)).tolist(), strict=True))
+            first = int(leaf.start)
+            each = range(first, first + min(int(leaf.n), MOST_ACTIONS))
+            found.append(
+                {
+                    "name": name,
+                    "taken": [[one, shares.get(one, 0.0)] for one in each],
+                    "of": int(leaf.n),
+                }
+            )
+        elif name in bounds and bounds[name].are_finite:
+            shape = leaf.shape or ()
+            low = np.broadcast_to(bounds[name].low, shape).reshape(-1)[: len(at)].astype(np.float32)
+            high = (
+                np.broadcast_to(bounds[name].high, shape).reshape(-1)[: len(at)].astype(np.float32)
+            )
+            for index, column in enumerate(at):
+                one = values[:, index]
+                found.append(
+                    {
+                        "name": sample.names[column],
+                        "bounds": [float(low[index]), float(high[index])],
+                        "range": [float(one.min()), float(one.max())],
+                        "on_low": float((one <= low[index]).mean()),
+                        "on_high": float((one >= high[index]).mean()),
+                        "counts": np.histogram(one, BINS, (low[index], high[index]))[0].tolist(),
+                    }
+                )
+    return found

@@ -1,0 +1,136 @@
+"""A real server on loopback, and one browser for all tests that need one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from orlog.viewer.guard import new_token
+from orlog.viewer.opened import open_all
+from orlog.viewer.server import Viewer, application, listen
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HOW = "the browser tests need Chromium: apt-get install chromium, and pip install playwright"
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """An open viewer, which tests ask as a browser would."""
+
+    port: int
+    token: str
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/{self.token}/"
+
+    def ask(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        raw_path: str | None = None,
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            whole = f"/{self.token}/{path}" if raw_path is None else raw_path
+            connection.putrequest(method, whole, skip_host=bool(headers and "Host" in headers))
+            if body is not None:
+                connection.putheader("Content-Length", str(len(body)))
+            for name, value in (headers or {}).items():
+                connection.putheader(name, value)
+            connection.endheaders(body)
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, found, response.read()
+
+    def get(self, path: str) -> Any:
+        status, _, body = self.ask(path)
+        assert status == 200, body
+        return json.loads(body)
+
+    def problem(self, path: str) -> tuple[int, str]:
+        status, _, body = self.ask(path)
+        return status, json.loads(body)["error"]
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Return a function that opens datasets, runs and reports as `orlog open` does, in an empty folder."""
+    folder = tmp_path / "started"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    running: list[tuple[uvicorn.Server, threading.Thread]] = []
+
+    def start(*names: str | Path) -> Served:
+        opened = open_all([str(name) for name in names])
+        token, listening = new_token(), listen(0)
+        port = listening.getsockname()[1]
+        app = application(Viewer(opened), token=token, port=port)
+        server = uvicorn.Server(
+            uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_level="critical")
+        )
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        running.append((server, thread))
+        return Served(port, token)
+
+    yield start
+    for server, thread in running:
+        server.should_exit = server.force_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """Return a headless Chromium."""
+    sync = pytest.importorskip("playwright.sync_api", reason=HOW)
+    if CHROMIUM is None:
+        pytest.skip(HOW)
+    with sync.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Return a function that opens a page of the viewer; errors of its scripts fail the test."""
+    pages: list[Any] = []
+    wrong: list[str] = []
+
+    def visit(address: str, **options: Any) -> Any:
+        page = chromium.new_page(**options)
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on(
+            "console",
+            lambda said: wrong.extend([said.text] if "Content Security" in said.text else []),
+        )
+        pages.append(page)
+        page.goto(address)
+        return page
+
+    yield visit
+    for page in pages:
+        page.close()
+    assert wrong == []
+
+
+def names_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return [row["name"] for row in rows]

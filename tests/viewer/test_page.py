@@ -1,0 +1,281 @@
+"""The page in a real browser: clicks, keys, filters, frames, errors in their place, and texts that are HTML."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orlog
+from tests.viewer.conftest import Serve
+from tests.viewer.made import SCRIPT, record_cartpole, write_numbers, write_robot
+
+pytestmark = pytest.mark.slow
+Browse = Callable[..., Any]
+
+
+def first_cells(page: Any) -> list[str]:
+    """Return what the first column of the rows in sight says."""
+    return [
+        text.replace(",", "")
+        for text in page.locator(".layer .row span:first-child").all_inner_texts()
+    ]
+
+
+def wait_for(page: Any, script: str) -> None:
+    # By asking again: the page's policy lets no text become a script, not even the browser's driver's.
+    for _ in range(400):
+        if page.evaluate(script):
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError(script)
+
+
+def title_is(page: Any, episode: int) -> None:
+    wait_for(page, f"document.querySelector('.episode h2')?.textContent === 'Episode {episode}'")
+
+
+def test_a_list_of_many_episodes_is_scrolled_sorted_and_filtered(
+    serve: Serve, browse: Browse
+) -> None:
+    write_numbers(episodes=5000, steps=2)
+    page = browse(serve("lab/numbers-v1").address)
+    title_is(page, 0)
+    assert page.locator(".layer .row").count() < 60
+    page.locator(".list").evaluate("box => { box.scrollTop = box.scrollHeight; }")
+    wait_for(
+        page,
+        "[...document.querySelectorAll('.layer .row span')].some(one => one.textContent === '4,999')",
+    )
+    page.click(".head >> text=returns")
+    page.locator(".list").evaluate("box => { box.scrollTop = 0; }")
+    wait_for(page, "document.querySelector('.layer .row span')?.textContent === '4,999'")
+    assert first_cells(page)[:3] == ["4999", "4998", "4997"]
+    assert page.locator("[aria-sort=descending]").inner_text().startswith("returns")
+    page.fill("[aria-label='Filter episodes']", "returns < 3")
+    page.keyboard.press("Enter")
+    wait_for(page, "document.querySelectorAll('.layer .row').length === 3")
+    assert page.locator(".episodes .muted").inner_text() == "3 of 5,000 episodes"
+    page.fill("[aria-label='Filter episodes']", "returnz < 3")
+    page.keyboard.press("Enter")
+    error = page.locator(".episodes [role=alert]")
+    error.wait_for()
+    assert "no column episodes/returnz" in error.inner_text()
+
+
+def test_a_filter_is_saved_as_a_view(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+    ds = write_numbers()
+    page = browse(serve("lab/numbers-v1").address)
+    assert page.locator("text=Save as view").is_disabled()
+    page.fill("[aria-label='Filter episodes']", "returns >= 290")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=10 of 300 episodes")
+    page.click("text=Save as view")
+    page.fill("[aria-label='Name of the view']", "best")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=orlog open best.json")
+    view = orlog.load_dataset(tmp_path / "started" / "best.json")
+    assert view.digest == ds.filter_episodes("returns >= 290").digest
+    page.click("text=Save as view")
+    page.fill("[aria-label='Name of the view']", "best")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=choose another name")
+
+
+def test_keys_go_through_episodes_and_steps(serve: Serve, browse: Browse) -> None:
+    write_robot()
+    page = browse(serve("lab/robot-v1").address)
+    title_is(page, 0)
+    page.keyboard.press("j")
+    title_is(page, 1)
+    page.keyboard.press("ArrowDown")
+    title_is(page, 2)
+    page.keyboard.press("k")
+    title_is(page, 1)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.wait_for_selector("text=step 11 of 41")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("text=step 10 of 41")
+    page.keyboard.press("Space")
+    wait_for(page, "parseInt(document.querySelector('.now')?.textContent.slice(5)) > 13")
+    page.keyboard.press("Space")
+    assert page.locator(".player button").inner_text() == "Play"
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.type") == "search"
+    page.keyboard.type("j?")  # what is typed is no command
+    assert page.locator("dialog").is_hidden()
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    was = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.keyboard.press("t")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != was
+
+
+def test_frames_follow_the_step_to_the_exact_pixel(serve: Serve, browse: Browse) -> None:
+    ds = write_robot()
+    page = browse(f"{serve('lab/robot-v1').address}#/0/episodes/3?step=17")
+    page.wait_for_selector("canvas[data-step='17']")
+    pixel = page.locator(".frame canvas").first.evaluate(
+        "canvas => [...canvas.getContext('2d').getImageData(36, 10, 1, 1).data]"
+    )
+    assert pixel[:3] == ds[3].observations["camera"][17, 10, 36].tolist()
+    page.locator("[aria-label=Step]").fill("30")
+    page.wait_for_selector("canvas[data-step='30']")
+    assert "step 30: pick up the cube" in page.locator(".texts").inner_text()
+    assert page.locator(".charts figure").count() == 4
+    page.click("text=Where do these bytes lie?")
+    page.wait_for_selector("text=CRC32C")
+
+
+def test_a_range_of_a_plot_is_shown_in_all_of_them(serve: Serve, browse: Browse) -> None:
+    write_numbers(episodes=1, steps=9000)
+    page = browse(serve("lab/numbers-v1").address)
+    page.wait_for_selector("text=smallest and largest of each 5 steps")
+    box = page.locator(".charts .u-over").first.bounding_box()
+    page.mouse.move(box["x"] + 100, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 160, box["y"] + 30, steps=4)
+    page.mouse.up()
+    wait_for(
+        page, "!document.querySelector('.charts').textContent.includes('smallest and largest')"
+    )
+    page.locator(".charts .u-over").nth(1).dblclick()
+    page.wait_for_selector("text=smallest and largest of each 5 steps")
+
+
+def test_names_and_texts_that_are_scripts_do_not_run(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    write_robot(episodes=2, text=SCRIPT, description=SCRIPT, behavior_policy=SCRIPT, license=SCRIPT)
+    view = tmp_path / "<img src=x onerror=document.title='run'>.json"
+    orlog.load_dataset("lab/robot-v1").filter_episodes(f"task == {SCRIPT!r}").save(view)
+    served = serve("lab/robot-v1", view)
+    asked: list[str] = []
+    page = browse("about:blank")
+    page.on("request", lambda request: asked.append(request.url))
+    for place in ("#/0/episodes/1", "#/0/dataset", "#/1/dataset", "#/compare", "#/differences"):
+        page.goto(served.address + place)
+        page.reload()
+        page.wait_for_load_state("networkidle")
+        assert "run" not in page.title().replace("<img src=x onerror=document.title='run'>", "")
+        assert page.locator("img").count() == 0
+        assert page.locator("script:not([src])").count() == 0
+    assert page.locator("script").count() == 2
+    assert all(re.match(rf"(blob:)?{re.escape(served.address[:-1])}", url) for url in asked)
+
+
+def test_damage_and_deletion_are_said_in_their_place(serve: Serve, browse: Browse) -> None:
+    ds = write_robot()
+    for column in ("rewards", "observations/camera"):
+        for shard in (ds.folder / column).glob("c.*"):
+            data = bytearray(shard.read_bytes())
+            data[2] ^= 0xFF
+            shard.write_bytes(data)
+    page = browse(serve("lab/robot-v1").address)
+    title_is(page, 0)
+    page.wait_for_selector(".frame [role=alert]")
+    errors = page.locator(".episode [role=alert]").all_inner_texts()
+    assert any("rewards" in text and "orlog verify" in text for text in errors)
+    assert page.locator(".charts .uplot").count() == 2  # actions and position
+    shutil.rmtree(ds.folder)
+    page.keyboard.press("j")
+    title_is(page, 1)
+    page.wait_for_selector("text=deleted")
+
+
+def test_the_dataset_is_drawn_and_findings_lead_to_their_step(serve: Serve, browse: Browse) -> None:
+    write_numbers(episodes=60)
+    page = browse(f"{serve('lab/numbers-v1').address}#/0/dataset")
+    page.wait_for_selector("text=Coverage")
+    assert page.locator(".picture rect.bar-fill").count() > 40
+    page.click("text=Audit the data")
+    page.locator("td a").first.click()
+    page.wait_for_selector(".episode h2")
+
+
+def test_two_episodes_stand_side_by_side_at_the_same_step(serve: Serve, browse: Browse) -> None:
+    write_robot()
+    write_numbers(episodes=3, steps=60)
+    page = browse(f"{serve('lab/robot-v1', 'lab/numbers-v1').address}#/compare?a=0:1&b=1:2")
+    wait_for(page, "document.querySelectorAll('.now').length === 2")
+    page.wait_for_selector("text=step 0 of 60")
+    page.wait_for_selector("text=step 0 of 41")
+    page.locator("[aria-label=Step]").nth(1).fill("7")
+    page.wait_for_selector("text=step 7 of 41")
+    page.wait_for_selector("text=step 7 of 60")
+    page.locator("[aria-label='Episode on side 1']").fill("2")
+    page.keyboard.press("Tab")
+    page.wait_for_selector("text=/step \\d of 42/")
+
+
+def test_states_are_rendered_and_marked_so(serve: Serve, browse: Browse) -> None:
+    pytest.importorskip("pygame", reason="CartPole is drawn with pygame: pip install pygame")
+    record_cartpole()
+    page = browse(serve("lab/cartpole-v1").address)
+    page.click("text=Render from recorded states")
+    page.wait_for_selector("canvas[data-step='0']")
+    assert "it was not recorded" in page.locator(".rendered").inner_text()
+
+
+def test_a_report_is_framed_and_its_script_does_not_run(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    page_of_report = tmp_path / "report.html"
+    page_of_report.write_text("<p id=a>scores</p><script>a.textContent = 'run'</script>")
+    page = browse("about:blank")
+    page.goto(serve(page_of_report).address)
+    assert page.frame_locator("iframe").locator("#a").inner_text() == "scores"
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_texts_can_be_read_in_both_themes_and_on_a_phone(
+    serve: Serve, browse: Browse, scheme: str
+) -> None:
+    write_robot()
+    served = serve("lab/robot-v1")
+    size = {"width": 400, "height": 800}
+    page = browse("about:blank", color_scheme=scheme, viewport=size)
+    for place in ("#/0/episodes/1", "#/0/dataset", "#/compare"):
+        page.goto(served.address + place)
+        page.reload()
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, place
+        assert page.evaluate(CONTRASTS) == [], place
+        unnamed = page.evaluate(
+            "[...document.querySelectorAll('button, input, select, canvas, svg[role=img], a')]"
+            ".filter(one => !(one.textContent.trim() || one.ariaLabel || one.ariaHidden)).length"
+        )
+        assert unnamed == 0, place
+
+
+CONTRASTS = """() => {
+  const channel = (value) => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const canvas = document.createElement('canvas').getContext('2d');
+  const rgba = (color) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([red, green, blue]) => 0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
+  const back = (one) => {
+    for (; one; one = one.parentElement) {
+      const color = rgba(getComputedStyle(one).backgroundColor);
+      if (color[3] === 255) return color;
+    }
+    return [255, 255, 255];
+  };
+  const wrong = [];
+  for (const one of document.querySelectorAll('body *:not(svg *):not(script)')) {
+    const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || one.disabled || !one.checkVisibility()) continue;
+    const [a, b] = [light(rgba(getComputedStyle(one).color)), light(back(one))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) wrong.push(`${one.tagName} ${one.className} ${one.textContent.slice(0, 30)}`);
+  }
+  return wrong;
+}"""

@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.testing import assert_array_equal
+
+import orlog
+from orlog.cli.open import NEEDED
+from orlog.errors import MissingExtraError, NotFoundError
+from orlog.viewer.opened import open_all
+from orlog.viewer.server import listen
+from tests.viewer.conftest import Serve, Served, names_of
+from tests.viewer.made import (
+    ARM_SPACE,
+    ROBOT_SPACE,
+    SCRIPT,
+    record_cartpole,
+    robot_episode,
+    write_numbers,
+    write_robot,
+)
+
+
+def episode_of(served: Served, path: str) -> tuple[dict, np.ndarray]:
+    status, _, body = served.ask(path)
+    assert status == 200, body
+    size = int.from_bytes(body[:4], "little")
+    head = json.loads(body[4 : 4 + size])
+    return head, np.frombuffer(body[(4 + size + 7) // 8 * 8 :], "<f8")
+
+
+def lines_of(head: dict, numbers: np.ndarray, name: str) -> np.ndarray:
+    (one,) = (one for one in head["series"] if one["name"] == name)
+    count = one["points"] * one["shown"]
+    return numbers[one["start"] : one["start"] + count].reshape(one["shown"], one["points"])
+
+
+def test_the_list_is_sorted_filtered_and_cut_into_pages(serve: Serve) -> None:
+    write_numbers()
+    served = serve("lab/numbers-v1")
+    page = served.get("api/data/0/episodes?where=returns+%3E+100&by=returns&descending=1&count=3")
+    assert (page["total"], page["matching"]) == (300, 199)
+    assert page["columns"]["episode"] == [299, 298, 297]
+    assert page["columns"]["end"] == ["terminated"] * 3
+    assert page["columns"]["lengths"] == [20] * 3
+    last = served.get("api/data/0/episodes?first=298&count=10")
+    assert last["columns"]["episode"] == [298, 299]
+    row = served.get("api/data/0/row?episode=297&by=returns&descending=1")
+    assert row == {"row": 2}
+    assert served.get("api/data/0/row?episode=5&where=returns+%3E+100") == {"row": None}
+
+
+def test_an_expression_that_cannot_be_read_is_answered_with_what_orlog_view_says(
+    serve: Serve,
+) -> None:
+    ds = write_numbers(episodes=3)
+    served = serve("lab/numbers-v1")
+    status, text = served.problem("api/data/0/episodes?where=returnss+%3E+1")
+    with pytest.raises(ValueError, match="did you mean") as said:
+        ds.filter_episodes("returnss > 1")
+    assert (status, text) == (422, str(said.value))
+    assert served.problem("api/data/0/episodes?by=nothing")[0] == 422
+    assert "whole number" in served.problem("api/data/0/episodes?first=x")[1]
+
+
+def test_an_episode_is_what_was_recorded(serve: Serve) -> None:
+    ds = write_robot(behavior_policy="scripted")
+    episode = ds[3]
+    served = serve("lab/robot-v1")
+    head, numbers = episode_of(served, "api/data/0/episode/3")
+    assert head["facts"]["end"] == "terminated"
+    assert head["facts"]["task"] == "pick up the cube"
+    assert head["policy"] == "scripted"
+    assert_array_equal(
+        lines_of(head, numbers, "observations/position").T, episode.observations["position"]
+    )
+    assert_array_equal(lines_of(head, numbers, "rewards")[0], episode.rewards)
+    to_go = lines_of(head, numbers, "returns to go")[0]
+    np.testing.assert_allclose(to_go[0], episode.rewards.sum())
+    assert names_of(head["frames"]) == ["observations/camera", "observations/depth"]
+    texts = {one["name"]: one["values"] for one in head["texts"]}
+    assert texts["infos/said"][7] == "step 7: pick up the cube"
+    assert texts["infos/tokens"][4] == "0, 1, 2, 3"
+    assert len(texts["observations/instruction"]) == len(episode) + 1
+    assert served.problem("api/data/0/episode/99")[0] == 404
+
+
+def test_a_long_episode_shows_the_smallest_and_largest_of_each_few_steps(serve: Serve) -> None:
+    write_numbers(episodes=1, steps=10_001)
+    served = serve("lab/numbers-v1")
+    head, numbers = episode_of(served, "api/data/0/episode/0")
+    (one,) = (one for one in head["series"] if one["name"] == "observations")
+    assert one["every"] == 6
+    line = lines_of(head, numbers, "observations")[0]
+    assert line[:4].tolist() == [0, 20, 24, 44]
+    head, numbers = episode_of(served, "api/data/0/episode/0?first=50&last=60")
+    assert lines_of(head, numbers, "observations")[0].tolist() == [
+        4.0 * step for step in range(50, 60)
+    ]
+
+
+def pixels_of(png: bytes, channels: int) -> np.ndarray:
+    width, height = struct.unpack(">II", png[16:24])
+    size = int.from_bytes(png[33:37], "big")
+    rows = np.frombuffer(zlib.decompress(png[41 : 41 + size]), np.uint8)
+    return rows.reshape(height, -1)[:, 1:].reshape(height, width, channels)
+
+
+def test_frames_are_the_stored_pixels(serve: Serve) -> None:
+    ds = write_robot()
+    served = serve("lab/robot-v1")
+    _, headers, png = served.ask("api/data/0/episode/2/frame?column=observations/camera&step=42")
+    assert headers["content-type"] == "image/png"
+    assert_array_equal(pixels_of(png, 3), ds[2].observations["camera"][42])
+    _, _, png = served.ask("api/data/0/episode/2/frame?column=observations/depth&step=0")
+    assert pixels_of(png, 1).shape == (24, 24, 1)
+    assert served.problem("api/data/0/episode/2/frame?column=observations/camera&step=43")[0] == 404
+    assert served.problem("api/data/0/episode/2/frame?column=rewards&step=0")[0] == 404
+
+
+def test_places_name_file_chunk_and_checksums(serve: Serve) -> None:
+    ds = write_robot()
+    served = serve("lab/robot-v1")
+    found = served.get("api/data/0/episode/1/places?step=3")
+    places = {one["column"]: one for one in found["columns"]}
+    rewards = places["rewards"]
+    assert rewards["row"] == 43
+    item = next(item for item in ds.manifest.objects if item.path == rewards["file"])
+    assert rewards["sha256"] == item.sha256
+    data = (ds.folder / item.path).read_bytes()
+    assert rewards["offset"] + rewards["size_bytes"] <= len(data)
+    end = rewards["offset"] + rewards["size_bytes"]
+    assert rewards["checksum"] == f"CRC32C {int.from_bytes(data[end - 4 : end], 'little'):08x}"
+
+
+def test_places_in_hdf5(serve: Serve) -> None:
+    write_robot("lab/single-v1", container="hdf5", episodes=2)
+    served = serve("lab/single-v1")
+    found = served.get("api/data/0/episode/1/places?step=3")
+    (rewards,) = (one for one in found["columns"] if one["column"] == "rewards")
+    assert rewards["file"] == "data.h5"
+    assert rewards["size_bytes"] > 0
+
+
+def test_a_view_is_saved_once_into_the_folder_of_the_command(serve: Serve, tmp_path: Path) -> None:
+    ds = write_numbers()
+    served = serve("lab/numbers-v1")
+
+    def save(name: str, where: str = "returns > 290", origin: str | None = None) -> tuple[int, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "Origin": origin or f"http://127.0.0.1:{served.port}",
+        }
+        body = json.dumps({"name": name, "where": where}).encode()
+        status, _, answer = served.ask("api/data/0/view", method="POST", body=body, headers=headers)
+        return status, answer.decode()
+
+    assert save("best")[0] == 200
+    view = orlog.load_dataset(tmp_path / "started" / "best.json")
+    assert view.digest == ds.filter_episodes("returns > 290").digest
+    assert save("best")[0] == 409
+    for name in ("../outside", "a/b", "", ".hidden", "x" * 100, "a\\b", "a\0"):
+        assert save(name)[0] == 400, name
+    assert save("none", "returns > 1e9")[0] == 404
+    assert save("empty", "")[0] == 400
+    assert save("wrong", "returns >")[0] == 422
+    assert save("foreign", origin="http://evil.example")[0] == 403
+    assert [path.name for path in (tmp_path / "started").iterdir()] == ["best.json"]
+    assert serve(tmp_path / "started" / "best.json").get("api/opened")["datasets"][0]["is_view"]
+
+
+def test_who_may_not_ask_is_refused(serve: Serve) -> None:
+    write_numbers(episodes=2)
+    served = serve("lab/numbers-v1")
+    port, token = served.port, served.token
+
+    def status(raw_path: str | None = None, **headers: str) -> int:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return served.ask("api/opened", raw_path=raw_path, headers=named)[0]
+
+    assert status() == 200
+    assert status(Host=f"localhost:{port}") == 200
+    assert status(Host=f"rebound.example:{port}") == 403
+    assert status(Host="127.0.0.1") == 403
+    assert status(Origin="http://evil.example") == 403
+    assert status(Origin="null") == 403
+    assert status(Origin=f"https://127.0.0.1:{port}") == 403
+    for guess in (token[:-1], f"{token}x", "x" * len(token), "", token.swapcase(), "é"):
+        assert (
+            status(raw_path=f"/{guess.encode().hex() if guess == 'é' else guess}/api/opened") == 403
+        )
+    assert status(raw_path="/") == 403
+    body = b'{"name": "a", "where": "returns > 0"}'
+    plain = {"Content-Type": "application/json"}
+    post = served.ask("api/data/0/view", method="POST", body=body, headers=plain)
+    assert post[0] == 403  # no Origin: not from a page
+
+
+def test_nothing_but_what_was_opened_can_be_reached(serve: Serve, tmp_path: Path) -> None:
+    ds = write_numbers(episodes=2)
+    (tmp_path / "started" / "secret.txt").write_text("secret")
+    served = serve("lab/numbers-v1")
+    outside = (
+        "page/..%2fserver.py", "page/%2e%2e/server.py", "page/../server.py", "page/..\\server.py",
+        f"page/{tmp_path}/started/secret.txt", f"page//{ds.folder}/manifest.json", "page/",
+        "secret.txt", "../secret.txt", "api/report/0", "api/data/1/episodes", "api/data/-1/episodes",
+        "page/style.css/..", "manifest.json",
+    )  # fmt: skip
+    for path in outside:
+        status, _, body = served.ask(path)
+        assert status == 404, path
+        assert b"secret" not in body
+        assert b"Starlette" not in body
+    assert served.ask("page/style.css")[1]["content-type"].startswith("text/css")
+    for method in ("PUT", "DELETE", "POST"):
+        headers = {"Origin": f"http://127.0.0.1:{served.port}"}
+        assert served.ask("api/opened", method=method, headers=headers)[0] == 405
+
+
+def test_every_answer_says_what_a_page_may_do(serve: Serve) -> None:
+    write_numbers(episodes=2)
+    served = serve("lab/numbers-v1")
+    for path in ("", "page/app.js", "api/opened", "api/nothing"):
+        _, headers, _ = served.ask(path)
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "script-src 'self';" in policy
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_page_asks_nothing_from_anywhere_else() -> None:
+    page = Path(orlog.__file__).parent / "viewer" / "page"
+    for path in page.iterdir():
+        if path.name.startswith("uPlot"):
+            continue
+        text = path.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
+        for word in ("http:", "https:", "innerHTML", "outerHTML", "insertAdjacentHTML", "eval("):
+            assert word not in text, (path.name, word)
+    html = (page / "index.html").read_text("utf-8")
+    assert "<script>" not in html
+    assert "style=" not in html
+
+
+def test_a_damaged_shard_is_said_in_its_place_and_the_rest_is_shown(serve: Serve) -> None:
+    ds = write_robot()
+    for shard in (ds.folder / "rewards").glob("c.*"):
+        data = bytearray(shard.read_bytes())
+        data[3] ^= 0xFF
+        shard.write_bytes(data)
+    camera = next((ds.folder / "observations" / "camera").glob("c.*"))
+    data = bytearray(camera.read_bytes())
+    data[3] ^= 0xFF
+    camera.write_bytes(data)
+    served = serve("lab/robot-v1")
+    head, numbers = episode_of(served, "api/data/0/episode/0")
+    series = {one["name"]: one for one in head["series"]}
+    assert "rewards" in series["rewards"]["error"]
+    assert "orlog verify" in series["rewards"]["error"]
+    assert lines_of(head, numbers, "observations/position").shape == (3, 41)
+    status, text = served.problem("api/data/0/episode/0/frame?column=observations/camera&step=0")
+    assert status == 422
+    assert "orlog verify" in text
+    assert served.ask("api/data/0/episode/5/frame?column=observations/camera&step=9")[0] == 200
+    places = {one["column"]: one for one in served.get("api/data/0/episode/0/places")["columns"]}
+    assert "error" in places["rewards"]
+    assert "file" in places["actions"]
+
+
+def test_a_dataset_that_is_deleted_while_open_is_said_to_be(serve: Serve) -> None:
+    ds = write_robot()
+    served = serve("lab/robot-v1")
+    shutil.rmtree(ds.folder)
+    head, _ = episode_of(served, "api/data/0/episode/0")
+    assert all("deleted" in one["error"] for one in head["series"] if one["name"] == "actions")
+    status, text = served.problem("api/data/0/episode/0/frame?column=observations/camera&step=0")
+    assert status in (404, 422)
+    assert "deleted" in text
+    assert served.get("api/opened")["datasets"][0]["episodes"] == 6
+
+
+def test_a_view_shows_where_its_episodes_were_stored(serve: Serve, tmp_path: Path) -> None:
+    ds = write_numbers()
+    path = ds.filter_episodes("returns >= 297").save(tmp_path / "good.json")
+    served = serve(path)
+    page = served.get("api/data/0/episodes")
+    assert page["columns"]["returns"] == [297, 298, 299]
+    head, numbers = episode_of(served, "api/data/0/episode/1")
+    assert head["stored_as"] == 298
+    assert lines_of(head, numbers, "observations")[0][0] == 298
+
+
+def test_what_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="orlog build"):
+        open_all(["pointmaze/umaze-v1"])
+    with pytest.raises(NotFoundError, match=r"no dataset .* no run .* no report"):
+        open_all([str(tmp_path)])
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with listen(0) as taken, pytest.raises(OSError, match=r"^port \d+ of 127.0.0.1 .* --port"):
+        listen(taken.getsockname()[1])
+
+
+def test_nested_values_are_named_though_not_shown(serve: Serve) -> None:
+    space = spaces.Graph(spaces.Box(0, 1, (2,), np.float32), None)
+    graph = spaces.GraphInstance(np.ones((3, 2), np.float32), None, None)
+    with orlog.DatasetWriter(
+        "lab/graphs-v1", observation_space=space, action_space=spaces.Discrete(2)
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations=[graph] * 3,
+                actions=np.zeros(2, np.int64),
+                rewards=np.zeros(2),
+                terminations=np.array([False, True]),
+                truncations=np.zeros(2, bool),
+            )
+        )
+    head, _ = episode_of(serve("lab/graphs-v1"), "api/data/0/episode/0")
+    (told,) = head["texts"]
+    assert told["name"] == "observations"
+    assert "in Python" in told["error"]
+
+
+def test_large_seeds_keep_their_last_digit(serve: Serve) -> None:
+    with orlog.DatasetWriter(
+        "lab/robot-v1", observation_space=ROBOT_SPACE, action_space=ARM_SPACE
+    ) as writer:
+        writer.add_episode(dataclasses.replace(robot_episode(1, 5), seed=2**62 + 1))
+    page = serve("lab/robot-v1").get("api/data/0/episodes")
+    assert page["columns"]["seeds"] == [str(2**62 + 1)]
+
+
+def test_states_of_a_simulator_are_known(serve: Serve) -> None:
+    record_cartpole()
+    head, _ = episode_of(serve("lab/cartpole-v1"), "api/data/0/episode/0")
+    assert head["renders"] == "states"
+
+
+@pytest.mark.usefixtures("home")
+def test_the_command_serves_until_ctrl_c() -> None:
+    write_numbers(episodes=2)
+    command = [sys.executable, "-m", "orlog.cli", "open", "lab/numbers-v1", "--no-browser"]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    address = started.stdout.readline().strip()
+    port, token = address.removeprefix("http://127.0.0.1:").strip("/").split("/")
+    assert Served(int(port), token).get("api/opened")["datasets"][0]["episodes"] == 2
+    started.send_signal(signal.SIGINT)
+    _, said = started.communicate(timeout=30)
+    assert (started.returncode, said) == (0, "")
+
+
+def test_without_its_packages_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from orlog.cli.open import open_viewer
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[open\]"') as error:
+        open_viewer(["lab/numbers-v1"])
+    assert all(name in str(error.value) for name in NEEDED)
+
+
+def test_texts_that_are_scripts_stay_texts(serve: Serve) -> None:
+    write_robot(text=SCRIPT, description=SCRIPT, behavior_policy=SCRIPT)
+    served = serve("lab/robot-v1")
+    head, _ = episode_of(served, "api/data/0/episode/0")
+    assert head["policy"] == SCRIPT
+    _, headers, _ = served.ask("api/data/0/episode/0")
+    assert headers["content-type"] == "application/octet-stream"

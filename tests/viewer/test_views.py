@@ -1,0 +1,269 @@
+"""What the views of a whole dataset, of two and of runs are answered with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+import pytest
+
+import orlog
+from orlog.algos.training.runs import read_run
+from orlog.normalize.baselines import Baseline
+from orlog.viewer.jobs import Jobs
+from orlog.viewer.opened import open_all
+from orlog.viewer.statistics import draw_sample
+from tests.viewer.conftest import Serve, Served
+from tests.viewer.made import record_cartpole, robot_episode, write_numbers, write_robot
+from tests.viewer.test_server import pixels_of
+
+
+def result_of(served: Served, path: str) -> Any:
+    for _ in range(400):
+        found = served.get(path)
+        if found["state"] == "ready":
+            return found["result"]
+        time.sleep(0.05)
+    raise AssertionError(f"{path} never became ready")
+
+
+def test_figures_are_those_of_the_data(serve: Serve) -> None:
+    ds = write_robot(episodes=4)
+    found = result_of(serve("lab/robot-v1"), "api/data/0/statistics")
+    returns, steps = found["histograms"]
+    assert sum(returns["counts"]) == sum(steps["counts"]) == 4
+    assert returns["mean"] == pytest.approx(ds.column("episodes/returns").mean())
+    assert found["ends"] == {"terminated": 2, "truncated": 2}
+    assert found["sampled_steps"] == ds.total_steps
+    assert "observations/position[2]" in found["names"]
+    assert not any("camera" in name for name in found["names"])
+    actions = ds.column("actions")
+    at = [found["names"].index(f"actions[{index}]") for index in range(2)]
+    expected = np.corrcoef(actions, rowvar=False)[0, 1]
+    assert found["correlation"][at[0]][at[1]] == pytest.approx(expected, abs=1e-5)
+    (first, _) = found["actions"]
+    assert first["bounds"] == [-1, 1]
+    assert first["on_high"] == 0
+    assert first["range"] == pytest.approx([actions[:, 0].min(), actions[:, 0].max()])
+
+
+def test_coverage_counts_every_step_of_the_sample(serve: Serve) -> None:
+    ds = write_robot(episodes=4)
+    served = serve("lab/robot-v1")
+    found = result_of(
+        served, "api/data/0/coverage?x=observations/position%5B0%5D&y=observations/position%5B1%5D"
+    )
+    assert np.sum(found["counts"]) == ds.total_steps
+    assert served.problem("api/data/0/coverage?x=nothing&y=rewards")[0] == 404
+
+
+def test_a_sample_of_a_large_dataset_is_spread_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_numbers(episodes=200, steps=20)
+    monkeypatch.setattr("orlog.viewer.statistics.SAMPLED_STEPS", 200)
+    (shown,) = open_all(["lab/numbers-v1"]).datasets
+    sample = draw_sample(shown, lambda _done, _total: None)
+    assert len(sample.values) == 200
+    assert sample.episodes == 10
+    first = sample.values[:, sample.names.index("observations[0]")].reshape(10, 20)[:, 0]
+    assert first.tolist() == [0, 22, 44, 66, 88, 110, 132, 154, 176, 199]
+
+
+def test_taken_actions_are_counted(serve: Serve) -> None:
+    write_numbers(episodes=3, steps=21)
+    (actions,) = result_of(serve("lab/numbers-v1"), "api/data/0/statistics")["actions"]
+    assert actions["of"] == 3
+    assert [share for _, share in actions["taken"]] == pytest.approx([1 / 3] * 3)
+
+
+@pytest.mark.usefixtures("mini_folder")
+def test_lineage_leads_back_to_the_recipe_and_scores_are_shown(
+    serve: Serve, tmp_path: Path
+) -> None:
+    mini = orlog.load_dataset("pointmaze/umaze-mini-v1")
+    path = mini.filter_episodes("returns > 0").save(tmp_path / "good.json")
+    about = result_of(serve(path), "api/data/0/about")
+    titles = [node["title"] for node in about["lineage"]]
+    assert titles[:2] == ["view", "pointmaze/umaze-mini-v1@1.0.0"]
+    assert titles[2].startswith("recipe ")
+    assert about["lineage"][0]["parents"] == [[1, '{"filter":"returns > 0"}']]
+    assert [row[0] for row in about["references"]] == ["0 = random", "100 = expert"]
+
+
+def test_recorded_scores_have_intervals_and_seeds(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Those of a dataset that takes minutes to build, shown beside a small one.
+    write_numbers(episodes=2)
+    known = orlog.baselines("pointmaze/umaze-v1")
+    monkeypatch.setattr("orlog.viewer.about.baselines", lambda _: known)
+    about = result_of(serve("lab/numbers-v1"), "api/data/0/about")
+    own = about["scores"][0]
+    assert own["title"] == "Recorded with orlog"
+    best = own["scores"][0]
+    assert best["score"] == max(one.score for one in known if one.implementation == "orlog")
+    assert best["interval"][0] < best["score"] < best["interval"][1]
+    assert len(best["each"]) == best["seeds"]
+
+
+def test_versions_and_what_changed(serve: Serve) -> None:
+    write_robot(episodes=2)
+    with orlog.DatasetWriter.append("lab/robot-v1", changes="two more") as writer:
+        writer.add_episode(robot_episode(7, 30))
+    served = serve("lab/robot-v1@1.0.0", "lab/robot-v1")
+    about = result_of(served, "api/data/1/about")
+    assert [one["version"] for one in about["versions"]] == ["1.1.0", "1.0.0"]
+    assert about["versions"][0]["changes"] == "two more"
+    assert about["versions"][0]["shown"]
+    found = result_of(served, "api/diff")
+    assert found["unchanged"] == 2
+    assert found["added"] == [{"start": 2, "stop": 3}]
+
+
+def test_findings_of_the_audit_name_episode_and_step(serve: Serve) -> None:
+    ds = write_numbers(episodes=40)
+    assert ds.total_episodes == 40
+    audit = result_of(serve("lab/numbers-v1"), "api/data/0/audit")
+    assert audit["checks"]
+    assert any(one["episode"] is not None for one in audit["findings"])
+
+
+def test_states_are_rendered_here(serve: Serve) -> None:
+    pytest.importorskip("pygame", reason="CartPole is drawn with pygame: pip install pygame")
+    ds = record_cartpole(episodes=1)
+    served = serve("lab/cartpole-v1")
+    for step in (0, len(ds[0])):
+        status, _, png = served.ask(f"api/data/0/episode/0/render?step={step}")
+        assert status == 200, png
+        assert pixels_of(png, 3).std() > 0
+
+
+def test_actions_are_replayed_and_compared_with_the_recording(serve: Serve) -> None:
+    pytest.importorskip("pygame", reason="CartPole is drawn with pygame: pip install pygame")
+    ds = record_cartpole("lab/unstated-v1", episodes=2, state=False)
+    with orlog.DatasetWriter("lab/other-v1", environment=gymnasium.make("CartPole-v1")) as writer:
+        for episode in ds:
+            observations = episode.observations.copy()
+            observations[4:] += 1
+            writer.add_episode(dataclasses.replace(episode, observations=observations, index=None))
+    served = serve("lab/unstated-v1", "lab/other-v1", "lab/unstated-v1")
+    same, other, again = (
+        served.ask(f"api/data/{place}/episode/1/render?step={step}")
+        for place, step in ((0, 6), (1, 6), (1, 2))
+    )
+    assert same[0] == other[0] == again[0] == 200, same[2]
+    assert same[2] == other[2] != again[2]
+    assert "x-differs" not in same[1]
+    assert other[1]["x-differs"] == "4"
+    assert "x-differs" not in again[1]
+
+
+def test_what_cannot_be_rendered_says_why(serve: Serve) -> None:
+    write_robot(episodes=1)
+    status, text = serve("lab/robot-v1").problem("api/data/0/episode/0/render?step=0")
+    assert status == 404
+    assert "names no environment" in text
+
+
+def test_a_report_is_shown_without_any_script(serve: Serve, tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    folder.mkdir()
+    (folder / "report.html").write_text("<script>alert(1)</script>scores")
+    (folder / "secret.txt").write_text("secret")
+    served = serve(folder)
+    _, headers, body = served.ask("api/report/0")
+    assert body.endswith(b"scores")
+    assert headers["content-security-policy"].endswith("sandbox")
+    assert "script-src" not in headers["content-security-policy"]
+    assert served.ask("api/report/secret.txt")[0] == 404
+
+
+def test_runs_have_curves_scores_and_videos(
+    serve: Serve, tmp_path: Path, mini_folder: Path
+) -> None:
+    runs = tmp_path / "runs"
+    for seed in range(2):
+        out = runs / f"seed-{seed}"
+        orlog.train("bc", mini_folder, steps=20, evaluations=1, seed=seed, out=out)
+    (runs / "seed-0" / "best.mp4").write_bytes(b"0123456789")
+    (runs / "outside.mp4").symlink_to(mini_folder / "manifest.json")
+    (runs / "broken").mkdir()
+    (runs / "broken" / "run.json").write_text("{")
+    served = serve(runs)
+    found = served.get("api/runs/0")
+    (group,) = found["groups"]
+    assert group["seeds"] == [0, 1]
+    assert group["curve"]["steps"] == [20]
+    assert group["curve"]["means"][0] == pytest.approx(group["score"])
+    assert group["reason"]
+    assert [name for name, _ in found["problems"]] == ["broken"]
+    assert found["videos"] == ["seed-0/best.mp4"]
+    status, _, body = served.ask("api/runs/0/video/0", headers={"Range": "bytes=2-4"})
+    assert (status, body) == (206, b"234")
+    assert served.ask("api/runs/0/video/1")[0] == 404
+
+
+def test_a_view_of_no_episode_is_said_to_be_empty(serve: Serve, tmp_path: Path) -> None:
+    ds = write_numbers(episodes=2)
+    served = serve(ds.filter_episodes("returns > 9").save(tmp_path / "none.json"))
+    assert served.get("api/data/0/episodes")["matching"] == 0
+    found = result_of(served, "api/data/0/statistics")
+    assert (found["names"], found["ends"]) == ([], {})
+    assert served.problem("api/data/0/episode/0")[0] == 404
+
+
+def test_a_verdict_needs_the_data_and_settings_of_the_record(
+    serve: Serve, tmp_path: Path, mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    orlog.train("bc", mini_folder, steps=10, evaluations=0, out=runs / "seed-0")
+    evaluation = orlog.evaluate(runs / "seed-0", episodes=2)
+    record = read_run(runs / "seed-0")
+    config = {name: value for name, value in record.config.items() if name != "seed"}
+    baseline = Baseline(
+        algorithm="bc",
+        dataset=record.dataset,
+        digest=record.digest,
+        steps=10,
+        config=config,
+        policy="last",
+        protocol=evaluation.protocol,
+        versions={},
+        returns={"0": evaluation.returns.tolist()},
+    )
+    monkeypatch.setattr("orlog.viewer.runs.read_baseline", lambda *_: baseline)
+    served = serve(runs)
+    (group,) = served.get("api/runs/0")["groups"]
+    assert group["verdict"] == "identical", group["reason"]
+    other = msgspec.structs.replace(baseline, config={**config, "learning_rate": 1.0})
+    monkeypatch.setattr("orlog.viewer.runs.read_baseline", lambda *_: other)
+    (group,) = served.get("api/runs/0")["groups"]
+    assert (group["verdict"], "settings" in group["reason"]) == ("", True)
+
+
+def test_a_job_runs_once_and_its_error_only_while_it_lasts() -> None:
+    jobs, calls = Jobs(), []
+
+    def work(progress: Any) -> int:
+        progress(1, 2)
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("not yet")
+        return 7
+
+    with pytest.raises(ValueError, match="not yet"):
+        jobs.ask("a", work)
+    assert jobs.ask("a", work) == jobs.ask("a", work) == {"state": "ready", "result": 7}
+    assert len(calls) == 2
+
+
+def test_answers_are_json_without_numbers_that_json_lacks(serve: Serve) -> None:
+    write_numbers(episodes=2)
+    status, _, body = serve("lab/numbers-v1").ask("api/data/0/statistics")
+    assert status == 200
+    json.loads(body, parse_constant=lambda name: pytest.fail(name))
