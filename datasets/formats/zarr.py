@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, names_in_zarr
@@ -27,6 +28,7 @@ from orlog.datasets.formats._shared.flat_writing import (
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import MissingExtraError
 
 ENDS = "meta/episode_ends"
 CHUNK_BYTES = 2**20
@@ -41,9 +43,17 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Write `NAME.zarr`, a replay buffer in version 2, which Diffusion Policy opens."""
-    import zarr
+    """Write `NAME.zarr`, a replay buffer in version 2, which Diffusion Policy opens.
 
+    A filter of numcodecs, as old as version 2, keeps a checksum in each chunk; every reader compares it.
+    """
+    try:
+        import zarr
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f'to write Zarr needs {error.name}; run: pip install "orlog[zarr]"', extra="zarr"
+        ) from error
+    checks: dict[str, Any] = {"filters": [numcodecs.CRC32()]}
     root = zarr.open_group(folder / f"{file_stem(dataset)}.zarr", mode="w", zarr_format=2)
     arrays: dict[str, Any] = {}
     ends: list[int] = []
@@ -60,10 +70,11 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
                     shape=(dataset.total_steps, *values.shape[1:]),
                     chunks=(chunk, *values.shape[1:]),
                     dtype=values.dtype,
+                    **checks,
                 )
             if name is not None:
                 arrays[name][start : ends[-1]] = values
-    root.create_array(ENDS, data=np.array(ends, np.int64))
+    root.create_array(ENDS, data=np.array(ends, np.int64), **checks)
 
 
 def _place(column: str) -> str | None:

@@ -22,7 +22,7 @@ import numpy as np
 from orlog.errors import SchemaError
 
 LARGEST_CHUNK = 2**28
-FILTERS = ("delta", "fixedscaleoffset", "shuffle")
+FILTERS = ("crc32", "delta", "fixedscaleoffset", "shuffle")
 NO_CHUNK = 2**64 - 1
 
 

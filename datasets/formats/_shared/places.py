@@ -20,7 +20,7 @@ from orlog.datasets.formats._containers.npz_files import is_npz, open_npz, readi
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.formats._shared.episodes import Asked
 from orlog.datasets.formats._shared.roles import by_numbers
-from orlog.errors import SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.names import did_you_mean
 
 FILE = "file"
@@ -58,13 +58,21 @@ def holds_arrays(path: Path) -> bool:
 def files_in(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tuple[Path, str]]:
     """Return what lies in a folder and fits, and what errors call it.
 
-    Raises SchemaError if a link lies there.
+    Raises SchemaError if a link lies there; IntegrityError if a file ends like those that fit and does not.
     """
     entries = sorted(folder.iterdir())
     for one in entries:
         if one.is_symlink():
             raise SchemaError(f"{source}/{one.name}: a link, which is not followed.")
-    return [(one, f"{source}/{one.name}") for one in entries if fits(one)]
+    fitting = [one for one in entries if fits(one)]
+    endings = {one.suffix for one in fitting} - {""}
+    for one in entries:
+        if one.is_file() and one.suffix in endings and one not in fitting:
+            raise IntegrityError(
+                f"{source}/{one.name}: not what {one.suffix} files beside it are; "
+                "get this file again, or move it to another folder."
+            )
+    return [(one, f"{source}/{one.name}") for one in fitting]
 
 
 def find_places(asked: Asked) -> Iterator[Place]:

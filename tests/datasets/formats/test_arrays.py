@@ -16,7 +16,7 @@ import orlog
 from orlog.datasets.formats import arrays
 from orlog.datasets.formats._shared import mapped_arrays
 from orlog.datasets.formats._shared.episodes import Options
-from orlog.errors import SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
 
@@ -255,3 +255,18 @@ def test_an_unknown_file_is_shown_with_a_line_that_reads_it(tmp_path: Path) -> N
     made = run("import", str(tmp_path / "a.h5"), "lab/x-v1", *words, "--map", "reward=rewards")
     assert made.returncode == 0, made.stderr
     assert [len(one) for one in orlog.load_dataset("lab/x-v1")] == [2, 4]
+
+
+def test_a_file_of_a_folder_that_is_damaged_at_its_start_is_refused(tmp_path: Path) -> None:
+    for number in range(3):
+        np.savez(tmp_path / f"episode_{number}.npz", obs=np.zeros((5, 2)), act=np.zeros((5, 1)))
+    damaged = tmp_path / "episode_1.npz"
+    damaged.write_bytes(b"X" + damaged.read_bytes()[1:])
+    (tmp_path / "notes.txt").write_text("not an episode")
+    with pytest.raises(IntegrityError, match=r"episode_1\.npz: not what \.npz files beside it"):
+        read_files(
+            arrays.FORMAT,
+            tmp_path,
+            tmp_path / "store",
+            Options(columns={"observation": "obs", "action": "act"}, episode="file"),
+        )
