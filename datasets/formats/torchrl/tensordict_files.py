@@ -161,8 +161,10 @@ def _count(body: Mapping[str, Any], where: str) -> int:
     shape = _shape(body, where)
     if len(shape) != 1 or not 0 < shape[0] <= MOST_ROWS:
         raise SchemaError(
-            f"{where}: expected one row for each step, found a batch of shape {shape}. Bring the steps "
-            "of each episode one after another: TensorDict.load_memmap(..).reshape(-1).memmap(..)."
+            f"{where}: expected one row for each step, found a batch of shape {shape}. Save the steps "
+            "of each episode one after another: found = TensorDict.load_memmap(..), then "
+            "found.reshape(-1).memmap(..) for a collector's batch [environments, time], or "
+            "found.transpose(0, 1).reshape(-1).memmap(..) for a buffer's storage [time, environments]."
         )
     return shape[0]
 
