@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import http.client
+import logging
 import os
 import random
 import re
@@ -36,6 +37,7 @@ TEMPORARY = frozenset({408, 425, 429})
 OVERLOADED = frozenset({429, 503})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
+_logger = logging.getLogger("orlog.download")
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
@@ -44,7 +46,9 @@ class Patience:
     """How long to wait for a source before giving it up.
 
     A source is given up once `attempts` requests in a row have failed and nothing new has come from
-    it for `idle` seconds; for small files (`read_small`), after `attempts` alone.
+    it for `idle` seconds; for small files (`read_small`), after `attempts` alone. One that could not be
+    reached at all (no network, an unknown host, nothing that listens) is given up after `unreached`
+    seconds: nothing that was begun depends on it.
 
     Attributes:
         timeout: Seconds without a byte, or without a connection, after which a request has failed.
@@ -52,6 +56,7 @@ class Patience:
         idle: Seconds without anything new: an object, or 16 KiB of one.
         first_wait: Seconds before the second request; doubled after each failure.
         longest_wait: Most seconds between two requests, whatever the server asks for.
+        unreached: Seconds without any connection, in a call to which the source gave nothing yet.
     """
 
     timeout: float = 30.0
@@ -59,6 +64,7 @@ class Patience:
     idle: float = 120.0
     first_wait: float = 0.5
     longest_wait: float = 60.0
+    unreached: float = 8.0
 
 
 class Failure(Exception):  # noqa: N818 (the result of one request, not an error that users see)
@@ -69,6 +75,7 @@ class Failure(Exception):  # noqa: N818 (the result of one request, not an error
         is_missing: There is no such file.
         is_lie: The server sent another range than it was asked for.
         is_overload: The server wants fewer requests.
+        is_unreached: There was no connection.
         wait: Seconds that the server asks to wait; None if it does not say.
     """
 
@@ -80,6 +87,7 @@ class Failure(Exception):  # noqa: N818 (the result of one request, not an error
         is_missing: bool = False,
         is_lie: bool = False,
         is_overload: bool = False,
+        is_unreached: bool = False,
         wait: float | None = None,
     ) -> None:
         # Parts of it come from the server, and it is printed on terminals.
@@ -89,6 +97,7 @@ class Failure(Exception):  # noqa: N818 (the result of one request, not an error
         self.is_missing = is_missing
         self.is_lie = is_lie
         self.is_overload = is_overload
+        self.is_unreached = is_unreached
         self.wait = wait
 
 
@@ -153,12 +162,15 @@ def _request(url: str, start: int, patience: Patience) -> urllib3.BaseHTTPRespon
     }
     seen = [with_query(url)]
     with _http_errors(patience):
+        from urllib3 import Timeout
+
+        connect = min(patience.timeout, patience.unreached)
         while True:
             response = _pool(os.getpid(), _proxy_of(seen[-1])).request(
                 "GET",
                 seen[-1],
                 headers={**headers, **authorization(seen[-1])},
-                timeout=patience.timeout,
+                timeout=Timeout(connect=connect, read=patience.timeout),
                 retries=False,
                 redirect=False,
                 preload_content=False,
@@ -302,8 +314,17 @@ def _http_errors(patience: Patience) -> Iterator[None]:
 
     try:
         yield
-    except errors.NewConnectionError as error:  # urllib3 counts it as a timeout
-        raise Failure(clause(error)) from error
+    except (errors.NewConnectionError, errors.ProxyError) as error:
+        cause = getattr(error, "original_error", error)
+        is_unreached = isinstance(
+            cause, errors.ConnectTimeoutError
+        )  # of which a new connection's is one
+        reason = clause(error).partition("): ")[2] or clause(error)  # without urllib3's own objects
+        raise Failure(reason, is_unreached=is_unreached) from error
+    except errors.ConnectTimeoutError as error:
+        seconds = min(patience.timeout, patience.unreached)
+        reason = f"gave no connection for {seconds:g} seconds"
+        raise Failure(reason, is_unreached=True) from error
     except errors.TimeoutError as error:
         raise Failure(f"sent nothing for {patience.timeout:g} seconds") from error
     except ValueError as error:
@@ -377,19 +398,25 @@ def read_small(url: str, limit: int, *, patience: Patience = Patience()) -> byte
     Raises NotFoundError if the server says that there is no such file; TransferError if it could not be read,
     or is larger than the limit; MissingExtraError if the package that reads such URLs is not installed.
     """
+    began = time.monotonic()
     for attempt in range(1, patience.attempts + 1):
         try:
             return _read_whole(url, limit, patience)
         except Failure as failure:
             if failure.is_missing:
                 raise NotFoundError(f"{url}: {failure}; check the address.") from failure
-            if failure.is_final or attempt == patience.attempts:
+            pause = pause_after(failure, attempt, patience)
+            is_over = attempt == patience.attempts or is_out_of_reach(
+                failure, began, pause, patience
+            )
+            if failure.is_final or is_over:
                 raise TransferError(
                     f"{url}: cannot be read: {failure} ({times(attempt)}); check the address and "
                     "the network, then run the same command again.",
                     attempts=[f"{url}: {failure}"],
                 ) from failure
-            time.sleep(pause_after(failure, attempt, patience))
+            tell_failure(url, failure, pause)
+            time.sleep(pause)
     raise ValueError(f"patience needs at least 1 attempt, found {patience.attempts}.")
 
 
@@ -428,6 +455,16 @@ def pause_after(failure: Failure, failures: int, patience: Patience) -> float:
     longest = min(patience.longest_wait, patience.first_wait * 2.0 ** min(failures - 1, 30))
     # Clients that failed together should not retry together.
     return longest * random.uniform(0.5, 1)  # noqa: S311
+
+
+def is_out_of_reach(failure: Failure, began: float, pause: float, patience: Patience) -> bool:
+    """Return whether a source that gave nothing since `began` is given up, rather than asked again after a pause."""
+    return failure.is_unreached and time.monotonic() + pause - began > patience.unreached
+
+
+def tell_failure(url: str, failure: Failure, pause: float) -> None:
+    """Log that a request failed, and when the next one follows; the command line shows it."""
+    _logger.info("%s: %s; asking again in %.1f seconds", hidden(url), failure, pause)
 
 
 def times(count: int) -> str:

@@ -7,7 +7,14 @@ import threading
 import time
 import urllib.parse
 
-from orlog.datasets.download.http import BLOCK_BYTES, Failure, Patience, is_http, pause_after
+from orlog.datasets.download.http import (
+    BLOCK_BYTES,
+    Failure,
+    Patience,
+    is_http,
+    pause_after,
+    tell_failure,
+)
 
 SLEEP = 0.25
 
@@ -109,6 +116,7 @@ class Mirror:
                 self._failed_at = time.monotonic()
                 pause = pause_after(failure, self._failures, patience)
                 self.free_at = max(self.free_at, self._failed_at + pause)
+                tell_failure(self.url, failure, pause)
                 if failure.is_overload:
                     self._most_requests = max(1.0, self._requests // 2)
                     self._gap = min(

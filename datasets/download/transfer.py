@@ -26,6 +26,7 @@ from orlog.datasets.download.http import (
     Failure,
     Patience,
     Stream,
+    is_out_of_reach,
     opened,
     pause_after,
     times,
@@ -320,6 +321,7 @@ def _fill(
     failing_since: dict[Mirror, float] = {}
     again_at: dict[Mirror, float] = {}
     furthest = target.size
+    start = time.monotonic()
     while left and not target.is_full:
         mirror = _free_mirror(left, again_at, target.progress)
         before, began = target.size, time.monotonic()
@@ -340,12 +342,16 @@ def _fill(
             is_over = failures[mirror] >= patience.attempts and idle >= patience.idle
             if is_over and not failure.is_final:
                 reasons[mirror] += f", nothing new for {idle:.0f} seconds"
-            if failure.is_final or is_over:
+            pause = pause_after(failure, failures[mirror], patience)
+            is_lost = not mirror.moved_at and is_out_of_reach(failure, start, pause, patience)
+            if is_lost:
+                reasons[mirror] += "; is this machine online?"
+            if failure.is_final or is_over or is_lost:
                 left.remove(mirror)
-            if not failure.is_final:
+            if not (failure.is_final or is_lost):
                 mirror.hold_off(failure, patience, began=began)
                 if not failure.is_overload:  # perhaps only this object fails: others need not wait
-                    again_at[mirror] = now + pause_after(failure, failures[mirror], patience)
+                    again_at[mirror] = now + pause
         finally:
             mirror.leave()
         furthest = max(furthest, target.size)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import sys
 import traceback
@@ -93,6 +94,9 @@ _arrange()
 def main() -> None:
     """Run the command line; known errors become one line and an exit code."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # it takes whatever comes
+    transfers = logging.getLogger("orlog.download")
+    transfers.handlers[:] = [_Telling()]
+    transfers.setLevel(logging.INFO)
     try:
         code = app(prog_name="orlog", standalone_mode=False)
     except typer.Abort:
@@ -108,6 +112,13 @@ def main() -> None:
         _fail_with_traceback(error)
     else:
         sys.exit(code)
+
+
+class _Telling(logging.Handler):
+    """Prints what a transfer logs: requests that failed, and when they are sent again."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(record.getMessage())
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:

@@ -668,3 +668,31 @@ def test_a_process_that_forks_off_makes_connections_of_its_own(
     assert os.waitpid(child, 0)[1] == 0
     fetch(tmp_path / "again", server)
     assert server.connections == 2
+
+
+@pytest.mark.parametrize("mirrors", [1, 2])
+def test_a_place_that_nobody_reaches_is_given_up_soon_and_each_try_is_told(
+    part: Path, mirrors: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"  # nothing listens there any more
+    patience = Patience(idle=3600, attempts=10_000, first_wait=0.05, unreached=0.5)
+    with caplog.at_level("INFO", "orlog.download"), pytest.raises(TransferError, match="online"):
+        fetch_object([Mirror(address)] * mirrors, object_of(), part, patience=patience)
+    assert "Connection refused; asking again in" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", "orlog.download"), pytest.raises(TransferError, match="refused"):
+        read_small(f"{address}/index", 100, patience=patience)
+    assert len(caplog.records) >= 2
+
+
+def test_a_place_that_gave_something_is_waited_for_though_it_is_gone(
+    part: Path, tmp_path: Path
+) -> None:
+    place(tmp_path / "served")
+    patience = Patience(idle=0.6, attempts=2, first_wait=0.05, longest_wait=0.1, unreached=0.3)
+    with FileServer(tmp_path / "served") as server:
+        mirror = Mirror(server.url)
+        fetch_object([mirror], object_of(), tmp_path / "first", patience=patience)
+    with pytest.raises(TransferError, match="nothing new for"):
+        fetch_object([mirror], object_of(), part, patience=patience)
