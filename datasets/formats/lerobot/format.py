@@ -40,6 +40,7 @@ from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.lerobot import version1
+from orlog.datasets.formats.lerobot.agreement import Agreement
 from orlog.datasets.formats.lerobot.exports import KeptRows, read_kept
 from orlog.datasets.formats.lerobot.image_tables import decoded_images
 from orlog.datasets.formats.lerobot.metadata import (
@@ -114,7 +115,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
         opened.environment, opened.license = kept.environment, kept.license
         opened.description = kept.description
     with contextlib.closing(Videos(root, episodes, features.videos, fps, where)) as videos:
-        opened.steps = _steps(files, where, features, episodes, videos, opened.doubts)
+        agreement = Agreement(root, info, episodes, where)
+        opened.steps = _steps(files, where, features, episodes, videos, agreement, opened.doubts)
         yield opened
 
 
@@ -311,6 +313,7 @@ def _steps(
     features: _Features | KeptRows,
     episodes: Episodes,
     videos: Videos,
+    agreement: Agreement,
     doubts: list[str],
 ) -> Iterator[Steps]:
     lengths = episodes.lengths
@@ -337,7 +340,9 @@ def _steps(
                             "the metadata say otherwise; frames are missing or in another order.",
                             file=where,
                         )
-                for piece in cutter.add(features.rows(batch, videos, name, done)):
+                columns = features.rows(batch, videos, name, done)
+                agreement.add(batch, file, episode, known - starts[episode], done)
+                for piece in cutter.add(columns):
                     yield features.finished(piece)
                 done += count
     if done != total:
@@ -346,7 +351,7 @@ def _steps(
             "downloaded in part, or frames were lost.",
             file=where,
         )
-    doubts += [*cutter.doubts(), *videos.doubts()]
+    doubts += [*cutter.doubts(), *videos.doubts(), *agreement.doubts()]
     if isinstance(features, _Features):
         doubts += features.roundings()
 

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import reading_arrow
 from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT, read_json_object
-from orlog.datasets.formats.lerobot.video_frames import Video, open_video
-from orlog.errors import IntegrityError, SchemaError
+from orlog.datasets.formats.lerobot.video_frames import Video, frame_times, open_video
+from orlog.errors import IntegrityError, OrlogError, SchemaError
 
 INFO = Path("meta") / "info.json"
 V3 = "v3.0"
@@ -38,6 +38,7 @@ MOST_EPISODES, LONGEST_EPISODE = 2**22, 2**40
 TOLERANCE = 0.1  # of the time between two frames
 MANY_FRAMES = 1000
 EPISODES_AT_ONCE = 1000
+MOST_PLACES = 40  # that a sentence names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Videos:
             where: What errors call the dataset.
         """
         self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
-        self._tolerance = TOLERANCE / fps
+        self._fps, self._tolerance = fps, TOLERANCE / fps
         self._open: dict[str, tuple[str, Video, contextlib.ExitStack]] = {}
         self._frames = {
             camera: collections.Counter[str]() for camera in shapes
@@ -168,8 +169,45 @@ class Videos:
             zip(episodes.tolist(), timestamps.tolist(), strict=True)
         ):
             file, start = self._episodes.videos[camera][episode]
-            found[row] = self._video(camera, file).frame_at(start + time, self._tolerance)
+            try:
+                found[row] = self._video(camera, file).frame_at(start + time, self._tolerance)
+            except (IntegrityError, SchemaError) as error:
+                text = f"{error} In episode {episode}, {time:.4f} s after its begin.{self._all_missing()}"
+                raise type(error)(text) from error
         return found
+
+    def _all_missing(self) -> str:
+        """Return which steps of all episodes have no frame, by the clock of the dataset."""
+        said = []
+        for camera, each in self._episodes.videos.items():
+            episodes: list[int] = []
+            steps: list[int] = []
+            lost: list[int] = []
+            files: dict[str, list[int]] = {}
+            for number, (file, _) in enumerate(each):
+                files.setdefault(file, []).append(number)
+            for file, numbers in files.items():
+                rows = sum(self._episodes.lengths[one] for one in numbers)
+                try:
+                    path = inside(self._root, Path(file), self._where)
+                    times = frame_times(path, file, most_frames=2 * rows + MANY_FRAMES)
+                except (OrlogError, OSError):
+                    lost += numbers
+                    continue
+                taken = -1
+                for number in numbers:
+                    wanted = each[number][1] + np.arange(self._episodes.lengths[number]) / self._fps
+                    found = np.searchsorted(times, wanted - self._tolerance)
+                    near = times[np.minimum(found, len(times) - 1)]
+                    bad = (np.abs(near - wanted) > self._tolerance) | (found <= taken)
+                    taken = max(taken, int(found[-1]))
+                    steps += np.flatnonzero(bad).tolist()
+                    episodes += [number] * int(bad.sum())
+            if steps:
+                said.append(f"{camera} has no frame of its own for {places(episodes, steps)}")
+            if lost:
+                said.append(f"the videos of {camera} cannot be read for {places(lost)}")
+        return f" In all: {'. '.join(said)}. --no-video leaves videos out." if said else ""
 
     def close(self) -> None:
         """Close all files."""
@@ -293,3 +331,22 @@ def inside(root: Path, path: Path, where: str) -> Path:
         if part == ".." or place.is_symlink():
             raise SchemaError(f"{where}: {path.as_posix()} is a link, which is not followed.")
     return place
+
+
+def places(episodes: Sequence[int] | np.ndarray, steps: Sequence[int] | np.ndarray = ()) -> str:
+    """Return episodes, or steps of episodes, in words: those that follow each other as one range."""
+    numbers = np.asarray(steps if len(steps) else episodes)
+    owners = np.asarray(episodes) if len(steps) else np.zeros(len(numbers), np.int64)
+    firsts = np.flatnonzero(
+        (np.diff(numbers, prepend=-2) != 1) | (np.diff(owners, prepend=-2) != 0)
+    )
+    lasts = np.append(firsts[1:], len(numbers)) - 1
+    said = []
+    for first, last in zip(firsts[:MOST_PLACES], lasts, strict=False):
+        start, end = int(numbers[first]), int(numbers[last])
+        span = f"{start}" if start == end else f"{start} to {end}"
+        plural = "" if start == end else "s"
+        of = f"episode {owners[first]}, step{plural}" if len(steps) else f"episode{plural}"
+        said.append(f"{of} {span}")
+    more = len(firsts) - len(said)
+    return "; ".join(said) + (f"; and {more:,} more such places" if more else "")

@@ -150,6 +150,19 @@ def video_shape(path: Path, where: str) -> tuple[int, int, int]:
         return streams[0].codec_context.height, streams[0].codec_context.width, 3
 
 
+def frame_times(path: Path, where: str, *, most_frames: int) -> np.ndarray:
+    """Return when each frame of an MP4 file is shown, in seconds, sorted; none is decoded.
+
+    Raises as `video_shape`.
+    """
+    with _opened(path, where, most_frames, LARGEST_FRAME) as container, _reading(where):
+        stream = container.streams.video[0]
+        found = [one.pts * one.time_base for one in container.demux(stream) if one.pts is not None]
+    if not found:
+        raise IntegrityError(f"{where}: holds no frame.", file=where)
+    return np.sort(np.array(found, np.float64))
+
+
 @contextlib.contextmanager
 def _opened(path: Path, where: str, most_frames: int, most_pixels: int) -> Iterator[Any]:
     av = _import_av()

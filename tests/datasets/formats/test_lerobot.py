@@ -569,3 +569,117 @@ def test_a_dataset_that_does_not_say_its_version_is_known_by_its_files(
     for one, other in zip(dataset, expected, strict=True):
         np.testing.assert_array_equal(one.actions, other.actions)
     assert any(f"taken to be {version}" in one for one in found.doubts)
+
+
+def change_episodes(root: Path, **columns: list[Any]) -> None:
+    """Give the metadata of the episodes of a set of version 3.0 other columns."""
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        plain = name.replace("__", "/")
+        kept = table.drop([plain]) if plain in table.column_names else table
+        table = kept.append_column(plain, pa.array(values))
+    pq.write_table(table, path)
+
+
+def doubts_of(root: Path, store: Path) -> str:
+    return "\n".join(read_files(lerobot.FORMAT, root, store)[1].doubts)
+
+
+def test_timestamps_and_indices_of_other_rows_are_named_by_episode_and_step(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    clock = np.array([0, 1, 2, 3, 0, 0, 1, 2, 3, 4]) / 10
+    clock[[2, 8]] += (0.006, -0.004)  # less than the frames of a video may be off
+    index = np.array([0, 1, 2, 3, 4, 0, 1, 2, 3, 4])
+    write(root, timestamp=clock.astype("f4"), index=index)
+    told = doubts_of(root, tmp_path / "store")
+    assert (
+        "Timestamps leave the clock of 10 frames a second, by up to 0.006 s: episode 0, steps 2 to 3; episode 2, "
+        "steps 3 to 4." in told
+    )
+    assert "index does not count the rows on: episode 2, step 0." in told
+
+
+def test_metadata_of_other_rows_are_named_by_episode(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    write(root)
+    change_episodes(
+        root,
+        dataset_from_index=[0, 4, 4],
+        dataset_to_index=[4, 5, 9],
+        data__chunk_index=[0, 0, 0],
+        data__file_index=[0, 1, 0],
+    )
+    told = doubts_of(root, tmp_path / "store")
+    assert "dataset_from_index and dataset_to_index are those of other rows: episode 2;" in told
+    assert "data/chunk_index and data/file_index name another table: episode 1;" in told
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_statistics_of_other_rows_are_named(tmp_path: Path, version: str) -> None:
+    root = tmp_path / "arm"
+    arrays = write(root, version)
+    parts = np.split(arrays["action"], np.cumsum(LENGTHS)[:-1])
+    limits = [{"min": one.min(0).tolist(), "max": one.max(0).tolist()} for one in parts]
+    whole = {"action": {"min": arrays["action"].min(0).tolist(), "count": [10]}}
+
+    def write_statistics() -> None:
+        (root / "meta" / "stats.json").write_text(json.dumps(whole), "utf-8")
+        if version == "v3.0":
+            columns = {
+                f"stats__action__{kind}": [one[kind] for one in limits] for kind in limits[0]
+            }
+            change_episodes(root, **columns)
+            return
+        lines = [
+            json.dumps({"episode_index": number, "stats": {"action": one}})
+            for number, one in enumerate(limits)
+        ]
+        (root / "meta" / "episodes_stats.jsonl").write_text("\n".join(lines), "utf-8")
+
+    write_statistics()
+    assert "tatistics" not in doubts_of(root, tmp_path / "right")
+    limits[1]["max"][0] += 0.5
+    whole["action"]["min"][1] -= 0.5
+    write_statistics()
+    told = doubts_of(root, tmp_path / "wrong")
+    assert "meta/stats.json is of other rows: action reach" in told
+    assert "Statistics of single episodes are of other rows, action: episode 1." in told
+    (root / "meta" / "stats.json").write_text('{"action": {"min": "a"}}', "utf-8")
+    assert "The statistics cannot be read" in doubts_of(root, tmp_path / "broken")
+
+
+def test_all_rows_without_a_frame_are_named(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    write(root, "v2.1")
+    for number, count in ((0, 2), (2, 3)):
+        video = root / f"videos/chunk-000/{CAMERA}/episode_{number:06d}.mp4"
+        write_video(video, 0, count)
+    with pytest.raises(IntegrityError) as refused:
+        read_files(lerobot.FORMAT, root, tmp_path / "store")
+    assert (
+        f"{CAMERA} has no frame of its own for episode 0, steps 2 to 3; episode 2, steps 3 to 4."
+        in (str(refused.value))
+    )
+    assert "In episode 0, 0.2000 s after its begin." in str(refused.value)
+    write(root)
+    change_episodes(root, **{f"videos__{CAMERA}__from_timestamp": [0.0, 0.3, 0.0]})
+    change_episodes(root, **{f"videos__{CAMERA}__to_timestamp": [0.4, 0.4, 0.5]})
+    with pytest.raises(SchemaError, match=r"has no frame of its own for episode 1, step 0\."):
+        read_files(lerobot.FORMAT, root, tmp_path / "store")
+
+
+def test_sound_sets_of_many_shapes_stay_quiet(tmp_path: Path) -> None:
+    """Ten clean sets: nothing is said of clocks, indices, places or statistics."""
+    for number in range(10):
+        root = tmp_path / f"set-{number}"
+        rng = np.random.default_rng(number)
+        count = sum(LENGTHS)
+        write(
+            root,
+            "v3.0" if number % 2 else "v2.1",
+            action=(10.0 ** rng.integers(-6, 6, 2) * rng.normal(size=(count, 2))).astype("f4"),
+            force=np.where(rng.random(count) < 0.2, np.nan, rng.normal(size=count)),
+        )
+        told = doubts_of(root, tmp_path / f"store-{number}")
+        assert not re.search("clock|count the rows|other rows|another table|tatistics", told)

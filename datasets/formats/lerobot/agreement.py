@@ -1,0 +1,241 @@
+"""Where the parts of a LeRobotDataset disagree about the same frames, named by episode and step.
+
+The rows are what is read; what else is said of them is compared, and told where it is of other rows:
+
+    timestamp                               frame_index / fps   (lerobot#933, lerobot#1875, unitree_lerobot#41)
+    index                                   counts all rows on
+    dataset_from_index, data/file_index     where an episode's rows lie   (lerobot#1919, lerobot#2401)
+    meta/stats.json, episodes_stats.jsonl   the least and the largest numbers   (lerobot#3508)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT
+from orlog.datasets.formats.lerobot.metadata import Episodes, inside, places, tables_in
+from orlog.errors import OrlogError
+
+TOLERANCE = 1e-4  # seconds, LeRobot's own
+ROUNDING = 1e-6  # of numbers that were float32 on their way
+LARGEST_ROW = 128  # numbers of a feature whose statistics are compared
+AT_ONCE = 1000
+STATISTICS = Path("meta") / "stats.json"
+EPISODE_STATISTICS = Path("meta") / "episodes_stats.jsonl"
+CHUNK_AND_FILE = re.compile(r"chunk-(\d{1,9})/file-(\d{1,9})\.parquet")
+COUNTED = ("bool", "int", "uint", "float")
+OWN_COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+
+
+class Agreement:
+    """Takes all rows in their order, and says afterwards what is said of other rows."""
+
+    def __init__(self, root: Path, info: Mapping[str, Any], episodes: Episodes, where: str) -> None:
+        self._root, self._where, self._episodes = root, where, episodes
+        self._fps = float(info["fps"])
+        self._off: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"timestamp": [], "index": []}
+        self._before = dict.fromkeys(self._off, 0.0)  # by how much the row before deviated
+        self._largest = dict.fromkeys(self._off, 0.0)
+        self._tables: dict[int, tuple[int, int]] = {}  # chunk and file of an episode's first row
+        features: Mapping[str, Any] = info["features"]
+        self._limits = {
+            name: np.full((2, len(episodes.lengths), math.prod(one["shape"])), np.nan)
+            for name, one in features.items()
+            if name not in OWN_COUNTERS
+            and str(one.get("dtype")).rstrip("0123456789") in COUNTED
+            and math.prod(one["shape"]) <= LARGEST_ROW
+        }
+
+    def add(
+        self, batch: Any, file: Path, episode: np.ndarray, step: np.ndarray, first: int
+    ) -> None:
+        """Take the next rows.
+
+        Args:
+            batch: The rows, as a batch of Arrow.
+            file: The table that they are from.
+            episode: The episode of each row.
+            step: Its place in the episode.
+            first: How many rows came before.
+        """
+        names = batch.schema.names
+        place = CHUNK_AND_FILE.fullmatch(f"{file.parent.name}/{file.name}")
+        if place:
+            for one in np.unique(episode[step == 0]).tolist():
+                self._tables[one] = int(place[1]), int(place[2])
+        rows: dict[str, np.ndarray] = {
+            name: array_of(batch.column(name), name, self._where, first).reshape(len(episode), -1)
+            for name in ("timestamp", "index", *self._limits)
+            if name in names
+        }
+        counted = {"timestamp": step / self._fps, "index": first + np.arange(len(step))}
+        for name, expected in counted.items():
+            if name in rows and rows[name].shape[1] == 1 and rows[name].dtype.kind in "iuf":
+                self._check_counter(name, rows[name][:, 0].astype(float), expected, episode, step)
+        starts = np.flatnonzero(np.diff(episode, prepend=-1))
+        for name, limits in self._limits.items():
+            fits = name in rows and rows[name].shape[1] == limits.shape[2]
+            if fits and rows[name].dtype.kind in "biuf":
+                values = rows[name].astype(np.float64)
+                for kind, reduce in enumerate((np.fmin, np.fmax)):
+                    found = reduce.reduceat(values, starts, axis=0)
+                    held = limits[kind, episode[starts]]
+                    limits[kind, episode[starts]] = reduce(held, found)
+
+    def doubts(self) -> list[str]:
+        """Return what was said of other rows, a sentence each; after the last row."""
+        said = []
+        for name, off in self._off.items():
+            if not off:
+                continue
+            rows = places(*map(np.concatenate, zip(*off, strict=True)))
+            if name == "timestamp":
+                said.append(
+                    f"Timestamps leave the clock of {self._fps:g} frames a second, by up to "
+                    f"{self._largest[name]:.4g} s: {rows}."
+                )
+            else:
+                said.append(f"index does not count the rows on: {rows}.")
+        said += self._misplaced()
+        try:
+            said += self._other_statistics()
+        except (OrlogError, OSError, ValueError, TypeError, KeyError, RecursionError):
+            said.append("The statistics cannot be read; they were computed anew.")
+        return said
+
+    def _check_counter(
+        self,
+        name: str,
+        values: np.ndarray,
+        expected: np.ndarray,
+        episode: np.ndarray,
+        step: np.ndarray,
+    ) -> None:
+        """Note the rows at which a counter leaves what it counts, or comes back to it."""
+        deviation = values - expected
+        before = np.concatenate([[self._before[name]], deviation[:-1]])
+        allowed = np.zeros(len(values))
+        if name == "timestamp":
+            before[step == 0] = 0.0
+            allowed = TOLERANCE + ROUNDING * expected
+        self._before[name] = float(deviation[-1])
+        off = ~(np.abs(deviation - before) <= allowed)
+        if off.any():
+            self._off[name].append((episode[off], step[off]))
+            worst = float(np.abs(deviation[off]).max(initial=0.0))
+            self._largest[name] = max(self._largest[name], worst)
+
+    def _misplaced(self) -> list[str]:
+        """Return which episodes are said to lie in other rows or files than they do."""
+        names = ("dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index")
+        lengths = self._episodes.lengths
+        ends = np.cumsum(lengths).tolist()
+        rows, tables = [], []
+        for number, row in zip(
+            range(len(lengths)), _rows_of_metadata(self._root, names, self._where), strict=False
+        ):
+            said = [row.get(name) for name in names]
+            true = [
+                ends[number] - lengths[number],
+                ends[number],
+                *self._tables.get(number, said[2:]),
+            ]
+            odd = [one is not None and one != two for one, two in zip(said, true, strict=True)]
+            if any(odd[:2]):
+                rows.append(number)
+            if any(odd[2:]):
+                tables.append(number)
+        doubts = []
+        if rows:
+            doubts.append(
+                f"dataset_from_index and dataset_to_index are those of other rows: {places(rows)}; the rows "
+                "were read in their order."
+            )
+        if tables:
+            doubts.append(
+                f"data/chunk_index and data/file_index name another table: {places(tables)}; the rows were "
+                "read where they are."
+            )
+        return doubts
+
+    def _other_statistics(self) -> list[str]:
+        """Return which statistics have another least or largest number than the rows."""
+        said = []
+        path = inside(self._root, STATISTICS, self._where)
+        if path.is_file() and path.stat().st_size <= LARGEST_DOCUMENT:
+            whole = json.loads(path.read_bytes())
+            odd = []
+            for name, limits in self._limits.items():
+                low, high = np.fmin.reduce(limits[0]), np.fmax.reduce(limits[1])
+                if name in whole and _differ(whole[name], low, high):
+                    odd.append(name)
+            if odd:
+                said.append(
+                    f"meta/stats.json is of other rows: {', '.join(odd)} reach other least and largest "
+                    "numbers; statistics were computed anew."
+                )
+        of_episodes: dict[str, list[int]] = {}
+        for number, row in enumerate(self._statistics_of_episodes()):
+            if number == len(self._episodes.lengths):
+                break
+            for name, limits in self._limits.items():
+                if name in row and _differ(row[name], limits[0, number], limits[1, number]):
+                    of_episodes.setdefault(name, []).append(number)
+        said += [
+            f"Statistics of single episodes are of other rows, {name}: {places(numbers)}."
+            for name, numbers in of_episodes.items()
+        ]
+        return said
+
+    def _statistics_of_episodes(self) -> Iterator[Mapping[str, Any]]:
+        """Yield, of each episode in order, its features' statistics."""
+        path = inside(self._root, EPISODE_STATISTICS, self._where)
+        if path.is_file() and path.stat().st_size <= LARGEST_DOCUMENT:
+            for line in path.read_text("utf-8").splitlines():
+                yield json.loads(line)["stats"]
+            return
+        kinds = ("min", "max")
+        columns = [f"stats/{name}/{kind}" for name in self._limits for kind in kinds]
+        for row in _rows_of_metadata(self._root, columns, self._where):
+            yield {
+                name: {kind: row.get(f"stats/{name}/{kind}") for kind in kinds}
+                for name in self._limits
+            }
+
+
+def _differ(said: Any, low: np.ndarray, high: np.ndarray) -> bool:
+    """Return whether statistics say other least and largest numbers than there are, but for rounding."""
+    if np.isnan(low).any() or not isinstance(said, Mapping):
+        return False
+    for kind, true in (("min", low), ("max", high)):
+        if said.get(kind) is None:
+            continue
+        found = np.asarray(said[kind], np.float64).reshape(-1)
+        if found.shape != true.shape:
+            return True
+        allowed = 10 * ROUNDING * (np.maximum(np.abs(low), np.abs(high)) + 1e-3)
+        if (np.abs(found - true) > allowed).any():
+            return True
+    return False
+
+
+def _rows_of_metadata(root: Path, wanted: Sequence[str], where: str) -> Iterator[Mapping[str, Any]]:
+    """Yield some columns of the metadata of all episodes, as far as there are any."""
+    import pyarrow.parquet
+
+    for file in tables_in(root, "meta/episodes", where):
+        with (
+            reading_arrow(f"{where}, {file.name}"),
+            pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table,
+        ):
+            known = [one for one in wanted if one in table.schema_arrow.names]
+            for batch in table.iter_batches(AT_ONCE, columns=known) if known else ():
+                yield from batch.to_pylist()
