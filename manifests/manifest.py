@@ -57,6 +57,8 @@ BenchmarkName = Annotated[
     str, Meta(max_length=200, pattern=r"^([A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)+)?\Z")
 ]
 
+DimensionName = Annotated[str, Meta(max_length=100, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
+
 
 class StoredObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One file of a store.
@@ -217,6 +219,8 @@ class Manifest(
         changes: What changed since the previous version, in a sentence or two.
         benchmark: Name of the benchmark's dataset, such as `d4rl/hopper-medium-v2`, whose reference
             returns and published scores hold for this one; empty where there is none.
+        dimension_names: What the numbers in a row of a column are, such as the joints of a robot, in the
+            order in which they lie in memory; columns whose numbers have no names are left out.
     """
 
     manifest_version: int
@@ -242,6 +246,7 @@ class Manifest(
     outside_bounds: dict[str, Outside] = {}
     changes: Text = ""
     benchmark: BenchmarkName = ""
+    dimension_names: dict[str, list[DimensionName]] = {}
 
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.
@@ -267,6 +272,13 @@ class Manifest(
                 or math.prod(size or 1 for size in sizes) > 2**59
             ):
                 raise ManifestError(f"{where}: column {column.name} is too large for any array.")
+        sizes_of = {column.name: math.prod(column.shape) for column in self.columns}
+        for name, dimensions in self.dimension_names.items():
+            if len(dimensions) != sizes_of.get(name):
+                raise ManifestError(
+                    f"{where}: dimension_names gives {len(dimensions)} names to column {name!r:.100}, whose rows "
+                    f"hold {sizes_of.get(name, 'nothing')}."
+                )
         names = [column.name for column in self.columns]
         paths = [item.path for item in self.objects]
         for kind, keys in (("column", names), ("file", paths)):

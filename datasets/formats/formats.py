@@ -370,6 +370,7 @@ def read_version(
         environment=environment,
         behavior_policy=opened.behavior_policy,
         benchmark="" if benchmark is None else wanted.like or name,
+        dimension_names=opened.dimension_names,
     )
     found.doubts += left
     return manifest, found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,13 @@ def _parts(name: str, column: Any) -> Iterator[tuple[str, Any]]:
         yield name, column
 
 
-def dimensions_of(episode: LookedEpisode) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the name and the numbers (rows,) of each dimension of each column of numbers, but frames."""
+def dimensions_of(
+    episode: LookedEpisode, names: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name and the numbers (rows,) of each dimension of each column of numbers, but frames.
+
+    A dimension is named by its place, or as `names` says of a column, such as `Dataset.dimension_names`.
+    """
     for name, column in leaves_of(episode):
         if not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf":
             continue
@@ -51,8 +57,8 @@ def dimensions_of(episode: LookedEpisode) -> Iterator[tuple[str, np.ndarray]]:
             continue
         flat = column.reshape(len(column), -1)
         for index in range(flat.shape[1]):
-            place = np.unravel_index(index, column.shape[1:])
-            yield f"{name}[{', '.join(map(str, place))}]", flat[:, index]
+            place = ", ".join(map(str, np.unravel_index(index, column.shape[1:])))
+            yield f"{name}[{names[name][index] if name in names else place}]", flat[:, index]
 
 
 def is_frame(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:

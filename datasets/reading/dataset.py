@@ -158,6 +158,16 @@ class Dataset:
         return names.pop() if len(names) == 1 else ""
 
     @property
+    def dimension_names(self) -> dict[str, list[str]]:
+        """What the numbers in a row of each column are, where all parts say the same: joints, say."""
+        first, *others = (stored.manifest.dimension_names for stored in self._versions)
+        return {
+            name: names
+            for name, names in first.items()
+            if name in self.columns and all(one.get(name) == names for one in others)
+        }
+
+    @property
     def observation_space(self) -> gymnasium.Space[Any]:
         """Gymnasium space of observations."""
         return self.schema.observation_space

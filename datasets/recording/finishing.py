@@ -95,6 +95,7 @@ class Facts(TypedDict, total=False):
     lineage: Sequence[Parent]
     changes: str
     benchmark: str
+    dimension_names: dict[str, list[str]]
 
 
 def make_manifest(
@@ -136,6 +137,7 @@ def make_manifest(
         outside_bounds=dict(outside or {}),
         changes=facts.get("changes", ""),
         benchmark=facts.get("benchmark", ""),
+        dimension_names=facts.get("dimension_names", {}),
     )
 
 

@@ -91,6 +91,7 @@ def save_dataset(
             outside=written.outside,
             changes=changes,
             benchmark=dataset.benchmark,
+            dimension_names=dataset.dimension_names,
         )
         finish_version(store, manifest, destination, accept=check_unchanged, share=objects)
     return destination

@@ -186,6 +186,7 @@ class DatasetWriter:
             behavior_policy=base.behavior_policy,
             environment=base.environment,
             benchmark=base.benchmark,
+            dimension_names=base.dimension_names,
             changes=changes,
             lineage=[Parent(digest=dataset.digest, operation="append")],
         )

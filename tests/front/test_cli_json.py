@@ -129,6 +129,7 @@ def test_all_that_is_known_of_a_dataset(mini: Dataset, tmp_path: Path) -> None:
         "lineage",
         "non_finite",
         "outside_bounds",
+        "dimension_names",
         "state",
         "is_view",
         "reference_returns",

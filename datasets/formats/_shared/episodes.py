@@ -142,6 +142,7 @@ class Opened:
         facts: What the files say about the dataset: `environment`, `behavior_policy`,
             `description`, `license`, as the manifest has them.
         reads: Names in these files that are read, as patterns like those of `Format.reads`.
+        dimension_names: What the numbers in a row of a column are, as the manifest has them.
     """
 
     schema: Schema
@@ -153,6 +154,7 @@ class Opened:
     description: str = ""
     license: str = ""
     reads: Sequence[str] = ()
+    dimension_names: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

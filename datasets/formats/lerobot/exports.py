@@ -69,6 +69,7 @@ class Kept:
         environment: What recorded the data.
         description: What the data are.
         license: Their SPDX identifier.
+        dimension_names: Names of the numbers of columns; they are in `meta/info.json`.
     """
 
     schema: Schema
@@ -76,6 +77,7 @@ class Kept:
     environment: EnvironmentRecord | None
     description: str
     license: str
+    dimension_names: Mapping[str, list[str]] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """Return the form that `read_kept` reads."""
@@ -176,6 +178,10 @@ class KeptRows:
         """Return what cuts the rows of all files, which come next, into episodes."""
         self._lengths, self._details = np.array(episodes.lengths), self._read_details()
         return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, unknown="unknown")
+
+    def columns(self) -> Mapping[str, str]:
+        """Return the column that each feature holds."""
+        return self._kept.features
 
     def doubts(self) -> list[str]:
         """Return nothing: all is known."""

@@ -49,6 +49,7 @@ from orlog.datasets.formats.lerobot.metadata import (
     Videos,
     read_document,
     read_episodes,
+    read_names,
     tables_in,
 )
 from orlog.datasets.formats.lerobot.writing import COUNTERS, lerobot_losses, write_lerobot
@@ -106,6 +107,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         + (f", robot {robot}." if robot else "."),
         doubts=features.doubts(),
         reads=[f"data/*.parquet:{name}" for name in info["features"]],
+        dimension_names=read_names(info["features"], features.columns()),
     )
     if not says_version:
         opened.doubts.append(
@@ -203,6 +205,16 @@ class _Features:
             role = f"observation/{name.removeprefix(OBSERVATION)}"
         taken = {base_role(one) for one in self._said.values()}
         return f"infos/{name}" if base_role(role) in taken - {"infos"} else role
+
+    def columns(self) -> dict[str, str]:
+        """Return the column here of each feature whose numbers may have names."""
+        found = {}
+        for name, role in self.roles.items():
+            root, _, part = role.partition("/")
+            root = {"observation": "observations", "action": "actions"}.get(root, root)
+            if root in ("observations", "actions", "infos"):
+                found[name] = f"{root}/{part}" if part else root
+        return found
 
     def doubts(self) -> list[str]:
         """Return what is left out or not known."""

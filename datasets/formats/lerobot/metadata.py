@@ -38,6 +38,7 @@ MOST_EPISODES, LONGEST_EPISODE = 2**22, 2**40
 TOLERANCE = 0.1  # of the time between two frames
 MANY_FRAMES = 1000
 EPISODES_AT_ONCE = 1000
+LONGEST_NAME = 100
 MOST_PLACES = 40  # that a sentence names
 
 
@@ -75,6 +76,30 @@ def tables_in(root: Path, folder: str, where: str) -> list[Path]:
     """
     files = sorted((root / folder).glob("chunk-*/*.parquet"))
     return [inside(root, file.relative_to(root), where) for file in files]
+
+
+def read_names(features: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return what the numbers of features are, such as joints, by the column of each feature.
+
+    LeRobot writes a list, lists by group, or places by name; whatever else is there names nothing.
+    """
+    found = {}
+    for feature, column in columns.items():
+        one = features.get(feature, {})
+        names: Any = one.get("names")
+        if isinstance(names, dict) and all(isinstance(part, list) for part in names.values()):
+            names = [name for part in names.values() for name in part]
+        elif isinstance(names, dict) and all(isinstance(at, int) for at in names.values()):
+            names = sorted(names, key=names.__getitem__)
+        is_named = isinstance(names, list) and len(names) == math.prod(one["shape"])
+        is_plain = one.get("dtype") not in ("image", "video", "string")
+        if is_plain and is_named and all(map(_is_name, names)):
+            found[column] = names
+    return found
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
 def read_episodes(

@@ -84,6 +84,7 @@ def write_lerobot(dataset: Dataset, folder: Path, progress: Callable[[int, int],
         environment=manifest.environment,
         description=manifest.description,
         license=manifest.license,
+        dimension_names=dataset.dimension_names,
     )
     default_task = dataset.name if manifest.environment is None else manifest.environment.id
     tasks: dict[str, int] = {}
@@ -242,6 +243,7 @@ def _info(kept: Kept, fps: int, episodes: int, steps: int, tasks: int) -> dict[s
             features[feature] = _feature("image", columns[column].shape) | {"names": names}
         else:
             features[feature] = _feature(str(columns[column].dtype), columns[column].shape)
+            features[feature]["names"] = kept.dimension_names.get(column)
     for counter in COUNTERS:
         features[counter] = _feature("float32" if counter == "timestamp" else "int64", ())
     return {

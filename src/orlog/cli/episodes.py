@@ -12,6 +12,8 @@ from rich.text import Text
 from orlog.base.terminal import console, print_json, say, show_facts, show_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from orlog.datasets.columns.episode import Episode
     from orlog.datasets.reading.dataset import Dataset
 
@@ -41,7 +43,7 @@ def show_episode(name: str, number: int, *, as_json: bool) -> None:
         return
     show_facts(_facts(dataset, episode))
     say()
-    _show_courses(episode)
+    _show_courses(episode, dataset.dimension_names)
     _show_texts(episode)
     _show_frames(episode)
 
@@ -71,13 +73,13 @@ def _end(episode: Episode) -> str:
     return "neither terminated nor truncated: the recording stops there"
 
 
-def _show_courses(episode: Episode) -> None:
+def _show_courses(episode: Episode, names: Mapping[str, Sequence[str]]) -> None:
     """Print a line for each dimension of each column of numbers."""
     from orlog.datasets.looking.leaves import dimensions_of
     from orlog.datasets.looking.sparklines import course
 
     shown: dict[str, list[tuple[str, np.ndarray]]] = {}
-    for name, values in dimensions_of(episode):
+    for name, values in dimensions_of(episode, names):
         shown.setdefault(name.partition("[")[0], []).append((name, values))
     lines = [one for several in shown.values() for one in several[:MOST_DIMENSIONS]]
     numbers = [[name, *_range(values)] for name, values in lines]

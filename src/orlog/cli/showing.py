@@ -288,6 +288,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
         "lineage": msgspec.to_builtins(shown.lineage),
         "non_finite": manifest.non_finite,
         "outside_bounds": msgspec.to_builtins(manifest.outside_bounds),
+        "dimension_names": shown.dimension_names,
         "reference_returns": None
         if references is None
         else {
@@ -406,6 +407,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     ]
     for column, count in facts["non_finite"].items():
         lines.append(("not finite", f"{count:,} numbers of {column}"))
+    for column, names in facts["dimension_names"].items():
+        lines.append((f"numbers of {column}", ", ".join(names)))
     bounds = bounds_of(*manifest.spaces)
     for column, outside in manifest.outside_bounds.items():
         text = f"numbers of {column}: {describe_outside(outside, bounds.get(column))}"

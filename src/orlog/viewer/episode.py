@@ -145,7 +145,8 @@ def _series(
         except (OrlogError, OSError) as error:
             yield {"name": name, "error": str(error)}
             continue
-        yield _one_series(name, values, window, numbers)
+        series = _one_series(name, values, window, numbers)
+        yield {**series, "dimensions": shown.dataset.dimension_names.get(name, [])}
         if name == "rewards" and values.ndim == 1:
             to_go = values[::-1].astype(np.float64).cumsum()[::-1]
             yield _one_series("returns to go", to_go, window, numbers)

@@ -18,12 +18,15 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
+import orlog
+from orlog.datasets.exporting import export_dataset
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import metadata as lerobot_metadata
 from orlog.datasets.formats.lerobot.video_frames import open_video
-from orlog.errors import IntegrityError, SchemaError
+from orlog.errors import IntegrityError, ManifestError, SchemaError
+from tests.command_line import orlog as run
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled
 
@@ -683,3 +686,36 @@ def test_sound_sets_of_many_shapes_stay_quiet(tmp_path: Path) -> None:
         )
         told = doubts_of(root, tmp_path / f"store-{number}")
         assert not re.search("clock|count the rows|other rows|another table|tatistics", told)
+
+
+def test_names_of_joints_are_kept_and_written_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    root = tmp_path / "arm"
+    write(root)
+    info = json.loads((root / "meta" / "info.json").read_text("utf-8"))
+    features = info["features"]
+    features["observation.state"]["names"] = {"motors": ["shoulder", "elbow", "wrist"]}
+    features["action"]["names"] = {"grip": 1, "turn": 0}
+    features["force"]["names"] = ["one", "too many"]
+    (root / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
+    expected = {"observations/state": ["shoulder", "elbow", "wrist"], "actions": ["turn", "grip"]}
+
+    orlog.import_dataset(root, "lab/arm-v1", no_video=True)
+    ds = orlog.load_dataset("lab/arm-v1")
+    assert ds.dimension_names == expected
+    assert ds.select_columns([]).dimension_names == expected
+    saved = orlog.load_dataset(orlog.save_dataset(ds[:1], "lab/first-v1"))
+    assert saved.dimension_names == expected
+    export_dataset(saved, tmp_path / "again", to="lerobot")
+    orlog.import_dataset(tmp_path / "again", "lab/again-v1")
+    assert orlog.load_dataset("lab/again-v1").dimension_names == expected
+    shown = run("show", "lab/arm-v1")
+    assert "shoulder, elbow, wrist" in shown.stdout
+    assert "actions[grip]" in run("show", "lab/arm-v1", "--episode", "0").stdout
+    body = json.loads((saved.folder / "manifest.json").read_text("utf-8"))
+    body["dimension_names"]["actions"].append("third")
+    (saved.folder / "manifest.json").write_text(json.dumps(body), "utf-8")
+    with pytest.raises(ManifestError, match="gives 3 names to column 'actions', whose rows"):
+        orlog.load_dataset(saved.folder)

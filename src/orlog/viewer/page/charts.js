@@ -195,7 +195,7 @@ function plots(series) {
     if (series.every > 1) notes.push(`smallest and largest of each ${number(series.every)} steps; zoom in for every step`);
     if (!from && series.non_finite) notes.push(`${number(series.non_finite)} not finite`);
     found.push({
-      title: series.name + range, names: lines.map((_, index) => (one ? "" : `${from + index}`)), x,
+      title: series.name + range, names: lines.map((_, index) => series.dimensions?.[from + index] ?? (one ? "" : `${from + index}`)), x,
       lines: series.non_finite ? lines.map(finite) : lines, note: notes.filter(Boolean).join(" · "),
       stepped: /^(u?int|bool)/.test(series.dtype), every: series.every, first: series.first,
     });
