@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+from gymnasium import spaces
 
 from orlog.base.files import (
     absolute_path,
@@ -16,6 +19,7 @@ from orlog.base.files import (
     sync_folders,
     unfinished_folder,
 )
+from orlog.datasets.columns.episode import Episode
 from orlog.datasets.formats._shared.sums import write_sums
 from orlog.datasets.formats.formats import formats, own_format
 from orlog.datasets.reading.dataset import Dataset
@@ -30,6 +34,7 @@ def export_dataset(
     *,
     to: str,
     lossy: bool = False,
+    observation: str = "",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     on_losses: Callable[[Sequence[str]], None] = lambda _losses: None,
 ) -> Path:
@@ -43,6 +48,9 @@ def export_dataset(
         to: Name of the format, such as `minari` (`orlog formats` lists them), or the path of a file of
             your own that declares one.
         lossy: Whether to leave out what the format cannot hold, such as final observations in D4RL's.
+        observation: The one part of a Dict of observations to write, such as `state`, or `cameras/top` of a
+            Dict in it; without, all are written, and a Dict of one part alone goes to formats that hold
+            no Dict as that part.
         progress: Called with steps done and in all.
         on_losses: Called with what the format cannot hold, a sentence each, before anything is
             written; not called where nothing is lost.
@@ -63,10 +71,26 @@ def export_dataset(
             f"{', '.join(sorted(writable)) or 'none'}."
         )
     found.check()
-    losses = found.losses(_without_empty_columns(dataset))
-    if losses:
-        on_losses(losses)
-        if not lossy:
+    if observation:
+        dataset = part_alone(dataset, observation)
+    told: list[str] = []
+    try:
+        losses = found.losses(_without_empty_columns(dataset))
+    except SchemaError as error:
+        parts = dataset.observation_space
+        if not isinstance(parts, spaces.Dict):
+            raise
+        if len(parts) > 1:
+            raise SchemaError(
+                f"{error} --observation KEY (observation=KEY) writes one part alone: {', '.join(parts)}."
+            ) from error
+        (part,) = parts
+        dataset = part_alone(dataset, part)
+        told = [f"The only part of the observations, {part}, is written as the whole of them."]
+        losses = found.losses(_without_empty_columns(dataset))
+    if losses or told:
+        on_losses([*told, *losses])
+        if losses and not lossy:
             raise SchemaError(
                 f"{dataset.name}: {to} cannot hold all of it: {' '.join(losses)} Give --lossy "
                 "(lossy=True) to leave that out."
@@ -84,6 +108,54 @@ def export_dataset(
         sync_folders(written)
         put_new(written, target)
     return target
+
+
+class _PartAlone:
+    """A dataset whose observations are one part of its Dict; all else is the dataset's own."""
+
+    def __init__(self, dataset: Dataset, keys: Sequence[str]) -> None:
+        space: Any = dataset.observation_space
+        for key in keys:
+            space = space[key]
+        self._dataset, self._keys, self.observation_space = dataset, keys, space
+        self.schema = dataclasses.replace(dataset.schema, observation_space=space)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __iter__(self) -> Iterator[Episode]:
+        for episode in self._dataset:
+            values: Any = episode.observations
+            for key in self._keys:
+                values = values[key]
+            yield dataclasses.replace(episode, observations=values)
+
+    def select_columns(self, names: Sequence[str]) -> _PartAlone:
+        """Return the dataset with fewer columns, and the same part."""
+        return _PartAlone(self._dataset.select_columns(names), self._keys)
+
+
+def part_alone(dataset: Dataset, part: str) -> Dataset:
+    """Return a dataset as writers read it, whose observations are one part of its Dict.
+
+    Raises SchemaError if there is no such part.
+    """
+    keys, space = [], dataset.observation_space
+    left = part
+    while left:
+        known = list(space) if isinstance(space, spaces.Dict) else []
+        key = next((one for one in known if left == one or left.startswith(f"{one}/")), None)
+        if key is None or not isinstance(space, spaces.Dict):
+            raise SchemaError(
+                f"{dataset.name}: --observation {part}: the observations have no such part"
+                + (did_you_mean(left, known) or f"; they are {space}.")
+            )
+        keys.append(key)
+        space, left = space[key], left[len(key) + 1 :]
+    return cast("Dataset", _PartAlone(dataset, keys))
 
 
 def _without_empty_columns(dataset: Dataset) -> Dataset:

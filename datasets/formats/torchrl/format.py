@@ -2,6 +2,7 @@
 
     observation  action  collector/traj_ids                     of step t
     next/observation  next/reward  next/done  next/terminated  next/truncated      after it
+    batches of two axes: [environments, time] as collectors give them, [time, environments] in a buffer's storage
     DUMP/storage/..   DUMP/storage/storage_metadata.json "len"   DUMP/writer/metadata.json "cursor"
                       the same, as a replay buffer's `dumps(DUMP)` makes it
 
@@ -29,10 +30,12 @@ from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, e
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
+from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.torchrl.tensordict_files import (
     META,
+    Batch,
     TensorColumn,
     read_document,
     tensor_columns,
@@ -58,8 +61,9 @@ INFO = "info/"
 def _open(asked: Asked) -> Iterator[Opened]:
     where = asked.sources[0]
     folder, filled, cursor = _storage(asked.files[0], where)
-    tensors, left_out = tensor_columns(folder, where)
-    reader = _Reader(tensors, where, filled, cursor)
+    tensors, left_out, batch = tensor_columns(folder, where, filled)
+    said = said_roles(asked.options.columns, list(tensors), where)
+    reader = _Reader(tensors, where, batch, cursor, said)
     opened = Opened(
         schema=reader.schema, steps=iter(()), total_steps=reader.count, doubts=reader.doubts
     )
@@ -95,11 +99,17 @@ class _Reader:
     """
 
     def __init__(
-        self, tensors: dict[str, TensorColumn], where: str, filled: int | None, cursor: int | None
+        self,
+        tensors: dict[str, TensorColumn],
+        where: str,
+        batch: Batch,
+        cursor: int | None,
+        said: Mapping[str, str],
     ) -> None:
         """Find out what the tensors are.
 
-        Raises SchemaError if action, reward, flags or observations are missing.
+        Raises SchemaError if action, reward, flags or observations are missing, or something else than
+        observations is said to be another tensor.
         """
         self._where, self.doubts = where, list[str]()
         self._tensors = tensors
@@ -114,17 +124,28 @@ class _Reader:
             raise SchemaError(f"{where}: nothing says where episodes end: expected next/done.")
         if "terminated" not in self._flags:
             self.doubts.append("There is no next/terminated: what is done was taken to be the end.")
-        rows = len(tensors["action"])
-        self.count = rows if filled is None else min(rows, filled)
-        self._cursor = cursor if self.count == rows and cursor and cursor < rows else None
+        self.count, self._lanes = batch.count, batch.ends()
+        is_full = math.prod(batch.shape) == batch.count
+        if is_full and cursor and 0 < cursor < batch.steps:
+            # A full buffer goes on at its oldest row, in each environment.
+            starts = self._lanes - batch.steps + 1
+            self._lanes = np.sort(np.concatenate([self._lanes, starts + cursor - 1]))
+        if batch.environments > 1:
+            self.doubts.append(
+                f"Rows of {batch.environments:,} environments, one after another; an episode that goes on at the "
+                "end of the batch just stops there."
+            )
         self._ids = next((name for name in IDS if name in tensors), None)
-        self._parts = self._observations()
+        self._parts = self._observations(said)
         self._has_next = self._follow()
         used = {"action", f"{NEXT}reward", self._ids}
         used |= {*FLAGS, *(f"{NEXT}{flag}" for flag in FLAGS), *COUNTERS}
         used |= {*self._parts.values(), *(f"{NEXT}{name}" for name in self._parts.values())}
         self._infos = {
-            name.removeprefix(NEXT).removeprefix(INFO): name for name in tensors if name not in used
+            name.removeprefix(NEXT).removeprefix(INFO): name
+            for name in tensors
+            if name not in used
+            and not (said and name.removeprefix(NEXT) in tensors.keys() - {name})
         }
         self._choices = _choices(tensors["action"], where)
         if self._choices:
@@ -167,8 +188,17 @@ class _Reader:
             yield from cutter.add(rows)
         self.doubts += cutter.doubts()
 
-    def _observations(self) -> dict[str, str]:
+    def _observations(self, said: Mapping[str, str]) -> dict[str, str]:
         """Return the tensors of observations, by the part of the space that they are."""
+        parts = {role.partition("/")[2]: name for name, role in said.items()}
+        odd = [role for role in said.values() if base_role(role) != "observation"]
+        if odd or ("" in parts and len(parts) > 1):
+            raise SchemaError(
+                f"{self._where}: --map {odd[0] if odd else 'observation'}=..: TorchRL's names say what all but "
+                "observations are; give observation=TENSOR, or observation/NAME=TENSOR of each part."
+            )
+        if parts:
+            return parts
         others = {*FLAGS, *COUNTERS, "action", "reward", self._ids}
         names = [
             name
@@ -220,10 +250,7 @@ class _Reader:
                 ids = self._column(self._ids, start, min(count, stop + 1))
                 changes = np.flatnonzero(ids[1:] != ids[:-1])
                 ends[changes] = True
-            if self._cursor is not None and start < self._cursor <= stop:
-                ends[self._cursor - 1 - start] = True
-            if stop == count:
-                ends[-1] = True
+            ends[self._lanes[(start <= self._lanes) & (self._lanes < stop)] - start] = True
             found.append(start + np.flatnonzero(ends))
         return np.concatenate(found)
 
@@ -468,7 +495,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("ends",),
+    options=("columns", "ends"),
     write=_write,
     losses=_losses,
     reads=("./*.memmap", *META_KEYS, "*metadata.json:**"),

@@ -8,6 +8,7 @@ FOLDER/next/meta.json ..     a TensorDict inside
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import stat
@@ -22,6 +23,7 @@ from orlog.errors import IntegrityError, SchemaError
 
 META = "meta.json"
 LARGEST_DOCUMENT = 2**24
+BLOCK_BYTES = 2**24  # that are read at once where the rows of environments alternate
 LARGEST_ROW_BYTES = 2**26
 MOST_ROWS = 2**40
 MOST_COLUMNS = 1024
@@ -32,24 +34,56 @@ DTYPES = {f"torch.{name}": np.dtype(name) for name in (*NUMBERS, "float16", "flo
 UNSAFE = frozenset('/<>:"|?*\\ %\x7f') | {chr(code) for code in range(32)}
 
 
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Where the rows of one or more environments lie; those of one come after those of the other.
+
+    Attributes:
+        shape: Shape of the batch: rows, or environments and rows, or rows and environments.
+        environments: How many environments there are.
+        steps: Rows of each that are filled.
+        in_turn: Whether each row of the file is followed by that of the next environment.
+    """
+
+    shape: tuple[int, ...]
+    environments: int
+    steps: int
+    in_turn: bool
+
+    @property
+    def rows(self) -> str:
+        """The shape in words."""
+        return " x ".join(map(str, self.shape))
+
+    @property
+    def count(self) -> int:
+        """How many rows are filled."""
+        return self.environments * self.steps
+
+    def ends(self) -> np.ndarray:
+        """Return the last row of each environment."""
+        return self.steps * np.arange(1, self.environments + 1) - 1
+
+
 class TensorColumn:
-    """The rows of a tensor in a file.
+    """The rows of a tensor in a file, of one environment after another.
 
     Attributes:
         where: What errors call it.
-        shape: Its shape.
+        shape: Its shape: that of a row after the number of rows.
         dtype: What numbers it holds.
     """
 
     def __init__(
-        self, path: Path, where: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+        self, path: Path, where: str, batch: Batch, row: tuple[int, ...], dtype: np.dtype[Any]
     ) -> None:
         """Compare the file with what is said about it.
 
         Raises SchemaError if it is not there, or a link; IntegrityError if it has another size.
         """
-        self.where, self.shape, self.dtype = where, shape, dtype
-        self._path = path
+        self.where, self.shape, self.dtype = where, (batch.count, *row), dtype
+        self._path, self._batch = path, batch
+        shape = (*batch.shape, *row)
         try:
             found = path.lstat()
         except (OSError, ValueError) as error:  # the name may be none
@@ -74,22 +108,35 @@ class TensorColumn:
         Raises IntegrityError if the file cannot be read to there any more.
         """
         start, stop, _ = rows.indices(len(self))
-        width = math.prod(self.shape[1:])
+        batch = self._batch
+        if not batch.in_turn:
+            return self._read(start, stop)
+        values = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        row_bytes = max(1, math.prod(self.shape[1:]) * self.dtype.itemsize)
+        block = max(1, BLOCK_BYTES // (row_bytes * batch.environments))
+        done = start
+        while done < stop:
+            environment, step = divmod(done, batch.steps)
+            count = min(stop - done, batch.steps - step, block)
+            of_all = self._read(step * batch.environments, (step + count) * batch.environments)
+            values[done - start :][:count] = of_all[environment :: batch.environments]
+            done += count
+        return values
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        """Return rows in the order of the file."""
+        width, count = math.prod(self.shape[1:]), max(0, stop - start)
         # Read, not mapped: a mapped file that another program cuts short ends the process.
         try:
-            values = np.fromfile(
-                self._path,
-                self.dtype,
-                (stop - start) * width,
-                offset=start * width * self.dtype.itemsize,
-            )
+            offset = start * width * self.dtype.itemsize
+            values = np.fromfile(self._path, self.dtype, count * width, offset=offset)
         except OSError as error:
             raise IntegrityError(f"{self.where}: {error}.", file=self.where) from error
-        if len(values) != (stop - start) * width:
+        if len(values) != count * width:
             raise IntegrityError(f"{self.where}: became shorter.", file=self.where)
         if self.dtype == bool and (values.view(np.uint8) > 1).any():
             raise IntegrityError(f"{self.where}: a flag is neither 0 nor 1.", file=self.where)
-        return values.reshape(stop - start, *self.shape[1:])
+        return values.reshape(count, *self.shape[1:])
 
 
 def read_document(path: Path, where: str) -> dict[str, Any]:
@@ -102,24 +149,34 @@ def read_document(path: Path, where: str) -> dict[str, Any]:
     return read_json_object(path, where, missing=missing, most_bytes=LARGEST_DOCUMENT)
 
 
-def tensor_columns(folder: Path, where: str) -> tuple[dict[str, TensorColumn], list[str]]:
-    """Return the tensors with a row for each step by their paths, such as `next/observation`; and what is left out.
+def tensor_columns(
+    folder: Path, where: str, filled: int | None
+) -> tuple[dict[str, TensorColumn], list[str], Batch]:
+    """Return the tensors with a row for each step by their paths, such as `next/observation`; what is left out; and the batch.
 
-    Raises SchemaError if the folder is not TensorDict's, its batch has several axes, or a size is too large;
+    A batch of two axes is [environments, time] as collectors give it, and [time, environments] in the storage of
+    a buffer.
+
+    Args:
+        folder: The folder.
+        where: What errors call it.
+        filled: How many rows of a buffer's storage are filled; None if it is no storage.
+
+    Raises SchemaError if the folder is not TensorDict's, its batch has more axes, or a size is too large;
     IntegrityError if a file is damaged or missing.
     """
     found: dict[str, TensorColumn] = {}
     left_out: list[str] = []
-    count = _count(read_document(folder / META, where), where)
-    _collect(folder, where, "", count, found, left_out)
-    return found, left_out
+    batch = _batch(_batch_shape(read_document(folder / META, where), where), filled, where)
+    _collect(folder, where, "", batch, found, left_out)
+    return found, left_out, batch
 
 
 def _collect(
     folder: Path,
     where: str,
     prefix: str,
-    count: int,
+    batch: Batch,
     found: dict[str, TensorColumn],
     left_out: list[str],
 ) -> None:
@@ -128,8 +185,8 @@ def _collect(
     if folder.is_symlink() or prefix.count("/") > DEEPEST:
         raise SchemaError(f"{here}: a link, or nested too deeply; not read.")
     body = read_document(folder / META, here)
-    if _count(body, here) != count:
-        raise SchemaError(f"{here}: {META} says {_count(body, here)} rows, expected {count}.")
+    if _shape(body, here)[: len(batch.shape)] != batch.shape:
+        raise SchemaError(f"{here}: {META} says {_shape(body, here)}, expected {batch.rows} rows.")
     for key, said in body.items():
         if not isinstance(said, dict):  # of the TensorDict itself: shape, device, names
             continue
@@ -137,36 +194,51 @@ def _collect(
         if len(path.name.encode(errors="replace")) > LONGEST_NAME:
             raise SchemaError(f"{here}: the name {key!r:.50} is too long.")
         if said.get("type") == "TensorDict":
-            _collect(path, where, f"{prefix}{key}/", count, found, left_out)
+            _collect(path, where, f"{prefix}{key}/", batch, found, left_out)
             continue
         dtype = DTYPES.get(str(said.get("dtype")))
         if "type" in said or dtype is None or said.get("is_nested"):
             left_out.append(f"{prefix}{key}")
             continue
         shape = _shape(said, f"{where}, {prefix}{key}")
-        if not shape or shape[0] != count:
-            raise SchemaError(f"{where}, {prefix}{key}: expected {count} rows, found {shape}.")
-        row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        row = shape[len(batch.shape) :]
+        if shape[: len(batch.shape)] != batch.shape:
+            raise SchemaError(f"{where}, {prefix}{key}: expected {batch.rows} rows, found {shape}.")
+        row_bytes = math.prod(row) * dtype.itemsize
         if row_bytes == 0:
             left_out.append(f"{prefix}{key}")
             continue
         if row_bytes > LARGEST_ROW_BYTES or len(found) == MOST_COLUMNS:
             raise SchemaError(f"{where}, {prefix}{key}: too large, or too many.")
         file = path.with_name(f"{path.name}.memmap")
-        found[f"{prefix}{key}"] = TensorColumn(file, f"{where}, {prefix}{key}", shape, dtype)
+        found[f"{prefix}{key}"] = TensorColumn(file, f"{where}, {prefix}{key}", batch, row, dtype)
 
 
-def _count(body: Mapping[str, Any], where: str) -> int:
-    """Return the number of rows of a TensorDict."""
+def _batch_shape(body: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    """Return the shape of a TensorDict's batch."""
     shape = _shape(body, where)
-    if len(shape) != 1 or not 0 < shape[0] <= MOST_ROWS:
+    if len(shape) not in (1, 2) or not 0 < math.prod(shape) <= MOST_ROWS:
         raise SchemaError(
-            f"{where}: expected one row for each step, found a batch of shape {shape}. Save the steps "
-            "of each episode one after another: found = TensorDict.load_memmap(..), then "
-            "found.reshape(-1).memmap(..) for a collector's batch [environments, time], or "
-            "found.transpose(0, 1).reshape(-1).memmap(..) for a buffer's storage [time, environments]."
+            f"{where}: expected a row for each step, or for each environment and step, found a batch of shape "
+            f"{shape}. Save the steps of each environment one after another: "
+            "TensorDict.load_memmap(..).flatten(0, -2).memmap(..), if time is the last axis."
         )
-    return shape[0]
+    return shape
+
+
+def _batch(shape: tuple[int, ...], filled: int | None, where: str) -> Batch:
+    """Return where rows lie, of a storage as far as it is filled.
+
+    Raises SchemaError if environments are filled to different lengths.
+    """
+    environments = math.prod(shape[1:] if filled is not None else shape[:-1])
+    count = math.prod(shape) if filled is None else min(filled, math.prod(shape))
+    if count % environments:
+        raise SchemaError(
+            f"{where}: {filled:,} filled rows are not as many of each of {environments:,} environments."
+        )
+    in_turn = filled is not None and environments > 1
+    return Batch(shape, environments, count // environments, in_turn)
 
 
 def _shape(body: Mapping[str, Any], where: str) -> tuple[int, ...]:

@@ -261,6 +261,12 @@ def export(
     lossy: Annotated[
         bool, typer.Option("--lossy", help="Leave out what the format cannot hold.")
     ] = False,
+    observation: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY", help="Write one part of a Dict of observations, such as state."
+        ),
+    ] = "",
 ) -> None:
     """Write a dataset or a view in the format of another tool.
 
@@ -276,6 +282,7 @@ def export(
             folder,
             to=to,
             lossy=lossy,
+            observation=observation,
             progress=update,
             on_losses=lambda losses: tell("\n".join(losses)),
         )

@@ -11,7 +11,10 @@ import pytest
 from gymnasium import spaces
 
 import orlog
+from orlog.datasets.formats.formats import formats
 from orlog.errors import IntegrityError, SchemaError
+from tests.command_line import orlog as run
+from tests.datasets.formats.reading import read_files
 
 MAP = {
     **{name: name for name in ("observation", "action", "reward", "terminated", "truncated")},
@@ -21,6 +24,12 @@ MAP = {
 LENGTHS = (3, 1, 4)
 
 
+def rows_of(space: spaces.Space[Any], count: int) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: rows_of(part, count) for key, part in space.items()}
+    return np.stack([space.sample() for _ in range(count)])
+
+
 def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> None:
     with orlog.DatasetWriter(name, observation_space=observations, action_space=actions) as writer:
         for number, length in enumerate(LENGTHS):
@@ -28,7 +37,7 @@ def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any
             observations.seed(number)
             writer.add_episode(
                 orlog.Episode(
-                    observations=np.stack([observations.sample() for _ in range(length + 1)]),
+                    observations=rows_of(observations, length + 1),
                     actions=np.stack([actions.sample() for _ in range(length)]),
                     rewards=np.arange(length) / 4.0,
                     terminations=ends & (number == 2),
@@ -181,3 +190,51 @@ def test_a_file_of_ours_that_lost_a_column_is_refused(tmp_path: Path, lost: str)
         data.attrs["orlog_columns"] = ["none", "of", "ours"]
     if lost in ("timeouts", "next_observations", "infos/place"):  # which others may lack
         orlog.import_dataset(file, "lab/again-v1", format="d4rl", dry_run=True)
+
+
+@pytest.mark.parametrize("to", ["d4rl", "d3rlpy", "npz", "ogbench"])
+def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_chosen(
+    tmp_path: Path, to: str
+) -> None:
+    box = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    picture = spaces.Box(0, 255, (2, 2, 3), np.uint8)
+    actions = spaces.Box(-1, 1, (2,), np.float32)
+    record("lab/one-v1", spaces.Dict({"state": box}), actions)
+    record(
+        "lab/several-v1",
+        spaces.Dict({"state": box, "cameras": spaces.Dict({"top": picture})}),
+        actions,
+    )
+    said: list[str] = []
+    orlog.export_dataset("lab/one-v1", tmp_path / "one", to=to, lossy=True, on_losses=said.extend)
+    assert "The only part of the observations, state, is written as the whole of them." in said
+    with pytest.raises(
+        SchemaError, match=r"--observation KEY .* writes one part alone: cameras, state\."
+    ):
+        orlog.export_dataset("lab/several-v1", tmp_path / "all", to=to, lossy=True)
+    ended = run(
+        "export",
+        "lab/several-v1",
+        str(tmp_path / "two"),
+        "--to",
+        to,
+        "--lossy",
+        "--observation",
+        "state",
+    )
+    assert ended.returncode == 0, ended.stderr
+    for name, folder in (("one", "one"), ("several", "two")):
+        ours = orlog.load_dataset(f"lab/{name}-v1")
+        (file,) = [one for one in (tmp_path / folder).iterdir() if one.name != "SHA256SUMS"]
+        theirs, _ = read_files(formats()[to], file, tmp_path / f"store-{name}")
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one.observations["state"][:-1], other.observations[:-1])
+    orlog.export_dataset(
+        "lab/several-v1", tmp_path / "top", to="minari", lossy=True, observation="cameras/top"
+    )
+    orlog.import_dataset(tmp_path / "top", "lab/top-v1")
+    assert orlog.load_dataset("lab/top-v1").observation_space.shape == (2, 2, 3)
+    with pytest.raises(
+        SchemaError, match="--observation cameras/left: the observations have no such part"
+    ):
+        orlog.export_dataset("lab/several-v1", tmp_path / "no", to=to, observation="cameras/left")

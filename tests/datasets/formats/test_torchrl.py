@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import orlog
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.torchrl import format as torchrl
+from orlog.datasets.formats.torchrl import tensordict_files
 from orlog.datasets.formats.torchrl.tensordict_files import write_documents
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
@@ -206,7 +211,7 @@ def test_files_are_not_trusted(tmp_path: Path) -> None:
         with pytest.raises(error, match=message):
             read_files(torchrl.FORMAT, folder, tmp_path / "store")
 
-    refuses(SchemaError, "a batch of shape \\(2, 4\\)", shape=[2, 4])
+    refuses(SchemaError, "a batch of shape \\(2, 2, 2\\)", shape=[2, 2, 2])
     refuses(
         IntegrityError,
         "takes 96 bytes, and observation.memmap has 64",
@@ -250,7 +255,7 @@ def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None
     import sys, numpy as np, torch, orlog
     from tensordict import TensorDict
     from torchrl.data import LazyMemmapStorage, SliceSampler, TensorDictReplayBuffer
-    from torchrl.envs import GymEnv
+    from torchrl.envs import GymEnv, SerialEnv
 
     def same(tensors, values):
         if isinstance(values, dict):
@@ -286,6 +291,15 @@ def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None
     rolled = env.rollout(100, break_when_any_done=False)
     rolled.memmap("rolled")
     np.savez("rolled.npz", **{name: rolled["next", name] for name in ("done", "observation")})
+    several = SerialEnv(3, lambda: GymEnv("CartPole-v1"))
+    several.set_seed(0)
+    rolled = several.rollout(40, break_when_any_done=False)
+    rolled.memmap("several")
+    storage = LazyMemmapStorage(150, ndim=2, scratch_dir="several-scratch")
+    buffer = TensorDictReplayBuffer(storage=storage, batch_size=4)
+    buffer.extend(rolled)
+    buffer.dumps("several-dump")
+    np.savez("several.npz", **{name: rolled["next", name] for name in ("done", "observation")})
     """
     run_tool(tool_python(*PACKAGES), code, *KINDS, folder=tmp_path)
     for kind in KINDS:
@@ -302,6 +316,14 @@ def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None
         after = np.concatenate([one.observations[1:] for one in dataset])
         np.testing.assert_array_equal(after, rolled["observation"])
     assert dataset.action_space == spaces.Discrete(2)
+    with np.load(tmp_path / "several.npz") as rolled:
+        for place in ("several", "several-dump"):
+            dataset, _ = read_files(torchrl.FORMAT, tmp_path / place, tmp_path / f"store-{place}")
+            after = np.concatenate([one.observations[1:] for one in dataset])
+            np.testing.assert_array_equal(after, rolled["observation"].reshape(-1, 4))
+            done = rolled["done"][..., 0]
+            done[:, -1] = True  # they go on, and nothing follows
+            assert len(dataset) == done.sum()
 
 
 @pytest.mark.parametrize("flag", ["next/done", "next/terminated", "next/truncated"])
@@ -314,3 +336,84 @@ def test_a_flag_that_contradicts_the_others_or_what_follows_is_refused(
     write(tmp_path / "data", tensors | {flag: flags})
     with pytest.raises(SchemaError, match="next/done"):
         read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
+
+
+@pytest.mark.parametrize("is_buffer", [False, True])
+@pytest.mark.parametrize("block_bytes", [1, 2**24])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=scaled(200, 12), deadline=None)
+def test_batches_of_several_environments_are_read_one_after_another(
+    is_buffer: bool, block_bytes: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    environments, steps = int(rng.integers(1, 4)), int(rng.integers(2, 9))
+    filled = int(rng.integers(1, steps + 1)) if is_buffer else steps
+    cursor = int(rng.integers(0, steps)) if filled == steps else filled
+    expected, lanes = [], []
+    for _ in range(environments):
+        rows: list[
+            tuple[float, float, float, bool]
+        ] = []  # observation, action, next one, terminated
+        here = float(rng.normal())
+        for step in range(filled):
+            if is_buffer and filled == steps and step == cursor:
+                here = float(rng.normal())  # the oldest row stands after the newest
+            after, ended = float(rng.normal()), bool(rng.random() < 0.3)
+            rows.append((here, float(rng.normal()), after, ended))
+            here = float(rng.normal()) if ended else after
+        cuts = {filled - 1, *([cursor - 1] if is_buffer and filled == steps else [])}
+        start = 0
+        for step in range(filled):
+            if rows[step][3] or step in cuts:
+                expected.append(rows[start : step + 1])
+                start = step + 1
+        lanes.append(rows + [(0.0, 0.0, 0.0, False)] * (steps - filled))
+    table = np.array(lanes)  # environments, steps, 4
+    table = table.swapaxes(0, 1) if is_buffer else table
+    flags = table[..., 3:] > 0
+    tensors = {
+        "observation": table[..., :1],
+        "action": table[..., 1:2],
+        "next/observation": table[..., 2:3],
+        "next/reward": table[..., 1:2],
+        "next/done": flags,
+        "next/terminated": flags,
+        "next/truncated": np.zeros_like(flags),
+    }
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torchrl, "BLOCK_BYTES", block_bytes)
+        patch.setattr(tensordict_files, "BLOCK_BYTES", block_bytes)
+        root = Path(name) / "data"
+        folder = root / "storage" if is_buffer else root
+        write(folder, tensors)
+        for path in folder.rglob("meta.json"):
+            body = json.loads(path.read_text("utf-8")) | {"shape": list(table.shape[:2])}
+            path.write_text(json.dumps(body), "utf-8")
+        if is_buffer:
+            (root / "writer").mkdir()
+            length = {"len": filled * environments}
+            (folder / "storage_metadata.json").write_text(json.dumps(length), "utf-8")
+            (root / "writer" / "metadata.json").write_text(json.dumps({"cursor": cursor}), "utf-8")
+        dataset, found = read_files(torchrl.FORMAT, root, Path(name) / "store")
+        assert len(dataset) == len(expected)
+        for episode, rows in zip(dataset, expected, strict=True):
+            assert episode.observations[:, 0].tolist() == [rows[0][0], *(one[2] for one in rows)]
+            assert episode.actions[:, 0].tolist() == [one[1] for one in rows]
+            assert episode.terminations.tolist() == [one[3] for one in rows]
+            assert not episode.truncations.any()
+        assert any("environments" in one for one in found.doubts) == (environments > 1)
+
+
+def test_what_is_an_observation_can_be_said(tmp_path: Path) -> None:
+    tensors = arrays()
+    hidden = np.arange(8.0)[:, None]
+    write(tmp_path / "data", tensors | {"hidden": hidden, "next/hidden": np.zeros((8, 1))})
+    with pytest.raises(SchemaError, match="hidden of row 1"):
+        read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
+    options = Options(columns={"observation": "observation"})
+    dataset, _ = read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store2", options)
+    check(dataset, tensors)
+    np.testing.assert_array_equal(dataset[1].infos["hidden"], hidden[3:4])
+    options = Options(columns={"reward": "hidden"})
+    with pytest.raises(SchemaError, match=r"--map reward=..: TorchRL's names say"):
+        read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store3", options)
