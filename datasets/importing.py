@@ -45,6 +45,7 @@ def import_dataset(
     sort: bool = False,
     task: str = "",
     no_video: bool = False,
+    partial: bool = False,
     rate: float | None = None,
     ends: str = "",
     reward: str = "",
@@ -87,6 +88,7 @@ def import_dataset(
         sort: For tables: put rows in the order of episodes and steps, where they are in none.
         task: Which of several tasks to take the rewards of, or which of several vaults.
         no_video: For LeRobotDatasets: leave out the frames of videos.
+        partial: Read what is there of data that are shorter than their own index; it is told.
         rate: Rows a second, for recordings of robots, whose messages have times.
         ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`.
         reward: Where rewards come from, in place of those of the files: `constant`, `constant=NUMBER`,
@@ -142,6 +144,7 @@ def import_dataset(
         sort=sort,
         task=task,
         no_video=no_video,
+        partial=partial,
         rate=rate,
         ends=ends,
         reward=reward,

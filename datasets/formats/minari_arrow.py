@@ -32,7 +32,7 @@ from orlog.datasets.formats._containers.arrow_files import (
     check_pyarrow,
     reading_arrow,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.frames import decoded_frames, row_bytes, same_numbers
@@ -58,7 +58,8 @@ KNOWN = ("id", "total_steps", "seed", "options")
 def _open(asked: Asked) -> Iterator[Opened]:
     data, where = find_data(asked.files[0]), asked.sources[0]
     metadata = read_metadata(data / METADATA_FILE, where)
-    episodes = _episodes(data, metadata, where)
+    lacks: list[str] = []
+    episodes = _episodes(data, metadata, where, asked.options, lacks)
     schema = Schema(
         observation_space=metadata.observation_space,
         action_space=metadata.action_space,
@@ -71,11 +72,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
         environment=metadata.environment,
         description=metadata.description,
         behavior_policy=metadata.behavior_policy,
+        doubts=lacks,
     )
     infos = _kept("infos", [one.infos for one in episodes], opened.doubts)
     details = _kept("metadata", [one.details for one in episodes], opened.doubts)
     found = sum(one.count for one in episodes)
-    if found != metadata.total_steps:
+    if found != metadata.total_steps and not lacks:
         raise IntegrityError(
             f"{where}: metadata.json says total_steps {metadata.total_steps:,}, and the episodes hold "
             f"{found:,}.",
@@ -110,7 +112,9 @@ class _Episode:
     options: dict[str, Any]
 
 
-def _episodes(data: Path, metadata: Metadata, where: str) -> list[_Episode]:
+def _episodes(
+    data: Path, metadata: Metadata, where: str, options: Options, doubts: list[str]
+) -> list[_Episode]:
     """Return what is known of all episodes; each file is opened, and no row is read."""
     if metadata.data_format not in ENDINGS:
         raise SchemaError(
@@ -118,12 +122,18 @@ def _episodes(data: Path, metadata: Metadata, where: str) -> list[_Episode]:
             "parquet."
         )
     folders = {one.name for one in data.iterdir() if one.is_dir()}
-    if len(folders) != metadata.total_episodes or not folders:
-        raise SchemaError(
-            f"{where}: holds {len(folders)} episodes, and metadata.json says {metadata.total_episodes}."
+    count = metadata.total_episodes
+    numbers: Sequence[int] = range(count)
+    if len(folders) != count or not folders:
+        error = SchemaError(
+            f"{where}: holds {len(folders)} episodes, and metadata.json says {count}."
         )
+        if len(folders) > count or not folders:
+            raise error
+        tell_lack(options, doubts, error)
+        numbers = [number for number in numbers if str(number) in folders]
     ending = f".{metadata.data_format}"
-    return [_episode(data / str(n), ending, f"{where}, {n}") for n in range(len(folders))]
+    return [_episode(data / str(one), ending, f"{where}, {one}") for one in numbers]
 
 
 def _episode(folder: Path, ending: str, where: str) -> _Episode:
@@ -421,6 +431,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
+    options=("partial",),
     check=check_pyarrow,
     reads=READS,
 )

@@ -45,7 +45,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     write_checked,
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
 from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
@@ -75,12 +75,11 @@ def _open(asked: Asked) -> Iterator[Opened]:
             reader = _Reader(data, where, source.stat().st_size)
             masks = _masks(file, where, source.stat().st_size)
             arguments = attribute(data, "env_args", where, "")
-            _check_complete(reader, masks, attribute(data, "total", where, None), where)
+            doubts = reader.doubts(asked.options)
+            for lack in _lacks(reader, masks, attribute(data, "total", where, None), where):
+                tell_lack(asked.options, doubts, lack)
         opened = Opened(
-            schema=reader.schema,
-            steps=iter(()),
-            total_steps=sum(reader.lengths),
-            doubts=reader.doubts(asked.options),
+            schema=reader.schema, steps=iter(()), total_steps=sum(reader.lengths), doubts=doubts
         )
         if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
             opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"
@@ -265,18 +264,20 @@ def _check_follow(before: np.ndarray, after: np.ndarray, where: str, start: int)
         )
 
 
-def _check_complete(reader: _Reader, masks: dict[str, set[str]], total: Any, where: str) -> None:
-    """Refuse files that lost demonstrations which their masks or their total still count."""
+def _lacks(
+    reader: _Reader, masks: dict[str, set[str]], total: Any, where: str
+) -> Iterator[SchemaError]:
+    """Yield what says that demonstrations are lost which masks or the total still count."""
     for mask, names in masks.items():
         lost = sorted(names - set(reader.names))
         if lost:
-            raise SchemaError(
+            yield SchemaError(
                 f"{where}, mask/{mask}: names {lost[0]!r}, which data does not hold ({len(lost):,} such). "
                 "Copy the file again, or remove these names from the mask."
             )
     steps = sum(reader.lengths)
     if isinstance(total, int | np.integer) and total != steps:
-        raise SchemaError(
+        yield SchemaError(
             f"{where}, data: total says {total:,} steps, and the demonstrations hold {steps:,}. Copy the "
             "file again, or correct total."
         )
@@ -385,7 +386,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=(".hdf5", ".h5"),
-    options=("ends",),
+    options=("ends", "partial"),
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),

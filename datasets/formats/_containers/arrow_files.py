@@ -57,6 +57,17 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
 
 
+def count_rows(file: Path) -> int:
+    """Return the number of rows of a Parquet file, or of a stream of Arrow."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    if file.suffix == ".parquet":
+        return int(pyarrow.parquet.read_metadata(file).num_rows)
+    with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
+        return sum(batch.num_rows for batch in reader)
+
+
 def table_batches(file: Path, rows: int) -> Iterator[Any]:
     """Yield at most so many rows of a Parquet file, or of a stream of Arrow, at once and in order."""
     import pyarrow as pa

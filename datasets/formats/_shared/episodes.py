@@ -24,7 +24,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.carried_sums import CarriedSums
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.container import WrittenPart
-from orlog.errors import SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 from orlog.manifests.manifest import EnvironmentRecord
 
@@ -45,6 +45,7 @@ class Options:
         no_video: Whether to leave out videos.
         rate: Rows a second, for recordings whose messages have times.
         ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`.
+        partial: Whether to read what is there of data that are shorter than their own index.
         reward: Where rewards come from, in place of those of the files (`_shared/said_rewards.py`); all
             formats use it.
     """
@@ -59,6 +60,7 @@ class Options:
     no_video: bool = False
     rate: float | None = None
     ends: str = ""
+    partial: bool = False
     reward: str = ""
 
     def given(self) -> list[str]:
@@ -66,6 +68,14 @@ class Options:
         default = Options()
         names = [field.name for field in dataclasses.fields(self)]
         return [name for name in names if getattr(self, name) != getattr(default, name)]
+
+
+def tell_lack(options: Options, doubts: list[str], error: SchemaError | IntegrityError) -> None:
+    """Tell that data are shorter than their own index where they may be read in part; else raise the error."""
+    if not options.partial:
+        error.args = (f"{error} --partial (partial=True) reads what is there.", *error.args[1:])
+        raise error
+    doubts.append(f"Read in part, as asked for: {error}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.arrow_files import (
     array_of,
     check_pyarrow,
+    count_rows,
     reading_arrow,
     table_batches,
 )
@@ -98,6 +99,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
         episodes = version1.read_episodes(root, list(features.videos), where)
     else:
         episodes = read_episodes(root, info, features.videos, where)
+    lacks: list[str] = []
+    if asked.options.partial:
+        episodes = _whole_episodes(files, episodes, where, lacks)
     robot = info.get("robot_type")
     opened = Opened(
         schema=features.schema,
@@ -105,7 +109,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         total_steps=sum(episodes.lengths),
         description=f"LeRobotDataset {version}, {fps} frames per second"
         + (f", robot {robot}." if robot else "."),
-        doubts=features.doubts(),
+        doubts=[*lacks, *features.doubts()],
         reads=[f"data/*.parquet:{name}" for name in info["features"]],
         dimension_names=read_names(info["features"], features.columns()),
     )
@@ -118,8 +122,38 @@ def _open(asked: Asked) -> Iterator[Opened]:
         opened.description = kept.description
     with contextlib.closing(Videos(root, episodes, features.videos, fps, where)) as videos:
         agreement = Agreement(root, info, episodes, where)
-        opened.steps = _steps(files, where, features, episodes, videos, agreement, opened.doubts)
+        opened.steps = _steps(
+            files,
+            where,
+            features,
+            episodes,
+            videos,
+            agreement,
+            opened.doubts,
+            is_partial=bool(lacks),
+        )
         yield opened
+
+
+def _whole_episodes(
+    files: Sequence[Path], episodes: Episodes, where: str, doubts: list[str]
+) -> Episodes:
+    """Return the first episodes, all rows of which are here; that there are no others is told.
+
+    Raises SchemaError if there is none.
+    """
+    with reading_arrow(where):
+        rows = sum(count_rows(file) for file in files)
+    ends = np.cumsum(episodes.lengths)
+    whole = int(np.searchsorted(ends, rows, "right"))
+    if whole == 0:
+        raise SchemaError(f"{where}: the tables hold {rows:,} frames, less than the first episode.")
+    if whole < len(ends):
+        doubts.append(
+            f"Read in part, as asked for: the tables hold {rows:,} frames, and the metadata says "
+            f"{ends[-1]:,}; the first {whole:,} of {len(ends):,} episodes are whole."
+        )
+    return episodes.first(whole)
 
 
 def _guessed(root: Path, is_first: bool) -> str:
@@ -327,6 +361,8 @@ def _steps(
     videos: Videos,
     agreement: Agreement,
     doubts: list[str],
+    *,
+    is_partial: bool,
 ) -> Iterator[Steps]:
     lengths = episodes.lengths
     cutter = features.cutter(episodes)
@@ -337,8 +373,11 @@ def _steps(
     for file in files:
         name = f"{where}, {file.parent.name}/{file.name}"
         with reading_arrow(name):
-            for batch in table_batches(file, block_rows):
+            for read in table_batches(file, block_rows):
+                batch = read.slice(0, total - done) if is_partial else read
                 count = batch.num_rows
+                if is_partial and not count:
+                    break
                 known = np.arange(done, min(total, done + count))
                 episode = np.searchsorted(ends, known, "right")
                 wanted = {"episode_index": episode, "frame_index": known - starts[episode]}
@@ -360,7 +399,7 @@ def _steps(
     if done != total:
         raise IntegrityError(
             f"{where}: the tables hold {done:,} frames, and the metadata says {total:,}; it was "
-            "downloaded in part, or frames were lost.",
+            "downloaded in part, or frames were lost. --partial reads the episodes that are whole.",
             file=where,
         )
     doubts += [*cutter.doubts(), *videos.doubts(), *agreement.doubts()]
@@ -425,7 +464,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("columns", "no_video", "ends"),
+    options=("columns", "no_video", "ends", "partial"),
     write=write_lerobot,
     losses=lerobot_losses,
     check=check_pyarrow,

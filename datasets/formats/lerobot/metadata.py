@@ -57,6 +57,14 @@ class Episodes:
     tasks: list[str] | None
     videos: dict[str, list[tuple[str, float]]]
 
+    def first(self, count: int) -> Episodes:
+        """Return the first ones."""
+        return Episodes(
+            self.lengths[:count],
+            None if self.tasks is None else self.tasks[:count],
+            {camera: places[:count] for camera, places in self.videos.items()},
+        )
+
 
 def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
     """Return an object of JSON.

@@ -35,7 +35,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.frames import decoded_frames, is_jpeg, row_bytes, same_numbers
@@ -64,8 +64,10 @@ def _open(asked: Asked) -> Iterator[Opened]:
     with open_hdf5(main, where, texts=True) as file:
         file_bytes = main.stat().st_size
         with reading(where):
-            groups = _groups(file, where, metadata.total_episodes)
-            rewards = child(groups[0], "rewards", f"{where}, episode_0", LAYOUT)
+            lacks: list[str] = []
+            groups = _groups(file, where, metadata.total_episodes, asked.options, lacks)
+            number, first = groups[0]
+            rewards = child(first, "rewards", f"{where}, episode_{number}", LAYOUT)
             reward_dtype = getattr(rewards, "dtype", None)  # what is no dataset is refused below
         schema = Schema(
             observation_space=metadata.observation_space,
@@ -80,8 +82,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
             description=metadata.description,
             behavior_policy=metadata.behavior_policy,
         )
+        opened.doubts += lacks
         reader = _Reader(schema, where, file_bytes, opened.doubts)
-        opened.steps = reader.steps(groups, metadata.total_steps)
+        opened.steps = reader.steps(groups, None if lacks else metadata.total_steps)
         yield opened
 
 
@@ -92,11 +95,18 @@ def _main_file(files: Sequence[Path]) -> Path:
     return next((file for file in files if file.suffix != ".json"), files[0])
 
 
-def _groups(file: Any, where: str, count: int) -> list[Any]:
-    """Return the group of each episode, in their order."""
+def _groups(
+    file: Any, where: str, count: int, options: Options, doubts: list[str]
+) -> list[tuple[int, Any]]:
+    """Return the number and the group of each episode, in their order."""
+    numbers: Sequence[int] = range(count)
     if len(file) != count or count == 0:
-        raise SchemaError(f"{where}: holds {len(file)} episodes, and metadata.json says {count}.")
-    return [child(file, f"episode_{number}", where, LAYOUT) for number in range(count)]
+        error = SchemaError(f"{where}: holds {len(file)} episodes, and metadata.json says {count}.")
+        if len(file) > count or len(file) == 0:
+            raise error
+        tell_lack(options, doubts, error)
+        numbers = [number for number in numbers if has_child(file, f"episode_{number}")]
+    return [(number, child(file, f"episode_{number}", where, LAYOUT)) for number in numbers]
 
 
 class _Reader:
@@ -106,23 +116,23 @@ class _Reader:
         self.schema, self.where, self.file_bytes, self.doubts = schema, where, file_bytes, doubts
         self._had_jpeg = False
 
-    def steps(self, groups: list[Any], total_steps: int) -> Iterator[Steps]:
-        """Yield all steps, in pieces.
+    def steps(self, groups: Sequence[tuple[int, Any]], total_steps: int | None) -> Iterator[Steps]:
+        """Yield all steps, in pieces; None steps in all are not known.
 
         Raises SchemaError if what is in a group is not what the spaces and counts say; IntegrityError if HDF5
         cannot read it.
         """
         with reading(self.where):
-            infos = _common([_info_names(group, self.where) for group in groups])
-            details = _common([_detail_names(group) for group in groups])
-            has_options = any(_options(group, self.where) for group in groups)
+            infos = _common([_info_names(group, self.where) for _, group in groups])
+            details = _common([_detail_names(group) for _, group in groups])
+            has_options = any(_options(group, self.where) for _, group in groups)
         dropped = sorted(
-            {name for group in groups for name in _info_names(group, self.where)} - set(infos)
+            {name for _, group in groups for name in _info_names(group, self.where)} - set(infos)
         )
         if dropped:
             self.doubts.append(f"Left out, not in all episodes: infos {', '.join(dropped)}.")
         done = 0
-        for number, group in enumerate(groups):
+        for number, group in groups:
             where = f"{self.where}, episode_{number}"
             with reading(where):
                 metadata: dict[str, Any] = {
@@ -134,7 +144,7 @@ class _Reader:
                 for part in self._episode(group, where, infos, metadata):
                     done += len(part.rewards)
                     yield part
-        if done != total_steps:
+        if total_steps not in (None, done):
             raise IntegrityError(
                 f"{self.where}: metadata.json says total_steps {total_steps:,}, and the episodes hold "
                 f"{done:,}.",
@@ -417,6 +427,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("", ".hdf5", ".h5", ".json"),
+    options=("partial",),
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),

@@ -21,6 +21,7 @@ https://github.com/google-research/rlds, https://www.tensorflow.org/datasets
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -74,6 +75,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
     info = read_info(folder, where)
     features = Features(*read_features(folder, where), where, asked.options.columns)
     own = read_own(folder, where)
+    lacks: list[str] = []
+    if asked.options.partial:
+        info = _shards_here(info, where, lacks)
     looks = look_at_all(info, features, where)
     plan = Plan(looks, info, features)
     plan.end_unknown(asked.options.ends)
@@ -82,7 +86,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         environment=None if own is None else own.environment,
         steps=iter(()),
         total_steps=int(plan.actions.sum()),
-        doubts=[*features.doubts(), *plan.doubts, *_unlisted(folder, info)],
+        doubts=[*lacks, *features.doubts(), *plan.doubts, *_unlisted(folder, info)],
         description=" ".join(
             filter(
                 None, (info.description, f"RLDS, TensorFlow Datasets' {info.title}.", info.license)
@@ -91,6 +95,18 @@ def _open(asked: Asked) -> Iterator[Opened]:
     )
     opened.steps = _steps(info, features, looks, plan, where, opened.doubts)
     yield opened
+
+
+def _shards_here(info: DatasetInfo, where: str, doubts: list[str]) -> DatasetInfo:
+    """Return what is known of a dataset without the files of records that are not here, which are told."""
+    lost = [shard.path.name for shard in info.shards if not shard.path.exists()]
+    if lost:
+        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+        doubts.append(
+            f"Read in part, as asked for: {', '.join(lost[:5])}{more} are not in {where}."
+        )
+    here = [shard for shard in info.shards if shard.path.exists()]
+    return dataclasses.replace(info, shards=here)
 
 
 def _unlisted(folder: Path, info: DatasetInfo) -> list[str]:
@@ -270,7 +286,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("columns", "ends"),
+    options=("columns", "ends", "partial"),
     write=_write,
     losses=tfds_losses,
     reads=(

@@ -79,6 +79,12 @@ class Importing:
         bool,
         typer.Option("--no-video", help="For LeRobotDatasets: leave out the frames of videos."),
     ] = False
+    partial: Annotated[
+        bool,
+        typer.Option(
+            "--partial", help="Read what is there of files that are shorter than their own index."
+        ),
+    ] = False
     rate: Annotated[
         float | None,
         typer.Option(

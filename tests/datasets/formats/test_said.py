@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import NotFoundError, SchemaError
+from orlog.errors import NotFoundError, OrlogError, SchemaError
 from tests.command_line import orlog as run
-from tests.datasets.formats import test_arrays, test_table
+from tests.datasets.formats import (
+    test_arrays,
+    test_lerobot,
+    test_minari_arrow,
+    test_rlds,
+    test_robomimic,
+    test_table,
+)
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_layouts import write_aloha, write_maniskill, write_zarr
 
@@ -183,3 +193,86 @@ def test_a_dataset_without_rewards_is_imitated_and_refused_where_rewards_are_nee
     refused = run("train", "iql", "lab/a-v1", *small, "--out", str(tmp_path / "iql"))
     assert refused.returncode == 1
     assert "every reward is 0" in refused.stderr
+
+
+def lose_demonstration(root: Path) -> Path:
+    test_robomimic.write(root / "a.hdf5")
+    with h5py.File(root / "a.hdf5", "a") as file:
+        file["data"].attrs["total"] = 12
+        del file["data/demo_2"]
+    return root / "a.hdf5"
+
+
+def lose_group(root: Path) -> Path:
+    made = test_minari_arrow.odd(root / "minari", "hdf5", episodes=3) / "data"
+    with h5py.File(made / "main_data.hdf5", "a") as file:
+        del file["episode_1"]
+    return made
+
+
+def lose_folder(root: Path) -> Path:
+    made = test_minari_arrow.odd(root / "minari", "arrow", episodes=3) / "data"
+    shutil.rmtree(made / "1")
+    return made
+
+
+def lose_table(root: Path) -> Path:
+    test_lerobot.write(root / "arm", "v2.1")
+    (root / "arm/data/chunk-000/episode_000002.parquet").unlink()
+    return root / "arm"
+
+
+def lose_rows(root: Path) -> Path:
+    """The last episode is cut in the middle."""
+    test_lerobot.write(root / "arm")
+    path = root / "arm/data/chunk-000/file-000.parquet"
+    pq.write_table(pq.read_table(path)[:8], path)
+    return root / "arm"
+
+
+def lose_records(root: Path) -> Path:
+    splits = [{"name": "train", "shardLengths": ["2", "3"]}]
+    test_rlds.write(root / "arm", test_rlds.SAMPLE, splits=splits)
+    file = root / "arm" / "arm-train.tfrecord-00000-of-00001"
+    file.rename(root / "arm" / "arm-train.tfrecord-00000-of-00002")
+    return root / "arm"
+
+
+@pytest.mark.parametrize(
+    ("lose", "lengths"),
+    [
+        (lose_demonstration, [4, 5]),
+        (lose_group, None),
+        (lose_folder, None),
+        (lose_table, [3]),
+        (lose_rows, [3]),
+        (lose_records, [3, 2]),
+    ],
+)
+def test_what_is_shorter_than_its_index_is_read_in_part_if_asked(
+    tmp_path: Path, lose: Callable[[Path], Path], lengths: list[int] | None
+) -> None:
+    given = lose(tmp_path)
+    file_format = choose_format([given], None, "lab/x")
+    with pytest.raises(OrlogError):
+        read_files(file_format, given, tmp_path / "whole")
+    dataset, found = read_files(file_format, given, tmp_path / "part", Options(partial=True))
+    if lengths is None:
+        assert len(dataset) == 2
+    else:
+        assert dataset.episode_lengths.tolist() == lengths
+    assert any("Read in part, as asked for: " in one for one in found.doubts)
+    assert "Read in part, as asked for: " in dataset.manifest.description
+
+
+def test_what_is_whole_is_read_whole_though_a_part_would_do(tmp_path: Path) -> None:
+    test_robomimic.write(tmp_path / "a.hdf5")
+    file_format = choose_format([tmp_path / "a.hdf5"], None, "lab/x")
+    whole, _ = read_files(file_format, tmp_path / "a.hdf5", tmp_path / "whole")
+    part, found = read_files(
+        file_format, tmp_path / "a.hdf5", tmp_path / "part", Options(partial=True)
+    )
+    assert part.digest == whole.digest
+    assert not any("in part" in one for one in found.doubts)
+    ended = run("import", str(tmp_path / "a.hdf5"), "lab/x-v1", "--partial", "--dry-run")
+    assert ended.returncode == 0, ended.stderr
