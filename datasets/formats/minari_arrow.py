@@ -32,7 +32,7 @@ from orlog.datasets.formats._containers.arrow_files import (
     check_pyarrow,
     reading_arrow,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.frames import decoded_frames, row_bytes, same_numbers
@@ -41,6 +41,7 @@ from orlog.datasets.formats.minari.metadata import (
     READS,
     Metadata,
     find_data,
+    numbers_here,
     read_document,
     read_metadata,
 )
@@ -123,15 +124,8 @@ def _episodes(
         )
     folders = {one.name for one in data.iterdir() if one.is_dir()}
     count = metadata.total_episodes
-    numbers: Sequence[int] = range(count)
-    if len(folders) != count or not folders:
-        error = SchemaError(
-            f"{where}: holds {len(folders)} episodes, and metadata.json says {count}."
-        )
-        if len(folders) > count or not folders:
-            raise error
-        tell_lack(options, doubts, error)
-        numbers = [number for number in numbers if str(number) in folders]
+    has_one = [number for number in range(count) if str(number) in folders]
+    numbers = numbers_here(has_one, len(folders), count, where, options, doubts)
     ending = f".{metadata.data_format}"
     return [_episode(data / str(one), ending, f"{where}, {one}") for one in numbers]
 

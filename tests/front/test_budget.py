@@ -24,7 +24,7 @@ FOLDER_MODULES = 18
 LONG = {
     "algos/training/checkpoint.py": 513,
     "algos/training/train.py": 685,
-    "datasets/reading/dataset.py": 580,  # one public class
+    "datasets/reading/dataset.py": 586,  # one public class
 }
 """Modules that are longer than others may be, and how long they may be."""
 WIDE = {

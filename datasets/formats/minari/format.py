@@ -35,7 +35,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.frames import decoded_frames, is_jpeg, row_bytes, same_numbers
@@ -45,6 +45,7 @@ from orlog.datasets.formats.minari.metadata import (
     dataset_id,
     find_data,
     metadata_of,
+    numbers_here,
     read_metadata,
 )
 from orlog.datasets.reading.dataset import Dataset
@@ -99,13 +100,8 @@ def _groups(
     file: Any, where: str, count: int, options: Options, doubts: list[str]
 ) -> list[tuple[int, Any]]:
     """Return the number and the group of each episode, in their order."""
-    numbers: Sequence[int] = range(count)
-    if len(file) != count or count == 0:
-        error = SchemaError(f"{where}: holds {len(file)} episodes, and metadata.json says {count}.")
-        if len(file) > count or len(file) == 0:
-            raise error
-        tell_lack(options, doubts, error)
-        numbers = [number for number in numbers if has_child(file, f"episode_{number}")]
+    has_one = [number for number in range(count) if has_child(file, f"episode_{number}")]
+    numbers = numbers_here(has_one, len(file), count, where, options, doubts)
     return [(number, child(file, f"episode_{number}", where, LAYOUT)) for number in numbers]
 
 

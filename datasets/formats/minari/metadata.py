@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.formats._containers.json_documents import read_json_object
+from orlog.datasets.formats._shared.episodes import Options, tell_lack
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.environments import own_arguments
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
@@ -295,3 +296,19 @@ def _space_json(space: gymnasium.Space[Any], name: str) -> dict[str, Any]:
         ends = {"max_length": space.max_length, "min_length": space.min_length}
         return {"type": "Text", **ends, "charset": space.characters}
     raise SchemaError(f"{name}: Minari has no form for the space {space!s:.100}.")
+
+
+def numbers_here(
+    here: Sequence[int], found: int, count: int, where: str, options: Options, doubts: list[str]
+) -> Sequence[int]:
+    """Return the numbers of the episodes to read: all that metadata.json counts, or those that are here.
+
+    Raises SchemaError if some are missing and may not be, there are others, or none.
+    """
+    if found != count or count == 0:
+        error = SchemaError(f"{where}: holds {found} episodes, and metadata.json says {count}.")
+        if found > count or not here:
+            raise error
+        tell_lack(options, doubts, error)
+        return here
+    return range(count)

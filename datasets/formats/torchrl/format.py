@@ -125,15 +125,13 @@ class _Reader:
         if "terminated" not in self._flags:
             self.doubts.append("There is no next/terminated: what is done was taken to be the end.")
         self.count, self._lanes = batch.count, batch.ends()
-        is_full = math.prod(batch.shape) == batch.count
-        if is_full and cursor and 0 < cursor < batch.steps:
+        if math.prod(batch.shape) == batch.count and cursor and 0 < cursor < batch.steps:
             # A full buffer goes on at its oldest row, in each environment.
             starts = self._lanes - batch.steps + 1
             self._lanes = np.sort(np.concatenate([self._lanes, starts + cursor - 1]))
         if batch.environments > 1:
             self.doubts.append(
-                f"Rows of {batch.environments:,} environments, one after another; an episode that goes on at the "
-                "end of the batch just stops there."
+                f"Rows of {batch.environments:,} environments; what goes on at the end of a batch just stops."
             )
         self._ids = next((name for name in IDS if name in tensors), None)
         self._parts = self._observations(said)
