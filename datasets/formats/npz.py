@@ -1,12 +1,13 @@
 """Reads and writes npz files with a row for each step, as NeoRL-2, Stable-Baselines and many scripts write them.
 
-    observations  or obs                         (S, n)      actions  or action, acts     (S, m)
-    rewards       or reward, rews                (S,)        terminals .. done, or episode_starts
-    timeouts      or truncations, truncated      (S,)        next_observations, next_obs  (S, n)
+    observations  or obs, obs_old                (S, n)      actions  or action, acts, act         (S, m)
+    rewards       or reward, rews, rew           (S,)        terminals .. done, or episode_starts
+    timeouts      or truncations, truncated      (S,)        next_observations, next_obs, obs_new  (S, n)
 
 All other arrays of S rows become infos. `_shared/flat_rows.py` says how rows become episodes.
 Where a file has no flag of its own for time limits, `dones` may hold them too; that is told. Of
-Stable-Baselines' `episode_starts` it is not known how an episode ended: as truncated.
+Stable-Baselines' `episode_starts` it is not known how an episode ended: as truncated; its `episode_returns` are
+compared with the sums of rewards.
 NeoRL-2's `index`, the first row of each episode, must agree with the flags. Files named `..-train` and
 `..-val` make one dataset, whose `episodes/split` is `train` or `val`.
 https://github.com/polixir/NeoRL2, https://stable-baselines.readthedocs.io
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,15 +34,16 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
 NAMES = {
-    "observations": ("observations", "observation", "obs"),
-    "actions": ("actions", "action", "acts"),
-    "rewards": ("rewards", "reward", "rews"),
+    "observations": ("observations", "observation", "obs", "obs_old"),
+    "actions": ("actions", "action", "acts", "act"),
+    "rewards": ("rewards", "reward", "rews", "rew"),
     "terminals": ("terminals", "terminations", "terminated", "terminal", "dones", "done"),
     "timeouts": ("timeouts", "truncations", "truncated"),
-    "next_observations": ("next_observations", "next_observation", "next_obs"),
+    "next_observations": ("next_observations", "next_observation", "next_obs", "obs_new"),
 }
 NEEDED = ("observations", "actions", "rewards")
 STARTS = "episode_starts"
+RETURNS = "episode_returns"
 INDEX = "index"
 MOST_STARTS = 2**27
 SPLITS = ("train", "val")
@@ -122,6 +125,12 @@ def _rows(file: NpzFile, doubts: list[str]) -> FlatRows:
         found["timeouts"] = _ends(_small(file, STARTS, count) != 0)
         used.add(STARTS)
         doubts.append(f"{STARTS} does not say how an episode ended: taken to be truncated.")
+        is_plain = math.prod(found["rewards"].shape) == count == len(found["timeouts"])
+        if is_plain and RETURNS in file.names and file.dtype(RETURNS).kind in "iuf":
+            name = next(other for other in NAMES["rewards"] if other in file.names)
+            rewards = _small(file, name, count)  # a stream of its own, besides the one for steps
+            doubts += _other_returns(_small(file, RETURNS, count), rewards, found["timeouts"])
+            used.add(RETURNS)
     elif used & {"dones", "done"} and "timeouts" not in found and "next_observations" in found:
         doubts.append("The file has no flag for time limits; they may be among its terminals.")
     if INDEX in file.names and file.shape(INDEX) != (count,):
@@ -147,6 +156,19 @@ def _small(file: NpzFile, name: str, most: int) -> np.ndarray:
     if len(column) > most or column.shape not in ((len(column),), (len(column), 1)):
         raise SchemaError(f"{file.where}, {name}: expected one number a row, found {column.shape}.")
     return column[: len(column)].reshape(-1)
+
+
+def _other_returns(said: np.ndarray, rewards: np.ndarray, ends: np.ndarray) -> list[str]:
+    """Return which returns of episodes are not the sums of their rewards."""
+    sums = np.diff(np.cumsum(rewards, dtype=np.float64)[ends], prepend=0)
+    if len(said) != len(sums):
+        return [f"{RETURNS} holds {len(said):,} numbers, and there are {len(sums):,} episodes."]
+    odd = np.flatnonzero(~np.isclose(said, sums, rtol=1e-3, atol=1e-3))
+    if not len(odd):
+        return []
+    first = int(odd[0])
+    of_first = f"of episode {first} it is {said[first]:.6g}, and they sum up to {sums[first]:.6g}"
+    return [f"{RETURNS} of {len(odd):,} episodes are not the sums of their rewards: {of_first}."]
 
 
 def _ends(starts: np.ndarray) -> np.ndarray:

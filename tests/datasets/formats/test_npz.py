@@ -96,8 +96,38 @@ def test_stable_baselines_files_end_where_the_next_episode_starts(tmp_path: Path
     # What followed the last step of an episode is not in the file.
     assert dataset.episode_lengths.tolist() == [2, 2]
     assert found.truncated == 2
-    for text in ("episode_starts does not say how", "2 last steps", "Left out.*episode_returns"):
+    first = columns["reward"][:3].sum()
+    for text in (
+        "episode_starts does not say how",
+        "2 last steps",
+        rf"episode_returns of 2 episodes are not .* of episode 0 it is 0, and they sum up to {first:.6g}",
+    ):
         assert any(re.search(text, doubt) for doubt in found.doubts)
+    with np.load(tmp_path / "expert.npz") as expert:
+        arrays = dict(expert)
+    returns = [columns["reward"][:3].sum(), columns["reward"][3:].sum()]
+    np.savez(tmp_path / "right.npz", **arrays | {"episode_returns": returns})
+    _, found = read_files(npz.FORMAT, tmp_path / "right.npz", tmp_path / "right")
+    assert "episode_returns" not in " ".join(found.doubts)
+    np.savez(tmp_path / "more.npz", **arrays | {"episode_returns": [*returns, 1.0]})
+    _, found = read_files(npz.FORMAT, tmp_path / "more.npz", tmp_path / "more")
+    assert "episode_returns holds 3 numbers, and there are 2 episodes." in found.doubts
+
+
+def test_names_of_old_transitions_of_imitation_are_known(tmp_path: Path) -> None:
+    columns = flat(6, [2, 5])
+    names = {
+        "obs": "obs_old",
+        "action": "act",
+        "next_obs": "obs_new",
+        "reward": "rew",
+        "done": "dones",
+    }
+    np.savez(tmp_path / "a.npz", **{new: columns[old] for old, new in names.items()})
+    assert choose_format([tmp_path / "a.npz"], None, "lab/x").name == "npz"
+    dataset, _ = read_files(npz.FORMAT, tmp_path / "a.npz", tmp_path / "store")
+    np.testing.assert_array_equal(dataset[0].observations[:3], columns["obs"][:3])
+    np.testing.assert_array_equal(dataset[0].observations[3], columns["next_obs"][2])
 
 
 def test_what_is_missing_twice_or_ambiguous_is_said(tmp_path: Path) -> None:
@@ -105,7 +135,7 @@ def test_what_is_missing_twice_or_ambiguous_is_said(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     without = {name: values for name, values in columns.items() if name != "action"}
     cases: list[tuple[dict[str, Any], str]] = [
-        (without, r"has no actions \(actions, action, acts\)"),
+        (without, r"has no actions \(actions, action, acts, act\)"),
         ({**columns, "observations": columns["obs"]}, "has both observations and obs; remove one"),
         ({**columns, "done": columns["done"] + 3}, "terminals: expected 0 or 1, found 3 at step 0"),
     ]
