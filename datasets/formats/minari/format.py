@@ -274,7 +274,8 @@ def _info_names(group: Any, where: str) -> list[str]:
 def _detail_names(group: Any) -> list[str]:
     """Return the names of attributes that people added to an episode."""
     known = {"id", "total_steps", "seed"}
-    return sorted(name for name in group.attrs if name not in known and "/" not in name)
+    taken = ("options/", "reset_info/")
+    return sorted(name for name in group.attrs if name not in known and not name.startswith(taken))
 
 
 def _common(names: list[list[str]]) -> list[str]:

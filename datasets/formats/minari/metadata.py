@@ -29,8 +29,10 @@ KEYS = (
     *("data_format", "dataset_size", "dataset_id", "minari_version", "env_spec", "description"),
     *("algorithm_name", "ref_min_score", "ref_max_score", "requirements"),
 )
+SAID = {"author": "Author", "author_email": "Their address", "code_permalink": "Code"}
+"""Keys that become a sentence of the description."""
 READS = (
-    *(f"*metadata.json:{key}" for key in KEYS),
+    *(f"*metadata.json:{key}" for key in (*KEYS, *SAID)),
     "*observations*",
     "*/_index_#",
     "*infos*",
@@ -80,6 +82,12 @@ class Metadata:
         low, high = body.get("ref_min_score"), body.get("ref_max_score")
         if isinstance(low, int | float) and isinstance(high, int | float):
             texts.append(f"Minari's reference returns: {low:.9g} for 0, {high:.9g} for 1.")
+        for key, what in SAID.items():
+            said = body.get(key)
+            several: list[object] = said if isinstance(said, list) else [said]
+            named = [one for one in several if isinstance(one, str) and one]
+            if named:
+                texts.append(f"{what}: {', '.join(named)}.")
         self.description = " ".join(filter(None, texts))
         self.behavior_policy = _text(body, "algorithm_name")
 

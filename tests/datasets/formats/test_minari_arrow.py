@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import minari
 import numpy as np
 import pyarrow as pa
@@ -210,3 +211,29 @@ def test_damaged_files_are_refused_or_read(tmp_path: Path, data_format: str) -> 
         folder = tmp_path / str(number)
         refuses_or_reads(lambda f=folder: read_files(minari_arrow.FORMAT, recorded, f))  # type: ignore[misc]
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_who_made_it_and_attributes_with_a_slash_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    data = odd(tmp_path / "minari", "hdf5", episodes=2) / "data"
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        for number in range(2):
+            file[f"episode_{number}"].attrs["tags/room"] = f"kitchen {number}"
+    body = json.loads((data / "metadata.json").read_text("utf-8"))
+    said = {
+        "author": ["A. Maker", "B. Maker"],
+        "author_email": "a@b.org",
+        "code_permalink": "https://c",
+    }
+    (data / "metadata.json").write_text(json.dumps(body | said), "utf-8")
+    orlog.import_dataset(data, "lab/odd-v1")
+    ds = orlog.load_dataset("lab/odd-v1")
+    assert "Author: A. Maker, B. Maker. Their address: a@b.org. Code: https://c." in (
+        ds.manifest.description
+    )
+    orlog.export_dataset(ds, tmp_path / "again", to="minari")
+    orlog.import_dataset(tmp_path / "again", "lab/again-v1")
+    for one in (ds, orlog.load_dataset("lab/again-v1")):
+        assert [episode.metadata["tags/room"] for episode in one] == ["kitchen 0", "kitchen 1"]
