@@ -36,7 +36,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
     held: list[Any] = []
     held_bytes = 0
     with contextlib.ExitStack() as stack:
-        for number, rows in enumerate(flat_columns(dataset, progress)):
+        for number, rows in enumerate(flat_columns(dataset, progress, tells_episodes=True)):
             count = len(rows["rewards"])
             columns = {"episode": np.full(count, number), "step": np.arange(count)}
             columns |= {_column_name(key): values for key, values in rows.items()}
@@ -73,7 +73,7 @@ FORMAT = Format(
     extensions=(".parquet", ".pq"),
     options=TABLE.options,
     write=_write,
-    losses=lambda dataset: flat_losses(dataset, "tables", takes_parts=True),
+    losses=lambda dataset: flat_losses(dataset, "tables", takes_parts=True, tells_episodes=True),
     check=check_pyarrow,
     reads=TABLE.reads,
 )

@@ -48,7 +48,7 @@ from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, e
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
 from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.flat_writing import file_stem, stop_losses
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
@@ -378,7 +378,7 @@ def _losses(dataset: Dataset) -> list[str]:
     ends = dataset.column("truncations")
     if "infos/done" not in dataset.schema.extras and ends.any():
         said.append("Truncations are lost: dones hold terminations alone.")
-    return said
+    return [*said, *stop_losses(dataset, "truncated")]
 
 
 FORMAT = Format(

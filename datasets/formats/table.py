@@ -285,7 +285,8 @@ def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
             values = _stacked(block, layout.columns[role], role, where, 0)
             dtype, shape = values.dtype, values.shape[1:]
             is_choice = role == "action" and dtype.kind in "iu" and shape == ()
-            if dtype.kind in "biu" and not is_choice:
+            is_picture = role != "action" and dtype == np.uint8  # or bytes of another kind
+            if dtype.kind in "biu" and not (is_choice or is_picture):
                 dtype = np.dtype(np.float64)
             before, its_shape = checked.kinds.get(role, (dtype, shape))
             if shape != its_shape:
@@ -298,9 +299,9 @@ def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
 def _steps(
     table: _Table, layout: Layout, checked: _Checked, doubts: list[str], options: Options
 ) -> Iterator[Steps]:
-    cutter = EpisodeCutter(
-        ends_of_lengths(checked.lengths), table.where, unknown=options.ends or "truncated"
-    )
+    says_both = {"terminated", "truncated"} <= layout.columns.keys()
+    unknown = options.ends or ("unknown" if says_both else "truncated")
+    cutter = EpisodeCutter(ends_of_lengths(checked.lengths), table.where, unknown=unknown)
     names = [name for found in layout.columns.values() for name in found]
     first = 0
     for block in table.blocks(list(dict.fromkeys(names))):
@@ -320,7 +321,8 @@ def _steps(
                         f"{table.where}: {role} changes from shape {shape} to {its_shape} after row {first}."
                     )
                 dtype = checked.kinds[role.removeprefix("next_")][0]
-                rows[role] = rows[role].astype(np.int64 if dtype.kind in "iu" else dtype)
+                is_choice = role == "action" and dtype.kind in "iu"
+                rows[role] = rows[role].astype(np.int64 if is_choice else dtype)
         rows["reward"] = rows.get("reward", np.zeros(count)).astype(np.float64)
         yield from cutter.add(rows)
         first += count

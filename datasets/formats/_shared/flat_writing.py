@@ -19,14 +19,15 @@ def file_stem(dataset: Dataset) -> str:
 
 
 def flat_columns(
-    dataset: Dataset, progress: Callable[[int, int], None]
+    dataset: Dataset, progress: Callable[[int, int], None], *, tells_episodes: bool = False
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield the rows of each episode, by the names that D4RL has for them.
 
     These are `observations`, `next_observations`, `actions`, `rewards`,
     `terminals`, `timeouts` and `infos/NAME`. Of a Dict each part is a column, as `observations/NAME`.
 
-    An episode that just stopped has a timeout at its last row, as otherwise nothing would end it.
+    An episode that just stopped has a timeout at its last row, as otherwise nothing would end it, unless the
+    files tell episodes apart by something else (`tells_episodes`).
     """
     done = 0
     for episode in dataset:
@@ -41,7 +42,9 @@ def flat_columns(
             "actions": episode.actions,
             "rewards": episode.rewards,
             "terminals": episode.terminations,
-            "timeouts": episode.truncations | (ends & ~episode.terminations),
+            "timeouts": episode.truncations
+            if tells_episodes
+            else episode.truncations | (ends & ~episode.terminations),
             **{f"infos/{name}": one for name, one in infos if isinstance(one, np.ndarray)},
         }
         done += count
@@ -52,13 +55,23 @@ def _name(column: str, part: str) -> str:
     return f"{column}/{part}" if part else column
 
 
-def flat_losses(dataset: Dataset, what: str, *, takes_parts: bool = False) -> list[str]:
+def stop_losses(dataset: Dataset, becomes: str) -> list[str]:
+    """Say that episodes which just stop become something else in files that have no word for it."""
+    ends = dataset.column("terminations").astype(bool) | dataset.column("truncations").astype(bool)
+    stopped = int(np.count_nonzero(~ends[np.cumsum(dataset.episode_lengths) - 1]))
+    return [f"{stopped:,} episodes just stop, and become {becomes}."] if stopped else []
+
+
+def flat_losses(
+    dataset: Dataset, what: str, *, takes_parts: bool = False, tells_episodes: bool = False
+) -> list[str]:
     """Say what flat columns cannot hold.
 
     Args:
         dataset: What would be written.
         what: The files, for errors, such as "D4RL's files".
         takes_parts: Whether they hold the parts of a Dict of observations as columns.
+        tells_episodes: Whether they tell episodes apart by something else than their ends.
 
     Raises SchemaError if observations or actions that they have no place for.
     """
@@ -88,7 +101,7 @@ def flat_losses(dataset: Dataset, what: str, *, takes_parts: bool = False) -> li
         said.append("Final observations that are not known become zeros.")
     if (dataset.column("episodes/seeds") >= 0).any():
         said.append("Seeds of episodes are lost.")
-    return said
+    return said if tells_episodes else [*said, *stop_losses(dataset, "truncated")]
 
 
 def demonstration_losses(dataset: Dataset, what: str, *, own: Collection[str]) -> list[str]:
@@ -101,7 +114,7 @@ def demonstration_losses(dataset: Dataset, what: str, *, own: Collection[str]) -
 
     Raises SchemaError if observations or actions that they have no place for.
     """
-    said = flat_losses(dataset, what, takes_parts=True)
+    said = flat_losses(dataset, what, takes_parts=True, tells_episodes=True)
     space = dataset.observation_space
     taken = (
         [part for part in space if part in own] if isinstance(space, gymnasium.spaces.Dict) else []

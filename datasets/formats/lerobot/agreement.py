@@ -11,7 +11,6 @@ The rows are what is read; what else is said of them is compared, and told where
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
 from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT
-from orlog.datasets.formats.lerobot.metadata import Episodes, inside, places, tables_in
+from orlog.datasets.formats.lerobot.metadata import Episodes, inside, places, row_size, tables_in
 from orlog.errors import OrlogError
 
 TOLERANCE = 1e-4  # seconds, LeRobot's own
@@ -47,11 +46,11 @@ class Agreement:
         self._tables: dict[int, tuple[int, int]] = {}  # chunk and file of an episode's first row
         features: Mapping[str, Any] = info["features"]
         self._limits = {
-            name: np.full((2, len(episodes.lengths), math.prod(one["shape"])), np.nan)
+            name: np.full((2, len(episodes.lengths), row_size(one)), np.nan)
             for name, one in features.items()
             if name not in OWN_COUNTERS
+            and 0 < row_size(one) <= LARGEST_ROW
             and str(one.get("dtype")).rstrip("0123456789") in COUNTED
-            and math.prod(one["shape"]) <= LARGEST_ROW
         }
 
     def add(

@@ -93,17 +93,26 @@ def read_names(features: Mapping[str, Any], columns: Mapping[str, str]) -> dict[
     """
     found = {}
     for feature, column in columns.items():
-        one = features.get(feature, {})
+        one: Any = features.get(feature)
+        if not row_size(one):
+            continue
         names: Any = one.get("names")
         if isinstance(names, dict) and all(isinstance(part, list) for part in names.values()):
             names = [name for part in names.values() for name in part]
         elif isinstance(names, dict) and all(isinstance(at, int) for at in names.values()):
             names = sorted(names, key=names.__getitem__)
-        is_named = isinstance(names, list) and len(names) == math.prod(one["shape"])
+        is_named = isinstance(names, list) and len(names) == row_size(one)
         is_plain = one.get("dtype") not in ("image", "video", "string")
         if is_plain and is_named and all(map(_is_name, names)):
             found[column] = names
     return found
+
+
+def row_size(feature: Any) -> int:
+    """Return how many numbers a row of a feature has, as `info.json` says; 0 where it says no shape."""
+    shape = feature.get("shape") if isinstance(feature, dict) else None
+    is_shape = isinstance(shape, list) and all(isinstance(one, int) and one > 0 for one in shape)
+    return math.prod(shape) if is_shape and shape is not None else 0
 
 
 def _is_name(name: object) -> bool:

@@ -156,11 +156,14 @@ def frame_times(path: Path, where: str, *, most_frames: int) -> np.ndarray:
     Raises as `video_shape`.
     """
     with _opened(path, where, most_frames, LARGEST_FRAME) as container, _reading(where):
-        stream = container.streams.video[0]
-        found = [one.pts * one.time_base for one in container.demux(stream) if one.pts is not None]
+        found = [
+            float(one.pts * one.time_base)
+            for one in container.demux(*container.streams.video[:1])
+            if one.pts is not None and one.time_base
+        ]
     if not found:
         raise IntegrityError(f"{where}: holds no frame.", file=where)
-    return np.sort(np.array(found, np.float64))
+    return np.sort(np.array(found))
 
 
 @contextlib.contextmanager
