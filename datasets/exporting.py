@@ -35,6 +35,8 @@ def export_dataset(
     to: str,
     lossy: bool = False,
     observation: str = "",
+    video: bool = False,
+    rate: float | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     on_losses: Callable[[Sequence[str]], None] = lambda _losses: None,
 ) -> Path:
@@ -51,6 +53,8 @@ def export_dataset(
         observation: The one part of a Dict of observations to write, such as `state`, or `cameras/top` of a
             Dict in it; without, all are written, and a Dict of one part alone goes to formats that hold
             no Dict as that part.
+        video: For LeRobotDatasets: encode frames as videos, which changes them; without, they are images.
+        rate: For LeRobotDatasets: steps a second, where no timestamps tell it.
         progress: Called with steps done and in all.
         on_losses: Called with what the format cannot hold, a sentence each, before anything is
             written; not called where nothing is lost.
@@ -71,6 +75,11 @@ def export_dataset(
             f"{', '.join(sorted(writable)) or 'none'}."
         )
     found.check()
+    given = {
+        name: one for name, one in (("video", video), ("rate", rate)) if one not in (False, None)
+    }
+    for name in given.keys() - {*found.write_options}:
+        raise SchemaError(f"{dataset.name}: {to} is written without --{name}; leave it out.")
     if observation:
         dataset = part_alone(dataset, observation)
     told: list[str] = []
@@ -88,6 +97,8 @@ def export_dataset(
         dataset = part_alone(dataset, part)
         told = [f"The only part of the observations, {part}, is written as the whole of them."]
         losses = found.losses(_without_empty_columns(dataset))
+    if video:
+        told.append("Frames are encoded as videos, which changes them.")
     if losses or told:
         on_losses([*told, *losses])
         if losses and not lossy:
@@ -103,7 +114,7 @@ def export_dataset(
         _refuse_existing(target)
         written = unfinished / "export"
         written.mkdir()
-        found.write(dataset, written, progress)
+        found.write(dataset, written, progress, **given)
         write_sums(written)
         sync_folders(written)
         put_new(written, target)

@@ -69,7 +69,8 @@ class Format:
         describe: What files hold, and how one could say what it means, where no format fits them;
             nothing where it cannot say.
         write: Writes a dataset into a new empty folder; None if the format can only be read.
-            Called with steps done and in all.
+            Called with steps done and in all, and the `write_options` that the user gives, by name.
+        write_options: What a user can say of files that are written: `video`, `rate`.
         losses: What of a dataset the format cannot hold, a sentence each; for `write`.
         reads: Patterns of the names in its files that are read, or say nothing that is lost
             (`_shared/inventory.py`); an import names all others. Without any it names none.
@@ -85,7 +86,8 @@ class Format:
     doubts_in_lineage: bool = True
     only_mapped: bool = False
     describe: Callable[[Sequence[Path]], str] = lambda _files: ""
-    write: Callable[[Dataset, Path, Callable[[int, int], None]], None] | None = None
+    write: Callable[..., None] | None = None
+    write_options: tuple[str, ...] = ()
     losses: Callable[[Dataset], list[str]] = lambda _dataset: []
     reads: tuple[str, ...] = ()
     check: Callable[[], object] = lambda: None

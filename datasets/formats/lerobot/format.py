@@ -466,6 +466,7 @@ FORMAT = Format(
     extensions=("",),
     options=("columns", "no_video", "ends", "partial"),
     write=write_lerobot,
+    write_options=("video", "rate"),
     losses=lerobot_losses,
     check=check_pyarrow,
     reads=(

@@ -61,7 +61,7 @@ class Video:
         self._shape, self._used, self._count = shape, 0, int(streams[0].frames)
         self._last = 0.0
         self._frames = container.decode(streams[0])
-        self._convert = _import_av().video.reformatter.VideoReformatter().reformat
+        self._convert = import_av().video.reformatter.VideoReformatter().reformat
 
     @property
     def unused(self) -> int:
@@ -168,7 +168,7 @@ def frame_times(path: Path, where: str, *, most_frames: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _opened(path: Path, where: str, most_frames: int, most_pixels: int) -> Iterator[Any]:
-    av = _import_av()
+    av = import_av()
     with path.open("rb") as file:
         _check_boxes(file, where, most_frames)
         file.seek(0)
@@ -233,7 +233,7 @@ def _most_pixels(shape: tuple[int, ...]) -> int:
 @contextlib.contextmanager
 def _reading(where: str) -> Iterator[None]:
     """Turn errors of FFmpeg into one that names the file."""
-    av = _import_av()
+    av = import_av()
     try:
         yield
     except OrlogError:
@@ -243,7 +243,7 @@ def _reading(where: str) -> Iterator[None]:
         raise IntegrityError(f"{where}: cannot be decoded: {text:.200}.", file=where) from error
 
 
-def _import_av() -> Any:
+def import_av() -> Any:
     """Return PyAV.
 
     Raises MissingExtraError if it is not installed.

@@ -7,8 +7,9 @@
 
 A column of steps is one feature: `observations/NAME` is `observation.NAME`, or `observation.state` and
 `observation.image` where there is only one, `actions` is `action`, `rewards` is `next.reward`, and `infos/NAME` is
-`NAME`. `episodes/task` says the task; without it, that is the environment's id. LeRobot counts in seconds: `infos/timestamp`
-tells how many frames a second has, as in imported LeRobotDatasets; without it, a step takes one.
+`NAME`. `episodes/task` says the task, or instructions by step, as RLDS has them; without, that is the environment's id. LeRobot
+counts in seconds: `infos/timestamp` tells how many frames a second has, as in imported LeRobotDatasets, or `--rate` does;
+without, a step takes one. With `--video` frames are MP4 files, and the dataset is any LeRobotDataset, without `orlog.json`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from orlog.datasets.columns.values import flatten
 from orlog.datasets.formats.lerobot.episode_statistics import FeatureStatistics
 from orlog.datasets.formats.lerobot.exports import EPISODE, FINAL, KEPT, SEED, Kept, image_shape
 from orlog.datasets.formats.lerobot.image_tables import encoded_images
-from orlog.datasets.formats.lerobot.metadata import INFO
+from orlog.datasets.formats.lerobot.metadata import INFO, VIDEO_PATHS
+from orlog.datasets.formats.lerobot.video_writing import VideoFiles
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec
@@ -53,6 +55,7 @@ FLAGS = {
     "truncations": "next.truncated",
 }
 TIME = "infos/timestamp"
+INSTRUCTIONS = ("language_instruction", "natural_language_instruction", "instruction", "task")
 
 
 def lerobot_losses(dataset: Dataset) -> list[str]:
@@ -72,11 +75,30 @@ def lerobot_losses(dataset: Dataset) -> list[str]:
     return [f"These columns are lost: {', '.join(lost)}."] if lost else []
 
 
-def write_lerobot(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+def write_lerobot(
+    dataset: Dataset,
+    folder: Path,
+    progress: Callable[[int, int], None],
+    *,
+    video: bool = False,
+    rate: float | None = None,
+) -> None:
     """Write a dataset into a new folder.
 
-    Raises MissingExtraError if it has images, and Pillow is not installed.
+    Args:
+        dataset: What to write.
+        folder: Where to.
+        progress: Called with steps done and in all.
+        video: Whether frames are encoded as videos, which changes them, instead of images.
+        rate: Steps a second, a whole number; without, what `infos/timestamp` tells, or 1.
+
+    Raises MissingExtraError if it has images, and Pillow, or for videos PyAV, is not installed; SchemaError if
+    the rate is no whole number.
     """
+    if rate is not None and (rate != int(rate) or rate < 1):
+        raise SchemaError(
+            f"{dataset.name}: LeRobot counts whole frames a second, found the rate {rate:g}."
+        )
     schema, manifest = _kept_schema(dataset.schema), dataset.manifest
     kept = Kept(
         schema=schema,
@@ -86,22 +108,30 @@ def write_lerobot(dataset: Dataset, folder: Path, progress: Callable[[int, int],
         license=manifest.license,
         dimension_names=dataset.dimension_names,
     )
+    columns = schema.columns()
+    cameras = [
+        feature
+        for feature, column in kept.features.items()
+        if video and column in columns and image_shape(columns[column])
+    ]
+    films: dict[str, VideoFiles] = {}
     default_task = dataset.name if manifest.environment is None else manifest.environment.id
     tasks: dict[str, int] = {}
     statistics: dict[str, FeatureStatistics] = {}
     fps, total = 0, 0
     with (
+        contextlib.ExitStack() as stack,
         contextlib.closing(_Tables(folder / "data", dataset.name)) as data,
         contextlib.closing(_Tables(folder / "meta" / "episodes", dataset.name)) as details,
     ):
         for number, episode in enumerate(dataset):
-            fps = fps or _frames_per_second(episode)
-            task = str(episode.metadata.get("task") or default_task)
+            fps = fps or (_frames_per_second(episode) if rate is None else int(rate))
+            said = _tasks(episode, default_task)
             rows = _rows(episode, kept, fps)
             count = len(episode)
             rows["episode_index"] = np.full(count, number)
             rows["index"] = np.arange(total, total + count)
-            rows["task_index"] = np.full(count, tasks.setdefault(task, len(tasks)))
+            rows["task_index"] = np.array([tasks.setdefault(one, len(tasks)) for one in said])
             found = {
                 name: FeatureStatistics.of(values, are_images=_are_images(values))
                 for name, values in rows.items()
@@ -110,11 +140,17 @@ def write_lerobot(dataset: Dataset, folder: Path, progress: Callable[[int, int],
             for name, one in found.items():
                 statistics[name] = statistics[name].with_more(one) if name in statistics else one
             files = {"data": data.next_place(), "meta/episodes": details.next_place()}
+            shown: dict[str, Any] = {}
+            for camera in cameras:
+                if camera not in films:
+                    films[camera] = VideoFiles(folder, camera, fps)
+                    stack.callback(films[camera].close)
+                shown |= films[camera].add(rows.pop(camera))
             data.write(rows)
             details.write(
                 {
                     "episode_index": np.array([number]),
-                    "tasks": [[task]],
+                    "tasks": [list(dict.fromkeys(said))],
                     "length": np.array([count]),
                     "dataset_from_index": np.array([total]),
                     "dataset_to_index": np.array([total + count]),
@@ -128,7 +164,8 @@ def write_lerobot(dataset: Dataset, folder: Path, progress: Callable[[int, int],
                         for name, one in found.items()
                         for key, value in one.values().items()
                     },
-                    **_details(episode, schema),
+                    **shown,
+                    **({} if cameras else _details(episode, schema)),
                 }
             )
             total += count
@@ -138,10 +175,25 @@ def write_lerobot(dataset: Dataset, folder: Path, progress: Callable[[int, int],
         for name, one in statistics.items()
     }
     info = _info(kept, fps, dataset.total_episodes, total, len(tasks))
+    for camera in cameras:
+        info["features"][camera]["dtype"] = "video"
+        info["video_path"] = VIDEO_PATHS[True]
     (folder / INFO).write_text(json.dumps(info, indent=4), "utf-8")
     (folder / "meta" / "stats.json").write_text(json.dumps(stats, indent=4), "utf-8")
     _write_tasks(folder / "meta" / "tasks.parquet", list(tasks))
-    (folder / KEPT).write_bytes(kept.to_json())
+    if not cameras:  # what a video shows is not what was recorded
+        (folder / KEPT).write_bytes(kept.to_json())
+
+
+def _tasks(episode: Episode, default: str) -> list[str]:
+    """Return the task of each step in words: the episode's, that of its instructions, or the default."""
+    whole = episode.metadata.get("task")
+    if whole:
+        return [str(whole)] * len(episode)
+    for name, texts in episode.infos.items():
+        if name.rpartition("/")[2] in INSTRUCTIONS and isinstance(texts, list):
+            return [str(text) or default for text in texts]
+    return [default] * len(episode)
 
 
 def _kept_schema(schema: Schema) -> Schema:

@@ -273,6 +273,12 @@ def export(
             metavar="KEY", help="Write one part of a Dict of observations, such as state."
         ),
     ] = "",
+    video: Annotated[
+        bool, typer.Option("--video", help="For LeRobotDatasets: frames as videos, not images.")
+    ] = False,
+    rate: Annotated[
+        float | None, typer.Option(min=1, metavar="HZ", help="For LeRobotDatasets: steps a second.")
+    ] = None,
 ) -> None:
     """Write a dataset or a view in the format of another tool.
 
@@ -289,6 +295,8 @@ def export(
             to=to,
             lossy=lossy,
             observation=observation,
+            video=video,
+            rate=rate,
             progress=update,
             on_losses=lambda losses: tell("\n".join(losses)),
         )

@@ -14,8 +14,10 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.exporting import export_dataset
 from orlog.datasets.formats.lerobot import format as lerobot
+from orlog.datasets.formats.lerobot import video_writing
 from orlog.datasets.formats.lerobot import writing as lerobot_writing
 from orlog.errors import IntegrityError, SchemaError
+from tests.command_line import orlog as run
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled
 from tests.tool_environments import run_tool, tool_python
@@ -355,3 +357,75 @@ def test_what_lerobot_records_is_imported(tmp_path: Path, codec: str) -> None:
         assert abs(brightness - expected).max() < 3
         np.testing.assert_array_equal(episode.actions, theirs["action"][steps])
         np.testing.assert_array_equal(episode.rewards, theirs["next.reward"][steps, 0])
+
+
+def test_frames_can_be_videos_and_instructions_are_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(video_writing, "FILE_BYTES", 1)  # an episode each
+    space = spaces.Dict(
+        {
+            "state": spaces.Box(-1, 1, (2,), np.float32),
+            "top": spaces.Box(0, 255, (25, 32, 3), np.uint8),
+            "side": spaces.Box(0, 255, (24, 32, 1), np.uint8),
+        }
+    )
+    action = spaces.Box(-1, 1, (2,), np.float32)
+    with orlog.DatasetWriter("lab/film-v1", observation_space=space, action_space=action) as writer:
+        for number, length in enumerate((5, 8)):
+            shade = (np.arange(length + 1) * 20 + 10).astype("u1")
+            ends = np.arange(length) == length - 1
+            writer.add_episode(
+                orlog.Episode(
+                    observations={
+                        "state": np.zeros((length + 1, 2), np.float32),
+                        "top": np.ones((1, 25, 32, 3), np.uint8) * shade[:, None, None, None],
+                        "side": np.ones((1, 24, 32, 1), np.uint8) * shade[::-1, None, None, None],
+                    },
+                    actions=np.zeros((length, 2), np.float32),
+                    rewards=np.arange(length) * 1.0,
+                    terminations=ends,
+                    truncations=ends & False,
+                    infos={
+                        "language_instruction": ["take it"] * (length - 2) + [f"put {number}"] * 2
+                    },
+                )
+            )
+    ended = run(
+        "export",
+        "lab/film-v1",
+        str(tmp_path / "film"),
+        "--to",
+        "lerobot",
+        "--video",
+        "--rate",
+        "12",
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Frames are encoded as videos, which changes them." in ended.stderr
+    info = json.loads((tmp_path / "film/meta/info.json").read_text("utf-8"))
+    assert (info["fps"], info["features"]["observation.top"]["dtype"]) == (12, "video")
+    tasks = pq.read_table(tmp_path / "film/meta/tasks.parquet").to_pandas()
+    assert tasks.task_index.to_dict() == {"take it": 0, "put 0": 1, "put 1": 2}
+    rows = pq.read_table(tmp_path / "film/data/chunk-000/file-000.parquet")
+    assert rows["task_index"].to_pylist() == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 2, 2]
+    videos = sorted(
+        one.relative_to(tmp_path / "film").as_posix() for one in (tmp_path / "film").rglob("*.mp4")
+    )
+    assert len(videos) == 4
+    orlog.import_dataset(tmp_path / "film", "lab/again-v1")
+    ours, again = orlog.load_dataset("lab/film-v1"), orlog.load_dataset("lab/again-v1")
+    assert [len(one) for one in again] == [5, 8]
+    for one, other in zip(ours, again, strict=True):
+        for camera in ("top", "side"):
+            shown = other.observations[camera][:-1].astype(int)
+            assert abs(shown - one.observations[camera][:-1]).max() < 6
+        np.testing.assert_array_equal(other.rewards, one.rewards)
+        assert other.metadata["task"] == "; ".join(dict.fromkeys(one.infos["language_instruction"]))
+    with pytest.raises(
+        SchemaError, match=r"LeRobot counts whole frames a second, found the rate 2\.5"
+    ):
+        orlog.export_dataset(ours, tmp_path / "x", to="lerobot", rate=2.5)
+    with pytest.raises(SchemaError, match="zarr is written without --video; leave it out"):
+        orlog.export_dataset(ours, tmp_path / "x", to="zarr", video=True)

@@ -1,0 +1,82 @@
+"""Frames of LeRobotDatasets as MP4 files: H.264, a file for many episodes of a camera.
+
+videos/CAMERA/chunk-000/file-000.mp4
+meta/episodes ..  videos/CAMERA/{chunk_index, file_index, from_timestamp, to_timestamp}
+"""
+
+from __future__ import annotations
+
+import fractions
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats.lerobot.metadata import VIDEO_PATHS
+from orlog.datasets.formats.lerobot.video_frames import import_av
+
+FILE_BYTES = 2 * 10**8
+FILES_OF_CHUNK = 1000
+BETWEEN_KEY_FRAMES = "2"  # as LeRobot has it: any frame is found by decoding one more
+QUALITY = "18"  # of H.264's scale from 0 to 51, which the eye takes for equal
+
+
+class VideoFiles:
+    """The videos of one camera, which grow episode by episode."""
+
+    def __init__(self, root: Path, camera: str, frames_per_second: int) -> None:
+        """Begin in the folder of a dataset.
+
+        Raises MissingExtraError if PyAV is not installed.
+        """
+        import_av()
+        self._root, self._camera, self._rate = root, camera, frames_per_second
+        self._number, self._frames = -1, 0
+        self._path = root
+        self._container: Any = None
+        self._stream: Any = None
+
+    def add(self, frames: np.ndarray) -> dict[str, np.ndarray]:
+        """Add the frames (rows, height, width, 1 or 3) of an episode; return where they are."""
+        import av
+
+        if self._container is None or self._path.stat().st_size >= FILE_BYTES:
+            self._begin(frames.shape[1:3])
+        first = self._frames
+        for pixels in frames:
+            frame = av.VideoFrame.from_ndarray(np.repeat(pixels, 3 // pixels.shape[2], 2), "rgb24")
+            frame.pts, frame.time_base = self._frames, fractions.Fraction(1, self._rate)
+            self._container.mux(self._stream.encode(frame))
+            self._frames += 1
+        chunk, file = divmod(self._number, FILES_OF_CHUNK)
+        said = {
+            "chunk_index": np.array([chunk]),
+            "file_index": np.array([file]),
+            "from_timestamp": np.array([first / self._rate]),
+            "to_timestamp": np.array([self._frames / self._rate]),
+        }
+        return {f"videos/{self._camera}/{name}": value for name, value in said.items()}
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._container is not None:
+            self._container.mux(self._stream.encode(None))
+            self._container.close()
+        self._container = self._stream = None
+
+    def _begin(self, size: tuple[int, int]) -> None:
+        """Begin the next file."""
+        import av
+
+        self.close()
+        self._number, self._frames = self._number + 1, 0
+        chunk, file = divmod(self._number, FILES_OF_CHUNK)
+        said = {"video_key": self._camera, "chunk_index": chunk, "file_index": file}
+        self._path = self._root / VIDEO_PATHS[True].format(**said)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._container = av.open(str(self._path), "w")
+        options = {"g": BETWEEN_KEY_FRAMES, "crf": QUALITY}
+        self._stream = self._container.add_stream("libx264", self._rate, options=options)
+        self._stream.height, self._stream.width = size
+        # Colors at half the size need sides that are even.
+        self._stream.pix_fmt = "yuv444p" if size[0] % 2 or size[1] % 2 else "yuv420p"
