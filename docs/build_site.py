@@ -1,0 +1,101 @@
+"""Builds the documentation site from README.md, docs/ and the docstrings: `make site`.
+
+The pages are copied first: README.md becomes the first page, links that leave `docs/` get a place in the
+site, and packages get the `__init__.py` without which docstrings below them are not found. Warnings, such
+as a link that leads nowhere, make the build fail.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MOVED = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "reporting.md",
+}
+"""Pages at the top of the repository, and their names in the site."""
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
+CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
+
+
+def main(site: Path) -> None:
+    """Build the site into a folder, which is replaced."""
+    with tempfile.TemporaryDirectory(prefix="orlog-site-") as name:
+        work = Path(name)
+        copy_sources(work)
+        copy_pages(work)
+        build(work)
+        shutil.rmtree(site, ignore_errors=True)
+        shutil.copytree(work / "site", site)
+
+
+def copy_pages(work: Path) -> None:
+    """Copy all pages, with what they show, into the folder `docs` of a working folder."""
+    shutil.copy(ROOT / "mkdocs.yml", work)
+    pages = work / "docs"
+    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for name in MOVED:
+        shutil.copy(ROOT / name, pages / MOVED[name])
+        (pages / MOVED[name]).write_text(site_text(ROOT / name, pages), "utf-8")
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        (pages / page.relative_to(ROOT / "docs")).write_text(site_text(page, pages), "utf-8")
+
+
+def copy_sources(work: Path) -> None:
+    """Copy the packages, without links, each folder with an `__init__.py`."""
+    skipped = shutil.ignore_patterns("__pycache__", "*.json", "*.csv", "*.safetensors", "*.so")
+    shutil.copytree(ROOT / "src" / "orlog", work / "src" / "orlog", ignore=skipped)
+    for module in sorted((work / "src").rglob("*.py")):
+        (module.parent / "__init__.py").touch()
+
+
+def site_text(page: Path, pages: Path) -> str:
+    """Return the text of a page of the repository, with links as they are in the site.
+
+    A file outside of the pages that a link means is copied beside them; a folder is only named.
+    """
+
+    def place(found: re.Match[str]) -> str:
+        mark, label, target, anchor = found[1], found[2], found[3], found[4] or ""
+        meant = (page.parent / target).resolve()
+        if not meant.is_relative_to(ROOT) or not meant.exists():
+            return found[0]  # the build says that it leads nowhere
+        if meant.is_dir():
+            return label
+        inside = MOVED.get(meant.relative_to(ROOT).as_posix())
+        if inside is None and meant.is_relative_to(ROOT / "docs"):
+            inside = meant.relative_to(ROOT / "docs").as_posix()
+        if inside is None:
+            inside = f"files/{meant.relative_to(ROOT).as_posix()}"
+            (pages / inside).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(meant, pages / inside)
+        at_top = page.parent == ROOT or page.parent == ROOT / "docs"
+        up = "" if at_top else "../" * len(page.parent.relative_to(ROOT / "docs").parts)
+        return f"{mark}[{label}]({up}{inside}{anchor})"
+
+    parts = CODE.split(page.read_text("utf-8"))
+    return "".join(text if at % 2 else LINK.sub(place, text) for at, text in enumerate(parts))
+
+
+def build(work: Path) -> None:
+    """Build the pages of a working folder into its folder `site`; a warning is an error."""
+    plain = {**os.environ, "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    done = subprocess.run(  # noqa: S603  # our own interpreter
+        command, cwd=work, capture_output=True, text=True, check=False, env=plain
+    )
+    if done.returncode:
+        raise SystemExit(f"{done.stdout}{done.stderr}the site was not built.")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "site")
