@@ -10,7 +10,7 @@ import pytest
 from orlog.algos.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 WITH_PYTHON = [page for page in PAGES if "```python\n" in page.read_text("utf-8")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import shutil
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import orlog
 
 ROOT = Path(__file__).parents[2]
 BUILD: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
@@ -35,6 +38,19 @@ def test_the_site_has_every_page_and_asks_no_other_host(site: Path) -> None:
         assert f" {page}\n" in menu, f"{page} is not in the menu"
     for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
         assert not ELSEWHERE.search(file.read_text("utf-8")), file.name
+
+
+@pytest.mark.slow
+def test_every_public_name_is_documented_in_one_place(site: Path) -> None:
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")]
+    written = re.findall(
+        r"^(?:::: orlog\.(?!errors$)|`orlog\.)(\w+)", "\n".join(pages), re.MULTILINE
+    )
+    assert sorted(written) == sorted(orlog.__all__)
+    built = "".join(page.read_text("utf-8") for page in (site / "reference").glob("*.html"))
+    for name in {*orlog.__all__} - {"__version__"}:
+        assert built.count(f' id="orlog.{name}"') == 1, name
+        assert inspect.getdoc(getattr(orlog, name)), name
 
 
 @pytest.mark.slow
