@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,8 @@ MOVED = {
     "SECURITY.md": "reporting.md",
 }
 """Pages at the top of the repository, and their names in the site."""
+DATASETS = "      - datasets/index.md\n"
+"""The line of the menu below which the pages of single datasets are listed."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
@@ -33,6 +36,7 @@ def main(site: Path) -> None:
         work = Path(name)
         copy_sources(work)
         copy_pages(work)
+        write_dataset_pages(work)
         build(work)
         shutil.rmtree(site, ignore_errors=True)
         shutil.copytree(work / "site", site)
@@ -48,6 +52,18 @@ def copy_pages(work: Path) -> None:
         (pages / MOVED[name]).write_text(site_text(ROOT / name, pages), "utf-8")
     for page in sorted((ROOT / "docs").rglob("*.md")):
         (pages / page.relative_to(ROOT / "docs")).write_text(site_text(page, pages), "utf-8")
+
+
+def write_dataset_pages(work: Path) -> None:
+    """Write the pages of the suites' datasets, and list them in the menu."""
+    pages = work / "docs"
+    written = runpy.run_path(str(ROOT / "docs" / "write_datasets.py"))["dataset_pages"]()
+    for name, text in written.items():
+        (pages / "datasets" / name).parent.mkdir(parents=True, exist_ok=True)
+        (pages / "datasets" / name).write_text(text, "utf-8")
+    config = work / "mkdocs.yml"
+    menu = "".join(f"      - datasets/{name}\n" for name in written if name != "index.md")
+    config.write_text(config.read_text("utf-8").replace(DATASETS, f"{DATASETS}{menu}"), "utf-8")
 
 
 def copy_sources(work: Path) -> None:

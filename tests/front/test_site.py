@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import orlog
+from orlog.manifests.shipped import recorded_manifests
 
 ROOT = Path(__file__).parents[2]
 BUILD: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
@@ -36,6 +37,8 @@ def test_the_site_has_every_page_and_asks_no_other_host(site: Path) -> None:
     for page in [*PAGES, *BUILD["MOVED"].values()]:
         assert (site / page).with_suffix(".html").is_file(), page
         assert f" {page}\n" in menu, f"{page} is not in the menu"
+    for manifest in recorded_manifests():
+        assert (site / "datasets" / f"{manifest.name}.html").is_file(), manifest.name
     for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
         assert not ELSEWHERE.search(file.read_text("utf-8")), file.name
 
