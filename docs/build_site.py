@@ -31,7 +31,9 @@ CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
 
 def main(site: Path) -> None:
-    """Build the site into a folder, which is replaced."""
+    """Build the site into a folder; an older site there is replaced, and nothing else."""
+    if site.exists() and not (site / "search.json").is_file() and any(site.iterdir()):
+        raise SystemExit(f"{site} holds no site, so it is not replaced; name a new folder.")
     with tempfile.TemporaryDirectory(prefix="orlog-site-") as name:
         work = Path(name)
         copy_sources(work)
@@ -47,9 +49,8 @@ def copy_pages(work: Path) -> None:
     shutil.copy(ROOT / "mkdocs.yml", work)
     pages = work / "docs"
     shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    for name in MOVED:
-        shutil.copy(ROOT / name, pages / MOVED[name])
-        (pages / MOVED[name]).write_text(site_text(ROOT / name, pages), "utf-8")
+    for name, inside in MOVED.items():
+        (pages / inside).write_text(site_text(ROOT / name, pages), "utf-8")
     for page in sorted((ROOT / "docs").rglob("*.md")):
         (pages / page.relative_to(ROOT / "docs")).write_text(site_text(page, pages), "utf-8")
 
@@ -79,6 +80,8 @@ def site_text(page: Path, pages: Path) -> str:
 
     A file outside of the pages that a link means is copied beside them; a folder is only named.
     """
+    docs = ROOT / "docs"
+    up = "../" * len(page.parent.relative_to(docs).parts) if page.is_relative_to(docs) else ""
 
     def place(found: re.Match[str]) -> str:
         mark, label, target, anchor = found[1], found[2], found[3], found[4] or ""
@@ -88,14 +91,12 @@ def site_text(page: Path, pages: Path) -> str:
         if meant.is_dir():
             return label
         inside = MOVED.get(meant.relative_to(ROOT).as_posix())
-        if inside is None and meant.is_relative_to(ROOT / "docs"):
-            inside = meant.relative_to(ROOT / "docs").as_posix()
+        if inside is None and meant.is_relative_to(docs):
+            inside = meant.relative_to(docs).as_posix()
         if inside is None:
             inside = f"files/{meant.relative_to(ROOT).as_posix()}"
             (pages / inside).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(meant, pages / inside)
-        at_top = page.parent == ROOT or page.parent == ROOT / "docs"
-        up = "" if at_top else "../" * len(page.parent.relative_to(ROOT / "docs").parts)
         return f"{mark}[{label}]({up}{inside}{anchor})"
 
     parts = CODE.split(page.read_text("utf-8"))

@@ -87,3 +87,10 @@ def test_search_finds_words_in_a_site_opened_from_its_folder(site: Path) -> None
         page.get_by_text(re.compile(r"^\d+ results$")).wait_for()
         browser.close()
     assert all(url.startswith("file:") for url in asked)
+
+
+def test_a_folder_that_holds_no_site_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine", "utf-8")
+    with pytest.raises(SystemExit, match="holds no site"):
+        BUILD["main"](tmp_path)
+    assert (tmp_path / "thesis.txt").is_file()
