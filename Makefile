@@ -25,7 +25,7 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-quick test-all test-release check format bench bench-store bench-transfer docs build clean
+.PHONY: help quickstart test test-quick test-all test-release check format bench bench-store bench-transfer docs site build clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -84,10 +84,13 @@ docs: $(VENV)/.dev  ## Write docs/cli.md from the commands' help, tables of base
 	$(BIN)/python docs/write_examples.py
 	$(BIN)/python docs/write_suites.py
 
+site: $(VENV)/.dev  ## Build the documentation site into site/
+	$(BIN)/python docs/build_site.py
+
 build: $(VENV)/.dev  ## Build the wheel into dist/
 	rm -rf dist build
 	$(BIN)/python -m build --wheel
 
 clean:  ## Remove everything that these targets made here
-	rm -rf $(VENV) dist build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist build site *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
 	rm -rf .hypothesis orlog-quickstart loaders/arrays/*.so datasets/recording/*.so

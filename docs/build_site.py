@@ -1,0 +1,118 @@
+"""Builds the documentation site from README.md, docs/ and the docstrings: `make site`.
+
+The pages are copied first: README.md becomes the first page, links that leave `docs/` get a place in the
+site, and packages get the `__init__.py` without which docstrings below them are not found. Warnings, such
+as a link that leads nowhere, make the build fail.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MOVED = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "reporting.md",
+}
+"""Pages at the top of the repository, and their names in the site."""
+DATASETS = "      - datasets/index.md\n"
+"""The line of the menu below which the pages of single datasets are listed."""
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
+CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
+
+
+def main(site: Path) -> None:
+    """Build the site into a folder; an older site there is replaced, and nothing else."""
+    if site.exists() and not (site / "search.json").is_file() and any(site.iterdir()):
+        raise SystemExit(f"{site} holds no site, so it is not replaced; name a new folder.")
+    with tempfile.TemporaryDirectory(prefix="orlog-site-") as name:
+        work = Path(name)
+        copy_sources(work)
+        copy_pages(work)
+        write_dataset_pages(work)
+        build(work)
+        shutil.rmtree(site, ignore_errors=True)
+        shutil.copytree(work / "site", site)
+
+
+def copy_pages(work: Path) -> None:
+    """Copy all pages, with what they show, into the folder `docs` of a working folder."""
+    shutil.copy(ROOT / "mkdocs.yml", work)
+    pages = work / "docs"
+    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for name, inside in MOVED.items():
+        (pages / inside).write_text(site_text(ROOT / name, pages), "utf-8")
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        (pages / page.relative_to(ROOT / "docs")).write_text(site_text(page, pages), "utf-8")
+
+
+def write_dataset_pages(work: Path) -> None:
+    """Write the pages of the suites' datasets, and list them in the menu."""
+    pages = work / "docs"
+    written = runpy.run_path(str(ROOT / "docs" / "write_datasets.py"))["dataset_pages"]()
+    for name, text in written.items():
+        (pages / "datasets" / name).parent.mkdir(parents=True, exist_ok=True)
+        (pages / "datasets" / name).write_text(text, "utf-8")
+    config = work / "mkdocs.yml"
+    menu = "".join(f"      - datasets/{name}\n" for name in written if name != "index.md")
+    config.write_text(config.read_text("utf-8").replace(DATASETS, f"{DATASETS}{menu}"), "utf-8")
+
+
+def copy_sources(work: Path) -> None:
+    """Copy the packages, without links, each folder with an `__init__.py`."""
+    skipped = shutil.ignore_patterns("__pycache__", "*.json", "*.csv", "*.safetensors", "*.so")
+    shutil.copytree(ROOT / "src" / "orlog", work / "src" / "orlog", ignore=skipped)
+    for module in sorted((work / "src").rglob("*.py")):
+        (module.parent / "__init__.py").touch()
+
+
+def site_text(page: Path, pages: Path) -> str:
+    """Return the text of a page of the repository, with links as they are in the site.
+
+    A file outside of the pages that a link means is copied beside them; a folder is only named.
+    """
+    docs = ROOT / "docs"
+    up = "../" * len(page.parent.relative_to(docs).parts) if page.is_relative_to(docs) else ""
+
+    def place(found: re.Match[str]) -> str:
+        mark, label, target, anchor = found[1], found[2], found[3], found[4] or ""
+        meant = (page.parent / target).resolve()
+        if not meant.is_relative_to(ROOT) or not meant.exists():
+            return found[0]  # the build says that it leads nowhere
+        if meant.is_dir():
+            return label
+        inside = MOVED.get(meant.relative_to(ROOT).as_posix())
+        if inside is None and meant.is_relative_to(docs):
+            inside = meant.relative_to(docs).as_posix()
+        if inside is None:
+            inside = f"files/{meant.relative_to(ROOT).as_posix()}"
+            (pages / inside).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(meant, pages / inside)
+        return f"{mark}[{label}]({up}{inside}{anchor})"
+
+    parts = CODE.split(page.read_text("utf-8"))
+    return "".join(text if at % 2 else LINK.sub(place, text) for at, text in enumerate(parts))
+
+
+def build(work: Path) -> None:
+    """Build the pages of a working folder into its folder `site`; a warning is an error."""
+    plain = {**os.environ, "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    done = subprocess.run(  # noqa: S603  # our own interpreter
+        command, cwd=work, capture_output=True, text=True, check=False, env=plain
+    )
+    if done.returncode:
+        raise SystemExit(f"{done.stdout}{done.stderr}the site was not built.")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "site")

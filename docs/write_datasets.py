@@ -1,0 +1,108 @@
+"""Writes a page for each dataset of the suites from its recorded manifest, when the site is built."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+
+from orlog.datasets.publish.card import escaped
+from orlog.manifests.manifest import Manifest
+from orlog.manifests.names import size_text
+from orlog.manifests.shipped import recorded_manifest, recorded_manifests
+from orlog.manifests.spaces import space_from_json
+from orlog.normalize.baselines import read_baseline
+from orlog.scoring.references import references_of
+
+OVERVIEW = """# Datasets of the suites
+
+Each is built on your machine from a recipe, without a network. These pages are made from the manifests that ship with
+orlog. [Suites](../suites.md) says what the datasets are for, and the [catalogue](../catalogue.md) how to find those of others.
+"""
+_cells = runpy.run_path(str(Path(__file__).with_name("write_suites.py")))["baseline_cells"]
+
+
+def dataset_pages() -> dict[str, str]:
+    """Return the text of each page by its path below `datasets/`, the overview first."""
+    names = sorted({manifest.name for manifest in recorded_manifests()})
+    newest = [one for name in names if (one := recorded_manifest(name)) is not None]
+    rows = [
+        (f"[`{one.name}`]({one.name}.md)", f"{one.total_episodes:,}", f"{one.total_steps:,}")
+        for one in newest
+    ]
+    pages = {"index.md": f"{OVERVIEW}\n{_table(('dataset', 'episodes', 'steps'), rows)}\n"}
+    return pages | {f"{one.name}.md": dataset_page(one) for one in newest}
+
+
+def dataset_page(manifest: Manifest) -> str:
+    """Return the page of a version: what is in it, how it was made, and what methods scored on it."""
+    columns = [
+        (f"`{one.name}`", one.dtype, str(tuple(one.shape)), f"{one.rows:,}")
+        for one in manifest.columns
+    ]
+    parts = [
+        f"# {manifest.name}",
+        escaped(manifest.description),
+        f"```\norlog build {manifest.name}\norlog show {manifest.name}\n```",
+        _table(("", ""), _totals(manifest)),
+        "## How it was made",
+        _table(("", ""), _origin(manifest)),
+        *_baselines(manifest),
+        "## Columns",
+        _table(("column", "type", "shape of a row", "rows"), columns),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _totals(manifest: Manifest) -> list[tuple[str, str]]:
+    references = references_of(manifest)
+    rows = [
+        ("version", f"{manifest.version}, `{manifest.digest}`"),
+        ("episodes", f"{manifest.total_episodes:,}"),
+        ("steps", f"{manifest.total_steps:,}"),
+        ("size", f"{size_text(manifest.size_bytes)} in {len(manifest.objects):,} files"),
+        ("observations", f"`{space_from_json(manifest.observation_space)}`"),
+        ("actions", f"`{space_from_json(manifest.action_space)}`"),
+        ("license", escaped(manifest.license)),
+    ]
+    if references is not None:
+        for score, one in ((0, references.random), (100, references.expert)):
+            rows.append((f"return that scores {score}", f"{one.mean:,.1f}: {escaped(one.policy)}"))
+    return rows
+
+
+def _origin(manifest: Manifest) -> list[tuple[str, str]]:
+    environment, recipe = manifest.environment, manifest.recipe
+    rows = [("behavior policy", escaped(manifest.behavior_policy))]
+    if environment is not None:
+        versions = ", ".join(f"{name} {one}" for name, one in environment.versions.items())
+        rows.append(("environment", f"`{environment.id}` ({versions})"))
+        rows.append(("steps of an episode, at most", f"{environment.max_episode_steps}"))
+    if recipe is not None:
+        rows.append(("recipe", f"`{recipe.name}`, version {recipe.version}, seed {recipe.seed}"))
+        for name, value in recipe.parameters.items():
+            rows.append((f"`{name}`", escaped(json.dumps(value))))
+    return rows
+
+
+def _baselines(manifest: Manifest) -> list[str]:
+    rows = []
+    for algorithm, score in _cells(manifest.name).items():
+        found = read_baseline(algorithm, manifest.name)
+        assert found is not None
+        seeds, episodes = len(found.returns), found.protocol.episodes
+        rows.append((f"`{algorithm}`", score, f"{found.steps:,}", f"{seeds}", f"{episodes}"))
+    if not rows:
+        return []
+    headings = ("method", "score", "training steps", "seeds", "episodes for each seed")
+    return [
+        "## Recorded baselines",
+        "Mean scores with their 95 % intervals; `orlog reproduce` trains and scores a method in the same way.",
+        _table(headings, rows),
+    ]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -1,0 +1,96 @@
+"""The documentation site: it builds without a warning, holds every page, and asks nobody else."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orlog
+from orlog.manifests.shipped import recorded_manifests
+
+ROOT = Path(__file__).parents[2]
+BUILD: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
+PAGES = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ELSEWHERE = re.compile(
+    r"""<(?:script|link|img|source|iframe|video|use)\b[^>]*\s(?:src|srcset|href)=["']?(?:https?:)?//|"""
+    r"""(?:@import\s+|url\()["']?(?:https?:)?//"""
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("built") / "site"
+    BUILD["main"](folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_has_every_page_and_asks_no_other_host(site: Path) -> None:
+    menu = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
+    for page in [*PAGES, *BUILD["MOVED"].values()]:
+        assert (site / page).with_suffix(".html").is_file(), page
+        assert f" {page}\n" in menu, f"{page} is not in the menu"
+    for manifest in recorded_manifests():
+        assert (site / "datasets" / f"{manifest.name}.html").is_file(), manifest.name
+    for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
+        assert not ELSEWHERE.search(file.read_text("utf-8")), file.name
+
+
+@pytest.mark.slow
+def test_every_public_name_is_documented_in_one_place(site: Path) -> None:
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.md")]
+    written = re.findall(
+        r"^(?:::: orlog\.(?!errors$)|`orlog\.)([\w.]+)", "\n".join(pages), re.MULTILINE
+    )
+    assert sorted(name for name in written if "." not in name) == sorted(orlog.__all__)
+    texts = "\n".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    uses = re.findall(r"^from (orlog\.[\w.]+) import (?:\(([^)]*)\)|(.*))$", texts, re.MULTILINE)
+    for module, *names in uses:
+        for name in re.findall(r"\w+", "".join(names)):
+            if not module.startswith("orlog.loaders.sampling."):  # shown to explain, and not public
+                assert f"{module[6:]}.{name}" in written
+    built = "".join(page.read_text("utf-8") for page in (site / "reference").glob("*.html"))
+    for name in {*orlog.__all__} - {"__version__"}:
+        assert built.count(f' id="orlog.{name}"') == 1, name
+        assert inspect.getdoc(getattr(orlog, name)), name
+
+
+@pytest.mark.slow
+def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+    BUILD["copy_pages"](tmp_path)
+    BUILD["copy_sources"](tmp_path)
+    with (tmp_path / "docs" / "ope.md").open("a", encoding="utf-8") as page:
+        page.write("\n[nothing](nothing.md), [nowhere](guide.md#nowhere)\n")
+    with pytest.raises(SystemExit, match=r"(?s)page does not exist.*anchor does not exist"):
+        BUILD["build"](tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+def test_search_finds_words_in_a_site_opened_from_its_folder(site: Path) -> None:
+    sync = pytest.importorskip("playwright.sync_api")
+    asked: list[str] = []
+    with sync.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "index.html").as_uri())
+        page.locator(".md-search__button").click()
+        page.get_by_role("combobox").fill("expectile")
+        page.get_by_text(re.compile(r"^\d+ results$")).wait_for()
+        browser.close()
+    assert all(url.startswith("file:") for url in asked)
+
+
+def test_a_folder_that_holds_no_site_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine", "utf-8")
+    with pytest.raises(SystemExit, match="holds no site"):
+        BUILD["main"](tmp_path)
+    assert (tmp_path / "thesis.txt").is_file()
