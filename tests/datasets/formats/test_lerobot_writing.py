@@ -359,11 +359,8 @@ def test_what_lerobot_records_is_imported(tmp_path: Path, codec: str) -> None:
         np.testing.assert_array_equal(episode.rewards, theirs["next.reward"][steps, 0])
 
 
-def test_frames_can_be_videos_and_instructions_are_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(video_writing, "FILE_BYTES", 1)  # an episode each
+def record_film() -> None:
+    """Record two episodes whose frames get brighter or darker, with an instruction for each step."""
     space = spaces.Dict(
         {
             "state": spaces.Box(-1, 1, (2,), np.float32),
@@ -392,6 +389,14 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
                     },
                 )
             )
+
+
+def test_frames_can_be_videos_and_instructions_are_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(video_writing, "FILE_BYTES", 1)  # an episode each
+    record_film()
     ended = run(
         "export",
         "lab/film-v1",
@@ -429,3 +434,46 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
         orlog.export_dataset(ours, tmp_path / "x", to="lerobot", rate=2.5)
     with pytest.raises(SchemaError, match="zarr is written without --video; leave it out"):
         orlog.export_dataset(ours, tmp_path / "x", to="zarr", video=True)
+
+
+@pytest.mark.thorough
+def test_lerobot_opens_an_export_with_videos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    record_film()
+    export_dataset("lab/film-v1", tmp_path / "film", to="lerobot", video=True, rate=12)
+    # Neither torchvision decodes videos any more, nor is torchcodec here: PyAV does, by LeRobot's own questions.
+    code = """
+import av
+from lerobot.datasets import lerobot_dataset
+
+def decoded(path, timestamps, tolerance, _backend):
+    with av.open(str(path)) as file:
+        frames = [(float(one.pts * one.time_base), one) for one in file.decode(video=0)]
+    found = [min(frames, key=lambda one: abs(one[0] - time)) for time in timestamps]
+    assert all(abs(one[0] - time) < tolerance for one, time in zip(found, timestamps))
+    pixels = np.stack([one.to_ndarray(format="rgb24") for _, one in found])
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+
+lerobot_dataset.decode_video_frames = decoded
+dataset = LeRobotDataset("lab/film", root=sys.argv[1])
+rows = [dataset[number] for number in range(len(dataset))]
+np.savez("rows.npz", tasks=[row["task"] for row in rows], fps=dataset.fps, **{
+    name: np.stack([row[name].numpy() for row in rows])
+    for name in ("observation.top", "observation.side")
+})
+"""
+    run_tool(
+        tool_python(*LEROBOT, dependencies=False), START + code, tmp_path / "film", folder=tmp_path
+    )
+    theirs = dict(np.load(tmp_path / "rows.npz"))
+    ours = orlog.load_dataset("lab/film-v1")
+    assert theirs["fps"] == 12
+    assert theirs["tasks"].tolist() == [
+        text for one in ours for text in one.infos["language_instruction"]
+    ]
+    for camera in ("top", "side"):
+        frames = np.concatenate([one.observations[camera][:-1] for one in ours]).astype(float)
+        shown = theirs[f"observation.{camera}"].transpose(0, 2, 3, 1) * 255
+        assert abs(shown - frames).max() < 6
