@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats import robomimic
