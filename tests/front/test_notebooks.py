@@ -41,7 +41,8 @@ def test_the_notebooks_run(source: Path, kernel: str, tmp_path: Path) -> None:
     notebook = jupytext.read(source, fmt="py:percent")
     where = {"metadata": {"path": str(work)}}
     NotebookClient(notebook, kernel_name=kernel, resources=where, timeout=120).execute()
-    assert all(cell.source for cell in notebook.cells)
+    drawn = [cell for cell in notebook.cells if cell.source.endswith(".plot()")]
+    assert all("image/png" in cell.outputs[-1].data for cell in drawn)
 
 
 def test_every_notebook_is_a_page_of_the_site() -> None:
