@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ JSON_LINES = (".jsonl", ".ndjson")
 ENDINGS = (".csv", ".parquet", ".pq", *JSON_LINES)
 BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
+DEEPEST = 64  # of values in lines of JSON
+BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 LARGEST_SORTED_BYTES = 2**33
 MOST_EPISODES = 2**26
 
@@ -103,6 +106,8 @@ class _Table:
         self.names: list[str] = []
         self._sorted: Any = None
         for file, where in zip(self._files, self._sources, strict=True):
+            if file.suffix.lower() in JSON_LINES:
+                _check_nesting(file, where)
             with reading_arrow(where):
                 names = _names(file)
             if len(set(names)) != len(names):
@@ -409,6 +414,21 @@ def _check_written(file: Path, name: str) -> None:
                         "write inf where it is meant."
                     )
             first += batch.num_rows
+
+
+def _check_nesting(file: Path, where: str) -> None:
+    """Refuse lines whose values lie so deep in each other that Arrow's reader would end the process."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(2 * CSV_BLOCK_BYTES), b""), 1):
+            if line.count(b"[") + line.count(b"{") <= DEEPEST:
+                continue
+            depth = 0
+            for token in BRACKETS.finditer(line):
+                depth += (token[0] in (b"[", b"{")) - (token[0] in (b"]", b"}"))
+                if depth > DEEPEST:
+                    raise SchemaError(
+                        f"{where}: the values of line {number} lie more than {DEEPEST} deep in each other."
+                    )
 
 
 @contextlib.contextmanager

@@ -210,3 +210,17 @@ def test_lists_that_change_their_length_are_refused(tmp_path: Path) -> None:
         orlog.import_dataset(
             written("empty.parquet", []), "lab/x-v1", columns=columns, episode="run"
         )
+
+
+def test_values_that_lie_in_each_other_without_end_are_refused(tmp_path: Path) -> None:
+    text = json.dumps({"run": "a", "obs": [1.0, 2.0], "u": 0.5, "note": '[[[[ "{{' * 40})
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join([text] * 4), "utf-8")
+    options = Options(
+        columns={"observation": "obs", "action": "u"}, episode="run", ends="terminated"
+    )
+    dataset, _ = read_files(table.FORMAT, path, tmp_path / "store", options)
+    assert dataset.episode_lengths.tolist() == [4]
+    path.write_text(text + '\n{"run": ' + "[" * 20_000 + "]" * 20_000 + "}\n", "utf-8")
+    with pytest.raises(SchemaError, match="the values of line 2 lie more than 64 deep"):
+        read_files(table.FORMAT, path, tmp_path / "broken", options)
