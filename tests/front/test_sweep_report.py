@@ -229,7 +229,7 @@ def test_the_text_and_the_pictures_of_a_page_are_compared(
     edits = [
         ("Scores", "Better scores", [changed]),
         ('class="dot" cx="', 'class="dot" cx="1', [changed]),
-        (f"{episode}\n", "", [other]),
+        (f"{episode}\n", "", [changed, other]),
         (episode, episode * 2, [changed, other]),
         (episode, episode.replace('d="M', 'd="M1 1L'), [other]),
         (episode, episode.replace("<svg ", '<svg onload="1" '), [changed, other]),
@@ -239,6 +239,11 @@ def test_the_text_and_the_pictures_of_a_page_are_compared(
         page.write_text(text.replace(old, new, 1), "utf-8")
         assert verify_report(page).problems == problems, new
     assert orlog("report", "verify", str(page)).returncode == 3
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep_report, "episode_figure", lambda _dataset: "")  # nothing to draw
+        bare = write_reports(small, evidence_of(small), tmp_path / "bare", title="One")
+        assert verify_report(bare).problems == []
 
     page.write_text(text, "utf-8")
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "empty"))

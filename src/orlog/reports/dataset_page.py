@@ -65,14 +65,14 @@ def verdict_lines(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def reading_notes(results: Sequence[Result]) -> list[str]:
-    """Return notes on how to read the intervals and verdicts in a table of results."""
-    notes = []
+def all_notes(results: Sequence[Result]) -> list[str]:
+    """Return what is to be known to read results, each note once."""
+    notes = [note for one in results for note in (*one.notes, *one.caveats)]
     if any(result.references is not None for result in results):
         notes.append(BOOTSTRAP_NOTE)
     if any(result.verdict is not None for result in results):
         notes.append(VERDICT_NOTE)
-    return notes
+    return [*dict.fromkeys(notes)]
 
 
 def show_results(results: Sequence[Result]) -> None:
@@ -121,17 +121,9 @@ def write_report(
     path.write_text(page(title, parts), "utf-8")
 
 
-def all_notes(results: Sequence[Result]) -> list[str]:
-    """Return what is to be known to read results, each note once."""
-    notes = [note for one in results for note in (*one.notes, *one.caveats)]
-    return [*dict.fromkeys([*notes, *reading_notes(results)])]
-
-
 def notes_line(results: Sequence[Result]) -> str:
     """Return one line below scores, with a link to the notes on them."""
-    notes = dict.fromkeys(note for one in results for note in (*one.notes, *one.caveats))
-    said = f"{counted(len(notes), 'note')} on these scores. " if notes else ""
-    return f'<p class="note">{said}{HOW_TO_READ}</p>'
+    return f'<p class="note">{counted(len(all_notes(results)), "note")}: {HOW_TO_READ}</p>'
 
 
 def _score_table(results: Sequence[Result]) -> str:

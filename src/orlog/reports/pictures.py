@@ -60,7 +60,7 @@ def dots(rows: Sequence[Dot], label: str, *, digits: int = 1, ends: Sequence[flo
         recorded, around = row.recorded or (row.value, None)
         shown += [row.value, *row.each, *(row.interval or ()), recorded, *(around or ())]
     low, high = min(shown), max(shown)
-    scale = (WIDTH - 16) / ((high - low) or 1)
+    scale = (WIDTH - 56) / ((high - low) or 1)  # the numbers stand on the right
     tall = [46 if row.recorded else 36 for row in rows]
     bottom = sum(tall) + 4
 
@@ -128,7 +128,7 @@ def lines(
         _text(float(across_at(value)), _BOTTOM + 14, f"{value:,.7g}", "middle")
         for value in _ticks(left, right)
     ]
-    drawn.append(_text(_RIGHT, _BOTTOM + 29, across, "end", "faint"))
+    drawn.append(_text(_RIGHT, _BOTTOM + 29, across, "end"))
     for one in curves:
         inner = ""
         if one.band is not None:
@@ -212,9 +212,9 @@ def _picture(height: float, label: str, drawn: Sequence[str]) -> str:
     )
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> str:
-    named = f' class="{kind}"' if kind else ""
-    return f'<text{named} x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}">{html.escape(words)}</text>'
+def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    place = f'x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}"'
+    return f"<text {place}>{html.escape(words)}</text>"
 
 
 def _line(x1: str, y1: object, x2: str, y2: object, kind: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.experiments.reproducing import Result
@@ -25,7 +25,7 @@ def render(
     sha256: str,
     episodes: Sequence[str],
 ) -> str:
-    """Return the page; `episodes` are figures of episodes, with which it begins."""
+    """Return the page; `episodes` are figures of episodes, which stand beside the scores."""
     stored = [one for evidence in report.evidence for one in evidence.results]
     series = series_of(result.record.algorithm for result in results)
     by_dataset: dict[str, list[Result]] = {}
@@ -34,9 +34,17 @@ def render(
     parts = [paragraph(_summary(stored))]
     parts += [paragraph(f"failed: {line}", "error") for line in report.failures]
     parts += [paragraph(line, "note") for line in report.left_out]
-    scores = [score_figure(there, series, f"{name}, ") for name, there in by_dataset.items()]
-    side_by_side = [one or "" for pair in zip_longest(episodes, scores) for one in pair]
-    parts += ["<h2>Scores</h2>", pictures(side_by_side)]
+    parts.append("<h2>Scores</h2>")
+    rest = []
+    for name, there in by_dataset.items():
+        scores = score_figure(there, series, f"{name}, ")
+        begins = re.compile(rf">Episode \d+ of {re.escape(name)}[,:]")
+        beside = [one for one in episodes if begins.search(one)]
+        if beside:
+            parts.append(pictures([*beside, scores]))
+        else:
+            rest.append(scores)
+    parts.append(pictures(rest))
     parts += [notes_line(results), _score_table(results)]
     for one in comparisons:
         parts += _comparison_parts(one, series)

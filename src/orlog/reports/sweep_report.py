@@ -117,9 +117,8 @@ def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title
     report = convert_json(parse_json(data), Report)
     results = [one.result() for one in report.evidence]
     there = {one.digest: one for one in (load_dataset(group.dataset) for group in sweep.groups)}
-    drawn = [
-        episode_figure(there[one.job.digest]) for one in _drawn(report) if one.job.digest in there
-    ]
+    known = [there[one.job.digest] for one in _drawn(report) if one.job.digest in there]
+    drawn = [*filter(None, map(episode_figure, known))]
     text = render(report, results, comparisons, hashlib.sha256(data).hexdigest(), drawn)
     with storage_errors(folder):
         make_folder(folder)
