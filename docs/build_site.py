@@ -1,8 +1,8 @@
-"""Builds the documentation site from README.md, docs/ and the docstrings: `make site`.
+"""Builds the documentation site from README.md, docs/, notebooks/ and the docstrings: `make site`.
 
 The pages are copied first: README.md becomes the first page, links that leave `docs/` get a place in the
-site, and packages get the `__init__.py` without which docstrings below them are not found. Warnings, such
-as a link that leads nowhere, make the build fail.
+site, notebooks become pages without their output, and packages get the `__init__.py` without which
+docstrings below them are not found. Warnings, such as a link that leads nowhere, make the build fail.
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ import sys
 import tempfile
 from pathlib import Path
 
+import jupytext
+
 ROOT = Path(__file__).parents[1]
 MOVED = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "reporting.md",
+    "notebooks/look.py": "notebooks/look.md",
+    "notebooks/record.py": "notebooks/record.md",
+    "notebooks/sample.py": "notebooks/sample.md",
+    "notebooks/train_and_score.py": "notebooks/train_and_score.md",
 }
-"""Pages at the top of the repository, and their names in the site."""
+"""Pages outside of `docs/`, and their names in the site."""
 DATASETS = "      - datasets/index.md\n"
 """The line of the menu below which the pages of single datasets are listed."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -49,6 +55,7 @@ def copy_pages(work: Path) -> None:
     shutil.copy(ROOT / "mkdocs.yml", work)
     pages = work / "docs"
     shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (pages / "notebooks").mkdir()
     for name, inside in MOVED.items():
         (pages / inside).write_text(site_text(ROOT / name, pages), "utf-8")
     for page in sorted((ROOT / "docs").rglob("*.md")):
@@ -81,7 +88,8 @@ def site_text(page: Path, pages: Path) -> str:
     A file outside of the pages that a link means is copied beside them; a folder is only named.
     """
     docs = ROOT / "docs"
-    up = "../" * len(page.parent.relative_to(docs).parts) if page.is_relative_to(docs) else ""
+    moved = MOVED.get(page.relative_to(ROOT).as_posix())
+    up = "../" * (moved or page.relative_to(docs).as_posix()).count("/")
 
     def place(found: re.Match[str]) -> str:
         mark, label, target, anchor = found[1], found[2], found[3], found[4] or ""
@@ -99,8 +107,15 @@ def site_text(page: Path, pages: Path) -> str:
             shutil.copy(meant, pages / inside)
         return f"{mark}[{label}]({up}{inside}{anchor})"
 
-    parts = CODE.split(page.read_text("utf-8"))
+    parts = CODE.split(notebook_text(page) if page.suffix == ".py" else page.read_text("utf-8"))
     return "".join(text if at % 2 else LINK.sub(place, text) for at, text in enumerate(parts))
+
+
+def notebook_text(source: Path) -> str:
+    """Return a notebook as Markdown, its code in blocks."""
+    notebook = jupytext.read(source, fmt="py:percent")
+    notebook.metadata["jupytext"] = {"notebook_metadata_filter": "-all"}
+    return str(jupytext.writes(notebook, fmt="md"))
 
 
 def build(work: Path) -> None:

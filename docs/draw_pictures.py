@@ -1,15 +1,62 @@
-"""Draws the picture of the README from the dataset on this machine."""
+"""Draws the pictures of the pages: a dataset of this machine, and recorded baselines with their intervals."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
 
 import orlog
 from orlog.datasets.looking.figures import dataset_picture
+from orlog.manifests.shipped import recorded_folder, recorded_manifest
+from orlog.normalize.baselines import read_baseline
+from orlog.normalize.intervals import bootstrap_interval
+from orlog.scoring.references import references_of
+
+IMAGES = Path(__file__).with_name("images")
+SCORED = ("mujoco/hopper-medium-v1", "mujoco/hopper-medium-expert-v1", "pointmaze/medium-stitch-v1")
+
+
+def scores_picture() -> Figure:
+    """Return recorded scores: each seed as a faint dot, the mean with its 95 % interval."""
+    figure = Figure(figsize=(11.5, 2.9), layout="constrained")
+    for place, name in zip(figure.subplots(1, len(SCORED)), SCORED, strict=True):
+        _draw_scores(place, name)
+    return figure
+
+
+def _draw_scores(place: Any, name: str) -> None:
+    manifest = recorded_manifest(name)
+    assert manifest is not None, name
+    references = references_of(manifest)
+    assert references is not None, name
+    methods = sorted(path.stem for path in (recorded_folder(name) / "baselines").glob("*.json"))
+    for row, method in enumerate(methods):
+        baseline = read_baseline(method, name)
+        assert baseline is not None
+        scores = np.array([*baseline.scores(references).values()])
+        between = bootstrap_interval(scores, np.random.default_rng(0))
+        seeds = scores.reshape(len(scores), -1).mean(1)
+        place.plot(seeds, np.full(len(seeds), row), "o", color="0.75", markersize=4)
+        if between is not None:
+            place.plot(between, (row, row), color="tab:blue", linewidth=2)
+        place.plot(seeds.mean(), row, "o", color="tab:blue", markersize=6)
+    place.set_yticks(range(len(methods)), methods)
+    place.invert_yaxis()
+    place.set_title(name, fontsize=10)
+    place.set_xlabel("normalized score: 0 random, 100 expert")
+    place.grid(axis="x", color="0.92")
+    place.spines[["top", "right"]].set_visible(False)
+
 
 if __name__ == "__main__":
-    folder = Path(__file__).with_name("images")
-    picture = dataset_picture(orlog.load_dataset("pointmaze/umaze-v1"))
-    picture.savefig(
-        folder / "pointmaze-umaze-v1.png", dpi=110, bbox_inches="tight", metadata={"Software": None}
-    )
+    pictures = {
+        "pointmaze-umaze-v1": dataset_picture(orlog.load_dataset("pointmaze/umaze-v1")),
+        "scores": scores_picture(),
+    }
+    for name, picture in pictures.items():
+        picture.savefig(
+            IMAGES / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None}
+        )

@@ -86,6 +86,9 @@ ROBOMIMIC_15 = (
     "can/paired/low_dim",
 )
 
+# NVlabs/mimicgen, whose registry of datasets says the repository on the Hub
+MIMICGEN_HUB = f"{HUB}/amandlek/mimicgen_datasets/resolve/main"
+
 
 def _dsrl(tables: Tables) -> Entries:
     """DSRL's files; their names hold the largest cost and the number of episodes."""
@@ -248,6 +251,20 @@ def _robomimic(tables: Tables) -> Entries:
         )
 
 
+def _mimicgen(tables: Tables) -> Entries:
+    """MimicGen's generated demonstrations and the sources of them, by the paths that its registry has."""
+    for row in tables("mimicgen"):
+        yield (
+            row["dataset_id"],
+            ForeignEntry(
+                url=f"{MIMICGEN_HUB}/{row['dataset_id']}.hdf5",
+                format="robomimic-hdf5",
+                description=f"MimicGen's {row['dataset_id']}; episodes are evaluated for {row['horizon']} steps.",
+                license="CC-BY-4.0",  # NVlabs/mimicgen@72bd767c25:README.md
+            ),
+        )
+
+
 def _checksum(row: Row | None) -> dict[str, Any]:
     return {} if row is None else {"size_bytes": int(row["size_bytes"]), "sha256": row["sha256"]}
 
@@ -287,6 +304,7 @@ CATALOGUE: dict[str, Callable[[Tables], Entries]] = {
     "d4rl": _d4rl,
     "d4rl-superseded": _d4rl_superseded,
     "dsrl": _dsrl,
+    "mimicgen": _mimicgen,
     "minari": _minari,
     "neorl2": _neorl2,
     "ogbench": _ogbench,

@@ -6,7 +6,7 @@
     /data attribute env_args     JSON of the environment, kept in the description
     /mask/NAME                   names of demonstrations: `episodes/mask/NAME`
 
-Observations become a Dict of the parts of `obs`, and the last one of `next_obs` is the final observation. It
+Observations become a Dict of the parts of `obs` (of groups in it `GROUP.NAME`), and the last one of `next_obs` is the final observation. It
 must follow: each `next_obs` is the `obs` of the next step. Without `next_obs`, as LIBERO, MimicGen, RoboCasa and
 Isaac Lab write them, `_shared/episode_cutter.py` says what becomes of the last step, and without `rewards`
 these are zeros; both are told. `dones` may mean success or the end of the
@@ -36,6 +36,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     check_stored,
     child,
     create_hdf5,
+    datasets_in,
     has_child,
     look_inside,
     names_in,
@@ -120,10 +121,14 @@ class _Reader:
                 f"{where}, {first}: has no obs, only states; let robomimic's dataset_states_to_obs.py "
                 "make observations from them."
             )
-        self._parts = names_in(child(group, "obs", f"{where}, {first}", LAYOUT))
+        inside = child(group, "obs", f"{where}, {first}", LAYOUT)
+        paths = sorted(path for path, _ in datasets_in(inside, f"{where}, {first}, obs", LAYOUT))
+        self._parts = {path.replace("/", "."): path for path in paths}  # part: where it lies in obs
+        if len(self._parts) < len(paths):
+            raise SchemaError(f"{where}, {first}: a dot and a group in obs make the same name.")
         if not self._parts:
             raise SchemaError(f"{where}, {first}: obs holds no observations.")
-        parts = {part: self._column(first, f"obs/{part}") for part in self._parts}
+        parts = {part: self._column(first, f"obs/{path}") for part, path in self._parts.items()}
         actions = self._column(first, "actions")
         self._numbers = [key for key in ("rewards", "dones") if has_child(group, key)]
         infos = {"done": "dones", "states": "states"}
@@ -188,10 +193,12 @@ class _Reader:
         self._refuse_more(name, where)
         keys = ["actions", *self._numbers, *self._infos.values()]
         columns = {key: self._column(name, key) for key in dict.fromkeys(keys)}
-        now = {part: self._column(name, f"obs/{part}") for part in self._parts}
+        now = {part: self._column(name, f"obs/{path}") for part, path in self._parts.items()}
         then: dict[str, Any] = {}
         if self._has_next:
-            then = {part: self._column(name, f"next_obs/{part}") for part in self._parts}
+            then = {
+                part: self._column(name, f"next_obs/{path}") for part, path in self._parts.items()
+            }
         for key, column in (*columns.items(), *now.items(), *then.items()):
             if len(column) != length:
                 raise SchemaError(f"{where}, {key}: expected {length} rows, found {len(column)}.")

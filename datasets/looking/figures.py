@@ -160,12 +160,12 @@ def new_figure(
         MissingExtraError: matplotlib is not installed.
     """
     check_plots()
-    from matplotlib.figure import Figure as NewFigure
+    from orlog.datasets.looking.shown_figure import ShownFigure
 
     columns = min(count, in_row) or count
     rows = -(-count // columns)
     size = (width * columns, height * rows) if in_row else (width, height)
-    figure = NewFigure(figsize=size, layout="constrained", dpi=140)
+    figure = ShownFigure(figsize=size, layout="constrained", dpi=140)
     every = figure.subplots(rows, columns, squeeze=False).flatten()
     axes = every[:count]
     for one in every[count:]:

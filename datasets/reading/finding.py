@@ -251,7 +251,13 @@ def near_names(text: str) -> str:
     """Return a sentence with the known names that a text which is no name may mean."""
     wanted, known = text.lower().partition("@")[0], sorted(known_names())
     # A name of the Hugging Face Hub, such as lerobot/pusht, has another first part and no version.
-    last = wanted.rpartition("/")[2]
+    owner, _, last = wanted.rpartition("/")
+    if owner == "lerobot":
+        folder, name = shlex.quote(last), shlex.quote(f"lab/{last.replace('_', '-')}-v1")
+        return (
+            f" LeRobot's datasets are folders of the Hugging Face Hub: hf download --repo-type dataset "
+            f"{shlex.quote(wanted)} --local-dir {folder} && orlog import {folder} {name}"
+        )
     if versioned(wanted) == wanted:
         close = nearest(wanted, known)
     else:

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from orlog.scoring.off_policy_results import OffPolicyResult as OffPolicyResult
     from orlog.scoring.references import references as references
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Arrays": "orlog.loaders.arrays.arrays",

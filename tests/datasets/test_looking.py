@@ -120,6 +120,7 @@ def test_figures_show_every_dimension_of_an_episode(mini: Dataset) -> None:
     assert len(drawn) == len(names)
     assert np.array_equal(drawn[0].get_ydata(), episode.rewards)
     assert {axes.get_title() for axes in figure.axes} == {name.partition("[")[0] for name in names}
+    assert figure._repr_png_().startswith(b"\x89PNG"), "a notebook shows it"
     assert len(mini.plot().axes) >= 3
 
 

@@ -409,7 +409,9 @@ def test_python_answers_a_bare_name_with_the_nearest() -> None:
     with pytest.raises(InvalidNameError, match="mean pointmaze/umaze-v1"):
         orlog_package.load_dataset("umaze-v1")
     found = orlog("show", "lerobot/pusht")
-    assert "orlog list --remote --search pusht" in found.stderr
+    assert "hf download --repo-type dataset lerobot/pusht --local-dir pusht" in found.stderr
+    assert "orlog import pusht lab/pusht-v1" in found.stderr
+    assert "orlog list --remote --search pusht" in orlog("show", "somebody/pusht").stderr
 
 
 def test_a_setting_given_as_an_option_is_pointed_to_set() -> None:

@@ -55,7 +55,7 @@ def test_a_line_says_version_size_license_and_what_is_here() -> None:
     assert "45.5 MB" in out
     assert "orlog show NAME" in out
     out, err = run("list", "--remote", "--benchmark", "ogbenc")
-    assert "no dataset is of ogbenc; there are d4rl, dsrl, minari" in err
+    assert "no dataset is of ogbenc; there are d4rl, dsrl, mimicgen" in err
     assert (
         "no dataset matches qq and is of d4rl." in run("list", "qq", "--all", "--benchmark=d4rl")[1]
     )

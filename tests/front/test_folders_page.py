@@ -56,6 +56,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         group = zarr.open_group(f"{name}.zarr", mode="w", zarr_format=2)
         group["data/state"], group[f"data/{action}"] = rng.random((30, 4)), rng.random((30, 2))
         group[f"meta/{ends}"] = np.array([10, 30])
+    with Path("clicks.csv").open("w", newline="") as file:
+        clicks = csv.writer(file)
+        clicks.writerow(["row", "item", "click", "propensity", "feature_0", "feature_1"])
+        clicks.writerows(
+            [number, number % 3, number % 2, 0.4, *rng.random(2)] for number in range(12)
+        )
     columns = {name: rng.random(20) for name in ("obs_0", "obs_1", "u", "r")}
     table = pa.table({"run": np.repeat(["a", "b"], 10), **columns})
     pq.write_table(table, "logs.parquet")

@@ -217,6 +217,8 @@ def test_the_version_is_the_same_in_code_and_package() -> None:
 
     table = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     assert orlog.__version__ == table["project"]["version"]
+    cited = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\nversion: {orlog.__version__}\n" in cited
 
 
 def test_every_public_name_is_importable_and_described() -> None:

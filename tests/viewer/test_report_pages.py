@@ -71,12 +71,10 @@ def test_an_episode_is_its_path_or_a_frame() -> None:
     assert FIGURE.fullmatch(drawn)
     assert "which has the highest return: observations/position[0] across" in drawn
     space = spaces.Box(0, 255, (32, 48, 3), np.uint8)
-    with orlog.DatasetWriter(
-        "lab/camera-v1", observation_space=space, action_space=ARM_SPACE
-    ) as writer:
-        episode = robot_episode(0, 5)
-        seen = dataclasses.replace(episode, observations=episode.observations["camera"])
-        writer.add_episode(seen)
-    drawn = episode_figure(orlog.load_dataset("lab/camera-v1"))
+    episode = robot_episode(0, 5)
+    seen = dataclasses.replace(episode, observations=episode.observations["camera"])
+    with orlog.DatasetWriter("lab/eye-v1", observation_space=space, action_space=ARM_SPACE) as file:
+        file.add_episode(seen)
+    drawn = episode_figure(orlog.load_dataset("lab/eye-v1"))
     assert FIGURE.fullmatch(drawn)
     assert "the first frame of observations." in drawn

@@ -25,7 +25,7 @@ from orlog.errors import OrlogError
 
 TOLERANCE = 1e-4  # seconds, LeRobot's own
 ROUNDING = 1e-6  # of numbers that were float32 on their way
-LARGEST_ROW = 128  # numbers of a feature whose statistics are compared
+MOST_NUMBERS = 2**23  # of all episodes and features whose statistics are compared
 AT_ONCE = 1000
 STATISTICS = Path("meta") / "stats.json"
 EPISODE_STATISTICS = Path("meta") / "episodes_stats.jsonl"
@@ -44,14 +44,14 @@ class Agreement:
         self._before = dict.fromkeys(self._off, 0.0)  # by how much the row before deviated
         self._largest = dict.fromkeys(self._off, 0.0)
         self._tables: dict[int, tuple[int, int]] = {}  # chunk and file of an episode's first row
-        features: Mapping[str, Any] = info["features"]
-        self._limits = {
-            name: np.full((2, len(episodes.lengths), row_size(one)), np.nan)
-            for name, one in features.items()
-            if name not in OWN_COUNTERS
-            and 0 < row_size(one) <= LARGEST_ROW
-            and str(one.get("dtype")).rstrip("0123456789") in COUNTED
-        }
+        self._limits: dict[str, np.ndarray] = {}  # least and largest numbers of each episode
+        left, features = MOST_NUMBERS, info["features"]
+        for name, one in features.items():
+            size = row_size(one) * len(episodes.lengths)
+            is_counted = str(one.get("dtype")).rstrip("0123456789") in COUNTED if size else False
+            if is_counted and name not in OWN_COUNTERS and size <= left:
+                left -= size
+                self._limits[name] = np.full((2, len(episodes.lengths), row_size(one)), np.nan)
 
     def add(
         self, batch: Any, file: Path, episode: np.ndarray, step: np.ndarray, first: int

@@ -157,7 +157,7 @@ def _fail_usage(error: Any) -> None:
             path = error.ctx.command_path
             hint = f"{usage}\nFor help, run: {path} --help"
             tell(hint)
-        if hasattr(error, "possibilities") and error.ctx is not None:  # there is no such option
+        if hasattr(error, "option_name") and error.ctx is not None:
             setting = error.option_name.strip("-").replace("-", "_")
             if any("--set" in one.opts for one in error.ctx.command.params):
                 message = f"{message.removesuffix('.')}; if it is a setting of the algorithm: --set {setting}=VALUE"

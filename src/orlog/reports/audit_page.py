@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +48,9 @@ def write_audit_page(audit: Audit, path: Path, dataset: Dataset | None = None) -
         )
     ]
     if dataset is not None:
-        parts.append(pictures([*_figures(audit, dataset)]))
+        named = [one for one in audit.findings if one.episode is not None and one.step is not None]
+        first = episode_figure(dataset, named[0].episode if named else None)
+        parts.append(pictures([first, *(_figure(one, dataset) for one in named[:MOST_PLOTS])]))
     parts += [f'<p class="note">{HOW_TO_READ}</p>']
     for severity, meaning in SEVERITIES.items():
         found = audit.of(severity)
@@ -70,14 +71,6 @@ def write_audit_page(audit: Audit, path: Path, dataset: Dataset | None = None) -
     with storage_errors(path):
         make_folder(path.parent)
         path.write_text(page(f"Audit of {name}", parts), "utf-8")
-
-
-def _figures(audit: Audit, dataset: Dataset) -> Iterator[str]:
-    """Yield an episode, and the columns around the first places that findings name."""
-    named = [one for one in audit.findings if one.episode is not None and one.step is not None]
-    yield episode_figure(dataset, named[0].episode if named else None)
-    for one in named[:MOST_PLOTS]:
-        yield _figure(one, dataset)
 
 
 def _figure(finding: Finding, dataset: Dataset) -> str:

@@ -101,7 +101,10 @@ def write_report(
     series = series_of(result.record.algorithm for result in results)
     parts = [pictures([episode_figure(dataset), score_figure(results, series)])]
     parts += [paragraph(remark) for remark in remarks]
-    parts += [notes_line(results), _score_table(results)]
+    parts += [
+        notes_line(results),
+        html_table(HEADINGS, [*map(result_cells, results)], {1, 2, 3, 6}),
+    ]
     parts += [paragraph(line) for line in verdict_lines(results)]
     parts += ["<h2>Learning curves</h2>", curve_figure(results, series)]
     parts += ["<h2>The dataset</h2>", paragraph(dataset.manifest.description)]
@@ -124,11 +127,6 @@ def write_report(
 def notes_line(results: Sequence[Result]) -> str:
     """Return one line below scores, with a link to the notes on them."""
     return f'<p class="note">{counted(len(all_notes(results)), "note")}: {HOW_TO_READ}</p>'
-
-
-def _score_table(results: Sequence[Result]) -> str:
-    rows = [result_cells(result) for result in results]
-    return html_table(HEADINGS, rows, frozenset({1, 2, 3, 6}))
 
 
 def _protocol(results: Sequence[Result]) -> str:

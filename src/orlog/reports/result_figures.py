@@ -58,7 +58,7 @@ def curve_figure(results: Sequence[Result], series: Mapping[str, int]) -> str:
 
     Args: `score_figure`.
     """
-    each, means, cells = [], [], {}
+    each, means, rows = [], [], []
     for result in results:
         color, algorithm = series[result.record.algorithm], result.record.algorithm
         curves = []
@@ -71,18 +71,12 @@ def curve_figure(results: Sequence[Result], series: Mapping[str, int]) -> str:
         if curves and len({len(xs) for xs, _ in curves}) == 1:
             xs, mean = curves[0][0], np.mean([ys for _, ys in curves], 0)
             means.append(Line(xs=xs, ys=mean.tolist(), series=color))
-            cells[algorithm] = dict(zip(xs, mean.tolist(), strict=True))
+            points_said = (f"{x:,.0f}: {y:.1f}" for x, y in zip(xs, mean, strict=True))
+            rows.append((algorithm_title(algorithm), ", ".join(points_said)))
     if not any(one.xs for one in each):
         return ""
     unit = _unit(results)
-    steps = sorted({step for there in cells.values() for step in there})
-    rows = [
-        [f"{step:,.0f}", *(f"{one[step]:.1f}" if step in one else "" for one in cells.values())]
-        for step in steps
-    ]
-    table = html_table(
-        ("gradient steps", *map(algorithm_title, cells)), rows, range(len(cells) + 1)
-    )
+    table = html_table(("algorithm", "gradient steps: mean"), rows)
     picture = lines([*each, *means], f"{unit} over gradient steps", "gradient steps")
     caption = f"{unit}. Thin: each seed. Thick: their mean."
     named = {algorithm_title(one.record.algorithm): series[one.record.algorithm] for one in results}

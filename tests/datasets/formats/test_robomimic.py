@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats import robomimic
@@ -207,3 +208,20 @@ def test_robomimic_reads_what_is_exported(tmp_path: Path) -> None:
             assert found["dones"][0] == episode.infos["done"][step]
     """
     run_tool(tool_python(*PACKAGES, dependencies=False), code, folder=tmp_path)
+
+
+def test_groups_of_observations_are_parts_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.hdf5"
+    arrays = write(path)
+    with h5py.File(path, "a") as file:
+        for name, steps in LENGTHS.items():
+            for group in ("obs", "next_obs"):
+                rows = np.arange(steps + 1.0)[:, None]
+                file[f"data/{name}/{group}/policy/joints"] = rows[group == "next_obs" :][:steps]
+    dataset, _ = read_files(robomimic.FORMAT, path, tmp_path / "store")
+    assert isinstance(dataset.observation_space, spaces.Dict)
+    assert [*dataset.observation_space] == ["eef_pos", "image", "policy.joints"]
+    np.testing.assert_array_equal(dataset[0].observations["policy.joints"][:, 0], np.arange(5.0))
+    np.testing.assert_array_equal(
+        dataset[0].observations["eef_pos"][:-1], arrays["demo_0"]["obs/eef_pos"]
+    )

@@ -1,0 +1,51 @@
+"""The notebooks run from top to bottom, in a kernel of this environment and an empty folder."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a kernel of the Python that runs the tests, whatever kernels the user has."""
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec = {"argv": command, "display_name": "tests", "language": "python"}
+    folder = tmp_path / "jupyter" / "kernels" / "tests"
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text(json.dumps(spec), "utf-8")
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.delenv(
+        "MPLBACKEND", raising=False
+    )  # the kernel chooses the one that draws in a notebook
+    return "tests"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda source: source.stem)
+def test_the_notebooks_run(source: Path, kernel: str, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    notebook = jupytext.read(source, fmt="py:percent")
+    where = {"metadata": {"path": str(work)}}
+    NotebookClient(notebook, kernel_name=kernel, resources=where, timeout=120).execute()
+    drawn = [cell for cell in notebook.cells if cell.source.endswith(".plot()")]
+    assert all("image/png" in cell.outputs[-1].data for cell in drawn)
+
+
+def test_every_notebook_is_a_page_of_the_site() -> None:
+    build: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
+    pages = {name for name in build["MOVED"] if name.startswith("notebooks/")}
+    assert pages == {f"notebooks/{source.name}" for source in NOTEBOOKS}
