@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,20 +134,6 @@ def _histogram(axes: Axes, values: np.ndarray, label: str) -> None:
     axes.set_xlabel(label)
     axes.set_ylabel("episodes")
     axes.set_title(f"mean {values.mean():,.1f}")
-
-
-@contextlib.contextmanager
-def own_style() -> Iterator[None]:
-    """Draw in matplotlib's own style: equal numbers give equal pictures, whatever the user has set.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    check_plots()
-    from matplotlib import style
-
-    with style.context("default"):
-        yield
 
 
 def check_plots() -> None:

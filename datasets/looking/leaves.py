@@ -11,8 +11,10 @@ import numpy as np
 
 from orlog.datasets.looking.looked import Looked, LookedEpisode
 from orlog.manifests.columns import is_part
+from orlog.manifests.manifest import EnvironmentRecord
 
 LEAST_SIDE = 8  # of a frame
+MOST_CELLS = 256  # of a side of a maze
 MOST_CHANNELS = 16  # an array whose smallest side is longer is no image
 
 
@@ -126,3 +128,16 @@ def first_frames(dataset: Looked, count: int) -> list[np.ndarray]:
         rows = np.unique(np.linspace(first, last, count).round().astype(np.int64)).tolist()
         return [as_picture(dataset.column(name, row, row + 1)[0]) for row in rows]
     return []
+
+
+def maze_of(environment: EnvironmentRecord | None) -> list[list[Any]] | None:
+    """Return the map of the maze that data were recorded in, if there is one: rows of cells, 1 is a wall."""
+    maze = (environment.kwargs if environment else {}).get("maze_map")
+    is_map = (
+        isinstance(maze, list)
+        and 0 < len(maze) <= MOST_CELLS
+        and all(
+            isinstance(row, list) and 0 < len(row) == len(maze[0]) <= MOST_CELLS for row in maze
+        )
+    )
+    return maze if is_map else None

@@ -351,13 +351,12 @@ def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
     found = start("quickstart", "--smoke", cwd=empty)
     assert found.returncode == 0, found.stderr
     page = (empty / "orlog-quickstart" / "report.html").read_text("utf-8")
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 5  # a path in the maze, scores, curves, returns and lengths
+    assert "its path in the maze" in page[: page.index("<table")]
     for algorithm in ("BC", "CQL", "IQL"):
         assert algorithm in found.stdout
         assert f"<td>{algorithm}</td>" in page
-    assert "http" not in page.replace("http://www.w3.org", "").replace(
-        "http://purl.org", ""
-    ).replace("http://creativecommons.org", "").replace("https://matplotlib.org", "")
+    assert "http" not in page
     assert str(home) not in page
     taken = orlog("quickstart", "--smoke", "--out", "orlog-quickstart", cwd=empty)
     assert taken.returncode == 1

@@ -6,9 +6,6 @@ import pickle
 import pytest
 
 from orlog import errors
-from orlog.datasets.looking.figures import dataset_picture
-from orlog.datasets.reading.dataset import Dataset
-from orlog.reports.plots import to_svg
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])
@@ -26,8 +23,3 @@ def test_every_error_comes_back_whole_from_another_process(name: str) -> None:
 def test_a_storage_error_keeps_what_the_disk_said() -> None:
     error = errors.StorageError("the disk is full.", errno=errno.ENOSPC)
     assert pickle.loads(pickle.dumps(error)).errno == errno.ENOSPC
-
-
-@pytest.mark.thorough
-def test_equal_pictures_are_equal_files(mini: Dataset) -> None:
-    assert to_svg(dataset_picture(mini)) == to_svg(dataset_picture(mini))

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 
-from orlog.datasets.looking.figures import line_colors
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, NotFoundError
 from orlog.experiments.jobs import Job
@@ -21,9 +19,9 @@ from orlog.experiments.sweeps import Sweep, plan_sweep, run_sweep
 from orlog.manifests.documents import convert_json
 from orlog.normalize.comparison import compare_methods
 from orlog.reports import sweep_report
-from orlog.reports.page_pictures import compare_pictures
-from orlog.reports.plots import learning_curves, score_picture, to_svg
-from orlog.reports.statistics_plots import aggregate_plot
+from orlog.reports.episode_figure import FIGURE
+from orlog.reports.pictures import series_of
+from orlog.reports.result_figures import comparison_figures, curve_figure, score_figure
 from orlog.reports.sweep_report import evidence_of, verify_report, write_reports
 from tests.command_line import orlog
 
@@ -64,7 +62,10 @@ def test_a_report_holds_what_its_numbers_come_from_and_edits_are_found(
     text = page.read_text("utf-8")
     assert "Two &lt;algorithms&gt;" in text
     assert "4 runs of 2 algorithms on 1 dataset" in text
-    assert text.count("<svg") == 6
+    # a map, scores, four aggregates, a profile, ranks, improvement, and curves
+    assert text.count("<svg") == text.count('aria-label="') - text.count('role="region"') == 10
+    assert text.index("<svg") < text.index("<table")
+    assert "<details><summary>How to read this</summary>" in text
     assert "<script" not in text
     file = page.with_name("report.json")
     body = json.loads(file.read_text("utf-8"))
@@ -203,37 +204,54 @@ def test_edits_of_runs_are_found_in_a_home_without_the_results(
 
 def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep: Sweep) -> None:
     results = [one.result() for one in evidence_of(sweep)]
-    colors = line_colors(one.record.algorithm for one in results)
-    assert len({*colors.values()}) == 2
-    for draw in (score_picture, learning_curves):
-        alone = to_svg(draw(results[1:], colors))
-        assert colors["td3bc"] in alone
-        assert colors["bc"] not in alone
+    series = series_of(one.record.algorithm for one in results)
+    assert series == {"bc": 0, "td3bc": 1}
     scores = {"td3bc": {"a": np.array([[1.0], [2.0]])}}
-    comparison = compare_methods(scores, np.random.default_rng(0))
-    assert colors["td3bc"] in to_svg(aggregate_plot(comparison, True, colors))
+    drawn = [draw(results[1:], series) for draw in (score_figure, curve_figure)]
+    for figure in [
+        *drawn,
+        *comparison_figures(compare_methods(scores, np.random.default_rng(0)), series)[:3],
+    ]:
+        assert '<g class="c1">' in figure
+        assert '<g class="c0">' not in figure
 
 
-def test_the_text_and_the_pictures_of_a_page_are_compared(small: Sweep, tmp_path: Path) -> None:
-    with mpl.rc_context({"svg.fonttype": "none", "axes.facecolor": "pink"}):
-        page = write_reports(small, evidence_of(small), tmp_path, title="One")
+def test_the_text_and_the_pictures_of_a_page_are_compared(
+    small: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = write_reports(small, evidence_of(small), tmp_path, title="One")
     text = page.read_text("utf-8")
     verified = verify_report(page)
-    assert verified.problems == []
-    assert verified.notes == [
-        f"the pictures were drawn again with matplotlib {mpl.__version__} and compared."
+    assert (verified.problems, verified.notes) == ([], [])
+    changed = "report.html: it is not the page that this orlog draws from report.json."
+    other = "report.html: the pictures of episodes are not what the datasets give."
+    (episode,) = FIGURE.findall(text)
+    edits = [
+        ("Scores", "Better scores", [changed]),
+        ('class="dot" cx="', 'class="dot" cx="1', [changed]),
+        (f"{episode}\n", "", [changed, other]),
+        (episode, episode * 2, [changed, other]),
+        (episode, episode.replace('d="M', 'd="M1 1L'), [other]),
+        (episode, episode.replace("<svg ", '<svg onload="1" '), [changed, other]),
+        (episode, episode.replace("its path", "score 99.9, its path"), [changed, other]),
     ]
-    changed = "its text, or the number of its pictures, is not what report.json gives."
-    for old, new, problem in (
-        ("Scores", "Better scores", changed),
-        ("<svg", "<svg><text>99.9</text></svg><svg", changed),
-        ("#0072b2", "#0072b3", "picture 1 is not what this orlog draws."),
-    ):
+    for old, new, problems in edits:
         page.write_text(text.replace(old, new, 1), "utf-8")
-        assert verify_report(page).problems == [f"report.html: {problem}"]
-    told = orlog("report", "verify", str(page))
-    assert told.returncode == 3
-    assert "note: the pictures were drawn again" in told.stdout
+        assert verify_report(page).problems == problems, new
+    assert orlog("report", "verify", str(page)).returncode == 3
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep_report, "episode_figure", lambda _dataset: "")  # nothing to draw
+        bare = write_reports(small, evidence_of(small), tmp_path / "bare", title="One")
+        assert verify_report(bare).problems == []
+
+    page.write_text(text, "utf-8")
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "empty"))
+    verified = verify_report(page)
+    assert verified.problems == []
+    assert any("the pictures of episodes were not compared" in one for one in verified.notes)
+    page.write_text(text.replace(episode, episode + "<p>score 99.9</p>", 1), "utf-8")
+    assert verify_report(page).problems == [changed]
 
     page.write_bytes("é".encode("latin-1"))
     with pytest.raises(ManifestError, match=r"report\.html: is no page of a report"):
@@ -241,29 +259,6 @@ def test_the_text_and_the_pictures_of_a_page_are_compared(small: Sweep, tmp_path
     page.unlink()
     with pytest.raises(NotFoundError, match=r"report\.html: there is no such page"):
         verify_report(page)
-
-
-def test_of_pictures_by_another_version_of_matplotlib_the_elements_are_compared() -> None:
-    drawn = "<svg><dc:title>Matplotlib v{}, ..</dc:title><style>*{{}}</style><path/></svg>"
-    here, there = drawn.format("3.11.2"), drawn.format("3.9.0")
-    found, how = compare_pictures(there.replace("<path/>", "<path/><path/>"), here)
-    assert found == []
-    assert how.startswith(
-        "what the pictures show was not compared: they were drawn with matplotlib"
-    )
-    for new, name in (("<text>99.9</text>", "text"), ("<style>p{}</style>", "style>p{}</style")):
-        found, _ = compare_pictures(there.replace("<path/>", new), here)
-        assert found == [f"picture 1 has an element <{name}>, which matplotlib does not draw."]
-
-
-def test_pictures_that_differ_by_rounding_alone_are_alike() -> None:
-    picture = '<svg><path id="p0a" d="M 1.25 -3"/><use href="#p0a" style="fill: #1f6fb4"/></svg>'
-    rounded = '<svg><path id="p9f" d="M 1.251 -3"/><use href="#p9f" style="fill: #1f6fb4"/></svg>'
-    assert compare_pictures(picture, rounded)[0] == []
-    for old, new in (("1.25", "1.3"), ("1f6f", "1f7f"), ('"#p0a"', '"#p0b"'), ("M", "L")):
-        assert compare_pictures(picture, picture.replace(old, new))[0] == [
-            "picture 1 is not what this orlog draws."
-        ]
 
 
 def test_what_is_no_report_is_said(tmp_path: Path, mini: Dataset) -> None:

@@ -278,12 +278,10 @@ def _one(
 def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[list[Result], int]:
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
     from orlog.datasets.loading import load_dataset
-    from orlog.datasets.looking.figures import check_plots
     from orlog.experiments.sweeps import plan_sweep, run_sweep, suite_datasets
     from orlog.reports.dataset_page import show_results
     from orlog.reports.sweep_report import evidence_of, write_reports
 
-    check_plots()
     names = _names(given.datasets or "") if given.suite is None else suite_datasets(given.suite)
     with progress_bars() as update:
         sweep = plan_sweep(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,15 +10,25 @@ from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import CURVE_EPISODES
 from orlog.base.files import make_folder
 from orlog.base.terminal import say, say_notes, show_table
-from orlog.datasets.looking.figures import dataset_picture, line_colors
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
 from orlog.experiments.reproducing import Result
 from orlog.manifests.names import counted, size_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
-from orlog.reports.pages import html_table, page
-from orlog.reports.plots import learning_curves, score_picture, to_svg
+from orlog.reports.episode_figure import episode_figure
+from orlog.reports.pages import (
+    HOW_TO_READ,
+    figure,
+    folded,
+    how_to_read,
+    html_table,
+    page,
+    paragraph,
+    pictures,
+)
+from orlog.reports.pictures import bars, series_of
+from orlog.reports.result_figures import curve_figure, score_figure
 
 HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
 
@@ -56,14 +65,14 @@ def verdict_lines(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def reading_notes(results: Sequence[Result]) -> list[str]:
-    """Return notes on how to read the intervals and verdicts in a table of results."""
-    notes = []
+def all_notes(results: Sequence[Result]) -> list[str]:
+    """Return what is to be known to read results, each note once."""
+    notes = [note for one in results for note in (*one.notes, *one.caveats)]
     if any(result.references is not None for result in results):
         notes.append(BOOTSTRAP_NOTE)
     if any(result.verdict is not None for result in results):
         notes.append(VERDICT_NOTE)
-    return notes
+    return [*dict.fromkeys(notes)]
 
 
 def show_results(results: Sequence[Result]) -> None:
@@ -77,8 +86,7 @@ def show_results(results: Sequence[Result]) -> None:
     for one in results:
         for line in verdict_lines([one]):
             say(f"{one.record.dataset}: {line}" if shift else line)
-    notes = [note for one in results for note in (*one.notes, *one.caveats)]
-    say_notes(dict.fromkeys([*notes, *reading_notes(results)]))
+    say_notes(all_notes(results))
 
 
 def write_report(
@@ -89,33 +97,36 @@ def write_report(
     title: str,
     remarks: Sequence[str] = (),
 ) -> None:
-    """Write the page.
-
-    Raises MissingExtraError if matplotlib is not installed.
-    """
-    parts = [f"<h1>{html.escape(title)}</h1>"]
-    parts += [f'<p class="note">{html.escape(remark)}</p>' for remark in remarks]
-    parts += ["<h2>Scores</h2>", _score_table(results)]
-    parts += [f"<p>{html.escape(line)}</p>" for line in verdict_lines(results)]
-    colors = line_colors(result.record.algorithm for result in results)
-    parts.append(to_svg(score_picture(results, colors)))
-    parts += [_protocol(results), "<h2>Learning curves</h2>"]
-    parts.append(to_svg(learning_curves(results, colors)))
+    """Write the page: an episode and the scores as pictures first, then tables, and notes that are folded."""
+    series = series_of(result.record.algorithm for result in results)
+    parts = [pictures([episode_figure(dataset), score_figure(results, series)])]
+    parts += [paragraph(remark) for remark in remarks]
+    parts += [
+        notes_line(results),
+        html_table(HEADINGS, [*map(result_cells, results)], {1, 2, 3, 6}),
+    ]
+    parts += [paragraph(line) for line in verdict_lines(results)]
+    parts += ["<h2>Learning curves</h2>", curve_figure(results, series)]
+    parts += ["<h2>The dataset</h2>", paragraph(dataset.manifest.description)]
+    spreads = {
+        "return of an episode": dataset.column("episodes/returns"),
+        "length of an episode (steps)": dataset.episode_lengths,
+    }
+    parts.append(pictures(figure(bars(values, name), name) for name, values in spreads.items()))
+    parts += [_facts(dataset), folded("Settings", [settings_table(results)])]
     episodes = min(CURVE_EPISODES, results[0].returns.shape[1])
-    parts.append(
-        f"<p>Thin: each seed. Thick: their mean. Each point is {episodes} episodes run during "
-        "training; the scores above come from the last checkpoint.</p>"
+    curves = (
+        f"Each point of a learning curve is {episodes} episodes run during training; the scores come "
+        "from the last checkpoint."
     )
-    parts += ["<h2>The dataset</h2>", f"<p>{html.escape(dataset.manifest.description)}</p>"]
-    parts += [to_svg(dataset_picture(dataset)), _facts(dataset), "<h2>Settings</h2>"]
-    parts += [settings_table(results)]
+    parts.append(how_to_read([_protocol(results), curves, *all_notes(results)]))
     make_folder(path.parent)
     path.write_text(page(title, parts), "utf-8")
 
 
-def _score_table(results: Sequence[Result]) -> str:
-    rows = [result_cells(result) for result in results]
-    return html_table(HEADINGS, rows, frozenset({1, 2, 3, 6}))
+def notes_line(results: Sequence[Result]) -> str:
+    """Return one line below scores, with a link to the notes on them."""
+    return f'<p class="note">{counted(len(all_notes(results)), "note")}: {HOW_TO_READ}</p>'
 
 
 def _protocol(results: Sequence[Result]) -> str:
@@ -134,13 +145,7 @@ def _protocol(results: Sequence[Result]) -> str:
             f"({first.references.random.policy}), 100 is {first.references.expert.mean:.1f} "
             f"({first.references.expert.policy}). "
         )
-    text += " ".join(reading_notes(results))
-    notes = list(
-        dict.fromkeys(note for result in results for note in (*result.notes, *result.caveats))
-    )
-    return f"<p>{html.escape(text)}</p>" + "".join(
-        f'<p class="note">{html.escape(note)}</p>' for note in notes
-    )
+    return text.rstrip()
 
 
 def _facts(dataset: Dataset) -> str:

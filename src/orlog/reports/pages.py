@@ -1,46 +1,88 @@
-"""Self-contained HTML pages: no scripts, no external links."""
+"""Self-contained HTML pages in the viewer's look: no scripts, no external links."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
-       color: #222; background: #fff; }
-h1 { font-size: 1.7rem; } h2 { margin-top: 2.2rem; font-size: 1.25rem; }
-svg { max-width: 100%; height: auto; }
-table { border-collapse: collapse; margin: 0.8rem 0; }
-th, td { text-align: left; padding: 0.35rem 0.9rem 0.35rem 0; border-bottom: 1px solid #ddd;
-         vertical-align: top; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-code { font-size: 0.85em; overflow-wrap: anywhere; }
-.note { background: #fff6dd; border-left: 4px solid #e0a800; padding: 0.5rem 0.9rem; }
-"""
+_STYLE = Path(__file__).parents[1] / "viewer" / "page" / "shared.css"
+HOW_TO_READ = '<a href="#how-to-read">How to read this</a>'
 
 
 def page(title: str, parts: Sequence[str]) -> str:
-    """Return the text of a page; its parts are HTML, the title is text."""
+    """Return the text of a page; its parts are HTML, the title is text and its heading too."""
+    name = html.escape(title)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{name}</title><style>\n{_STYLE.read_text('utf-8')}</style></head>\n"
+        f'<body><main class="sheet">\n<h1>{name}</h1>\n'
         + "\n".join(parts)
-        + "\n</body></html>\n"
+        + "\n</main></body></html>\n"
     )
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """Return a paragraph of a text; its kind is a class of the style sheet."""
+    return f"<p{_class(kind)}>{html.escape(text)}</p>"
 
 
 def html_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int] = ()
 ) -> str:
-    """Return a table of texts; the columns in `numbers` are aligned to the right."""
+    """Return a table of texts; the columns in `numbers` are aligned to the right.
+
+    Where the window is narrow, the table alone is scrolled.
+    """
 
     def cell(tag: str, index: int, text: str) -> str:
-        kind = ' class="number"' if index in numbers else ""
-        return f"<{tag}{kind}>{html.escape(text)}</{tag}>"
+        kind = "number" if index in numbers else "long" if len(text) > 24 else ""
+        kind = "breaks" if re.search(r"\S{25}", text) else kind
+        return f"<{tag}{_class(kind)}>{html.escape(text)}</{tag}>"
 
     head = "".join(cell("th", index, text) for index, text in enumerate(headings))
     body = "".join(
         "<tr>" + "".join(cell("td", index, text) for index, text in enumerate(row)) + "</tr>\n"
         for row in rows
     )
-    return f"<table>\n<tr>{head}</tr>\n{body}</table>"
+    label = html.escape(", ".join(filter(None, headings)) or "facts")
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+    )
+
+
+def pictures(figures: Iterable[str]) -> str:
+    """Return figures side by side, as far as there is room; without any, nothing."""
+    there = "\n".join(filter(None, figures))
+    return f'<div class="pictures">{there}</div>' if there else ""
+
+
+def figure(
+    picture: str, caption: str, series: Mapping[str, int] | None = None, kind: str = ""
+) -> str:
+    """Return a picture, or pictures, with a text below; `series` has the number of each line by its name."""
+    named = "".join(
+        f'<span><i class="swatch c{number}"></i>{html.escape(name)}</span> '
+        for name, number in (series or {}).items()
+    )
+    words = f"<figcaption>{named}{html.escape(caption)}</figcaption>"
+    return f"<figure{_class(kind)}>{picture}{words}</figure>"
+
+
+def folded(summary: str, parts: Sequence[str], name: str = "") -> str:
+    """Return parts that are shown after a click; a link to `name` opens them."""
+    inner = "\n".join(parts)
+    mark = f' id="{name}"' if name else ""
+    return f"<details><summary>{html.escape(summary)}</summary><div{mark}>{inner}</div></details>"
+
+
+def how_to_read(notes: Iterable[str]) -> str:
+    """Return the folded notes of a page."""
+    return folded("How to read this", [paragraph(one) for one in notes], "how-to-read")
+
+
+def _class(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""

@@ -11,7 +11,6 @@ from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.evaluating import EPISODES
 from orlog.base.terminal import progress_bar, progress_bars, say, waits
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.looking.figures import check_plots
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.rebuilds import compare_with_recorded
@@ -49,7 +48,6 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
             f"{folder / 'runs'} exists already; move it away, or choose another folder with --out."
         )
 
-    check_plots()  # fail now rather than after minutes of training
     with _stage(f"build {name}"):
         dataset = build_and_verify(name, workers)
     with _stage(f"train BC, CQL and IQL with {len(seeds)} seed(s) on {workers} process(es)"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import ago
 from orlog.experiments.run_folders import RunSummary, find_run_folders, group_runs
+from orlog.reports.pages import html_table
 from orlog.reports.run_plots import curves_plot
 
 if TYPE_CHECKING:
@@ -52,12 +52,7 @@ class Runs:
 
     def _repr_html_(self) -> str:
         headings = ("run", "algorithm", "dataset", "seed", "step", "score", "state", "changed")
-        rows = [_cells(run) for run in self.runs]
-        body = "".join(
-            f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
-            for tag, cells in [("th", headings), *(("td", row) for row in rows)]
-        )
-        return f"<table>{body}</table>"
+        return html_table(headings, [_cells(run) for run in self.runs])
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:

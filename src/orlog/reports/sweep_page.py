@@ -3,57 +3,59 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.datasets.looking.figures import line_colors, own_style
 from orlog.experiments.reproducing import Result
 from orlog.experiments.stored_results import StoredResult
 from orlog.manifests.names import counted
-from orlog.normalize.comparison import Comparison
-from orlog.reports.dataset_page import reading_notes, settings_table, verdict_lines
-from orlog.reports.pages import html_table, page
-from orlog.reports.plots import learning_curves, score_picture, to_svg
-from orlog.reports.statistics_plots import COMPARISON_PLOTS
+from orlog.normalize.comparison import Comparison, Estimate
+from orlog.reports.dataset_page import all_notes, notes_line, settings_table, verdict_lines
+from orlog.reports.pages import folded, how_to_read, html_table, page, paragraph, pictures
+from orlog.reports.pictures import series_of
+from orlog.reports.result_figures import comparison_figures, curve_figure, score_figure
 from orlog.reports.sweep_record import REPORT_FILE, REPORT_PAGE, Report
 
 
 def render(
-    report: Report, results: Sequence[Result], comparisons: Sequence[Comparison], sha256: str
+    report: Report,
+    results: Sequence[Result],
+    comparisons: Sequence[Comparison],
+    sha256: str,
+    episodes: Sequence[str],
 ) -> str:
-    """Return the page.
-
-    Raises MissingExtraError if matplotlib is not installed.
-    """
-    with own_style():
-        return page(report.title, _parts(report, results, comparisons, sha256))
-
-
-def _parts(
-    report: Report, results: Sequence[Result], comparisons: Sequence[Comparison], sha256: str
-) -> list[str]:
-    """Return the parts of the page."""
+    """Return the page; `episodes` are figures of episodes, which stand beside the scores."""
     stored = [one for evidence in report.evidence for one in evidence.results]
-    parts = [f"<h1>{html.escape(report.title)}</h1>", f"<p>{html.escape(_summary(stored))}</p>"]
-    parts += [_note(f"failed: {line}") for line in report.failures]
-    parts += [_note(line) for line in report.left_out]
-    parts += ["<h2>Scores</h2>", _score_table(results)]
-    parts += [f"<p>{html.escape(note)}</p>" for note in reading_notes(results)]
-    colors = line_colors(result.record.algorithm for result in results)
+    series = series_of(result.record.algorithm for result in results)
+    by_dataset: dict[str, list[Result]] = {}
+    for result in results:
+        by_dataset.setdefault(result.record.dataset, []).append(result)
+    parts = [paragraph(_summary(stored))]
+    parts += [paragraph(f"failed: {line}", "error") for line in report.failures]
+    parts += [paragraph(line, "note") for line in report.left_out]
+    parts.append("<h2>Scores</h2>")
+    rest = []
+    for name, there in by_dataset.items():
+        scores = score_figure(there, series, f"{name}, ")
+        begins = re.compile(rf">Episode \d+ of {re.escape(name)}[,:]")
+        beside = [one for one in episodes if begins.search(one)]
+        if beside:
+            parts.append(pictures([*beside, scores]))
+        else:
+            rest.append(scores)
+    parts.append(pictures(rest))
+    parts += [notes_line(results), _score_table(results)]
     for one in comparisons:
-        parts += _comparison_parts(one, colors)
-    for dataset in dict.fromkeys(result.record.dataset for result in results):
-        there = [result for result in results if result.record.dataset == dataset]
-        parts += _dataset_parts(dataset, there, stored, colors)
+        parts += _comparison_parts(one, series)
+    for name, there in by_dataset.items():
+        parts += _dataset_parts(name, there, stored, series)
+    parts.append(how_to_read(all_notes(results)))
     parts.append(
         f"<p>All numbers follow from <code>{REPORT_FILE}</code> (SHA-256 <code>{sha256}</code>); "
         f"compute them again with: <code>orlog report verify {REPORT_PAGE}</code></p>"
     )
-    return parts
-
-
-def _note(text: str) -> str:
-    return f'<p class="note">{html.escape(text)}</p>'
+    return page(report.title, parts)
 
 
 def _summary(stored: Sequence[StoredResult]) -> str:
@@ -87,11 +89,10 @@ def _score_cell(result: Result) -> str:
     scores, interval = result.scores, result.score_interval()
     if scores is None:
         return f"return {result.returns.mean():.1f}"
-    between = "" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})"
-    return f"{scores.mean():.1f}{between}"
+    return str(Estimate(float(scores.mean()), interval))
 
 
-def _comparison_parts(comparison: Comparison, colors: Mapping[str, str]) -> list[str]:
+def _comparison_parts(comparison: Comparison, series: Mapping[str, int]) -> list[str]:
     """Return the aggregates, ranks and pictures over the datasets that algorithms have in common."""
     ranks = comparison.ranks
     names = list(next(iter(comparison.aggregates.values())))
@@ -105,16 +106,11 @@ def _comparison_parts(comparison: Comparison, colors: Mapping[str, str]) -> list
         for method in comparison.ranking()
     ]
     headings = ["algorithm", "seeds", *names, *(["mean rank"] if ranks else [])]
-    parts = [
+    return [
         f"<h2>Over {counted(len(comparison.tasks), 'dataset')}</h2>",
-        f"<p>{html.escape(', '.join(comparison.tasks))}</p>",
+        paragraph(", ".join(comparison.tasks)),
+        pictures(comparison_figures(comparison, series)),
         html_table(headings, rows, range(1, len(headings))),
-    ]
-    wanted = ("aggregates", "profiles", "ranks", "improvement")
-    return parts + [
-        to_svg(draw(comparison, True, colors))
-        for name, draw in COMPARISON_PLOTS.items()
-        if name in wanted
     ]
 
 
@@ -122,7 +118,7 @@ def _dataset_parts(
     dataset: str,
     results: Sequence[Result],
     stored: Sequence[StoredResult],
-    colors: Mapping[str, str],
+    series: Mapping[str, int],
 ) -> list[str]:
     """Return what there is to see of one dataset."""
     there = [one for one in stored if one.record.dataset == dataset]
@@ -132,9 +128,6 @@ def _dataset_parts(
         f"{there[0].record.version}, {there[0].job.digest}. {counted(protocol.episodes, 'episode')} of each seed "
         f"in {protocol.environment_id} with {versions}."
     )
-    parts = [f"<h2>{html.escape(dataset)}</h2>", f"<p>{html.escape(facts)}</p>"]
-    parts += [f"<p>{html.escape(line)}</p>" for line in verdict_lines(results)]
-    notes = dict.fromkeys(note for result in results for note in (*result.notes, *result.caveats))
-    parts += [_note(note) for note in notes]
-    parts += [to_svg(score_picture(results, colors)), to_svg(learning_curves(results, colors))]
-    return [*parts, settings_table(results)]
+    parts = [f"<h2>{html.escape(dataset)}</h2>", curve_figure(results, series)]
+    parts += [paragraph(line) for line in verdict_lines(results)]
+    return [*parts, paragraph(facts, "note"), folded("Settings", [settings_table(results)])]

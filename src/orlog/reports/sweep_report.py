@@ -6,7 +6,7 @@
 
 `verify_report` computes all numbers again from the evidence, and looks for the evidence in the results
 of this home (`stored_results.py`) and among the references and baselines of this orlog.
-`page_pictures.py` compares the pictures of the page.
+The page is drawn again from them, and compared; the pictures of episodes, where the dataset is here.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ from orlog.manifests.names import is_name
 from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.comparison import Comparison, compare_methods
 from orlog.normalize.references import PublishedReferences, References, references_from_json
-from orlog.reports.page_pictures import compare_pictures, split_at_pictures
+from orlog.reports.episode_figure import FIGURE, episode_figure
 from orlog.reports.sweep_page import render
 from orlog.reports.sweep_record import REPORT_FILE, REPORT_PAGE, Evidence, Report
 from orlog.scoring.references import references, references_of_dataset
 from orlog.scoring.stored_references import recorded_references, stored_references
 
 LARGEST_REPORT = 2**30
+MOST_EPISODES = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Verification:
 
     Attributes:
         problems: What is not so, a sentence each.
-        notes: How pictures were compared, and what could not be compared here, a sentence each.
+        notes: What could not be compared here, a sentence each.
         results: Number of results in the report.
         stored: How many of these are among the results of this home too.
     """
@@ -97,8 +98,7 @@ def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title
         folder: Where they are written.
         title: Heading of the page.
 
-    Raises NotFoundError if no job is done; MissingExtraError if matplotlib is not installed; StorageError if
-    they cannot be written.
+    Raises NotFoundError if no job is done; StorageError if they cannot be written.
     """
     if not evidence:
         raise NotFoundError("no job of the sweep is done, so there is nothing to report.")
@@ -116,7 +116,10 @@ def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title
     # The page is drawn from what a reader of the file has: its settings have another order.
     report = convert_json(parse_json(data), Report)
     results = [one.result() for one in report.evidence]
-    text = render(report, results, comparisons, hashlib.sha256(data).hexdigest())
+    there = {one.digest: one for one in (load_dataset(group.dataset) for group in sweep.groups)}
+    known = [there[one.job.digest] for one in _drawn(report) if one.job.digest in there]
+    drawn = [*filter(None, map(episode_figure, known))]
+    text = render(report, results, comparisons, hashlib.sha256(data).hexdigest(), drawn)
     with storage_errors(folder):
         make_folder(folder)
         replace_file(folder / REPORT_FILE, data)
@@ -130,8 +133,7 @@ def verify_report(path: Path) -> Verification:
     Args:
         path: `report.json`, `report.html` beside it, or their folder.
 
-    Raises NotFoundError if there is no such file; ManifestError if it is no report, or malformed;
-    MissingExtraError if a page was given, and matplotlib is not installed.
+    Raises NotFoundError if there is no such file; ManifestError if it is no report, or malformed.
     """
     path = path / REPORT_FILE if path.is_dir() else path
     source = path.with_name(REPORT_FILE) if path.suffix == ".html" else path
@@ -171,21 +173,49 @@ def verify_report(path: Path) -> Verification:
         )
     if path.suffix == ".html":
         said = _read_page(path)
-        again = render(report, results, comparisons, hashlib.sha256(data).hexdigest())
-        if split_at_pictures(said) != split_at_pictures(again):
+        episodes = FIGURE.findall(said)
+        again = render(report, results, comparisons, hashlib.sha256(data).hexdigest(), episodes)
+        if said != again or len(episodes) > len(_drawn(report)):
             problems.append(
-                f"{path.name}: its text, or the number of its pictures, is not what {source.name} gives."
+                f"{path.name}: it is not the page that this orlog draws from {source.name}."
             )
-        else:
-            wrong, how = compare_pictures(said, again)
-            problems += [f"{path.name}: {line}" for line in wrong]
-            notes.append(how)
+        problems += _unlike_data(path.name, episodes, _drawn(report), notes)
     return Verification(
         problems=problems,
         notes=notes,
         results=sum(len(one.results) for one in report.evidence),
         stored=stored,
     )
+
+
+def _drawn(report: Report) -> list[StoredResult]:
+    """Return a result on each of the datasets of which the page shows an episode."""
+    found = {one.results[0].job.digest: one.results[0] for one in reversed(report.evidence)}
+    return [*found.values()][::-1][:MOST_EPISODES]
+
+
+def _unlike_data(
+    page: str, episodes: Sequence[str], drawn: Sequence[StoredResult], notes: list[str]
+) -> Iterator[str]:
+    """Yield which pictures of episodes are not what the datasets give that are here."""
+    here, missing = [], []
+    for one in drawn:
+        name = f"{one.record.dataset}@{one.record.version}"
+        try:  # nothing that a report says is opened as a path
+            dataset = load_dataset(name) if is_name(one.record.dataset) else None
+        except (OrlogError, OSError):
+            dataset = None
+        if dataset is not None and dataset.digest == one.job.digest:
+            here.append(episode_figure(dataset))
+        else:
+            missing.append(name)
+    if missing:
+        notes.append(
+            f"the pictures of episodes were not compared, since not all datasets are here: "
+            f"{', '.join(missing)}."
+        )
+    elif [*filter(None, here)] != [*episodes]:
+        yield f"{page}: the pictures of episodes are not what the datasets give."
 
 
 def _read_page(path: Path) -> str:

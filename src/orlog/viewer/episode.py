@@ -19,6 +19,7 @@ import gymnasium
 import msgspec
 import numpy as np
 
+from orlog.datasets.looking.leaves import maze_of
 from orlog.errors import IntegrityError, OrlogError
 from orlog.manifests.columns import (
     FLAGS,
@@ -109,7 +110,7 @@ def episode_answer(episodes: EpisodeList, episode: int, window: Window) -> bytes
         "series": list(_series(shown, episode, window, numbers)),
         "texts": list(_texts(shown, episode)),
         "frames": list(_frames(shown, episode)),
-        "maze": _maze(shown),
+        "maze": maze_of(shown.dataset.environment),
         "renders": source_of(shown, facts.get("seeds")),
     }
     text = msgspec.json.encode(head)
@@ -259,17 +260,3 @@ def _final_missing(shown: Shown, episode: int) -> bool:
         return bool(shown.rows(MISSING_FINAL, episode)[0])
     except (OrlogError, OSError):
         return False
-
-
-def _maze(shown: Shown) -> list[list[Any]] | None:
-    """Return the map of the maze that the data were recorded in, if there is one."""
-    environment = shown.dataset.environment
-    maze = (environment.kwargs if environment else {}).get("maze_map")
-    is_map = (
-        isinstance(maze, list)
-        and 0 < len(maze) <= MOST_NUMBERS * 4
-        and all(
-            isinstance(row, list) and len(row) == len(maze[0]) <= MOST_NUMBERS * 4 for row in maze
-        )
-    )
-    return maze if is_map else None

@@ -158,7 +158,7 @@ def test_the_page_plots_the_place(
     written = run("audit", "lab/subtle-v1", "--html", str(tmp_path / "audit.html"))
     assert written.returncode == 3  # the rewards of these steps are wrong then
     page = (tmp_path / "audit.html").read_text("utf-8")
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 3
     assert f"episode {BAD}" in page
 
 

@@ -1,0 +1,130 @@
+"""Figures of results for pages: scores beside the recorded ones, learning curves, and comparisons."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from orlog.algos.algorithms import algorithm_title
+from orlog.experiments.reproducing import Result
+from orlog.normalize.comparison import Comparison, Estimate
+from orlog.normalize.intervals import bootstrap_interval, mean_interval
+from orlog.reports.pages import figure, folded, html_table
+from orlog.reports.pictures import Dot, Line, dots, lines
+
+UNIT = "normalized score (0 random, 100 expert)"
+
+
+def score_figure(results: Sequence[Result], series: Mapping[str, int], what: str = "") -> str:
+    """Return each algorithm's mean with its interval, each seed, and the recorded mean with its own.
+
+    Args:
+        results: One for each algorithm.
+        series: Number of the color of each algorithm.
+        what: What the results are on, which begins the caption.
+    """
+    rows = []
+    for result in results:
+        values = result.returns if result.scores is None else result.scores
+        recorded = None
+        if result.baseline is not None and result.references is not None:
+            means = np.array(
+                [one.mean() for one in result.baseline.scores(result.references).values()]
+            )
+            recorded = (float(means.mean()), mean_interval(means))
+        rows.append(
+            Dot(
+                name=algorithm_title(result.record.algorithm),
+                value=float(values.mean()),
+                interval=bootstrap_interval(values, np.random.default_rng(0)),
+                each=values.mean(1).tolist(),
+                recorded=recorded,
+                series=series[result.record.algorithm],
+            )
+        )
+    unit = _unit(results)
+    said = "● mean with its 95 % interval, ○ each seed" + (
+        ", ◇ the recorded mean with its own." if any(row.recorded for row in rows) else "."
+    )
+    ends = (0, 100) if unit == UNIT else (0,)
+    return figure(dots(rows, f"{what}{unit}", ends=ends), f"{what}{unit}: {said}")
+
+
+def curve_figure(results: Sequence[Result], series: Mapping[str, int]) -> str:
+    """Return the score (or return) over gradient steps: each seed thin, their mean thick; then a table.
+
+    Args: `score_figure`.
+    """
+    each, means, rows = [], [], []
+    for result in results:
+        color, algorithm = series[result.record.algorithm], result.record.algorithm
+        curves = []
+        for points in result.curves.values():
+            values = np.array([mean for _, mean in points])
+            if result.references is not None:
+                values = result.references.normalize(values)
+            curves.append(([float(step) for step, _ in points], values))
+        each += [Line(xs=xs, ys=ys.tolist(), series=color, is_thin=True) for xs, ys in curves]
+        if curves and len({len(xs) for xs, _ in curves}) == 1:
+            xs, mean = curves[0][0], np.mean([ys for _, ys in curves], 0)
+            means.append(Line(xs=xs, ys=mean.tolist(), series=color))
+            points_said = (f"{x:,.0f}: {y:.1f}" for x, y in zip(xs, mean, strict=True))
+            rows.append((algorithm_title(algorithm), ", ".join(points_said)))
+    if not any(one.xs for one in each):
+        return ""
+    unit = _unit(results)
+    table = html_table(("algorithm", "gradient steps: mean"), rows)
+    picture = lines([*each, *means], f"{unit} over gradient steps", "gradient steps")
+    caption = f"{unit}. Thin: each seed. Thick: their mean."
+    named = {algorithm_title(one.record.algorithm): series[one.record.algorithm] for one in results}
+    return figure(picture, caption, named) + folded("The means as a table", [table])
+
+
+def comparison_figures(comparison: Comparison, series: Mapping[str, int]) -> list[str]:
+    """Return aggregates, performance profiles, ranks and probabilities of improvement."""
+
+    # By the names of one method or two, of which the first gives the color.
+    def picture(estimates: Mapping[Any, Estimate], title: str, ends: Sequence[float] = (0,)) -> str:
+        rows = [
+            Dot(
+                name=" > ".join(map(algorithm_title, names)),
+                value=one.value,
+                interval=one.interval,
+                series=series[names[0]],
+            )
+            for names, one in estimates.items()
+        ]
+        return figure(dots(rows, title, digits=min(2, len(ends)), ends=ends), title)
+
+    methods = comparison.methods
+    found = []
+    for name in next(iter(comparison.aggregates.values())):
+        estimates = {(one,): comparison.aggregates[one][name] for one in methods}
+        found.append(picture(estimates, f"{name}, with its 95 % interval"))
+    curves = [
+        Line(
+            xs=one.thresholds.tolist(),
+            ys=one.shares.tolist(),
+            series=series[method],
+            band=None if one.band is None else (one.band[0].tolist(), one.band[1].tolist()),
+        )
+        for method, one in comparison.profiles.items()
+    ]
+    named = {algorithm_title(one): series[one] for one in methods}
+    title = "share of runs above a normalized score, with its 95 % band"
+    found.append(figure(lines(curves, title, "normalized score"), title, named))
+    if comparison.ranks:
+        ranks = {(one,): comparison.ranks[one] for one in comparison.ranking()}
+        title = "mean rank over datasets (1 is best); from top to bottom: Kemeny's consensus"
+        found.append(picture(ranks, title, (1, len(ranks))))
+    title = "probability that a run of the first scores above one of the second"
+    pairs = itertools.combinations(comparison.ranking(), 2)
+    chances = {pair: comparison.improvement[pair] for pair in pairs}
+    return [*found, picture(chances, title, (0, 0.5, 1))]
+
+
+def _unit(results: Sequence[Result]) -> str:
+    return UNIT if all(result.references is not None for result in results) else "return"

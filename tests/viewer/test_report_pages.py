@@ -1,0 +1,80 @@
+"""The look of pages without scripts: the viewer's colors, and pictures of any data."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.reports.audit_page import write_audit_page
+from orlog.reports.episode_figure import FIGURE, episode_figure
+from orlog.reports.pages import figure, html_table, page
+from orlog.reports.pictures import Dot, Line, bars, dots, lines, path_map
+from tests.viewer.made import ARM_SPACE, robot_episode, write_robot
+from tests.viewer.test_page import CONTRASTS
+
+STYLES = Path(orlog.__file__).parent / "viewer" / "page"
+HOSTILE = '</text><script>"&'
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_a_page_can_be_read_in_both_themes_and_on_a_phone(
+    browse: Callable[..., Any], tmp_path: Path, scheme: str
+) -> None:
+    path = tmp_path / "audit.html"
+    dataset = write_robot()
+    write_audit_page(orlog.audit("lab/robot-v1"), path, dataset)
+    shown = browse("about:blank", color_scheme=scheme, viewport={"width": 400, "height": 800})
+    asked: list[str] = []
+    shown.on("request", lambda request: asked.append(request.url))
+    shown.goto(path.as_uri())
+    shown.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 400
+    assert shown.evaluate(CONTRASTS) == []
+    assert asked == [path.as_uri()]
+
+
+def test_pages_and_the_viewer_have_their_colors_from_one_file() -> None:
+    assert (STYLES / "shared.css").read_text("utf-8") in page("One", [])
+    assert "light-dark(" not in (STYLES / "style.css").read_text("utf-8")
+    assert "shared.css" in (STYLES / "index.html").read_text("utf-8")
+
+
+def test_names_are_texts_in_pages_and_pictures() -> None:
+    row = Dot(name=HOSTILE, value=1.0, interval=(0.5, 2.0), series=0, recorded=(1.0, None))
+    line = Line(xs=[0, 1], ys=[0, 1], series=0)
+    drawn = [dots([row], HOSTILE), lines([line], HOSTILE, HOSTILE), bars(np.arange(3.0), HOSTILE)]
+    parts = [figure("".join(drawn), HOSTILE, {HOSTILE: 0}), html_table([HOSTILE], [[HOSTILE]])]
+    assert "<script" not in page(HOSTILE, parts)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[np.nan], [1e308, -1e308], [np.inf, 3.0], [5e-324, 0.0], [1.0], [1e16, 1e16 + 2], [1e18]],
+)
+def test_any_numbers_can_be_drawn(values: list[float]) -> None:
+    line = Line(xs=[*range(len(values))], ys=values, series=0)
+    drawn = lines([line], "any", "steps", (0, 0)) + bars(np.array(values), "any")
+    assert not re.search(r"\b(nan|inf)\b", drawn)
+    assert "<path" in path_map(np.array([values[-1:] * 2, [0, 0]]), "any", "truncated")
+
+
+def test_an_episode_is_its_path_or_a_frame() -> None:
+    drawn = episode_figure(write_robot())
+    assert FIGURE.fullmatch(drawn)
+    assert "which has the highest return: observations/position[0] across" in drawn
+    space = spaces.Box(0, 255, (32, 48, 3), np.uint8)
+    episode = robot_episode(0, 5)
+    seen = dataclasses.replace(episode, observations=episode.observations["camera"])
+    with orlog.DatasetWriter("lab/eye-v1", observation_space=space, action_space=ARM_SPACE) as file:
+        file.add_episode(seen)
+    drawn = episode_figure(orlog.load_dataset("lab/eye-v1"))
+    assert FIGURE.fullmatch(drawn)
+    assert "the first frame of observations." in drawn
