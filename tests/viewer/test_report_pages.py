@@ -53,6 +53,7 @@ def test_names_are_texts_in_pages_and_pictures() -> None:
     drawn = [dots([row], HOSTILE), lines([line], HOSTILE, HOSTILE), bars(np.arange(3.0), HOSTILE)]
     parts = [figure("".join(drawn), HOSTILE, {HOSTILE: 0}), html_table([HOSTILE], [[HOSTILE]])]
     assert "<script" not in page(HOSTILE, parts)
+    assert "1.0 (recorded: 1.0)" in drawn[0]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,11 @@ def dots(rows: Sequence[Dot], label: str, *, digits: int = 1, ends: Sequence[flo
         _text(8 + (one - low) * scale, bottom + 12, f"{one:,.3g}", anchors.get(one, "middle"))
         for one in (ends if len(ends) > 1 else (low, high))
     ]
-    said = ", ".join(f"{row.name} {row.value:.{digits}f}" for row in rows)
+    said = ", ".join(
+        f"{row.name} {row.value:.{digits}f}"
+        + (f" (recorded: {row.recorded[0]:.{digits}f})" if row.recorded else "")
+        for row in rows
+    )
     return _picture(bottom + 16, f"{label}: {said}", drawn)
 
 
