@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # The networks of the tests are small, and other processes of the same run use the other cores.
 # Before torch is imported, so that processes which tests start see it too.
@@ -29,6 +30,10 @@ from tests.small_disks import Mount, mounted_in
 MINI = "pointmaze/umaze-mini-v1"
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 4 * 2**30
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HOW = "the browser tests need Chromium: apt-get install chromium, and pip install playwright"
+
+
 MALLOC_BYTES = 2**24
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
@@ -138,3 +143,15 @@ def mini_folder(built_mini: Path, home: Path) -> Path:
 def mini(mini_folder: Path) -> Dataset:
     """Return the small dataset, opened from this test's home."""
     return orlog.load_dataset(mini_folder)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """Return a headless Chromium."""
+    sync = pytest.importorskip("playwright.sync_api", reason=HOW)
+    if CHROMIUM is None:
+        pytest.skip(HOW)
+    with sync.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from orlog.manifests.shipped import recorded_manifests
 ROOT = Path(__file__).parents[2]
 BUILD: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
 PAGES = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ELSEWHERE = re.compile(
     r"""<(?:script|link|img|source|iframe|video|use)\b[^>]*\s(?:src|srcset|href)=["']?(?:https?:)?//|"""
     r"""(?:@import\s+|url\()["']?(?:https?:)?//"""
@@ -73,19 +71,15 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
-def test_search_finds_words_in_a_site_opened_from_its_folder(site: Path) -> None:
-    sync = pytest.importorskip("playwright.sync_api")
+def test_search_finds_words_in_a_site_opened_from_its_folder(site: Path, chromium: Any) -> None:
     asked: list[str] = []
-    with sync.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((site / "index.html").as_uri())
-        page.locator(".md-search__button").click()
-        page.get_by_role("combobox").fill("expectile")
-        page.get_by_text(re.compile(r"^\d+ results$")).wait_for()
-        browser.close()
+    page = chromium.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.locator(".md-search__button").click()
+    page.get_by_role("combobox").fill("expectile")
+    page.get_by_text(re.compile(r"^\d+ results$")).wait_for()
+    page.close()
     assert all(url.startswith("file:") for url in asked)
 
 

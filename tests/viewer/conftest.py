@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import http.client
 import json
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,9 +17,6 @@ import uvicorn
 from orlog.viewer.guard import new_token
 from orlog.viewer.opened import open_all
 from orlog.viewer.server import Viewer, application, listen
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-HOW = "the browser tests need Chromium: apt-get install chromium, and pip install playwright"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,18 +90,6 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     for server, thread in running:
         server.should_exit = server.force_exit = True
         thread.join(10)
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    """Return a headless Chromium."""
-    sync = pytest.importorskip("playwright.sync_api", reason=HOW)
-    if CHROMIUM is None:
-        pytest.skip(HOW)
-    with sync.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
