@@ -121,7 +121,7 @@ def test_keys_go_through_episodes_and_steps(serve: Serve, browse: Browse) -> Non
 def test_frames_follow_the_step_to_the_exact_pixel(serve: Serve, browse: Browse) -> None:
     ds = write_robot()
     page = browse(f"{serve('lab/robot-v1').address}#/0/episodes/3?step=17")
-    page.wait_for_function("document.querySelector('.frame canvas')?.dataset.step === '17'")
+    page.locator(".frame").first.locator("canvas[data-step='17']").wait_for()
     pixel = page.locator(".frame canvas").first.evaluate(
         "canvas => [...canvas.getContext('2d').getImageData(36, 10, 1, 1).data]"
     )
