@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from orlog.base.png import png_bytes
+from orlog.datasets.looking.sparklines import counts_between
 
 BINS = 30
 WIDTH, HEIGHT, MARGIN = 280, 180, 40  # of one panel, in pixels
@@ -62,7 +63,7 @@ def _histogram(values: np.ndarray, title: str) -> str:
         return _text(0, 0, f"{title}: no finite value")
     low, high = float(values.min()), float(values.max())
     edges = (low - 0.5, high + 0.5) if low == high else (low, high)
-    counts, _ = np.histogram(values, BINS, edges)
+    counts = counts_between(values, *edges, BINS)
     width, height = (WIDTH - 30) / BINS, HEIGHT - MARGIN
     bars = [
         f'<rect x="{index * width:.1f}" y="{height - bar:.1f}" width="{width - 1:.1f}" height="{bar:.1f}" '

@@ -16,10 +16,13 @@ def course(values: np.ndarray, width: int) -> str:
         width: Most characters; each stands for the mean of as many values as needed.
     """
     numbers = np.asarray(values, np.float64)
+    # Sums of the largest numbers, and distances between them, leave float64.
+    numbers = numbers / (np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0) or 1.0)
     if len(numbers) > width:
         starts = np.arange(width) * len(numbers) // width
         counts = np.diff([*starts, len(numbers)])
-        numbers = np.add.reduceat(numbers, starts) / counts
+        with np.errstate(invalid="ignore"):  # infinities of both signs have no mean
+            numbers = np.add.reduceat(numbers, starts) / counts
     return _drawn(numbers)
 
 
@@ -28,21 +31,41 @@ def spread(values: np.ndarray, width: int) -> str:
 
     Bins without a number are blank, and any number in one shows.
     """
-    finite = values[np.isfinite(values)]
+    finite = values[np.isfinite(values)].astype(np.float64)
     if not len(finite):
         return ""
     if finite.min() == finite.max():
         return LEVELS[-1]
-    counts, _ = np.histogram(finite / np.abs(finite).max(), width)
+    counts = counts_between(finite, float(finite.min()), float(finite.max()), width)
     levels = np.ceil(counts * (len(LEVELS) / counts.max())).astype(int)
     return "".join(LEVELS[level - 1] if level else " " for level in levels)
+
+
+def counts_between(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
+    """Return how many of finite numbers lie in each of equal bins, as `np.histogram` does.
+
+    It refuses bins that float64 cannot tell apart, as those of returns that differ in their last
+    digit, and ranges that leave float64. There numbers are counted by their part of the way, and
+    equal ones in the middle.
+    """
+    least = max(abs(low) * 2.0**-52, abs(high) * 2.0**-52, float(np.finfo(np.float64).tiny))
+    if least * bins < high / 2 - low / 2 < np.finfo(np.float64).max / 8:
+        return np.histogram(values, bins, (low, high))[0]
+    return np.histogram(parts_between(values, low, high), bins, (0.0, 1.0))[0]
+
+
+def parts_between(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return which part of the way from low to high finite numbers lie at; half of it if these are equal."""
+    if low == high:
+        return np.full(values.shape, 0.5)
+    largest = max(abs(low), abs(high))
+    return (values / largest - low / largest) / (high / largest - low / largest)
 
 
 def _drawn(numbers: np.ndarray) -> str:
     finite = numbers[np.isfinite(numbers)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        parts = (numbers - low) / (high - low) if high > low else np.zeros(len(numbers))
+    parts = (numbers - low) / (high - low) if high > low else np.zeros(len(numbers))
     return "".join(
         LEVELS[min(int(part * len(LEVELS)), len(LEVELS) - 1)] if np.isfinite(number) else MISSING
         for part, number in zip(parts, numbers, strict=True)

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 import orlog
 from orlog.datasets.looking.leaves import as_picture, dimensions_of, is_frame
-from orlog.datasets.looking.sparklines import LEVELS, MISSING, course, spread
+from orlog.datasets.looking.sparklines import LEVELS, MISSING, counts_between, course, spread
 from orlog.datasets.reading.dataset import Dataset
 from tests.command_line import orlog as run_orlog
 
@@ -37,6 +37,28 @@ def test_a_course_rises_and_falls_as_its_numbers_do() -> None:
     assert course(np.repeat(np.arange(8.0), 5), 8) == LEVELS
     assert course(np.array([2.0, np.nan, 2.0]), 9) == f"{LEVELS[0]}{MISSING}{LEVELS[0]}"
     assert spread(np.array([0.0, 0.1, 0.2, 1.0]), 4) == f"{LEVELS[-1]}  {LEVELS[2]}"
+
+
+@given(
+    st.sampled_from([1.0, 0.3, 1e17, 1e300, 5e-324, np.finfo(np.float64).max]),
+    st.lists(st.integers(-3, 0), min_size=1, max_size=9),
+    st.integers(1, 90),
+)
+def test_numbers_that_differ_in_the_last_digit_are_all_counted(
+    largest: float, below: list[int], bins: int
+) -> None:
+    values = np.array([largest + one * np.spacing(np.nextafter(largest, 0)) for one in below])
+    low, high = float(values.min()), float(values.max())
+    assert counts_between(values, low, high, bins).sum() == len(values)
+    assert len(spread(values, bins)) in (1, bins)
+
+
+def test_means_of_the_largest_numbers_are_drawn() -> None:
+    most = np.finfo(np.float64).max
+    assert course(np.repeat([-most, most], 3), 2) == f"{LEVELS[0]}{LEVELS[-1]}"
+    assert course(np.array([0.0, 0.0, np.inf, -np.inf, 1.0, 1.0]), 3) == (
+        f"{LEVELS[0]}{MISSING}{LEVELS[-1]}"
+    )
 
 
 @pytest.mark.parametrize(

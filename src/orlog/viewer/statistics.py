@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.bounds import bounds_of
+from orlog.datasets.looking.sparklines import counts_between, parts_between
 from orlog.errors import NotFoundError, OrlogError
 from orlog.manifests.spaces import leaf_spaces
 from orlog.viewer.episode import number_columns
@@ -130,11 +131,13 @@ def coverage_of(sample: Sample, x: str, y: str) -> dict[str, Any]:
     pair = pair[np.isfinite(pair).all(1)]
     if not len(pair):
         raise NotFoundError(f"{x} and {y}: there is no step in which both are finite.")
-    counts, edges_x, edges_y = np.histogram2d(pair[:, 0], pair[:, 1], MAP_BINS)
+    low, high = pair.min(0).tolist(), pair.max(0).tolist()
+    parts = [parts_between(pair[:, axis], low[axis], high[axis]) for axis in (0, 1)]
+    counts, _, _ = np.histogram2d(parts[0], parts[1], MAP_BINS, [[0.0, 1.0]] * 2)
     return {
         "counts": counts.astype(np.int64).tolist(),
-        "x": [edges_x[0], edges_x[-1]],
-        "y": [edges_y[0], edges_y[-1]],
+        "x": [low[0], high[0]],
+        "y": [low[1], high[1]],
         "visited": float((counts > 0).mean()),
     }
 
@@ -150,7 +153,7 @@ def _histogram(values: np.ndarray) -> dict[str, Any]:
     if low == high or (is_whole and high - low < BINS):
         low, high = low - 0.5, high + 0.5
         bins = max(1, round(high - low)) if is_whole else 1
-    counts, _ = np.histogram(finite, bins, (low, high))
+    counts = counts_between(finite, low, high, bins)
     return {
         "counts": counts.tolist(),
         "edges": [low, high],
@@ -225,7 +228,9 @@ def _use_of_actions(shown: Shown, sample: Sample) -> list[dict[str, Any]]:
                         "range": [float(one.min()), float(one.max())],
                         "on_low": float((one <= low[index]).mean()),
                         "on_high": float((one >= high[index]).mean()),
-                        "counts": np.histogram(one, BINS, (low[index], high[index]))[0].tolist(),
+                        "counts": counts_between(
+                            one, float(low[index]), float(high[index]), BINS
+                        ).tolist(),
                     }
                 )
     return found
