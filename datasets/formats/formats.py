@@ -110,15 +110,7 @@ def formats() -> dict[str, Format]:
 
 
 def find_format(wanted: str, dataset: str) -> Format:
-    """Return the format of a name.
-
-    Args:
-        wanted: Name of the format.
-        dataset: What the error calls the dataset.
-
-    Raises:
-        FormatVersionError: there is none of that name.
-    """
+    """Return the format of a name; a FormatVersionError if there is none."""
     known = {one.name: one for one in formats().values()}
     if wanted not in known:
         raise FormatVersionError(
@@ -129,12 +121,7 @@ def find_format(wanted: str, dataset: str) -> Format:
 
 
 def own_format(wanted: str) -> Format | None:
-    """Return the format that a file of the user's own declares; None if it is no path of one.
-
-    Raises:
-        NotFoundError: there is no such file.
-        ValueError: it cannot be run, or declares no format.
-    """
+    """Return the format that a file of the user's own declares; None if it is no path of one."""
     path = Path(wanted)
     if path.suffix != ".py":
         return None
@@ -153,18 +140,11 @@ def own_format(wanted: str) -> Format | None:
 def choose_format(
     files: Sequence[Path], wanted: str | None, dataset: str, *, is_mapped: bool = False
 ) -> Format:
-    """Return the format to read files with.
+    """Return the format to read files, or one folder, with; a file that is a pickle or holds some is refused.
 
-    Args:
-        files: The files, or one folder.
-        wanted: Name of the format or of its module, such as `d4rl`, or the path of a file of the
-            user's own (`./my_format.py`); None for the only one that the files look like.
-        dataset: What the error calls the dataset.
-        is_mapped: Whether the user says what their columns are (`--map`).
-
-    Raises:
-        FormatVersionError: there is none of that name.
-        ValueError: the files look like none, like several, or one is a pickle or holds some.
+    `wanted` is the name of a format or of its module, such as `d4rl`, or the path of a file of the user's own
+    (`./my_format.py`); None for the only one that the files look like. With `is_mapped` the user says what
+    their columns are.
     """
     known = {name: one for name, one in formats().items() if one.open is not None}
     refuse_pointers(files, dataset)

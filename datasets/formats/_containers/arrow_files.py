@@ -17,15 +17,9 @@ LARGEST_ROW_BYTES = 2**27
 
 
 def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
-    """Return a column as an array [rows, ..]: numbers, lists of numbers of equal length, or texts.
+    """Return a column of Arrow as an array [rows, ..]: numbers, lists of numbers of equal length, or texts.
 
-    Args:
-        column: An array of Arrow.
-        name: Its name, for errors.
-        where: What errors call the file.
-        first: Which row of the file its first one is.
-
-    Raises SchemaError if it holds something else, lists of different lengths, or misses a value.
+    Anything else, and a missing value, is a SchemaError; `first` is the row of the file that it starts with.
     """
     import pyarrow as pa
     from pyarrow import types
@@ -90,15 +84,9 @@ def table_batches(file: Path, rows: int) -> Iterator[Any]:
 def parquet_batches(
     file: Path, where: str, columns: Sequence[str], most_rows: int
 ) -> Iterator[Any]:
-    """Yield the rows of some columns of a Parquet file in batches, in bounded memory.
+    """Yield some columns of a Parquet file in batches of at most `most_rows`, fewer where rows are large.
 
-    Args:
-        file: The file.
-        where: What errors call it.
-        columns: Names of columns.
-        most_rows: Rows in a batch; there are fewer where rows are large.
-
-    Raises SchemaError if a row is too large; IntegrityError if the file is damaged.
+    Memory is bounded: a row that is too large is refused.
     """
     import pyarrow.parquet
 

@@ -109,15 +109,7 @@ def open_known(known: Known, asked: Asked) -> Iterator[Opened]:
 def open_mapped(
     asked: Asked, places: Places = find_places, known: Known | None = None
 ) -> Iterator[Opened]:
-    """Read the arrays that the options name.
-
-    Args:
-        asked: The files, and what their arrays mean.
-        places: Finds the arrays.
-        known: The layout, where it is a known one.
-
-    Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
-    """
+    """Read the arrays that the options name, or those of a `known` layout."""
     seen = _look(asked, places, is_known=known is not None)
     seen.repeats_flags = known is not None and known.repeats_flags
     layout = seen.layout

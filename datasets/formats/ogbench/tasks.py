@@ -45,14 +45,7 @@ class Task:
     goal: Any
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
-        """Refuse files without the columns that the rewards are computed from.
-
-        Args:
-            shapes: Shape of a row of each column.
-            where: What errors call the files.
-
-        Raises SchemaError if one is not there, or its rows are not those of the environment.
-        """
+        """Refuse files without the columns that the rewards are computed from, in the environment's shapes."""
         for name, width in self._widths().items():
             found = shapes.get(name)
             if found is None:
@@ -109,15 +102,10 @@ class Task:
 
 
 def find_task(said: str, file_name: str, where: str) -> Task:
-    """Return the task that a user means.
+    """Return the task that a user means: `task3`, `singletask` for the default one, or OGBench's name.
 
-    Args:
-        said: `task3`, `singletask` for the default one, or OGBench's name, such as
-            `antmaze-large-navigate-singletask-task3-v0`.
-        file_name: Name of a file, which begins with that of its environment; needed for short names.
-        where: What errors call the files.
-
-    Raises SchemaError if there is no such task, or no environment of that name.
+    A name such as `antmaze-large-navigate-singletask-task3-v0` is whole; short ones need the name of a file,
+    which begins with that of its environment.
     """
     table = _table()
     match = NAME.fullmatch(said)
