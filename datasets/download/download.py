@@ -79,17 +79,9 @@ def download_version(
 ) -> Path:
     """Download what this machine lacks of a version, and return its folder.
 
-    Objects that another version on this machine has are not transferred. Several processes may
-    download the same version: one does, the others wait and find it.
-
-    Args:
-        source: Where to download it from.
-        options: How to download.
-        on_wait: Called once if another process is downloading it.
-
-    Raises TransferError if no mirror gave a file; what arrived is kept; IntegrityError if another version of
-    the same name and number is here; StorageError if there is not enough room, or the disk cannot be written;
-    what arrived is kept.
+    Objects that another version on this machine has are not transferred. Several processes may download the
+    same version: one does, the others wait and find it. `on_wait` is called once if so. What arrived stays if
+    a download fails.
     """
     here = version_folder(source.manifest.name, source.manifest.version)
     if _is_here(here, source.manifest):

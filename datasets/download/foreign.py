@@ -81,28 +81,14 @@ def download_foreign_file(
 ) -> Path:
     """Return the folder of a version made from third-party files, downloading them if necessary.
 
-    The files are removed once they were read. An interruption at any instant leaves nothing that
-    looks finished, and the download of files with a checksum is resumed. Several processes may ask
-    for the same version: one makes it, the others wait for that.
+    The files are removed once they were read. An interruption at any instant leaves nothing that looks
+    finished, and the download of files with a checksum is resumed. Several processes may ask for the same
+    version: one makes it, the others wait for that.
 
-    Args:
-        source: Where to download the files.
-        limiter: Bounds the rate of all transfers together.
-        progress: Called with the bytes downloaded and the size of all files as far as it is known,
-            from one thread at a time.
-        on_objects: Called with files downloaded and files in all, from one thread at a time.
-        on_wait: Called once if another process is making the same version.
-        on_read: Called when the files are downloaded and reading them starts.
-        on_mirror: Called with a sentence about each file that its first mirror did not give.
-        patience: How long to retry a server.
-        replace: Download and read the files again though the version is here, as a repair does; the
-            result must be the same version.
-
-    Raises FormatVersionError if this orlog reads no such format; TransferError if a file cannot be
-    downloaded, or its size or checksum is wrong; SchemaError if the files do not have their format;
-    IntegrityError if a file is not the one that was first downloaded and trusted, or the files do not give
-    the requested version; MissingExtraError if a package that reads them is not installed; StorageError if
-    the disk is full.
+    `progress` gets bytes, done and in all as far as known, and `on_objects` gets files, from one thread at a
+    time. `on_read` is called when reading starts, `on_mirror` with a sentence about each file that its first
+    mirror did not give. With `replace` they are downloaded and read again, as a repair does, and must give
+    the same version.
     """
     _check_packages(source)
     here = version_folder(source.name, source.version)
@@ -307,17 +293,9 @@ def read_listed(
 ) -> tuple[Manifest, Found]:
     """Write the objects of the version that listed files hold; return manifest and what was found.
 
-    Args:
-        name: Name that they are listed under.
-        version: Version.
-        entry: What the registry says of them.
-        files: The files in the order of the entry; or the one folder that holds them, for formats
-            that read a folder. For these, one ZIP archive at a `url` is unpacked beside the store.
-        sums: SHA-256 of each file, in the order of the entry.
-        store: The new folder.
-        progress: Called with steps done and in all.
-
-    Raises as `read_version` does.
+    `files` are in the order of the entry, as are their SHA-256 `sums`; or the one folder that holds them, for
+    formats that read a folder. For these, one ZIP archive at a `url` is unpacked beside the new folder
+    `store`.
     """
     each = entry.each
     unknown = sum(not file.has_checksum for file in each)

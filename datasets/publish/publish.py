@@ -183,17 +183,9 @@ def change_index(
 ) -> str:
     """Change only the index of a registry, and return the registry's URL.
 
-    Args:
-        target: The registry, as for `publish_dataset`.
-        change: Returns the next index, or the same one if there is nothing to change; called again
-            if somebody else changed the index first. Its exceptions are passed on.
-        sign: Returns the signature of the index; required for a registry whose index is signed.
-        trusted: Public keys of others who sign the same registry.
-        sign_existing: Sign the existing index, with everything in it, whoever wrote it.
-        on_wait: Called once if another process publishes into the same folder.
-
-    Raises SignatureError or ManifestError or FormatVersionError or MissingExtraError or NotFoundError or
-    StorageError as `publish_dataset`.
+    `change` returns the next index, or the same one if there is nothing to change; it is called again if
+    somebody else changed the index first. Its exceptions are passed on. The other arguments and errors are
+    those of `publish_dataset`.
     """
     registry = open_target(target)
     seal = None if sign is None else _Seal(sign, trusted, sign_existing)
