@@ -348,11 +348,7 @@ class Executing:
     ] = None
 
     def chosen(self) -> Executor:
-        """Return the executor that the options choose.
-
-        Raises:
-            ValueError: there is no such executor, or it has no such option.
-        """
+        """Return the executor that the options choose."""
         from orlog.experiments.jobs import find_executor
 
         given = {} if self.address is None else {"address": self.address}

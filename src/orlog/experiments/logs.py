@@ -62,13 +62,7 @@ def in_turn(*functions: Callable[[Mapping[str, Any]], None]) -> Callable[[Mappin
 
 
 class Log:
-    """Copies the lines of a run's log; `log_to` makes it.
-
-    Args:
-        kind: `tensorboard`, `wandb` or `none`.
-        folder: Folder of the run.
-        normalize: Turns returns into scores; None where no references are known.
-    """
+    """Copies the lines of a run's log; `log_to` makes it."""
 
     def __init__(
         self, kind: str, folder: Path, normalize: Callable[[np.ndarray], np.ndarray] | None
@@ -116,12 +110,8 @@ def log_to(
 ) -> Iterator[Log]:
     """Yield what takes each line of a run's log, as `train_run` gives them, and copies it.
 
-    Args:
-        kind: `tensorboard`, `wandb` or `none`.
-        folder: Folder of the run.
-        normalize: Turns returns into scores; None where no references are known.
-
-    Raises ValueError if there is no such kind of log; MissingExtraError if its package is not installed.
+    `kind` is `tensorboard`, `wandb` or `none`; `normalize` turns returns into scores, where references are
+    known.
     """
     check_log(kind)
     log = Log(kind, folder, normalize)

@@ -94,11 +94,7 @@ class Sweep:
 
 
 def suite_datasets(suite: str) -> list[str]:
-    """Return the datasets of the catalogue that begin with `SUITE/`; `all` are all of them.
-
-    Raises:
-        NotFoundError: there is no such suite.
-    """
+    """Return the datasets of the catalogue that begin with `SUITE/`; `all` are all of them."""
     found = [name for name in sorted(catalogue()) if suite in ("all", name.partition("/")[0])]
     if not found:
         suites = sorted({name.partition("/")[0] for name in catalogue()})
@@ -121,24 +117,12 @@ def plan_sweep(
 ) -> Sweep:
     """Return what a sweep has to do; datasets that are not here are built or downloaded first.
 
-    An algorithm that does not apply to a dataset, or that nothing says how long to train there, is left
-    out. A dataset that cannot be had is a failure of the sweep, and does not end it.
+    An algorithm that does not apply to a dataset, or that nothing says how long to train there, is left out.
+    A dataset that cannot be had is a failure of the sweep, and does not end it. Two datasets that a report
+    could not tell apart are refused, such as two versions of one, or a dataset and a view of it.
 
-    Args:
-        datasets: Names or paths.
-        algorithms: Names, or the places of classes: `my_method.py:MyMethod`.
-        seeds: Training seeds.
-        episodes: Evaluation episodes of each seed.
-        steps: Gradient steps instead of those of recipes.
-        evaluations: Evaluations during training, evenly spread.
-        trust_environment: Consent to arguments of the environment that come with the data.
-        processes: How many build a dataset.
-        on_build: Called with the name of a dataset that is built or downloaded, with what is done and
-            with what there is in all.
-
-    Raises:
-        ValueError: no such algorithm, or something is named twice, also two versions of a dataset or
-            a dataset and a view of it, which a report could not tell apart.
+    `steps` stands for those of recipes; so many `processes` build a dataset; `on_build` gets the name of one
+    that is built or downloaded, what is done and what there is in all.
     """
     algorithms = [known_as(algorithm) for algorithm in algorithms]
     for algorithm in algorithms:
@@ -245,19 +229,9 @@ def run_sweep(
 ) -> None:
     """Run every job of a sweep whose result is not there; failures are added to the sweep's.
 
-    A job that fails ends no other. A full disk ends the sweep: no further job is begun.
-
-    Args:
-        sweep: What `plan_sweep` returned.
-        workers: How many jobs run at a time; the executor decides by default.
-        executor: Where they run.
-        progress: Called with the number of jobs that are done and of those in all.
-        on_failure: Called with each failure when it happens.
-        note: Called with a line on each damaged result, whose job is then run again.
-
-    Raises:
-        StorageError: the disk is full or cannot be written; what is done stays.
-        ValueError: there is no such executor.
+    A job that fails ends no other. A full disk ends the sweep: no further job is begun, and what is done
+    stays. `progress` gets jobs done and in all, `on_failure` each failure when it happens, and `note` a line
+    on each damaged result, whose job is then run again.
     """
     execute = find_executor(executor) if isinstance(executor, str) else executor
     home = mark_home()

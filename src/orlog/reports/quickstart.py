@@ -31,15 +31,10 @@ SMOKE_EPISODES = 4
 
 
 def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, list[Result], Path]:
-    """Run every step, print progress, and return the dataset, the results and the page.
+    """Run every step in a new folder, print progress, and return the dataset, the results and the page.
 
-    Args:
-        folder: New folder for runs and page.
-        smoke: Use a small dataset and a few steps: it takes seconds and shows that everything
-            works, but its scores mean nothing.
-        workers: Processes.
-
-    Raises FileExistsError if the folder holds runs already; OrlogError if a step failed.
+    With `smoke`, a small dataset and a few steps take seconds and show that everything works, but the scores
+    mean nothing.
     """
     name = SMOKE_DATASET if smoke else DATASET
     seeds = SEEDS[:1] if smoke else SEEDS
