@@ -19,8 +19,8 @@ from orlog.algos.cql import CQL
 from orlog.algos.iql import IQL
 from orlog.algos.presets import Rewards, recipe_for
 from orlog.algos.training.evaluating import evaluate_run
+from orlog.algos.training.from_data import reward_numbers, with_rewards
 from orlog.algos.training.runs import read_run
-from orlog.algos.training.train import reward_numbers, with_rewards
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import read_arrays

@@ -34,6 +34,7 @@ from orlog.algos.training.runs import (
     read_run,
     run_folder,
 )
+from orlog.algos.training.same_run import MAY_DIFFER, RUNS_IN_WORDS
 from orlog.base import terminal
 from orlog.base.files import BusyError
 from orlog.cli import app
@@ -508,8 +509,8 @@ def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
 
 
 def test_every_field_of_a_record_is_compared_or_may_differ() -> None:
-    assert {*training.RUNS_IN_WORDS} | training.MAY_DIFFER == {*RunRecord.__struct_fields__}
-    assert not {*training.RUNS_IN_WORDS} & training.MAY_DIFFER
+    assert {*RUNS_IN_WORDS} | MAY_DIFFER == {*RunRecord.__struct_fields__}
+    assert not {*RUNS_IN_WORDS} & MAY_DIFFER
 
 
 RESUMED = ["--steps", "60", "--set", "hidden=[4]", "--set", "batch_size=8", "--evaluations", "6"]
