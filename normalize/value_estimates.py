@@ -110,16 +110,6 @@ def weighted_importance_sampling(
     return Terms(numerators=weights * returns[:, None], denominators=weights)
 
 
-def per_decision_importance_sampling(
-    log_ratios: Float[np.ndarray, "episodes horizon"],
-    rewards: Float[np.ndarray, "episodes horizon"],
-    discount: float,
-) -> Terms:
-    """Return the sum of mean rewards of each step, weighted by the ratios up to that step."""
-    terms = _weights(log_ratios) * _discounts(rewards, discount) * rewards
-    return Terms(numerators=terms, denominators=np.ones_like(terms))
-
-
 def weighted_per_decision_importance_sampling(
     log_ratios: Float[np.ndarray, "episodes horizon"],
     rewards: Float[np.ndarray, "episodes horizon"],

@@ -14,6 +14,8 @@ from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaEr
 BLOCK_BYTES = 2**24
 BUFFER_BYTES = 2**20
 LARGEST_ROW_BYTES = 2**27
+SIGNATURE = b"ARROW1\0\0"
+"""First bytes of a file of Arrow; a stream has others."""
 
 
 def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
@@ -63,7 +65,7 @@ def count_rows(file: Path) -> int:
 
 
 def table_batches(file: Path, rows: int) -> Iterator[Any]:
-    """Yield at most so many rows of a Parquet file, or of a stream of Arrow, at once and in order."""
+    """Yield at most so many rows of a Parquet file, or of a file or stream of Arrow, at once and in order."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -74,11 +76,25 @@ def table_batches(file: Path, rows: int) -> Iterator[Any]:
         ) as table:
             yield from table.iter_batches(rows)
         return
-    with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
-        for batch in reader:
+    with pa.memory_map(str(file)) as source:
+        for batch in _stored_batches(source):
             batch.validate(full=True)
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
+
+
+def _stored_batches(source: Any) -> Iterator[Any]:
+    import pyarrow as pa
+
+    is_file = source.read(len(SIGNATURE)) == SIGNATURE
+    source.seek(0)
+    if not is_file:
+        with pa.ipc.open_stream(source) as reader:
+            yield from reader
+        return
+    with pa.ipc.open_file(source) as reader:
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
 
 
 def parquet_batches(
