@@ -141,12 +141,12 @@ def diverged(
 ) -> DivergedError:
     """Return the error that says what stands and what to try."""
     rates = {name: value for name, value in record.config.items() if name.endswith("learning_rate")}
-    lower = " ".join(
-        f"--set {name}={min(float(f'{value / 3:.0e}'), usual.get(name, math.inf)):g}"
+    lower = ", ".join(
+        f"{name!r}: {min(float(f'{value / 3:.0e}'), usual.get(name, math.inf)):g}"
         for name, value in rates.items()
     )
     before = ", ".join(f"{name} {value:g}" for name, value in rates.items())
-    advice = f", such as {lower} (now: {before})" if rates else ""
+    advice = f", such as settings={{{lower}}} (now: {before})" if rates else ""
     stands = (
         "there is no checkpoint from before"
         if saved_step is None
@@ -154,7 +154,7 @@ def diverged(
     )
     return DivergedError(
         f"{folder}: the run has diverged: {error.metric} was finite at step {finite_step:,} and is not "
-        f"at step {error.step:,} of {record.steps:,}; {stands}; train in another folder (--out) with a "
+        f"at step {error.step:,} of {record.steps:,}; {stands}; train in another folder with a "
         f"lower learning rate{advice}, and look at the range of the rewards.",
         step=error.step,
         metric=error.metric,

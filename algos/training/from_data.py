@@ -74,7 +74,7 @@ def reward_numbers(rewards: Rewards, packed: Arrays) -> tuple[float, float]:
             raise SchemaError(
                 f"{packed.name}: rewards are to be scaled by the range of returns, but all "
                 f"{len(returns)} episodes have the return {returns[0]:g}; choose another preset, or "
-                "the defaults: --preset none, or preset='none' in Python."
+                "the defaults: preset='none'."
             )
         scale *= rewards.return_range / spread
     return scale, rewards.shift

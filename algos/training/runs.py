@@ -462,6 +462,6 @@ def write_errors(folder: Path, saved_step: int | None) -> Iterator[None]:
         )
         raise StorageError(
             f"{folder}: cannot write the run: {error.strerror or error}; {stands}; free some space, "
-            "then run the same command with --resume (resume=True in Python).",
+            "then do the same again with resume=True.",
             errno=error.errno,
         ) from error

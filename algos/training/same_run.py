@@ -13,22 +13,28 @@ from orlog.algos.training.runs import RUN_FILE, RunRecord, read_run
 RUNS_IN_WORDS = {
     "algorithm": ("a run of the algorithm {}, not {}", "train {}"),
     "digest": ("a run on the data {}, not {}", "name its dataset and version"),
-    "seed": ("a run with the seed {}, not {}", "give --seed {}"),
-    "steps": ("a run of {} steps, not {}", "give --steps {}"),
+    "seed": ("a run with the seed {}, not {}", "give seed={}"),
+    "steps": ("a run of {} steps, not {}", "give steps={}"),
     "config": ("a run with {}, not {}", "give the settings that it has"),
-    "reward_scale": ("a run whose rewards are scaled by {}, not by {}", "give its --preset"),
-    "reward_shift": ("a run whose rewards are shifted by {}, not by {}", "give its --preset"),
+    "reward_scale": (
+        "a run whose rewards are scaled by {}, not by {}",
+        "give the preset that it has",
+    ),
+    "reward_shift": (
+        "a run whose rewards are shifted by {}, not by {}",
+        "give the preset that it has",
+    ),
     "standardize_observations": (
         "a run where standardized observations are {}, not {}",
-        "give its --preset",
+        "give the preset that it has",
     ),
     "online": ("a run that acts with {}, not {}", "give the options that it has"),
-    "precision": ("a run with the precision {}, not {}", "give --precision {}"),
-    "device": ("a run on the device {}, not {}", "give --device {}"),
-    "evaluations": ("a run with {} evaluations, not {}", "give --evaluations {}"),
+    "precision": ("a run with the precision {}, not {}", "give precision={!r}"),
+    "device": ("a run on the device {}, not {}", "give device={!r}"),
+    "evaluations": ("a run with {} evaluations, not {}", "give evaluations={}"),
     "curve_episodes": (
         "a run with {} episodes at each evaluation, not {}",
-        "give --curve-episodes {}",
+        "give curve_episodes={}",
     ),
     "keep_checkpoints": ("a run where keep_checkpoints is {}, not {}", ""),
 }
@@ -87,7 +93,7 @@ def _of_another_run(folder: Path, there: RunRecord, record: RunRecord, name: str
         )
     has, to_continue = has.format(found, wanted), to_continue.format(found)
     if name == "keep_checkpoints":
-        to_continue = "give --keep-checkpoints" if found else "leave out --keep-checkpoints"
+        to_continue = f"{'give' if found else 'leave out'} keep_checkpoints=True"
     return (
         f"{folder} holds {has}; to continue it, {to_continue}, or take all its options from its "
         f"record: {resume_command(folder, there)}; or choose another folder."

@@ -210,7 +210,7 @@ def run_config(kind: type[Any], settings: Mapping[str, object], *, steps: int, s
     for setting in kind.FROM_RUN:
         if chosen.setdefault(setting, of_run[setting]) != of_run[setting]:
             raise ValueError(
-                f"{setting} is an option of its own: use --{setting}, not --set {setting}."
+                f"{setting} is an option of its own, not one of the settings: use {setting}=."
             )
     return make_config(kind, chosen)
 
@@ -376,8 +376,7 @@ class Trainer:
                     if stops and saves_now:
                         raise StoppedError(
                             f"{folder}: stopped at step {step:,} of {record.steps:,}, where a checkpoint "
-                            "was written; to continue, train again with --resume (resume=True in "
-                            "Python).",
+                            "was written; to continue, train again with resume=True.",
                             step=step,
                         )
                     progress(step, record.steps)
@@ -417,7 +416,7 @@ def _curve_protocol(
     kind: type[Any], dataset: Dataset, episodes: int, trust_environment: bool
 ) -> Protocol:
     """Return how to evaluate for the learning curve, before a step is taken that nothing could score."""
-    advice = "to train without any evaluation: --evaluations 0 (evaluations=0)."
+    advice = "to train without any evaluation: evaluations=0."
     try:
         check_goal_to_act_for(kind, dataset)
         return scoring_protocol(dataset, episodes, trust_environment=trust_environment)
@@ -432,8 +431,7 @@ def check_folder(folder: Path, *, resume: bool) -> None:
     has_record = (folder / RUN_FILE).exists()
     if not resume and (has_record or has_checkpoint(folder)):
         raise FileExistsError(
-            f"{folder} holds a run already; choose another folder, or continue it with --resume "
-            "(resume=True in Python)."
+            f"{folder} holds a run already; choose another folder, or continue it with resume=True."
         )
     if has_checkpoint(folder) and not has_record:
         raise NotFoundError(

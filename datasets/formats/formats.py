@@ -167,11 +167,11 @@ def choose_format(
     if len(fitting) != 1:
         what = "several formats fit the files" if fitting else "the files look like no known format"
         told = [] if fitting else [one.describe(files) for one in possible.values()]
-        choices = "|".join(fitting or possible or known)
-        said = f"{dataset}: {what}; choose one: --format {choices}."
+        choices = ", ".join(fitting or possible or known)
+        said = f"{dataset}: {what}; choose one as format=: {choices}."
         if fitting:
-            given = shlex.join(map(str, files[:1]))
-            raise ValueError(f"{said} Run: orlog import {given} {dataset} --format {fitting[0]}")
+            call = f"orlog.import_dataset({str(files[0])!r}, {dataset!r}, format={fitting[0]!r})"
+            raise ValueError(f"{said} Run: {call}")
         raise ValueError(
             f"{said} For others a file of your own can be the format: docs/your-own-format.md"
             + (_around(files[0], known, dataset) or "".join(told))
@@ -289,12 +289,11 @@ def read_version(
     if file_format.open is None:
         raise ValueError(f"{name}: files of the format {file_format.name} are written, not read.")
     if options.ends not in ("", *HOW):
-        raise ValueError(f"{name}: --ends {options.ends}: expected {', '.join(HOW)}.")
+        raise ValueError(f"{name}: ends={options.ends!r}: expected {', '.join(HOW)}.")
     for option in options.given():
         if option not in (*file_format.options, "reward"):
-            flag = "map" if option == "columns" else option.replace("_", "-")
             raise ValueError(
-                f"{name}: the format {file_format.name} does not use --{flag}; leave it out."
+                f"{name}: the format {file_format.name} does not use {option}=; leave it out."
             )
     benchmark = _find_benchmark(file_format, name, wanted.like)
     horizon = said.horizon if benchmark is None else benchmark.horizon
@@ -364,7 +363,7 @@ def _find_benchmark(file_format: Format, name: str, like: str) -> BenchmarkEnvir
     if like and found is None:
         known = [one for known in benchmark_environments() for one in known.datasets]
         raise NotFoundError(
-            f"{name}: orlog knows no environment of {like!r} (--like)"
+            f"{name}: orlog knows no environment of {like!r} (like=)"
             + (did_you_mean(like, known) or "; give a name of D4RL, such as d4rl/hopper-medium-v2.")
         )
     if found is None or not (like or file_format.takes_benchmark):

@@ -80,7 +80,7 @@ def check_environment(
         raise SimulatorError(
             f"{name}: environment {record.id} has arguments from the data, "
             f"{_shown(own)}. An argument can make a simulator read files or never stop; if you trust "
-            "the dataset, use --trust-environment, or trust_environment=True in Python."
+            "the dataset, use trust_environment=True."
         )
     return record
 

@@ -210,7 +210,7 @@ def _refuse_wrong_data(found: Audit, folder: Path) -> None:
         raise AuditError(
             f"{found.name}@{found.version}: the audit found errors in its data, so it is "
             f"not published: {places}{more}. To see all, run: orlog audit {folder} (to publish it "
-            "nevertheless: --no-audit, or audit=False)."
+            "nevertheless: audit=False)."
         )
 
 
@@ -305,7 +305,7 @@ def _read_index(registry: Target, seal: _Seal | None) -> _IndexThere:
     if seal is None and signature is not None:
         raise SignatureError(
             f"{registry.url}: its index is signed, and readers would refuse it without a signature; "
-            "publish with --sign (sign= in Python)."
+            "publish with sign=."
         )
     index = Index() if data is None else index_from_json(data, where)
     is_signed = seal is not None and data is not None and seal.is_right(data, "index", signature)
@@ -314,8 +314,8 @@ def _read_index(registry: Target, seal: _Seal | None) -> _IndexThere:
         raise SignatureError(
             f"{where}: the existing index has no valid signature by "
             f"{' or '.join(sorted(seal.keys))}, and signing it would vouch for everything it lists. "
-            "If another key signs this registry, name it with --trust; only if you know that every "
-            "entry is right, publish with --sign-existing."
+            "If another key signs this registry, name it in trusted=; only if you know that every "
+            "entry is right, publish with sign_existing=True."
         )
     return _IndexThere(index, data, tag, signature, signature_tag, is_signed)
 

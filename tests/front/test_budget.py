@@ -19,12 +19,12 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 84_280, "tests": 67_560, "benchmarks": 6_420, "tools": 2_700}
+LINES = {"product": 84_509, "tests": 67_680, "benchmarks": 6_420, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
 LONG = {
-    "datasets/reading/dataset.py": 586,  # one public class
+    "datasets/reading/dataset.py": 586  # one public class
 }
 """Modules that are longer than others may be, and how long they may be."""
 WIDE = {
@@ -41,7 +41,7 @@ WIDE = {
     "train_behavior",
 }
 """Functions inside that take more parameters than others may."""
-FULL = {"algos": 38, "datasets/formats": 21, "src/orlog/cli": 20}
+FULL = {"algos": 38, "datasets/formats": 21, "src/orlog/cli": 21}
 """Folders with more modules than others may have; `algos` has one for each algorithm, `cli` one for each group of commands."""
 
 

@@ -181,7 +181,7 @@ def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
     refused = CliRunner().invoke(app, words)
     assert isinstance(refused.exception, NotFoundError)
     assert "neither a recipe nor a baseline of bc" in str(refused.exception)
-    assert "--steps" in str(refused.exception)
+    assert "steps=" in str(refused.exception)
     assert not (tmp_path / "runs").exists()
     jobs = make_jobs("bc", mini, tmp_path / "runs", seeds=(0,), steps=3, episodes=1)
     assert [job.steps for job in jobs] == [3]
@@ -199,7 +199,7 @@ def test_a_reproduction_that_was_cut_short_goes_on(mini: Dataset, tmp_path: Path
     words = ["reproduce", "bc", mini.name, "--seeds", "1", "--steps", "20", "--episodes", "2"]
     words += ["--workers", "1", "--out", str(tmp_path)]
     refused = CliRunner().invoke(app, words)
-    assert "continue from it with --resume" in str(refused.exception)
+    assert "continue from it with resume=True" in str(refused.exception)
     found = CliRunner().invoke(app, [*words, "--resume"], env={"COLUMNS": "200"})
     assert found.exit_code == 0, found.output
     assert [line["step"] for line in read_metrics(folder)] == list(range(1, 21))

@@ -118,7 +118,7 @@ def test_unbiased_estimators_have_the_exact_value_as_their_mean(
     for name, terms in {
         "whole": importance_sampling(ratios, logged.rewards, lake.discount),
         "per decision": doubly_robust(
-            ratios, logged.rewards, *(np.zeros_like(one) for one in wrong), lake.discount
+            ratios, logged.rewards, 0 * wrong[0], 0 * wrong[1], lake.discount
         ),
         "wrong Q": doubly_robust(ratios, logged.rewards, *wrong, lake.discount),
         "exact Q": doubly_robust(

@@ -73,7 +73,7 @@ class Options:
 def tell_lack(options: Options, doubts: list[str], error: SchemaError | IntegrityError) -> None:
     """Tell that data are shorter than their own index where they may be read in part; else raise the error."""
     if not options.partial:
-        error.args = (f"{error} --partial (partial=True) reads what is there.", *error.args[1:])
+        error.args = (f"{error} partial=True reads what is there.", *error.args[1:])
         raise error
     doubts.append(f"Read in part, as asked for: {error}")
 

@@ -60,8 +60,7 @@ def open_flat_rows(
         raise SchemaError(
             f"{rows.where}: has neither timeouts nor next_observations, so nothing says where the time "
             "limit ended an episode; give the environment's time limit in steps (if it has none, "
-            "any number above the length of the longest episode) as --horizon of orlog import or "
-            "orlog registry link."
+            "any number above the length of the longest episode) as horizon=."
         )
     schema = Schema(
         observation_space=unbounded_space(rows.dtypes["observations"], rows.shapes["observations"]),

@@ -248,7 +248,7 @@ def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
         longest = max(lengths)
         if longest > options.horizon:
             raise SchemaError(
-                f"{place.where}: an episode has {longest:,} steps, more than --horizon {options.horizon:,}."
+                f"{place.where}: an episode has {longest:,} steps, more than horizon={options.horizon}."
             )
         seen.ended += [length < options.horizon for length in lengths]
     seen.rows.append(rows)
@@ -281,8 +281,8 @@ def _lengths(place: Place, columns: dict[str, list[Any]], episode: str, rows: in
     named = [role for role in FLAGS if role in columns]
     if not named:
         raise SchemaError(
-            f"{place.where}: nothing says what an episode is; give --episode PATTERN of groups, file, or the "
-            "name of an array, or --map terminated=.. and truncated=..."
+            f"{place.where}: nothing says what an episode is; give episode= (a pattern of groups, file, or "
+            "the name of an array), or name terminated and truncated in columns=."
         )
     ends = np.zeros(rows, bool)
     for role in named:

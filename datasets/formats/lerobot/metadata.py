@@ -225,7 +225,7 @@ class Videos:
                 said.append(f"{camera} has no frame of its own for {places(episodes, steps)}")
             if lost:
                 said.append(f"the videos of {camera} cannot be read for {places(lost)}")
-        return f" In all: {'. '.join(said)}. --no-video leaves videos out." if said else ""
+        return f" In all: {'. '.join(said)}. no_video=True leaves videos out." if said else ""
 
     def close(self) -> None:
         """Close all files."""
@@ -250,7 +250,7 @@ class Videos:
         path = inside(self._root, Path(file), self._where)
         if not path.is_file():
             raise SchemaError(
-                f"{where}: is missing; the dataset was downloaded without its videos, or in part. --no-video leaves "
+                f"{where}: is missing; the dataset was downloaded without its videos, or in part. no_video=True leaves "
                 "videos out."
             )
         with contextlib.ExitStack() as stack:

@@ -111,21 +111,21 @@ def find_task(said: str, file_name: str, where: str) -> Task:
     match = NAME.fullmatch(said)
     if match is None:
         raise SchemaError(
-            f"{where}: --task {said}: expected task1 to task5, singletask for the default one, or "
+            f"{where}: task={said!r}: expected task1 to task5, singletask for the default one, or "
             "OGBench's name, such as antmaze-large-navigate-singletask-task3-v0."
         )
     name = (match["of"] or file_name).removeprefix("visual-")
     fitting = [one for one in table if f"{name}-".startswith(f"{one}-")]
     if not fitting:
         raise SchemaError(
-            f"{where}: --task {said}: {name} is no environment of OGBench with tasks"
+            f"{where}: task={said!r}: {name} is no environment of OGBench with tasks"
             + (did_you_mean(name, table) or f"; these are {', '.join(table)}.")
         )
     environment = max(fitting, key=len)
     tasks = table[environment]["tasks"]
     number = int(match["one"] or match["other"] or table[environment]["default"])
     if not 1 <= number <= len(tasks):
-        raise SchemaError(f"{where}: --task {said}: {environment} has the tasks 1 to {len(tasks)}.")
+        raise SchemaError(f"{where}: task={said!r}: {environment} has the tasks 1 to {len(tasks)}.")
     return Task(environment, number, tasks[number - 1])
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orlog.base.terminal import print_json, progress_bar, progress_bars, say, say_notes, tell
+from orlog.cli.advice import in_options
 from orlog.cli.options import (
     CORES,
     AsJson,
@@ -311,7 +312,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
     finally:
         say_notes(damaged, tell)
         for failure in sweep.failures:
-            tell(f"{failure.what}: {failure.message}", label="failed")
+            tell(f"{failure.what}: {in_options(failure.message)}", label="failed")
     evidence = evidence_of(sweep)
     results = [one.result() for one in evidence]
     if given.as_json:

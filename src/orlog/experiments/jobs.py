@@ -195,8 +195,8 @@ def make_jobs(
     for job in jobs:
         if job.folder.exists() and not resume:
             raise FileExistsError(
-                f"{job.folder} exists already; continue from it with --resume (resume=True in "
-                "Python), move it away, or choose another folder with --out."
+                f"{job.folder} exists already; continue from it with resume=True, move it "
+                "away, or choose another folder."
             )
     return jobs
 
@@ -212,5 +212,5 @@ def steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
     raise NotFoundError(
         f"orlog has neither a recipe nor a baseline of {algorithm} on {name}, so there is nothing "
         f"to compare with, and training would take the published {seeds} x {recipe.steps:,} steps; "
-        "to train anyway, choose the number of steps with --steps (steps= in Python)."
+        "to train anyway, choose the number of steps as steps=."
     )

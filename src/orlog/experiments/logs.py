@@ -41,12 +41,10 @@ def check_log(kind: str) -> None:
     """
     if kind not in LOGS:
         hint = did_you_mean(kind, LOGS) or "."
-        raise ValueError(
-            f"--log must be {', '.join(LOGS[:-1])} or {LOGS[-1]}, found {kind!r}{hint}"
-        )
+        raise ValueError(f"log must be {', '.join(LOGS[:-1])} or {LOGS[-1]}, found {kind!r}{hint}")
     if kind != "none" and importlib.util.find_spec(kind) is None:
         raise MissingExtraError(
-            f'--log {kind} needs {kind}, which is not installed; run: pip install "orlog[{kind}]"',
+            f'log={kind!r} needs {kind}, which is not installed; run: pip install "orlog[{kind}]"',
             extra=kind,
         )
 
@@ -173,7 +171,7 @@ class _WeightsAndBiases:
             )
         except Exception as error:  # such as no account on this machine
             raise NotFoundError(
-                f"--log wandb: {clause(error)}; run: wandb login; or set WANDB_MODE=offline."
+                f"log='wandb': {clause(error)}; run: wandb login; or set WANDB_MODE=offline."
             ) from error
 
     def write(self, step: int, seconds: float, values: dict[str, float]) -> None:

@@ -162,14 +162,14 @@ def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(
     short(mini, tmp_path / "run")
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
     with pytest.raises(
-        FileExistsError, match="a run of 2 steps, not 3; to continue it, give --steps 2, or"
+        FileExistsError, match="a run of 2 steps, not 3; to continue it, give steps=2, or"
     ):
         short(mini, tmp_path / "run", steps=3, resume=True)
     short(mini, tmp_path / "run", resume=True)
 
 
 def test_the_horizon_of_iql_is_that_of_the_run(mini: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="use --steps"):
+    with pytest.raises(ValueError, match="use steps="):
         train_run("iql", mini, tmp_path, seed=0, steps=2, settings={"steps": "500"})
 
 
@@ -177,7 +177,7 @@ def test_resuming_with_other_settings_is_refused(mini: Dataset, tmp_path: Path) 
     folder = tmp_path / "run"
     short(mini, folder)
     with pytest.raises(
-        FileExistsError, match="a run with the seed 0, not 1; to continue it, give --seed 0, or"
+        FileExistsError, match="a run with the seed 0, not 1; to continue it, give seed=0, or"
     ):
         short(mini, folder, seed=1, resume=True)
     assert read_run(folder).seed == 0
@@ -240,7 +240,7 @@ def test_a_run_that_was_stopped_at_any_step_goes_on_to_the_same_files(
         short(mini, folder, algorithm, steps=steps, settings=SMALL, **options)
 
     run(whole)
-    with pytest.raises(StoppedError, match="--resume") as caught:
+    with pytest.raises(StoppedError, match="resume=True") as caught:
         run(half, stop=stop_after(cut))
     assert 0 < caught.value.step < steps
     seen: list[int] = []

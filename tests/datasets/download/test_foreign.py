@@ -165,7 +165,7 @@ def test_the_horizon_of_a_file_is_what_its_registry_says_or_d4rl(
 ) -> None:
     body = rows_of([False] * 1200, None, next_observations=False)
     write(upstream.folder / FILE, body)
-    with pytest.raises(SchemaError, match="--horizon"):
+    with pytest.raises(SchemaError, match="horizon="):
         bring(upstream.checked())
     link = ["registry", "link", str(upstream.folder), "lab/limited-v0@1.0.0", upstream.url]
     options = ["--format", "d4rl-hdf5", "--horizon", "400"]
