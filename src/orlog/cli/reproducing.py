@@ -278,6 +278,7 @@ def _one(
 
 def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[list[Result], int]:
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
+    from orlog.algos.training.options import TrainOptions
     from orlog.datasets.loading import load_dataset
     from orlog.experiments.sweeps import plan_sweep, run_sweep, suite_datasets
     from orlog.reports.dataset_page import show_results
@@ -290,9 +291,11 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
             _names(given.algorithms or ""),
             seeds=seeds,
             episodes=given.episodes,
-            steps=given.steps,
-            evaluations=given.evaluations,
-            trust_environment=given.trust_environment,
+            options=TrainOptions(
+                steps=given.steps,
+                evaluations=given.evaluations,
+                trust_environment=given.trust_environment,
+            ),
             processes=CORES,
             on_build=update,
         )

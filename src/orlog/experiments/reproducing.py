@@ -13,6 +13,7 @@ import numpy as np
 from orlog.algos.algorithms import known_as
 from orlog.algos.settings import complete_config
 from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import Evaluation, PathLike, RunRecord
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
@@ -285,10 +286,10 @@ def reproduce(
         dataset,
         folder,
         seeds=_more_seeds(algorithm, dataset.name, seeds, counts[-1]),
-        steps=steps,
         episodes=episodes,
-        evaluations=evaluations,
-        trust_environment=trust_environment,
+        options=TrainOptions(
+            steps=steps, evaluations=evaluations, trust_environment=trust_environment
+        ),
         resume=resume,
     )
     outcomes: list[Outcome] = []

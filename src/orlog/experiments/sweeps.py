@@ -15,10 +15,12 @@ import dataclasses
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import msgspec
+
 from orlog.algos.algorithms import algorithm_name, known_as
 from orlog.algos.settings import make_config
 from orlog.algos.training.commands import is_at_home
-from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
+from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.policy import fitting_form
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -33,7 +35,7 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.experiments.jobs import Executor, find_executor, steps_to_reproduce
+from orlog.experiments.jobs import Executor, find_executor, job_options
 from orlog.experiments.stored_results import StoredResult, key_of
 from orlog.experiments.sweep_jobs import (
     Ended,
@@ -47,8 +49,6 @@ from orlog.experiments.sweep_jobs import (
 )
 from orlog.manifests.names import did_you_mean, parse_name
 from orlog.manifests.rebuilds import is_rebuild
-
-EVALUATIONS = TrainOptions().evaluations
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -109,9 +109,7 @@ def plan_sweep(
     *,
     seeds: Sequence[int],
     episodes: int,
-    steps: int | None = None,
-    evaluations: int = EVALUATIONS,
-    trust_environment: bool = False,
+    options: TrainOptions = TrainOptions(),
     processes: int = 1,
     on_build: Callable[[str, int, int], None] = lambda _name, _done, _total: None,
 ) -> Sweep:
@@ -121,8 +119,8 @@ def plan_sweep(
     A dataset that cannot be had is a failure of the sweep, and does not end it. Two datasets that a report
     could not tell apart are refused, such as two versions of one, or a dataset and a view of it.
 
-    `steps` stands for those of recipes; so many `processes` build a dataset; `on_build` gets the name of one
-    that is built or downloaded, what is done and what there is in all.
+    `options` are completed by `job_options`; so many `processes` build a dataset; `on_build` gets the name of
+    one that is built or downloaded, what is done and what there is in all.
     """
     algorithms = [known_as(algorithm) for algorithm in algorithms]
     for algorithm in algorithms:
@@ -143,9 +141,7 @@ def plan_sweep(
                     "apart; run a sweep for each, with a --report of its own."
                 )
             for algorithm in algorithms:
-                _add_group(
-                    sweep, algorithm, dataset, steps, episodes, evaluations, trust_environment
-                )
+                _add_group(sweep, algorithm, dataset, options, episodes)
         except OrlogError as error:
             sweep.failures.append(_failure(name, error))
     return sweep
@@ -174,26 +170,14 @@ def load_or_make(
 
 
 def _add_group(
-    sweep: Sweep,
-    algorithm: str,
-    dataset: Dataset,
-    steps: int | None,
-    episodes: int,
-    evaluations: int,
-    trust_environment: bool,
+    sweep: Sweep, algorithm: str, dataset: Dataset, options: TrainOptions, episodes: int
 ) -> None:
     """Add an algorithm on a dataset to a sweep, or the line that says why it is left out."""
     try:
         fitting_form(algorithm, dataset)
-        if steps is None:
-            steps = steps_to_reproduce(algorithm, dataset.name, len(sweep.seeds))
-        options = TrainOptions(
-            seed=sweep.seeds[0],
-            steps=steps,
-            evaluations=evaluations,
-            curve_episodes=min(CURVE_EPISODES, episodes),
-            trust_environment=trust_environment,
-        )
+        options = msgspec.structs.replace(options, seed=sweep.seeds[0])
+        count = len(sweep.seeds)
+        options = job_options(options, algorithm, dataset.name, seeds=count, episodes=episodes)
         first = identify(algorithm, dataset, options, episodes=episodes)
     except (NotFoundError, SchemaError) as error:
         sweep.left_out.append(f"{algorithm} on {dataset.name} is left out: {error}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.evaluating import EPISODES
+from orlog.algos.training.options import TrainOptions
 from orlog.base.terminal import progress_bar, progress_bars, say, waits
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -46,15 +47,15 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
     with _stage(f"build {name}"):
         dataset = build_and_verify(name, workers)
     with _stage(f"train BC, CQL and IQL with {len(seeds)} seed(s) on {workers} process(es)"):
+        options = TrainOptions(steps=SMOKE_STEPS, evaluations=1) if smoke else TrainOptions()
         jobs = {
             algorithm: make_jobs(
                 algorithm,
                 dataset,
                 folder / "runs",
                 seeds=seeds,
-                steps=SMOKE_STEPS if smoke else None,
                 episodes=SMOKE_EPISODES if smoke else EPISODES,
-                evaluations=1 if smoke else 5,
+                options=options,
             )
             for algorithm in ALGORITHMS
         }
