@@ -164,6 +164,7 @@ def download_dataset(
         SignatureError: a registry must be signed, and a signature is missing or wrong.
         TransferError, IntegrityError, StorageError: as `download_version`.
     """
+    options = TransferOptions(jobs=jobs, limiter=limiter, progress=progress, on_objects=on_objects)
     choice = choose(episodes, columns)
     name = as_name(name)
     if is_url(name):
@@ -180,17 +181,10 @@ def download_dataset(
         found = find_source(wanted, mirrors)
         if isinstance(found, ForeignFileSource):
             imported = download_foreign_file(
-                found,
-                limiter=limiter,
-                progress=progress,
-                on_objects=on_objects,
-                on_wait=on_wait,
-                on_read=on_read,
-                on_mirror=on_mirror,
+                found, options, on_wait=on_wait, on_read=on_read, on_mirror=on_mirror
             )
             return _checked(imported, choice)
         source = found
-    options = TransferOptions(jobs=jobs, limiter=limiter, progress=progress, on_objects=on_objects)
     here = version_folder(source.manifest.name, source.manifest.version)
     if choice and _is_here(here, source.manifest):
         return _checked(here, choice)
@@ -267,7 +261,8 @@ def _read_again(
             f"run: orlog download {source.name}@{source.version}"
         )
     if problems:
-        download_foreign_file(source, limiter=limiter, progress=progress, replace=True)
+        options = TransferOptions(limiter=limiter, progress=progress)
+        download_foreign_file(source, options, replace=True)
     return problems
 
 

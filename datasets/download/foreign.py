@@ -29,8 +29,8 @@ from orlog.base.files import (
     unfinished_folder,
 )
 from orlog.datasets.download.archives import is_archive, unpack
-from orlog.datasets.download.http import Patience, check_http
-from orlog.datasets.download.mirrors import Limiter, Mirror
+from orlog.datasets.download.http import check_http
+from orlog.datasets.download.mirrors import Mirror
 from orlog.datasets.download.objects import (
     Progress,
     TransferOptions,
@@ -69,14 +69,11 @@ class _FirstDownloads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 def download_foreign_file(
     source: ForeignFileSource,
+    options: TransferOptions = TransferOptions(),
     *,
-    limiter: Limiter | None = None,
-    progress: Progress = lambda _done, _total: None,
-    on_objects: Progress = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
     on_read: Callable[[], None] = lambda: None,
     on_mirror: Callable[[str], None] = lambda _text: None,
-    patience: Patience = Patience(),
     replace: bool = False,
 ) -> Path:
     """Return the folder of a version made from third-party files, downloading them if necessary.
@@ -85,8 +82,8 @@ def download_foreign_file(
     finished, and the download of files with a checksum is resumed. Several processes may ask for the same
     version: one makes it, the others wait for that.
 
-    `progress` gets bytes, done and in all as far as known, and `on_objects` gets files, from one thread at a
-    time. `on_read` is called when reading starts, `on_mirror` with a sentence about each file that its first
+    Of the options, `progress` gets bytes, done and in all as far as known, and `on_objects` gets files, from
+    one thread at a time. `on_read` is called when reading starts, `on_mirror` with a sentence about each file that its first
     mirror did not give. With `replace` they are downloaded and read again, as a repair does, and must give
     the same version.
     """
@@ -96,9 +93,6 @@ def download_foreign_file(
         _check_digest(source, read_manifest(here / MANIFEST_FILE).digest)
         return here
     destination = datasets_folder() / source.name / source.version
-    options = TransferOptions(
-        limiter=limiter, progress=progress, on_objects=on_objects, patience=patience
-    )
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         if replace or not (destination / MANIFEST_FILE).is_file():
             files = download_folder(destination) / "files"

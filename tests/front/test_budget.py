@@ -19,7 +19,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 84_500, "tests": 67_704, "benchmarks": 6_420, "tools": 2_700}
+LINES = {"product": 84_490, "tests": 67_700, "benchmarks": 6_420, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
@@ -29,7 +29,6 @@ LONG = {
 """Modules that are longer than others may be, and how long they may be."""
 WIDE = {
     "finetune_run",
-    "download_foreign_file",
     "start_recording",
     "PrioritizedTransitions.__init__",
     "StreamedTransitions.__init__",
