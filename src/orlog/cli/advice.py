@@ -63,7 +63,7 @@ OPTIONS = {
 COMMANDS = {"import_dataset": "orlog import"}
 """The command of each function that a message may end with a call of."""
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
-# The last one is what messages write for any value, before it nothing at all: `rate=`.
+# The last two are what messages write for any value, `..`, and nothing at all: `rate=`.
 _VALUE = rf"\{{(?:{_TEXT}|[^{{}}'\"])*\}}|{_TEXT}|[\w.+-]*\w|\.\.|"
 # Not in a call, not after an option, such as `--set steps=5`, nor where Python is meant.
 _ARGUMENT = re.compile(
@@ -112,7 +112,7 @@ def _command(call: str) -> str:
         for one in node.value.keywords:
             option, *values = _words(str(one.arg), ast.literal_eval(one.value), quoted=True)
             words += [option, *values]
-    except (AssertionError, SyntaxError, TypeError, ValueError):
+    except (AssertionError, KeyError, SyntaxError, TypeError, ValueError):
         return call
     return " ".join(words)
 
@@ -120,7 +120,7 @@ def _command(call: str) -> str:
 def _words(name: str, value: Any, *, quoted: bool = False) -> list[str]:
     """Return an argument as an option with its values."""
     option = OPTIONS[name]
-    if value is True or value == "":
+    if value is True or value in ("", {}):
         return [option]
     if value is False:
         return [f"--no-{option[2:]}"]
