@@ -339,7 +339,7 @@ def test_a_full_disk_names_the_folder_and_what_stands(mini: Dataset, tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert str(folder) in str(caught.value)
     assert "its checkpoint of step 6 is kept" in str(caught.value)
-    assert "--resume" in str(caught.value)
+    assert "resume=True" in str(caught.value)
     assert files(folder)["checkpoint.safetensors"] == before["checkpoint.safetensors"]
     assert files(folder).keys() == before.keys()
     run(folder, resume=True)
