@@ -22,6 +22,13 @@ COMMAND = (
 )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _begun() -> None:
+    assert (
+        run("formats").returncode == 0
+    )  # what a command has no option for is known once one began
+
+
 @pytest.mark.parametrize(
     ("command", "message", "printed"),
     [

@@ -14,9 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import typer
-
-from orlog.cli.options import app
+from orlog.cli.options import Begun
 
 OPTIONS = {
     "algorithm": "--algorithm",
@@ -93,11 +91,14 @@ def in_options(message: str, words: Sequence[str] | None = None) -> str:
 
 def _options_of(words: Sequence[str]) -> set[str]:
     """Return the options of the command that words begin with."""
-    command: Any = typer.main.get_command(app)
+    command = Begun.command
     for word in words:
-        if word in getattr(command, "commands", {}):
-            command = command.commands[word]
-    return {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+        command = getattr(command, "commands", {}).get(word, command)
+    return {
+        option
+        for one in getattr(command, "params", ())
+        for option in (*one.opts, *one.secondary_opts)
+    }
 
 
 def _command(call: str) -> str:
