@@ -45,8 +45,16 @@ from orlog.datasets.formats._shared.episodes import Asked, Found, Options
 from orlog.datasets.formats.formats import Format, Wanted, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
+from orlog.datasets.reading.finding import how_to_fetch
 from orlog.datasets.recording.finishing import finish_version
-from orlog.errors import IntegrityError, MissingExtraError, SchemaError, TransferError, clause
+from orlog.errors import (
+    IntegrityError,
+    MissingExtraError,
+    NotFoundError,
+    SchemaError,
+    TransferError,
+    clause,
+)
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
@@ -98,7 +106,8 @@ def download_foreign_file(
         replace: Download and read the files again though the version is here, as a repair does; the
             result must be the same version.
 
-    Raises FormatVersionError if this orlog reads no such format; TransferError if a file cannot be
+    Raises FormatVersionError if this orlog reads no such format; NotFoundError if it is a folder of the
+    Hugging Face Hub, and says how to get that; TransferError if a file cannot be
     downloaded, or its size or checksum is wrong; SchemaError if the files do not have their format;
     IntegrityError if a file is not the one that was first downloaded and trusted, or the files do not give
     the requested version; MissingExtraError if a package that reads them is not installed; StorageError if
@@ -134,7 +143,12 @@ def download_foreign_file(
 
 
 def _check_packages(source: ForeignFileSource) -> None:
-    """Raise one MissingExtraError that names all that downloading, reading and scoring will need."""
+    """Raise one MissingExtraError that names all that downloading, reading and scoring will need.
+
+    Raises NotFoundError for a folder of the Hub, of whose files only the Hub has a list.
+    """
+    if source.entry.hub_folder:
+        raise NotFoundError(f"{source.name}: {how_to_fetch(source.entry.hub_folder)}")
     checks = [find_format(source.entry.format, f"{source.name}@{source.version}").check]
     if any(file.url.startswith(("http:", "https:")) for file in source.entry.each):
         checks.append(check_http)

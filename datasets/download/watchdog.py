@@ -50,7 +50,9 @@ def find_host(host: str, seconds: float) -> None:
 
     Raises socket.gaierror if there is no such host, or no answer within `seconds`.
     """
-    problems: list[OSError] = [socket.gaierror(socket.EAI_AGAIN, f"no answer in {seconds:g} seconds")]
+    problems: list[OSError] = [
+        socket.gaierror(socket.EAI_AGAIN, f"no answer in {seconds:g} seconds")
+    ]
 
     def look_up() -> None:
         try:
