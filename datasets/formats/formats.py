@@ -194,7 +194,7 @@ def choose_format(
             raise ValueError(f"{said} Run: orlog import {given} {dataset} --format {fitting[0]}")
         raise ValueError(
             f"{said} For others a file of your own can be the format: docs/your-own-format.md"
-            + (_around(files[0], known, dataset) or "".join(told))
+            + "".join((_around(files[0], known, dataset), *told))
         )
     return known[fitting[0]]
 
