@@ -17,7 +17,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 85_400, "tests": 67_600, "benchmarks": 6_420, "tools": 2_700}
+LINES = {"product": 85_600, "tests": 67_950, "benchmarks": 6_420, "tools": 2_810}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
