@@ -25,6 +25,8 @@ from orlog.errors import IntegrityError, OrlogError
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_bags import MAPPED, ROS1, ROS2, drive, write_json, write_ros2
 
+WRITER: Any = mcap.writer
+PLACES: list[Any] = [rosbag2.writer, rosbag2.storage_mcap]
 GROWN = 2**26
 MOST = 2**22
 OPTIONS = Options(columns=MAPPED, rate=20)
@@ -74,8 +76,8 @@ def test_a_chunk_of_mcap_that_grows_takes_little_memory(tmp_path: Path, kind: st
     compression = mcap.writer.CompressionType["LZ4" if "lz4" in kind else "ZSTD"]
     writer = functools.partial(mcap.writer.Writer, compression=compression)
     with (
-        mock.patch.object(mcap.writer.zstandard, "compress", packer),
-        mock.patch.object(mcap.writer.lz4.frame, "compress", packer),
+        mock.patch.object(WRITER.zstandard, "compress", packer),
+        mock.patch.object(WRITER.lz4.frame, "compress", packer),
         mock.patch.object(mcap.writer, "Writer", writer),
     ):
         path, _ = write_json(tmp_path / "drive")
@@ -111,10 +113,9 @@ def test_messages_and_chunks_of_a_bag_of_ros_2_that_grow_take_little_memory(
     writer = rosbag2.Writer(path, version=9, storage_plugin=storage)
     writer.set_compression(rosbag2.CompressionMode[mode], rosbag2.CompressionFormat.ZSTD)
     packer = mock.Mock(return_value=bomb(kind))
-    places = [rosbag2.writer.zstd, rosbag2.storage_mcap.zstd]
     with contextlib.ExitStack() as stack:
-        for place in places:
-            stack.enter_context(mock.patch.object(place, "compress", packer))
+        for place in PLACES:
+            stack.enter_context(mock.patch.object(place.zstd, "compress", packer))
         stack.enter_context(writer)
         names = {topic: name for _, topic, name, _ in messages}
         connections = {
