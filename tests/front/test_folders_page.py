@@ -95,7 +95,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("files")
 def test_a_lone_arrow_file_becomes_a_table_as_the_page_says() -> None:
     (code,) = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
     exec(code, {})
     line = next(one for one in LINES if one.startswith("orlog import logs.parquet"))
