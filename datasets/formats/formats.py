@@ -174,7 +174,7 @@ def choose_format(
             raise ValueError(f"{said} Run: {call}")
         raise ValueError(
             f"{said} For others a file of your own can be the format: docs/your-own-format.md"
-            + (_around(files[0], known, dataset) or "".join(told))
+            + "".join((_around(files[0], known, dataset), *told))
         )
     return known[fitting[0]]
 

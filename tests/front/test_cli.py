@@ -408,10 +408,12 @@ def test_every_command_answers_a_bare_name_with_the_nearest(command: tuple[str, 
 def test_python_answers_a_bare_name_with_the_nearest() -> None:
     with pytest.raises(InvalidNameError, match="mean pointmaze/umaze-v1"):
         orlog_package.load_dataset("umaze-v1")
-    found = orlog("show", "lerobot/pusht")
-    assert "hf download --repo-type dataset lerobot/pusht --local-dir pusht" in found.stderr
-    assert "orlog import pusht lab/pusht-v1" in found.stderr
-    assert "orlog list --remote --search pusht" in orlog("show", "somebody/pusht").stderr
+    for name in ("lerobot/pusht_new", "lerobot/pusht"):  # one that is not listed, and one that is
+        found = orlog("download", name)
+        line = f"hf download --repo-type dataset {name} --local-dir {name[8:]} && orlog import"
+        assert line in found.stderr
+    assert "mean lerobot/pusht-v0?" in orlog("show", "somebody/pusht").stderr
+    assert "orlog list --remote --search drawer" in orlog("show", "somebody/drawer").stderr
 
 
 def test_a_setting_given_as_an_option_is_pointed_to_set() -> None:

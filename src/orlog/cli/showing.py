@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 AUDIT_SKIPPED = "skipped: published without one; after the download run: orlog audit NAME"
 ALARMING = ("audit", "rebuild", "not finite", "outside of their Box")
 NO_CHECKSUM = "no checksum known: the first download is trusted, and kept"
+NOT_EQUAL = "these places are not known to have equal bytes; the first that answers is taken"
 
 
 @app.command(epilog="Example: orlog show pointmaze/umaze-v1 --episode 7")
@@ -140,13 +141,14 @@ def _offers_as_json(offers: list[Offered]) -> dict[str, Any]:
             "md5": file.md5,
             "urls": [file.url, *file.mirrors],
         }
-        for file in entry.each
+        for file in (() if entry.hub_folder else entry.each)
     ]
     return body | {
         "description": entry.description,
         "format": entry.format,
         "license": entry.license,
         "size_bytes": entry.total_bytes,
+        "about_bytes": entry.about_bytes,
         "files": files,
     }
 
@@ -154,7 +156,8 @@ def _offers_as_json(offers: list[Offered]) -> dict[str, Any]:
 def _offer_as_lines(offer: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [("version", offer["version"]), ("from", offer["source"])]
     lines += [("also", f"{one['version']} from {one['source']}") for one in offer["others"]]
-    size = ("size", size_text(offer["size_bytes"]))
+    rounded = offer.get("about_bytes") if offer["size_bytes"] is None else None
+    size = ("size", f"about {size_text(rounded)}" if rounded else size_text(offer["size_bytes"]))
     if "digest" not in offer:
         return [
             *lines,
@@ -176,6 +179,8 @@ def _print_file(file: dict[str, Any]) -> None:
         say(text)
     for url in file["urls"]:
         say(f"  {url}")
+    if len(file["urls"]) > 1 and not sums:
+        say(f"  {NOT_EQUAL}")
 
 
 def _show(name: str, *, as_json: bool) -> None:

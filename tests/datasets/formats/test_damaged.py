@@ -7,11 +7,13 @@ its sample in `tests/fuzz/samples.py`. `tools/fuzzing/fuzz_files.py` looks for m
 from __future__ import annotations
 
 import sys
+import zipfile
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from tests.fuzz.readers import Reader
+from tests.fuzz.readers import KEPT, Reader
 from tests.fuzz.samples import READERS
 from tests.levels import most
 
@@ -44,6 +46,15 @@ def test_every_format_has_a_sample_that_is_read(reader: Reader) -> None:
 def test_some_damaged_files_are_refused_or_read(reader: Reader) -> None:
     for name in READERS:
         check(reader, name, range(12))
+
+
+def test_what_the_fuzzer_kept_is_refused_or_read(reader: Reader) -> None:
+    """Its inputs run code that no sample runs (`tests/fuzz/corpus.zip`)."""
+    with zipfile.ZipFile(KEPT) as kept:
+        counts = Counter(one.partition("/")[0] for one in kept.namelist())
+    assert set(counts) <= set(READERS)
+    for name, count in counts.items():
+        check(reader, name, range(-count, 0))
 
 
 @pytest.mark.thorough
