@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from rich.text import Text
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import print_json, say, show_facts, show_table, tell
+from orlog.base.terminal import print_json, printable, say, show_facts, show_table, tell
 from orlog.cli.cards import show_croissant, write_card
 from orlog.cli.episodes import show_episode
 from orlog.cli.options import AsJson, Name, app
@@ -362,11 +363,11 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     if facts["state"] not in ("here", "not here"):
         again = f"orlog download {facts['name']}@{facts['version']}"
         where = f"{where} ({facts['state']}; for the rest run: {again})"
-    lines = [
+    lines: list[tuple[str, str | Text]] = [
         ("name", f"{'a view of ' if facts['is_view'] else ''}{facts['name']}@{facts['version']}"),
         ("digest", facts["digest"]),
         ("folder", where),
-        ("description", facts["description"]),
+        ("description", Text(printable(facts["description"]))),
         ("episodes", f"{facts['episodes']:,}"),
         ("steps", f"{facts['steps']:,}"),
         *_spreads(dataset),
@@ -392,7 +393,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
         lines.append(("environment", made))
     if facts["benchmark"]:
         lines.append(("benchmark", facts["benchmark"]))
-    lines += [("behavior policy", facts["behavior_policy"]), ("license", facts["license"])]
+    policy = Text(printable(facts["behavior_policy"]))
+    lines += [("behavior policy", policy), ("license", facts["license"])]
     if facts["audit"]:
         lines.append(("audit", f"{facts['audit']}: published without one"))
     if manifest.recipe is not None:
