@@ -81,6 +81,7 @@ from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.transforms import scale_rewards
 from orlog.manifests.documents import write_json
 from orlog.manifests.environments import imported_modules
+from orlog.manifests.names import counted
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import run_episodes
 
@@ -533,7 +534,9 @@ def _check_finite(algorithm: Algorithm, sums: Mapping[str, Tensor | float], step
     wrong = [name for name, total in _floats(sums).items() if not math.isfinite(total)]
     name = next(iter(wrong), "") or first_not_finite(algorithm)
     if name:
-        raise DivergedError(f"{name} is not finite after {step} steps.", step=step, metric=name)
+        raise DivergedError(
+            f"{name} is not finite after {counted(step, 'step')}.", step=step, metric=name
+        )
 
 
 def _usual_rates(algorithm: Algorithm, record: RunRecord, dataset: Dataset) -> dict[str, float]:
@@ -624,7 +627,7 @@ def check_same_run(
     if not is_known:
         note(
             f"{folder / RUN_FILE} is of an older orlog and does not say evaluations or "
-            f"keep_checkpoints: it goes on with {record.evaluations} evaluations, "
+            f"keep_checkpoints: it goes on with {counted(record.evaluations, 'evaluation')}, "
             f"{'keeping' if record.keep_checkpoints else 'not keeping'} checkpoints."
         )
     for name in ("version", "preset", *(["log"] if is_known else [])):

@@ -14,6 +14,7 @@ import numpy as np
 
 from orlog.datasets.formats._shared.episodes import Steps
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted, said_of
 
 HELD = 2
 GOES_ON: Mapping[str, Any] = {"ends": False}
@@ -70,7 +71,7 @@ class EpisodeCutter:
             metadata: Gives the values of an episode by its position.
             seed: Gives the seed of its reset.
             unknown: What becomes of an episode that no flag ends: it was `terminated` by the task, `truncated`,
-                or it just stops (`unknown`).
+                or it is unfinished (`unknown`).
             has_final_rows: Whether an episode whose last two rows both end the task ended at the first
                 of them, and the other one holds its final observation.
         """
@@ -121,21 +122,27 @@ class EpisodeCutter:
         said = []
         if self.left_out:
             said.append(
-                f"{self.left_out:,} last rows of episodes were left out, since what followed them was "
-                "not recorded."
+                said_of(
+                    self.left_out, "last rows of episodes were left out, since what followed was "
+                )
+                + "not recorded."
             )
         if self.vanished:
             said.append(
-                f"{self.vanished:,} whole episodes were left out with them: of one row, they have no step."
+                said_of(self.vanished, "whole episodes were left out with them: ")
+                + "those of one row have no step."
             )
         if self.missing:
             said.append(
-                f"{self.missing:,} episodes that ended have no final observation; zeros stand for it, "
-                f"and episodes/{MISSING} is true."
+                said_of(
+                    self.missing,
+                    "episodes that ended have no final observation; zeros stand for it, ",
+                )
+                + f"and episodes/{MISSING} is true."
             )
         if self.finals:
             said.append(
-                f"In {self.finals:,} episodes the last two rows are both done: the last one was taken for the "
+                f"In {counted(self.finals, 'episode')} the last two rows are both done: the last one was taken for the "
                 "final observation alone."
             )
         return said

@@ -15,7 +15,7 @@ from orlog.cli.cards import show_croissant, write_card
 from orlog.cli.episodes import show_episode
 from orlog.cli.options import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
-from orlog.manifests.names import size_text
+from orlog.manifests.names import counted, size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.listing import Offered
@@ -373,7 +373,7 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
         *_spreads(dataset),
         (
             "size",
-            f"{size_text(facts['size_bytes'])}, {facts['objects']} {facts['container']} files"
+            f"{size_text(facts['size_bytes'])}, {counted(facts['objects'], facts['container'] + ' file')}"
             + (" (of the whole version)" if facts["is_view"] else ""),
         ),
         ("observations", str(manifest.spaces[0])),
@@ -408,7 +408,7 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
         if not parent["operation"].startswith('{"rebuild":')
     ]
     for column, count in facts["non_finite"].items():
-        lines.append(("not finite", f"{count:,} numbers of {column}"))
+        lines.append(("not finite", f"{counted(count, 'number')} of {column}"))
     for column, names in facts["dimension_names"].items():
         lines.append((f"numbers of {column}", ", ".join(names)))
     bounds = bounds_of(*manifest.spaces)

@@ -28,6 +28,7 @@ from orlog.cli.options import (
     takes_options,
 )
 from orlog.errors import StoppedError
+from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.algos.presets import Recipe
@@ -349,7 +350,7 @@ def _train_one(
     if dataset.environment is not None:
         own = algorithm if ":" in algorithm else None
         advice = advice_to_evaluate(folder, record, own, options.trust_environment)
-    say(f"trained {algorithm_title(algorithm)} for {record.steps:,} steps; {advice}")
+    say(f"trained {algorithm_title(algorithm)} for {counted(record.steps, 'step')}; {advice}")
 
 
 def advice_to_evaluate(
