@@ -133,7 +133,7 @@ def train_run(
         acting = scoring_protocol(dataset, curve_episodes, trust_environment=trust_environment)
         protocol = acting if evaluations else None
     elif evaluations:
-        protocol = _curve_protocol(kind, dataset, curve_episodes, trust_environment)
+        protocol = curve_protocol(kind, dataset, curve_episodes, trust_environment)
     packed = load_arrays(dataset, where)
     _check_rewards(kind, name, packed)
     scale, shift = reward_numbers(recipe.rewards, packed)
@@ -422,7 +422,7 @@ def _sole_trainer(folder: Path) -> Iterator[None]:
         yield
 
 
-def _curve_protocol(
+def curve_protocol(
     kind: type[Any], dataset: Dataset, episodes: int, trust_environment: bool
 ) -> Protocol:
     """Return how to evaluate for the learning curve, before a step is taken that nothing could score."""
@@ -534,9 +534,7 @@ def _check_finite(algorithm: Algorithm, sums: Mapping[str, Tensor | float], step
     wrong = [name for name, total in _floats(sums).items() if not math.isfinite(total)]
     name = next(iter(wrong), "") or first_not_finite(algorithm)
     if name:
-        raise DivergedError(
-            f"{name} is not finite after {counted(step, 'step')}.", step=step, metric=name
-        )
+        raise DivergedError(f"{name} is not finite at step {step}.", step=step, metric=name)
 
 
 def _usual_rates(algorithm: Algorithm, record: RunRecord, dataset: Dataset) -> dict[str, float]:

@@ -395,9 +395,13 @@ def _train_several(
         )
     _print_outcomes(outcomes)
     unfinished = [one for one in outcomes if one.status.state != "finished"]
+    failed: dict[tuple[str, str], list[str]] = {}  # seeds, by what they say: often all the same
     for one in outcomes:
         if one.message:
-            tell(f"{one.details}error: seed {one.seed}: {one.message}")
+            failed.setdefault((one.details, one.message), []).append(str(one.seed))
+    for (details, message), of_seeds in failed.items():
+        which = "seed" if len(of_seeds) == 1 else "seeds"
+        tell(f"{details}error: {which} {', '.join(of_seeds)}: {message}")
     if unfinished:
         tell(
             f"{len(unfinished)} of {len(outcomes)} seeds are not finished; to continue them, run: "

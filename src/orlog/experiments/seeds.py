@@ -20,7 +20,7 @@ from orlog.algos.training.options import Hooks, TrainOptions
 from orlog.algos.training.policy import fitting_form
 from orlog.algos.training.runs import PathLike, as_path, run_folder
 from orlog.algos.training.stopping import StopRequest
-from orlog.algos.training.train import check_folder, train_run
+from orlog.algos.training.train import check_folder, curve_protocol, train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import OrlogError, StoppedError
@@ -127,11 +127,14 @@ def train_seeds(
         stop: Called about twice a second; if it returns true, all save their state and stop.
 
     Raises FileExistsError if a folder holds a run already, and `resume` is not set; SchemaError if the
-    dataset's spaces do not fit the algorithm; ValueError for no such algorithm or executor.
+    dataset's spaces do not fit the algorithm; ValueError for no such algorithm or executor; NotFoundError,
+    MissingExtraError or SimulatorError if the processes of this machine could not evaluate.
     """
     check_log(options.log)
     dataset = load_dataset(dataset)
-    fitting_form(algorithm, dataset)
+    kind = fitting_form(algorithm, dataset)
+    if executor == "processes" and options.evaluations:  # said once, before any seed is begun
+        curve_protocol(kind, dataset, options.curve_episodes, options.trust_environment)
     if folder is None:
         folders = [run_folder("runs", algorithm, dataset, seed) for seed in seeds]
     else:
