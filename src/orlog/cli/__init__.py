@@ -35,6 +35,7 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     training,
     versions,
 )
+from orlog.cli.advice import in_options
 from orlog.cli.options import Debug
 from orlog.cli.options import app as app
 from orlog.errors import InvalidNameError, OrlogError
@@ -129,7 +130,7 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 def _fail(error: Exception) -> None:
     if Debug.on:
         _fail_with_traceback(error)
-    text = str(error)
+    text = in_options(str(error))
     if isinstance(error, FileNotFoundError) and error.filename is None and not _is_folder_there():
         text = "the current folder was deleted; change to one that exists."
     if isinstance(error, InvalidNameError) and error.name:

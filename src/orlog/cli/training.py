@@ -14,6 +14,7 @@ import typer
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
 from orlog.base.terminal import say, show_table, tell
+from orlog.cli.advice import in_options
 from orlog.cli.options import (
     CORES,
     Algorithm,
@@ -401,7 +402,7 @@ def _train_several(
             failed.setdefault((one.details, one.message), []).append(str(one.seed))
     for (details, message), of_seeds in failed.items():
         which = "seed" if len(of_seeds) == 1 else "seeds"
-        tell(f"{details}error: {which} {', '.join(of_seeds)}: {message}")
+        tell(f"{details}error: {which} {', '.join(of_seeds)}: {in_options(message)}")
     if unfinished:
         tell(
             f"{len(unfinished)} of {len(outcomes)} seeds are not finished; to continue them, run: "
