@@ -222,7 +222,7 @@ def scoring_protocol(
         limit = env.spec.max_episode_steps if env.spec is not None else None
     if limit != environment.max_episode_steps:
         raise NotFoundError(
-            f"{environment.id} ends episodes after {counted(limit, 'step')} here, but after "
+            f"{environment.id} ends episodes after {limit} steps here, but after "
             f"{environment.max_episode_steps} where {dataset.name} was recorded, so returns could "
             "not be compared; install the recorded versions."
         )

@@ -43,7 +43,6 @@ from orlog.datasets.formats.torchrl.tensordict_files import (
 )
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError, SchemaError
-from orlog.manifests.names import counted
 
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
 META_KEYS = tuple(
@@ -280,7 +279,7 @@ class _Reader:
                 step = start + int(odd[0])
                 raise SchemaError(
                     f"{self._where}, {NEXT}{name}: that of row {step} is not the {name} of row {step + 1}, "
-                    f"and neither a flag nor an id ends an episode there; so it is in {counted(len(odd), 'place')}. "
+                    f"and neither a flag nor an id ends an episode there; so it is in {len(odd)} places. "
                     "Shuffled rows and rows of several environments in turn cannot be put together again: "
                     "save them episode by episode."
                 )
@@ -339,7 +338,7 @@ class _Reader:
         if len(odd):
             raise SchemaError(
                 f"{self._where}: next/done of row {start + int(odd[0])} contradicts next/terminated and "
-                f"next/truncated; so it is in {counted(len(odd), 'row')}. Save the data again."
+                f"next/truncated; so it is in {len(odd)} rows. Save the data again."
             )
 
     def _column(self, name: str, start: int, stop: int) -> np.ndarray:
