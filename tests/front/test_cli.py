@@ -98,6 +98,18 @@ def test_a_wrong_option_is_a_usage_error() -> None:
     assert found.stderr.endswith("error: No such option: --nothing.\n")
 
 
+def test_an_argument_too_many_is_named_where_an_option_is_missing() -> None:
+    found = orlog("view", "pointmaze/umaze-v1", "good ones.json", "--where", "returns > 20")
+    assert found.returncode == 2
+    last = found.stderr.splitlines()[-1]
+    assert last == (
+        "error: Missing option '--save'; 'good ones.json' is more than it takes: "
+        "did you mean --save 'good ones.json'?"
+    )
+    nothing_more = orlog("view", "pointmaze/umaze-v1")
+    assert nothing_more.stderr.endswith("error: Missing option '--save'.\n")
+
+
 def test_usage_errors_are_not_wrapped_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     long = "7" * 200 + "x"

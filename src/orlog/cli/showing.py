@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from rich.text import Text
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import print_json, say, show_facts, show_table, tell
+from orlog.base.terminal import print_json, printable, say, show_facts, show_table, tell
 from orlog.cli.cards import show_croissant, write_card
 from orlog.cli.episodes import show_episode
 from orlog.cli.options import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
-from orlog.manifests.names import size_text
+from orlog.manifests.names import counted, size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.listing import Offered
@@ -358,17 +359,17 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     if facts["state"] not in ("here", "not here"):
         again = f"orlog download {facts['name']}@{facts['version']}"
         where = f"{where} ({facts['state']}; for the rest run: {again})"
-    lines = [
+    lines: list[tuple[str, str | Text]] = [
         ("name", f"{'a view of ' if facts['is_view'] else ''}{facts['name']}@{facts['version']}"),
         ("digest", facts["digest"]),
         ("folder", where),
-        ("description", facts["description"]),
+        ("description", Text(printable(facts["description"]))),
         ("episodes", f"{facts['episodes']:,}"),
         ("steps", f"{facts['steps']:,}"),
         *_spreads(dataset),
         (
             "size",
-            f"{size_text(facts['size_bytes'])}, {facts['objects']} {facts['container']} files"
+            f"{size_text(facts['size_bytes'])}, {counted(facts['objects'], facts['container'] + ' file')}"
             + (" (of the whole version)" if facts["is_view"] else ""),
         ),
         ("observations", str(manifest.spaces[0])),
@@ -388,7 +389,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
         lines.append(("environment", made))
     if facts["benchmark"]:
         lines.append(("benchmark", facts["benchmark"]))
-    lines += [("behavior policy", facts["behavior_policy"]), ("license", facts["license"])]
+    policy = Text(printable(facts["behavior_policy"]))
+    lines += [("behavior policy", policy), ("license", facts["license"])]
     if facts["audit"]:
         lines.append(("audit", f"{facts['audit']}: published without one"))
     if manifest.recipe is not None:
@@ -402,7 +404,7 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
         if not parent["operation"].startswith('{"rebuild":')
     ]
     for column, count in facts["non_finite"].items():
-        lines.append(("not finite", f"{count:,} numbers of {column}"))
+        lines.append(("not finite", f"{counted(count, 'number')} of {column}"))
     for column, names in facts["dimension_names"].items():
         lines.append((f"numbers of {column}", ", ".join(names)))
     bounds = bounds_of(*manifest.spaces)

@@ -10,6 +10,7 @@ import sys
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,8 @@ from tests.levels import most
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are Linux's")
 
+IN_A_RELEASE, IN_ALL = 10_000, 1_500
+"""Damaged files of each format that `make test-release` and `make test-all` read."""
 REFUSED = {"FormatVersionError", "IntegrityError", "SchemaError"}
 
 
@@ -62,4 +65,14 @@ def test_what_the_fuzzer_kept_is_refused_or_read(reader: Reader) -> None:
 def test_thousands_of_damaged_files_of_a_format_are_refused_or_read(
     reader: Reader, name: str
 ) -> None:
-    check(reader, name, range(most(10_000, 1_500)))
+    check(reader, name, range(most(IN_A_RELEASE, IN_ALL)))
+
+
+def test_the_page_on_security_states_these_numbers() -> None:
+    page = " ".join(Path("docs/security.md").read_text("utf-8").split())
+    formats = len(READERS)
+    for number, level in ((IN_ALL, "make test-all"), (IN_A_RELEASE, "make test-release")):
+        said = (
+            f"`{level}` reads {number * formats:,} damaged files ({number:,} in each of {formats} "
+        )
+        assert said in page

@@ -68,7 +68,7 @@ def test_it_comes_back(
     said: list[str] = []
     orlog.export_dataset("lab/flat-v1", tmp_path / "out", to=to, lossy=True, on_losses=said.extend)
     keeps_stops = to == "parquet"
-    assert said == ([] if keeps_stops else ["1 episodes just stop, and become truncated."])
+    assert said == ([] if keeps_stops else ["1 unfinished episode will become truncated."])
     orlog.import_dataset(tmp_path / "out" / f"flat-v1.{ending}", "lab/again-v1", **options)
     first, again = orlog.load_dataset("lab/flat-v1"), orlog.load_dataset("lab/again-v1")
     assert again.episode_lengths.tolist() == list(LENGTHS)

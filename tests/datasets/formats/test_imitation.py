@@ -83,7 +83,7 @@ def test_trajectories_are_read(tmp_path: Path, choices: int) -> None:
     assert [bool(one.truncations[-1]) for one in dataset] == [True, False, False]
     assert [bool(one.terminations[-1]) for one in dataset] == [False, False, True]
     assert isinstance(dataset.action_space, spaces.Discrete if choices else spaces.Box)
-    assert any("Of 1 episodes nothing says whether a time limit" in one for one in found.doubts)
+    assert any("Of 1 episode nothing says whether a time limit" in one for one in found.doubts)
 
 
 def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
