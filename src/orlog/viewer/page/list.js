@@ -12,7 +12,7 @@ const [WIDEST, PADDING, MARK] = [320, 17, 17]; // pixels of a column, beside its
 const [PLAIN, STRONG] = ["14px system-ui, sans-serif", "600 14px system-ui, sans-serif"];
 
 // Seeds are names, not amounts.
-const shown = (name, value) => (value == null ? "–" : typeof value === "number" && name !== "seeds" && name !== "episode" ? number(value) : String(value));
+const shown = (name, value) => (value == null ? "–" : typeof value === "number" && name !== "seeds" ? number(value) : String(value));
 
 export class EpisodeList {
   constructor(dataset, index, opened) {
