@@ -17,7 +17,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 85_400, "tests": 67_600, "benchmarks": 6_420, "tools": 2_700}
+LINES = {"product": 85_660, "tests": 67_820, "benchmarks": 6_430, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
