@@ -351,6 +351,7 @@ def _versions(name: str) -> list[dict[str, Any]]:
 def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | None) -> None:
     from orlog.datasets.columns.bounds import bounds_of, describe_outside
     from orlog.datasets.reading.finding import read_installed
+    from orlog.datasets.reading.operations import operation_words
     from orlog.manifests.rebuilds import how_to_record
     from orlog.manifests.spaces import leaf_spaces, original_type
 
@@ -399,7 +400,7 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     if facts["rebuild"]:
         lines.insert(2, ("rebuild", facts["rebuild"]))
     lines += [
-        ("derived from", f"{parent['digest'][:19]} by {parent['operation']}")
+        ("derived from", f"{parent['digest'][:19]} by {operation_words(parent['operation'])}")
         for parent in facts["lineage"]
         if not parent["operation"].startswith('{"rebuild":')
     ]

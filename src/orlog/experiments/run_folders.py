@@ -58,6 +58,8 @@ class RunSummary:
         success_rate: Share of the episodes of the last evaluation that succeeded, 0 to 1; None if
             there was none, or the environment does not tell.
         scored_step: Gradient steps of the policy that was scored last.
+        is_evaluated: Whether `scores` are those of `orlog evaluate`; otherwise they are those of the last
+            point of the learning curve.
         is_normalized: Whether scores are normalized; otherwise they are returns.
         changed: When training last wrote to it, in seconds since 1970.
     """
@@ -73,6 +75,7 @@ class RunSummary:
     scores: np.ndarray | None = None
     success_rate: float | None = None
     scored_step: int = 0
+    is_evaluated: bool = False
     is_normalized: bool = True
     changed: float = 0.0
 
@@ -264,10 +267,12 @@ def _read(folder: Path) -> RunSummary:
     rates = [_success_rate(line.get("successes")) for line in evaluated]
     scored_step, scores = points[-1] if points else (0, None)
     success_rate = rates[-1] if rates else None
+    is_evaluated = False
     if (folder / EVALUATION_FILE).exists():
         evaluation = read_evaluation(folder)
         if evaluation.step >= scored_step:
             scored_step, scores = evaluation.step, scored(evaluation.returns)
+            is_evaluated = True
             success_rate = _success_rate(evaluation.successes)
     settings = {name: value for name, value in record.config.items() if name != "seed"}
     for name in ("steps", "preset", "device", "precision"):
@@ -290,6 +295,7 @@ def _read(folder: Path) -> RunSummary:
         scores=scores,
         success_rate=success_rate,
         scored_step=scored_step,
+        is_evaluated=is_evaluated,
         is_normalized=known is not None,
         changed=max(
             (folder / name).stat().st_mtime

@@ -39,10 +39,13 @@ class Rendered(NamedTuple):
     Attributes:
         png: The picture, as a PNG file.
         differs: First step of a replay whose observation is not the recorded one; None if none is.
+        equals: Last step of a replay whose observations are all as recorded; None if one differs, or
+            nothing was replayed.
     """
 
     png: bytes
     differs: int | None
+    equals: int | None
 
 
 @dataclasses.dataclass
@@ -125,7 +128,8 @@ class Renderer:
                 f"{dataset.name}: the environment renders {picture.dtype} {picture.shape}, no frame of uint8 (height, width, 3)."
             )
         is_late = replay.differs is not None and replay.differs <= step
-        return Rendered(png_bytes(picture), replay.differs if is_late else None)
+        equals = None if source == "states" or is_late else step
+        return Rendered(png_bytes(picture), replay.differs if is_late else None, equals)
 
     def _make(self, shown: Shown) -> Any:
         if sys.platform == "linux" and not os.environ.get("DISPLAY"):

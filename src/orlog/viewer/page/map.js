@@ -10,7 +10,7 @@ export class PathMap {
     this.canvas = element("canvas", { role: "img", "aria-label": "Path of the episode" });
     this.choices = element("div", { class: "bar" });
     this.root = element("figure", { class: "map" }, this.canvas,
-      element("figcaption", {}, "Path: ○ start, ● this step, ", element("span", { class: "muted" }, "■ terminated, □ truncated"), this.choices));
+      element("figcaption", {}, "Path: ○ start, ", element("span", { class: "mark" }, "●"), " this step, ■ terminated, □ truncated", this.choices));
     onTheme(() => this.root.isConnected && this.draw());
   }
 
