@@ -25,6 +25,7 @@ from orlog.algos.training.devices import device_versions, find_device, keep_free
 from orlog.algos.training.evaluating import FIRST_SEED, scoring_protocol, vector_environment
 from orlog.algos.training.from_data import (
     check_rewards,
+    infos_of,
     reward_numbers,
     settings_from_data,
     with_rewards,
@@ -125,7 +126,7 @@ def train_run(
         protocol = acting if evaluations else None
     elif evaluations:
         protocol = curve_protocol(kind, dataset, curve_episodes, trust_environment)
-    packed = load_arrays(dataset, where)
+    packed = load_arrays(dataset, where, infos=infos_of(kind, config))
     check_rewards(kind, name, packed)
     scale, shift = reward_numbers(recipe.rewards, packed)
     mean, std = torch.zeros(packed.obs_dim), torch.ones(packed.obs_dim)
