@@ -1,4 +1,4 @@
-"""Datasets of samples of any spaces, and how episodes of them end."""
+"""Samples of any spaces: as columns, as samples again, and recorded."""
 
 from __future__ import annotations
 
@@ -21,6 +21,20 @@ def stacked(space: spaces.Space[Any], count: int) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(stacked(part, count) for part in space)
     return np.stack([space.sample() for _ in range(count)])
+
+
+def rows_of(space: spaces.Space[Any], columns: Any, rows: int) -> list[Any]:
+    """Return samples from columns, in the way their documentation tells."""
+    if isinstance(space, spaces.Dict):
+        parts = {key: rows_of(part, columns[key], rows) for key, part in space.items()}
+        return [{key: parts[key][row] for key in parts} for row in range(rows)]
+    if isinstance(space, spaces.Tuple):
+        lists = [rows_of(part, columns[key], rows) for key, part in enumerate(space)]
+        return [tuple(part[row] for part in lists) for row in range(rows)]
+    assert len(columns) == rows
+    if isinstance(columns, np.ndarray) and not isinstance(space, spaces.Discrete):
+        return [columns[row, ...] for row in range(rows)]
+    return list(columns)
 
 
 def record_samples(
