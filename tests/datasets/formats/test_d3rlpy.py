@@ -1,4 +1,4 @@
-"""d3rlpy's dumps: those of its layout, written and read again, by d3rlpy itself, and damaged ones."""
+"""d3rlpy's dumps: those of its layout, written and read again, by d3rlpy itself, and those that do not agree."""
 
 from __future__ import annotations
 

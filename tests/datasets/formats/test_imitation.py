@@ -1,4 +1,4 @@
-"""imitation's trajectories: those of its layout, those it saved itself, and damaged ones."""
+"""imitation's trajectories: those of its layout, those it saved itself, and those that do not agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Minari's files: those that minari writes, those that we write for it, and damaged ones."""
+"""Minari's files: those that minari writes, those that we write for it, and those that do not agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Minari's Arrow and Parquet folders: those that minari writes, long episodes, and damaged ones."""
+"""Minari's Arrow and Parquet folders: those that minari writes, long episodes, and those that do not agree."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from orlog.datasets.formats import dsrl, npz
 from orlog.datasets.formats._shared.episodes import Found, Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.errors import SchemaError
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
-from tests.levels import scaled
+from tests.datasets.formats.reading import read_files
 
 
 def flat(steps: int, ends: list[int]) -> dict[str, Any]:
@@ -189,8 +188,3 @@ def test_what_is_no_dsrl_file_is_refused(tmp_path: Path) -> None:
     write_dsrl(path, costs=np.zeros(8))
     with pytest.raises(SchemaError, match="costs: expected 9 rows"):
         read_files(dsrl.FORMAT, path, tmp_path / "store")
-    write_dsrl(path)
-    for number, data in enumerate(damaged(path.read_bytes(), scaled(30))):
-        path.write_bytes(data)
-        folder = tmp_path / str(number)
-        refuses_or_reads(lambda f=folder: read_files(dsrl.FORMAT, path, f))  # type: ignore[misc]

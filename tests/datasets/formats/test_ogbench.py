@@ -1,4 +1,4 @@
-"""OGBench's files: any lengths in any blocks, written and read again, and damaged ones."""
+"""OGBench's files: any lengths in any blocks, written and read again, and those that do not agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""robomimic's files: those of its layout, written and read again, and damaged ones."""
+"""robomimic's files: those of its layout, written and read again, and those that do not agree."""
 
 from __future__ import annotations
 

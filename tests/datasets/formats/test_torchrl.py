@@ -1,4 +1,4 @@
-"""TorchRL's folders: those of its layout, written and read again, by TorchRL itself, and damaged ones."""
+"""TorchRL's folders: those of its layout, written and read again, by TorchRL itself, and those that do not agree."""
 
 from __future__ import annotations
 
