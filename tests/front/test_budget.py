@@ -19,7 +19,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 84_959, "tests": 68_475, "benchmarks": 6_459, "tools": 2_814}
+LINES = {"product": 84_959, "tests": 68_280, "benchmarks": 6_459, "tools": 2_910}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
