@@ -1,4 +1,4 @@
-"""robomimic's files: those of its layout, written and read again, and damaged ones."""
+"""robomimic's files: those of its layout, written and read again, and those that do not agree."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import orlog
 from orlog.datasets.formats import robomimic
 from orlog.datasets.formats.formats import choose_format
 from orlog.errors import SchemaError
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
-from tests.levels import scaled
+from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python
 
 PACKAGES = ("robomimic==0.3.0", "termcolor==2.5.0")
@@ -164,15 +163,6 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         file["mask/train"] = np.dtype("S8")  # a type that has a name, and no values
     with pytest.raises(SchemaError, match="mask/train: expected names of demonstrations"):
         read_files(robomimic.FORMAT, path, tmp_path / "store")
-
-
-def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
-    path = tmp_path / "bad.hdf5"
-    write(path)
-    for number, data in enumerate(damaged(path.read_bytes(), scaled(30))):
-        path.write_bytes(data)
-        folder = tmp_path / str(number)
-        refuses_or_reads(lambda f=folder: read_files(robomimic.FORMAT, path, f))  # type: ignore[misc]
 
 
 @pytest.mark.thorough
