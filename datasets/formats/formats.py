@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 import orlog.datasets.formats
-from orlog.datasets.formats._containers.carried_sums import unwritten_arrays
+from orlog.datasets.formats._containers.carried_sums import told_blanks
 from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._shared.episodes import Asked as Asked
 from orlog.datasets.formats._shared.episodes import Found, write_episodes
@@ -340,12 +340,7 @@ def read_version(
         environment = said.environment
     found.format = file_format.name
     found.doubts = [*wanted.doubts, *found.doubts]
-    blank = unwritten_arrays()
-    if blank:
-        more = f" and {len(blank) - 5} more" if len(blank) > 5 else ""
-        found.doubts.append(
-            f"Never written, so that HDF5's fill value stands for all values: {', '.join(blank[:5])}{more}."
-        )
+    found.doubts += told_blanks()
     names = written.schema.columns()
     named = [one for said in asked.options.columns.values() for one in said.split(",")]
     known = [one + "*" if one.endswith("*") else one for one in named]

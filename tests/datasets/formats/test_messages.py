@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 import orlog
 from orlog.datasets.formats._containers import hdf5_files
@@ -68,7 +71,47 @@ def test_an_array_that_nobody_wrote_is_read_as_hdf5_reads_it_and_told(
     orlog.import_dataset(path, "lab/blank-v1", format="d4rl", horizon=100)
     ds = orlog.load_dataset("lab/blank-v1")
     assert np.array_equal(ds[0].observations[:3], np.full((3, 3), 0.5, np.float32))
-    assert "fill value stands for all values: blank.h5, observations." in ds.manifest.description
+    assert "fill value stands for all values: observations in blank.h5." in ds.manifest.description
+
+
+def import_zarr(root: Path, name: str) -> str:
+    """Import a buffer of Zarr, also zipped, and return what its version says of it."""
+    shutil.make_archive(str(root / name), "zip", root, f"{name}.zarr")
+    told = set()
+    for place in (root / f"{name}.zarr", root / f"{name}.zip"):
+        orlog.import_dataset(place, f"lab/{name}-{place.suffix[1:]}-v1", format="zarr")
+        said = orlog.load_dataset(f"lab/{name}-{place.suffix[1:]}-v1").manifest.description
+        told.add(said.replace(f"{name}.zip", f"{name}.zarr"))
+    assert len(told) == 1
+    return told.pop()
+
+
+@pytest.mark.parametrize(("version", "is_sharded"), [(2, False), (3, False), (3, True)])
+def test_chunks_of_zarr_that_are_not_stored_are_told_by_their_rows(
+    tmp_path: Path, version: Any, is_sharded: bool
+) -> None:
+    how: dict[str, Any] = {"shards": (8, 4)} if is_sharded else {}
+    root = zarr.open_group(tmp_path / "some.zarr", mode="w", zarr_format=version)
+    root.create_array("data/action", data=np.ones((20, 2), np.float32))
+    root.create_array("data/never", shape=(20, 2), chunks=(4, 2), dtype="f4", fill_value=0.5)
+    some = root.create_array("data/some", shape=(20, 4), chunks=(4, 2), dtype="i4", fill_value=7, **how)
+    some[0:4], some[4:8, 0:2], some[12:16], some[16:20] = 1, 1, 1, 1
+    root.create_array("meta/episode_ends", data=np.array([9, 20]))
+    told = import_zarr(tmp_path, "some")
+    assert "Never written, so that Zarr's fill value stands for all values: data/never in some.zarr." in told
+    assert "stands for their rows in data/some in some.zarr (7 in rows 4 to 11)." in told
+    values = np.concatenate([one.observations["some"] for one in orlog.load_dataset("lab/some-zarr-v1")])
+    expected = np.asarray(some[:])
+    np.testing.assert_array_equal(values, expected.astype(values.dtype))
+
+
+def test_arrays_of_zarr_whose_chunks_are_all_there_are_not_told(tmp_path: Path) -> None:
+    root = zarr.open_group(tmp_path / "whole.zarr", mode="w", zarr_format=3)
+    for name in ("action", "state"):
+        array = root.create_array(f"data/{name}", shape=(21, 3), chunks=(2, 3), shards=(8, 3), dtype="f4")
+        array[:] = 1
+    root.create_array("meta/episode_ends", data=np.array([9, 21]))
+    assert "fill value" not in import_zarr(tmp_path, "whole")
 
 
 def test_what_nobody_wrote_does_not_fill_the_disk(
