@@ -29,7 +29,7 @@ from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.flags import HOW
-from orlog.datasets.formats._shared.inventory import not_read
+from orlog.datasets.formats._shared.inventory import holds, not_read
 from orlog.datasets.formats._shared.pointers import refuse_pointers
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
@@ -45,7 +45,7 @@ from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
 
 NOTHING_SAID = SaidSpaces()
-MOST_AROUND = 3  # folders that a file lies in
+MOST_AROUND = 4  # folders that a file lies in
 PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
 
 
@@ -168,6 +168,8 @@ def choose_format(
     """
     known = {name: one for name, one in formats().items() if one.open is not None}
     refuse_pointers(files, dataset)
+    if files[0].is_dir() and not any(one.is_file() for one in files[0].rglob("*")):
+        raise ValueError(f"{dataset}: {files[0]} is an empty folder; name one that holds files.")
     if wanted is not None:
         return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset)
     endings = {"" if file.is_dir() else file.suffix.lower() for file in files}
@@ -184,30 +186,39 @@ def choose_format(
     ]
     if is_mapped:
         fitting = [one for one in fitting if "columns" in possible[one].options] or fitting
-    if len(fitting) != 1:
-        what = "several formats fit the files" if fitting else "the files look like no known format"
-        told = [] if fitting else [one.describe(files) for one in possible.values()]
-        choices = "|".join(fitting or possible or known)
-        said = f"{dataset}: {what}; choose one: --format {choices}."
-        if fitting:
-            given = shlex.join(map(str, files[:1]))
-            raise ValueError(f"{said} Run: orlog import {given} {dataset} --format {fitting[0]}")
+    if len(fitting) > 1:
+        given = shlex.join(map(str, files[:1]))
         raise ValueError(
-            f"{said} For others a file of your own can be the format: docs/your-own-format.md"
-            + (_around(files[0], known, dataset) or "".join(told))
+            f"{dataset}: several formats fit the files; choose one: --format {'|'.join(fitting)}. Run: orlog "
+            f"import {given} {dataset} --format {fitting[0]}"
+        )
+    around = (
+        "" if is_mapped or fitting not in ([], ["table"]) else _around(files[0], known, dataset)
+    )
+    if not fitting or around:
+        told = "".join(one.describe(files) for one in possible.values())
+        raise ValueError(
+            f"{dataset}: the files look like no known format. orlog formats lists those that are read, --format NAME "
+            f"tries one, and a file of your own can be one: docs/your-own-format.md{told}{around}"
         )
     return known[fitting[0]]
 
 
 def _around(file: Path, known: Mapping[str, Format], dataset: str) -> str:
     """Return what to run where a folder around a file is what a format reads, such as that of one shard."""
-    for folder in file.absolute().parents[:MOST_AROUND]:
+    inner = file.absolute()
+    for folder in inner.parents[:MOST_AROUND]:
         if folder in (Path.home(), Path(folder.anchor)):
             break
+        beside = [one for one in folder.iterdir() if one != inner and one.is_dir()]
         for one in known.values():
             if "" in one.extensions and not one.only_mapped and one.recognizes([folder]):
-                line = shlex.join(["orlog", "import", str(folder), dataset])
-                return f". The folder around it looks like {one.name}; run: {line}"
+                # A dataset that lies beside the file makes a format recognize the folder that holds both.
+                is_beside = any(one.recognizes([other]) for other in beside)
+                if not is_beside and holds(folder, file, one.reads):
+                    line = shlex.join(["orlog", "import", str(folder), dataset])
+                    return f"\nThe folder around it looks like {one.name}; run: {line}"
+        inner = folder
     return ""
 
 

@@ -251,7 +251,9 @@ class ZarrColumn:
             blanks: list[tuple[int, int, int]] = []  # first and last row, and how many numbers
             for place in itertools.product([number], *grid[1:]):
                 sides = zip(place[1:], layout.chunks[1:], strict=True)
-                target = held[(slice(None), *(slice(at * size, at * size + size) for at, size in sides))]
+                target = held[
+                    (slice(None), *(slice(at * size, at * size + size) for at, size in sides))
+                ]
                 missing: list[Box] = []
                 values = self._chunk(layout.key(place), missing)
                 if values is None:

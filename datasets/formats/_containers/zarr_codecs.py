@@ -120,9 +120,7 @@ def array_of_version_3(body: Mapping[str, Any], where: str) -> StoredArray:
     )
 
 
-def _codecs(
-    codecs: Any, shape: list[int], dtype: np.dtype[Any], fill: Any, where: str
-) -> Decode:
+def _codecs(codecs: Any, shape: list[int], dtype: np.dtype[Any], fill: Any, where: str) -> Decode:
     """Return what undoes the codecs of version 3."""
     packers, order, stored = [], list(range(len(shape))), dtype
     for codec in codecs:
@@ -193,7 +191,10 @@ def _shards(
                 within: list[Box] = []
                 target[...] = decode(data[start : start + length], within)
                 blanks += [
-                    tuple(slice(a.start + b.start, a.start + b.stop) for a, b in zip(box, one, strict=True))
+                    tuple(
+                        slice(a.start + b.start, a.start + b.stop)
+                        for a, b in zip(box, one, strict=True)
+                    )
                     for one in within
                 ]
         return values
@@ -215,8 +216,10 @@ def _unpacked(data: bytes, codec: Mapping[str, Any] | None, size: int, where: st
             raise ValueError(f"claims {claimed:,} bytes, expected {size:,}")
         found = bytes(numcodecs.get_codec({"id": name}).decode(data))
     else:
-        hint = " (save it again with Blosc or zstd)" if name.startswith("imagecodecs") else ""
-        raise SchemaError(f"{where}: the codec {name!r} is not used{hint}.")
+        raise SchemaError(
+            f"{where}: is packed by the codec {name!r:.50}, which is not read: save this array again with Blosc, zstd "
+            "or without a codec, or leave it out by naming others (--map)."
+        )
     if len(found) > size:
         raise ValueError(f"holds more than {size:,} bytes")
     return found

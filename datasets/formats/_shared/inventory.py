@@ -62,6 +62,18 @@ def not_read(
     return [f"Not read: {', '.join(one[:100] for one in shown[:MOST_TOLD])}{more}."]
 
 
+def holds(folder: Path, file: Path, patterns: Sequence[str]) -> bool:
+    """Return whether a file in a folder is one that a format reads there, whose patterns are those of `not_read`."""
+    where = file.absolute().relative_to(folder).as_posix()
+    for name in _names([file]):
+        path = f"{FILE}{where}" if name.startswith(FILE) else f"{where}{INSIDE}{name}"
+        path = NUMBER.sub("#", path)
+        inner = path if path.startswith(FILE) else name
+        if any(fnmatch.fnmatchcase(path if INSIDE in one else inner, one) for one in patterns):
+            return True
+    return not patterns
+
+
 def _spellings(name: str) -> set[str]:
     """Return how a name may stand in what was told: whole, in its file, or alone."""
     inner = name.rpartition(INSIDE)[2]

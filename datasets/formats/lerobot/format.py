@@ -39,6 +39,7 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Step
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
+from orlog.datasets.formats._shared.trees import map_words
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.lerobot import version1
 from orlog.datasets.formats.lerobot.agreement import Agreement
@@ -218,9 +219,18 @@ class _Features:
         named = {role: name for name, role in self.roles.items()}
         self._done = named.get("terminated", "next.done")
         if "action" not in named or not parts or ("" in parts and len(parts) > 1):
+            kinds = {
+                name: ((1, *_shape(one, where)), str(one.get("dtype")))
+                for name, one in features.items()
+                if name not in COUNTERS
+            }
+            found = "".join(
+                f"    {name}  {shape[1:]} {kind}\n" for name, (shape, kind) in kinds.items()
+            )
+            numbers = {name: kind for name, kind in kinds.items() if kind[1] != "string"}
             raise SchemaError(
-                f"{where}: expected features action and observation.., found {', '.join(features)}; say which "
-                "is which: --map observation/image=NAME --map action=NAME"
+                f"{where}: expected features action and observation.., found\n{found}Say which is which, for "
+                f"example: {map_words(numbers, joins=False)}"
             )
         action = features[named["action"]]
         reward = features.get(named.get("reward", ""), {}).get("dtype")

@@ -238,7 +238,8 @@ def test_rows_of_unknown_files_are_shown_with_what_may_end_episodes(
     write_rows(tmp_path / "a.h5", [3, 5], **more)
     found = run("import", str(tmp_path / "a.h5"), "lab/x-v1")
     told = " ".join(found.stderr.split())
-    assert f"--episode {'episode' if more else 'ends'} --map observation=obs/state" in told
+    assert f"--episode {'episode' if more else 'ends'} --map observation/image=obs/image" in told
+    assert "--map observation/state=obs/state --map action=actions --map reward=r" in told
 
 
 def test_an_unknown_file_is_shown_with_a_line_that_reads_it(tmp_path: Path) -> None:
@@ -248,13 +249,47 @@ def test_an_unknown_file_is_shown_with_a_line_that_reads_it(tmp_path: Path) -> N
     found = run("import", str(tmp_path / "a.h5"), "lab/x-v1")
     assert found.returncode != 0
     told = " ".join(found.stderr.split())
-    assert "runs/take0/obs (3, 4) float32" in told
+    assert "runs/take0 .. runs/take1 (2 alike) actions (3, 2) float" in told
+    assert "obs (3, 4) float32" in told
     words = ["--episode", "runs/take*", "--map", "observation=obs", "--map", "action=actions"]
     line = " ".join(words).replace("runs/take*", '"runs/take*"')
     assert f"{line} --map reward=rewards" in told
     made = run("import", str(tmp_path / "a.h5"), "lab/x-v1", *words, "--map", "reward=rewards")
     assert made.returncode == 0, made.stderr
     assert [len(one) for one in orlog.load_dataset("lab/x-v1")] == [2, 4]
+
+
+def test_names_that_are_like_others_make_the_line(tmp_path: Path) -> None:
+    for number, body in enumerate(episodes([3, 5, 4])):
+        named = {
+            "obs/qpos": body["obs/state"],
+            "obs/qvel": body["obs/state"],
+            "actions": body["actions"],
+        }
+        write_hdf5(
+            tmp_path / "a.h5", named | {"r": body["r"], "extra": body["r"]}, f"demo_{number}"
+        )
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["meta/info"] = "hello"
+    told = " ".join(run("import", str(tmp_path / "a.h5"), "lab/x-v1").stderr.split())
+    assert (
+        "meta/info (expected one row for each step, found shape ()) demo_0 .. demo_2 (3 alike)"
+        in told
+    )
+    line = (
+        '--episode "demo_*" --map observation=obs/qpos,obs/qvel --map action=actions --map reward=r'
+    )
+    assert line in told
+    made = run("import", str(tmp_path / "a.h5"), "lab/x-v1", *line.replace('"', "").split())
+    assert made.returncode == 0, made.stderr
+
+
+def test_groups_are_named_where_a_pattern_means_none(tmp_path: Path) -> None:
+    write_groups(tmp_path / "a.h5", [3, 1, 2])
+    path = str(tmp_path / "a.h5")
+    told = run("import", path, "lab/x-v1", "--episode", "ep_*", "--map", "action=actions")
+    assert "its groups are data, data/demo_" in " ".join(told.stderr.split())
+    assert "(3 alike)" in told.stderr
 
 
 def test_a_file_of_a_folder_that_is_damaged_at_its_start_is_refused(tmp_path: Path) -> None:

@@ -514,8 +514,10 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path, version:
     write(tmp_path / "arm", version)
     expected, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "expected")
     rename(tmp_path / "arm")
-    with pytest.raises(SchemaError, match="--map observation/image=NAME --map action=NAME"):
+    with pytest.raises(SchemaError, match="Say which is which") as refused:
         read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "refused")
+    for line in ("state  (3,) float32", "--map observation/state=state", "--map action=actions"):
+        assert line in str(refused.value)
     chosen = choose_format([tmp_path / "arm"], None, "lab/x", is_mapped=True)
     assert chosen is lerobot.FORMAT
     dataset, _ = read_files(
@@ -545,7 +547,7 @@ def test_a_feature_alone_is_the_whole_observation(tmp_path: Path) -> None:
         ({"observation": "observation.*", "action": "action"}, "expected one name"),
         ({"observation": "stat", "action": "action"}, "no column 'stat'"),
         ({"observatoin": "action"}, "did you mean observation"),
-        ({"observation": "force", "observation/b": "observation.state"}, "say which"),
+        ({"observation": "force", "observation/b": "observation.state"}, "Say which"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(tmp_path: Path, said: dict[str, str], text: str) -> None:
