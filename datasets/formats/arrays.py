@@ -16,7 +16,8 @@ from pathlib import Path
 
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr
 from orlog.datasets.formats._shared.episodes import Asked
-from orlog.datasets.formats._shared.mapped_arrays import FLAGS, open_mapped
+from orlog.datasets.formats._shared.flags import FLAGS
+from orlog.datasets.formats._shared.mapped_arrays import open_mapped
 from orlog.datasets.formats._shared.places import Place, find_places, holds_arrays
 from orlog.datasets.formats._shared.roles import USUAL
 from orlog.datasets.formats._shared.trees import Kind, Tree, likely, map_words

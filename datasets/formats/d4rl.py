@@ -50,7 +50,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     with open_hdf5(source, where) as file:
         with reading(where):
             rows = _rows(file, asked, source.stat().st_size)
-        yield open_flat_rows(rows, asked.options.horizon, reading)
+        yield open_flat_rows(rows, asked.options, reading)
 
 
 def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:

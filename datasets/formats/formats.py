@@ -329,8 +329,8 @@ def read_version(
             )
     benchmark = _find_benchmark(file_format, name, wanted.like)
     horizon = said.horizon if benchmark is None else benchmark.horizon
-    if options.horizon is None:
-        asked = dataclasses.replace(asked, options=dataclasses.replace(options, horizon=horizon))
+    if options.time_limit is None:
+        asked = dataclasses.replace(asked, options=dataclasses.replace(options, time_limit=horizon))
     if benchmark is not None and file_format.takes_benchmark:
         asked = dataclasses.replace(asked, benchmark=benchmark)
     elif benchmark is not None:

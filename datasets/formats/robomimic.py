@@ -47,7 +47,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
-from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
+from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem, stop_losses
 from orlog.datasets.formats._shared.row_bytes import rows_differ
@@ -84,7 +84,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         )
         if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
             opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"
-        opened.steps = reader.steps(masks, opened.doubts, asked.options.ends or "truncated")
+        opened.steps = reader.steps(masks, opened.doubts, asked.options)
         yield opened
 
 
@@ -153,18 +153,17 @@ class _Reader:
         if "dones" in self._numbers:
             said.append(MEANING)
         else:
-            said.append(unknown_ends(options, "truncated"))
+            said.append(unknown_ends(options))
         if "rewards" not in self._numbers:
             said.append("No rewards: they are zeros.")
         if self.left_out:
             said.append(f"Left out, not in all steps alike: {', '.join(self.left_out)}.")
         return said
 
-    def steps(self, masks: dict[str, set[str]], doubts: list[str], unknown: str) -> Iterator[Steps]:
-        """Yield all steps, in pieces; what was left out is added to the doubts at the end.
-
-        An episode that no flag ends did so as `unknown` says.
-        """
+    def steps(
+        self, masks: dict[str, set[str]], doubts: list[str], options: Options
+    ) -> Iterator[Steps]:
+        """Yield all steps, in pieces; what was left out is added to the doubts at the end."""
 
         def metadata(episode: int) -> dict[str, Any]:
             name = self.names[episode]
@@ -173,6 +172,8 @@ class _Reader:
                 found["split"] = next((mask for mask in SPLITS if name in masks[mask]), "")
             return found
 
+        says = {"terminated"} if "dones" in self._numbers else set[str]()
+        unknown = UnknownEnds(options, self._where, says=says)
         cutter = EpisodeCutter(
             ends_of_lengths(self.lengths), self._where, metadata=metadata, unknown=unknown
         )
@@ -393,7 +394,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=(".hdf5", ".h5"),
-    options=("ends", "partial"),
+    options=("horizon", "ends", "partial"),
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episodes import Steps
+from orlog.datasets.formats._shared.episodes import Options, Steps
+from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted
 
 HELD = 2
 GOES_ON: Mapping[str, Any] = {"ends": False}
@@ -59,7 +61,7 @@ class EpisodeCutter:
         *,
         metadata: Callable[[int], Mapping[str, Any]] = lambda _episode: {},
         seed: Callable[[int], int | None] = lambda _episode: None,
-        unknown: str = "truncated",
+        unknown: UnknownEnds | None = None,
         has_final_rows: bool = False,
     ) -> None:
         """Take what is known of the episodes.
@@ -69,17 +71,17 @@ class EpisodeCutter:
             where: What errors call the files.
             metadata: Gives the values of an episode by its position.
             seed: Gives the seed of its reset.
-            unknown: What becomes of an episode that no flag ends: it was `terminated` by the task, `truncated`,
-                or it just stops (`unknown`).
+            unknown: How an episode ended that no flag ends; by default it was truncated.
             has_final_rows: Whether an episode whose last two rows both end the task ended at the first
                 of them, and the other one holds its final observation.
         """
         self.left_out = self.missing = self.finals = self.vanished = 0
         self._has_final_rows = has_final_rows
         self._ends, self._where, self._metadata, self._seed = ends, where, metadata, seed
-        self._unknown = unknown
+        self._unknown = unknown or UnknownEnds(Options(), where)
         self._held: Rows = {}
         self._first = 0  # place of the first row that is held
+        self._begin = 0  # place of the first row of the open episode
         self._episode = 0
         self._is_inside = False  # whether steps of the open episode were given
 
@@ -108,6 +110,7 @@ class EpisodeCutter:
             if last is not None:
                 yield last
             start, self._is_inside, self._episode = end + 1, False, self._episode + 1
+            self._begin = self._first + start
         keep = max(start, count - HELD)
         if keep > start:
             self._check_inside(rows, start, keep)
@@ -117,34 +120,40 @@ class EpisodeCutter:
         self._first += keep
 
     def doubts(self) -> list[str]:
-        """Return what was left out or is missing, a sentence each."""
-        said = []
+        """Return what was left out or is missing, a sentence each; after the last row.
+
+        Raises SchemaError if the user says something of ends that files tell.
+        """
+        said = self._unknown.doubts()
         if self.left_out:
+            rows, them = counted(self.left_out, "last row"), "them" if self.left_out > 1 else "it"
             said.append(
-                f"{self.left_out:,} last rows of episodes were left out, since what followed them was "
-                "not recorded."
+                f"{rows} of episodes {_were(self.left_out)} left out, since what followed {them} was not recorded."
             )
         if self.vanished:
+            they = "they have" if self.vanished > 1 else "it has"
             said.append(
-                f"{self.vanished:,} whole episodes were left out with them: of one row, they have no step."
+                f"{counted(self.vanished, 'whole episode')} {_were(self.vanished)} left out with them: of one row, "
+                f"{they} no step."
             )
         if self.missing:
             said.append(
-                f"{self.missing:,} episodes that ended have no final observation; zeros stand for it, "
-                f"and episodes/{MISSING} is true."
+                f"{counted(self.missing, 'episode')} that ended {'have' if self.missing > 1 else 'has'} no final "
+                f"observation; zeros stand for it, and episodes/{MISSING} is true."
             )
         if self.finals:
             said.append(
-                f"In {self.finals:,} episodes the last two rows are both done: the last one was taken for the "
+                f"In {counted(self.finals, 'episode')} the last two rows are both done: the last one was taken for the "
                 "final observation alone."
             )
         return said
 
     def _end(self, rows: Rows, start: int, stop: int) -> Steps | None:
         """Return the rest of an episode; None where nothing is left of it."""
-        terminated, truncated = (self._flag(rows, one, stop) for one in ("terminated", "truncated"))
+        terminated, truncated = (self._flag(rows, one, stop) for one in FLAGS)
         if not (terminated or truncated):
-            terminated, truncated = (self._unknown == one for one in ("terminated", "truncated"))
+            how_so = self._unknown.how(self._first + stop - self._begin)
+            terminated, truncated = (how_so == one for one in FLAGS)
         has_next = any(role.split("/")[0] == "next_observation" for role in rows)
         is_final_row = (
             self._has_final_rows
@@ -195,7 +204,7 @@ class EpisodeCutter:
 
     def _check_inside(self, rows: Rows, start: int, stop: int) -> None:
         """Refuse rows that end an episode whose rows go on."""
-        for role in ("terminated", "truncated"):
+        for role in FLAGS:
             flags = rows[role][start:stop] if role in rows else np.zeros(0)
             if flags.any():
                 odd = np.flatnonzero(flags != 0)
@@ -220,6 +229,10 @@ class EpisodeCutter:
             },
             **how,
         )
+
+
+def _were(count: int) -> str:
+    return "were" if count > 1 else "was"
 
 
 def _part(rows: Rows, chosen: slice, role: str = "observation") -> Any:

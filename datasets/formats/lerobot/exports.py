@@ -26,7 +26,8 @@ from orlog.datasets.columns.schema import Kind, Schema
 from orlog.datasets.columns.stored_spaces import space_columns
 from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Steps
+from orlog.datasets.formats._shared.episodes import Options, Steps
+from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
 from orlog.datasets.formats.lerobot.image_tables import decoded_images
 from orlog.datasets.formats.lerobot.metadata import Episodes, read_document, tables_in
 from orlog.errors import IntegrityError, SchemaError, clause
@@ -174,10 +175,11 @@ class KeptRows:
         self._details: Iterator[dict[str, Any]] = iter(())
         self._ends: list[dict[str, Any]] = []  # of episodes whose last rows were read, in order
 
-    def cutter(self, episodes: Episodes) -> EpisodeCutter:
+    def cutter(self, episodes: Episodes, options: Options) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
         self._lengths, self._details = np.array(episodes.lengths), self._read_details()
-        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, unknown="unknown")
+        unknown = UnknownEnds(options, self._where, says=FLAGS)
+        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, unknown=unknown)
 
     def columns(self) -> Mapping[str, str]:
         """Return the column that each feature holds."""

@@ -36,7 +36,7 @@ from orlog.datasets.formats._containers.arrow_files import (
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats._shared.trees import map_words
@@ -131,6 +131,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
             videos,
             agreement,
             opened.doubts,
+            asked.options,
             is_partial=bool(lacks),
         )
         yield opened
@@ -186,7 +187,7 @@ class _Features:
             isinstance(one, dict) for one in features.values()
         ):
             raise SchemaError(f"{where}: info.json has no features.")
-        self.where, self._unknown = where, options.ends or "truncated"
+        self.where, self._options = where, options
         self.roles: dict[str, str] = {}
         self.images: dict[str, tuple[int, ...]] = {}
         self.videos: dict[str, tuple[int, ...]] = {}
@@ -272,8 +273,18 @@ class _Features:
         if "reward" not in self.roles.values():
             said.append("The dataset has no next.reward: rewards are zeros.")
         if self._done not in self.roles:
-            said.append("The dataset has no next.done: all episodes were taken to be cut off.")
+            is_said = self._options.ends or self._options.limit is not None
+            said.append(
+                f"The dataset has no next.done. {unknown_ends(self._options)}"
+                if is_said
+                else "The dataset has no next.done: all episodes were taken to be cut off."
+            )
         return said
+
+    def _says(self) -> set[str]:
+        """Return which flags of ends there are."""
+        says = {"terminated"} if self._done in self.roles else set[str]()
+        return says | ({"truncated"} & {*self.roles.values()})
 
     def roundings(self) -> list[str]:
         """Return which numbers were not what info.json says, and were rounded; after the last row."""
@@ -286,7 +297,7 @@ class _Features:
         """Return about how many bytes a row takes."""
         return self._row_bytes
 
-    def cutter(self, episodes: Episodes) -> EpisodeCutter:
+    def cutter(self, episodes: Episodes, options: Options) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
         tasks = episodes.tasks
         return EpisodeCutter(
@@ -294,7 +305,7 @@ class _Features:
             self.where,
             metadata=lambda episode: {} if tasks is None else {"task": tasks[episode]},
             has_final_rows=True,
-            unknown=self._unknown,
+            unknown=UnknownEnds(options, self.where, says=self._says()),
         )
 
     def finished(self, piece: Steps) -> Steps:
@@ -371,11 +382,12 @@ def _steps(
     videos: Videos,
     agreement: Agreement,
     doubts: list[str],
+    options: Options,
     *,
     is_partial: bool,
 ) -> Iterator[Steps]:
     lengths = episodes.lengths
-    cutter = features.cutter(episodes)
+    cutter = features.cutter(episodes, options)
     ends = np.cumsum(lengths)
     starts, total = ends - lengths, int(ends[-1])
     done = 0
@@ -474,7 +486,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("columns", "no_video", "ends", "partial"),
+    options=("columns", "no_video", "horizon", "ends", "partial"),
     write=write_lerobot,
     write_options=("video", "rate"),
     losses=lerobot_losses,

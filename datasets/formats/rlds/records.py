@@ -16,7 +16,9 @@ from gymnasium import spaces
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.pictures import pillow
 from orlog.datasets.formats._shared.episode_cutter import MISSING
-from orlog.datasets.formats._shared.flags import HOW, flags_of
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.flags import FLAGS as FLAGS_OF_ENDS
+from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.rlds.metadata import (
@@ -148,14 +150,7 @@ class Features:
             said.append("The steps have no reward: rewards are zeros.")
         missing = [name for name in FLAGS if name not in self.flags]
         if missing:
-            said.append(
-                f"The steps have no {' and no '.join(missing)}"
-                + (
-                    ": how episodes ended is not known."
-                    if {"is_last", "is_terminal"} & set(missing)
-                    else "."
-                )
-            )
+            said.append(f"The steps have no {' and no '.join(missing)}.")
         return said
 
     def _sort(self, leaf: Leaf) -> None:
@@ -408,26 +403,33 @@ class Plan:
         self.made = terminal & (keeps_last or has_wrong_final)
         self.actions = np.maximum(0, rows - ~self.made)
         self.missing = self.made | (terminal & looks["zeros"])
-        self.terminated = terminal
+        self.terminated = terminal.copy()
+        self._flags = {*features.flags}
         self.truncated = looks["ends"] & ~terminal & ("is_terminal" in features.flags)
+        self._left_out = (
+            ~self.made & (looks["rewarded"] | looks["acted"]) & (not self.moves_rewards)
+        )
         self.doubts: list[str] = []
         self._tell(looks, keeps_last, has_wrong_final, features)
 
-    def end_unknown(self, how: str) -> None:
-        """End the episodes of which nothing says how they ended as the user says, if at all."""
-        unknown = ~(self.terminated | self.truncated)
-        if how and unknown.any():
-            self.terminated = self.terminated | (unknown & (how == "terminated"))
-            self.truncated = self.truncated | (unknown & (how == "truncated"))
-            self.doubts.append(
-                f"Of {int(unknown.sum()):,} episodes nothing says how they ended: taken to be {HOW[how]}, as "
-                "--ends says."
-            )
+    def end_unknown(self, options: Options, where: str) -> None:
+        """End the episodes of which the records do not say how they ended.
+
+        Raises SchemaError if the user says something of it, and there is none, or one is longer.
+        """
+        # A record that ends without the is_last of others just stops.
+        has_both = {"is_last", "is_terminal"} <= self._flags
+        unknown = UnknownEnds(options, where, says=FLAGS_OF_ENDS if has_both else ())
+        for index in np.flatnonzero(~(self.terminated | self.truncated) & (self.actions > 0)):
+            how = unknown.how(int(self.actions[index] + self._left_out[index]))
+            self.terminated[index], self.truncated[index] = (how == one for one in FLAGS_OF_ENDS)
+        if unknown.count and not has_both:
+            self.doubts.append(unknown.told())
+        self.doubts += unknown.doubts()
 
     def _tell(
         self, looks: np.ndarray, keeps_last: bool, has_wrong_final: bool, features: Features
     ) -> None:
-        left_out = ~self.made & (looks["rewarded"] | looks["acted"]) & (not self.moves_rewards)
         if self.moves_rewards:
             self.doubts.append(
                 "First steps have no reward, and last steps a reward and no action: rewards were taken to come "
@@ -446,7 +448,7 @@ class Plan:
                 "it was taken for a step without a final observation",
             )
         self._add(
-            int(left_out.sum()),
+            int(self._left_out.sum()),
             "episodes have an action or a reward at their last step, which RLDS calls invalid: it was left out",
         )
         self._add(

@@ -158,7 +158,7 @@ def test_episodes_are_read_frame_by_frame(
         )
     assert [one.metadata["task"] for one in dataset] == ["do 0", "do 2"]
     assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [False, True]
-    for text in (f"not what was recorded: {CAMERA}", "2 last rows", "1 episodes that ended"):
+    for text in (f"not what was recorded: {CAMERA}", "2 last rows", "1 episode that ended has"):
         assert any(text in doubt for doubt in found.doubts)
 
 

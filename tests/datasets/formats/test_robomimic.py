@@ -104,7 +104,7 @@ def test_without_next_observations_the_last_step_of_what_was_cut_off_is_left_out
         np.testing.assert_array_equal(episode.infos["done"], arrays["dones"][: steps - is_cut])
         assert bool(episode.metadata["final_observation_missing"]) != is_cut
     said = " ".join(found.doubts)
-    assert "1 last rows of episodes were left out" in said
+    assert "1 last row of episodes was left out" in said
     assert "2 episodes that ended have no final observation" in said
 
 
