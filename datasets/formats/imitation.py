@@ -28,7 +28,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.formats._containers.npz_files import NpzColumn, is_npz, open_npz
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, unknown_ends
+from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, taken
 from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
@@ -106,7 +106,7 @@ def _opened(
         doubts.append("The trajectories have no rews: rewards are zeros.")
     if unknown:
         doubts.append(
-            f"Of {counted(unknown, 'episode')} nothing says whether a time limit ended it. {unknown_ends(options)}"
+            f"Of {counted(unknown, 'episode')} nothing says whether a time limit ended it: {taken(options)}."
         )
     opened = Opened(schema=schema, steps=iter(()), total_steps=steps, doubts=doubts)
     opened.steps = _steps(trajectories(), schema, UnknownEnds(options, where), doubts)
@@ -307,7 +307,7 @@ FORMAT = Format(
         "rews",
         "terminal",
         "indices",
-        "./*.arrow",
+        "infos",
         "state.json:_**",
         "dataset_info.json:**",
     ),

@@ -28,6 +28,7 @@ from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.arrow_files import (
     BUFFER_BYTES,
+    SIGNATURE,
     array_of,
     check_pyarrow,
     reading_arrow,
@@ -49,7 +50,6 @@ from orlog.errors import IntegrityError, OrlogError, SchemaError
 
 BLOCK_BYTES = 2**24
 ENDINGS = ("arrow", "parquet")
-SIGNATURE = b"ARROW1\0\0"
 FLAGS = ("terminations", "truncations")
 COLUMNS = ("observations", "actions", "rewards", *FLAGS)
 KNOWN = ("id", "total_steps", "seed", "options")

@@ -14,6 +14,7 @@ from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaEr
 BLOCK_BYTES = 2**24
 BUFFER_BYTES = 2**20
 LARGEST_ROW_BYTES = 2**27
+SIGNATURE = b"ARROW1\0\0"
 
 
 def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
@@ -55,6 +56,21 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
             )
         return parts.reshape(len(column), *sizes[:1].tolist(), *parts.shape[1:])
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
+
+
+def arrow_names(file: Path) -> list[str]:
+    """Return the names of the columns of a file of Arrow, or of a stream.
+
+    Raises IntegrityError if it is damaged; MissingExtraError if pyarrow is not installed.
+    """
+    with reading_arrow(str(file)):
+        import pyarrow as pa
+
+        with pa.memory_map(str(file)) as source:
+            is_file = source.read(len(SIGNATURE)) == SIGNATURE
+            source.seek(0)
+            reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+            return list(reader.schema.names)
 
 
 def count_rows(file: Path) -> int:

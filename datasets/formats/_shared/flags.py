@@ -41,10 +41,11 @@ HOW = {
 
 def unknown_ends(options: Options) -> str:
     """Return the sentence about files that say of no episode how it ended, as `UnknownEnds` takes them."""
-    return f"Nothing says how episodes ended: {_taken(options, 'all were taken')}."
+    return f"Nothing says how episodes ended: {taken(options, 'all were taken')}."
 
 
-def _taken(options: Options, who: str) -> str:
+def taken(options: Options, who: str = "taken") -> str:
+    """Return how episodes of unknown ends are taken, to follow a colon."""
     limit = options.horizon if options.ends else options.limit
     if limit is None:
         said = ", as --ends says" if options.ends else " (--ends says it otherwise)"
@@ -111,5 +112,4 @@ class UnknownEnds:
 
     def told(self) -> str:
         """Return the sentence about those episodes."""
-        taken = _taken(self._options, "taken")
-        return f"Of {counted(self.count, 'episode')} nothing says the end: {taken}."
+        return f"Of {counted(self.count, 'episode')} nothing says the end: {taken(self._options)}."

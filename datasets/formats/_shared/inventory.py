@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from orlog.datasets.formats._containers.arrow_files import arrow_names
 from orlog.datasets.formats._containers.hdf5_files import is_hdf5, names_in, open_hdf5
 from orlog.datasets.formats._containers.npz_files import is_npz, open_npz
 from orlog.datasets.formats._containers.zarr_arrays import attributes_in_zarr, is_zarr
@@ -137,6 +138,8 @@ def _inside(path: Path) -> list[str] | None:
         import pyarrow.parquet
 
         return list(pyarrow.parquet.read_schema(path).names)
+    if ending == ".arrow":
+        return arrow_names(path)
     if ending in (".json", ".jsonl", ".ndjson"):
         with path.open("rb") as file:
             return _json_names(file.read(LARGEST_DOCUMENT))

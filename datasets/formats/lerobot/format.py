@@ -71,6 +71,7 @@ EPISODE_KEYS = (
     *("videos/**", "data/**", "meta/**", "stats/**", "orlog/**"),
 )
 ROLES = {"action": "action", "next.reward": "reward", "next.truncated": "truncated"}
+TABLES = ("data/*.parquet", "train/*.arrow")
 PLACE = ("episode_index", "timestamp")
 NUMBERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 FLOATS = ("float16", "float32", "float64")
@@ -111,7 +112,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         description=f"LeRobotDataset {version}, {fps} frames per second"
         + (f", robot {robot}." if robot else "."),
         doubts=[*lacks, *features.doubts()],
-        reads=[f"data/*.parquet:{name}" for name in info["features"]],
+        reads=[f"{table}:{name}" for name in info["features"] for table in TABLES],
         dimension_names=read_names(info["features"], features.columns()),
     )
     if not says_version:
@@ -492,8 +493,7 @@ FORMAT = Format(
     losses=lerobot_losses,
     check=check_pyarrow,
     reads=(
-        "data/*.parquet:*index",
-        "data/*.parquet:timestamp",
+        *(f"{table}:{name}" for name in ("*index", "timestamp") for table in TABLES),
         *(f"meta/episodes/*.parquet:{name}" for name in EPISODE_KEYS),
         *(f"meta/tasks.parquet:{name}" for name in ("task", "task_index", "__index_level_#__")),
         "meta/stats.json:**",
@@ -501,5 +501,6 @@ FORMAT = Format(
         *(f"meta/info.json:{key}" for key in INFO_KEYS),
         "meta/orlog.json:**",
         "./videos/*.mp4",
+        *version1.READS,
     ),
 )

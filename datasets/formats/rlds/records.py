@@ -53,6 +53,7 @@ class Features:
         metadata: Features of episodes, by the name of the column.
         counter: A feature that has one value a step, by which steps are counted.
         wanted: Names in a record of all of these.
+        others: Names in records that are none of them.
         keeps_discount: Whether discounts say what nothing else says.
         keeps_terminals: Whether `is_terminal` does, since it is true at steps that do not end an episode.
     """
@@ -77,6 +78,7 @@ class Features:
         self.metadata: dict[str, Leaf] = {}
         self.reward: Leaf | None = None
         self._texts: list[str] = []
+        self.others: set[str] = set()
         self.keeps_discount = self.keeps_terminals = False
         inside = [leaf.name for leaf in leaves if leaf.name.startswith("steps/")]
         names = [name.removeprefix("steps/") for name in inside]
@@ -143,6 +145,11 @@ class Features:
         if self._left_out:
             listed = ", ".join(f"{name} ({why})" for name, why in sorted(self._left_out.items()))
             said.append(f"Left out: {plain_text(listed, MOST_LISTED)}.")
+        known = (*self._left_out, *(f"{name}/" for name in self._left_out))
+        others = sorted(one for one in self.others if not one.startswith(known))
+        if others:
+            listed = plain_text(", ".join(others), MOST_LISTED)
+            said.append(f"Left out, in the records and not in {FEATURES_FILE}: {listed}.")
         if self._texts:
             listed = plain_text(", ".join(self._texts), MOST_LISTED)
             said.append(f"Texts and sequences became infos: {listed}.")
@@ -286,7 +293,7 @@ class _Looker:
     def look(self, file: BinaryIO, span: tuple[int, int], what: str) -> tuple[Any, ...]:
         """Return what a record is, from `rows` on."""
         features = self._features
-        example = read_example(file, span, features.wanted, what)
+        example = read_example(file, span, features.wanted, what, features.others)
 
         def column(leaf: Leaf) -> Column:
             return Column(file, example, leaf, what)
