@@ -104,6 +104,8 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ("imitation", lambda root: test_imitation.write(root / "demos"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm", "v2.1"), NO_OPTIONS),
+    ("lerobot", lambda root: test_lerobot.write_first(root / "arm"), NO_OPTIONS),
+    ("lerobot", lambda root: test_lerobot.write_first(root / "arm", ".parquet"), NO_OPTIONS),
     (
         "npz",
         lambda root: np.savez(root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]),
@@ -154,6 +156,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ),
     ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr"), NO_OPTIONS),
     ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr", version=3), NO_OPTIONS),
+    ("zarr", lambda root: test_layouts.write_zipped(root / "a.zarr"), NO_OPTIONS),
 )
 
 

@@ -77,6 +77,13 @@ def write_zarr(
     return body
 
 
+def write_zipped(path: Path) -> None:
+    """Write a replay buffer in an archive, `a.zarr.zip`."""
+    write_zarr(path)
+    shutil.make_archive(str(path), "zip", path.parent, path.name)
+    shutil.rmtree(path)
+
+
 def packers() -> list[Any]:
     import numcodecs
 
