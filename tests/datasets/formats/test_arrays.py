@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ import gymnasium
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 import orlog
 from orlog.datasets.formats import arrays
@@ -282,6 +285,42 @@ def test_names_that_are_like_others_make_the_line(tmp_path: Path) -> None:
     assert line in told
     made = run("import", str(tmp_path / "a.h5"), "lab/x-v1", *line.replace('"', "").split())
     assert made.returncode == 0, made.stderr
+
+
+@pytest.mark.parametrize("codec", [None, "imagecodecs_jpegxl"])
+def test_a_buffer_without_actions_is_shown_with_poses_in_their_place(
+    tmp_path: Path, codec: str | None
+) -> None:
+    """As UMI writes it; its frames are packed by a codec that is not read."""
+    root = zarr.open_group(tmp_path / "umi.zarr", mode="w", zarr_format=2)
+    for name, size in (("eef_pos", 3), ("eef_rot_axis_angle", 3), ("gripper_width", 1)):
+        root.create_array(f"data/robot0_{name}", data=np.ones((30, size), np.float32))
+    root.create_array("data/camera0_rgb", data=np.ones((30, 8, 8, 3), np.uint8))
+    root.create_array("meta/episode_ends", data=np.array([10, 30]))
+    about = tmp_path / "umi.zarr" / "data" / "camera0_rgb" / ".zarray"
+    if codec:
+        about.write_text(json.dumps(json.loads(about.read_text()) | {"compressor": {"id": codec}}))
+    told = run("import", str(tmp_path / "umi.zarr"), "lab/x-v1").stderr
+    assert "data/camera0_rgb  (30, 8, 8, 3) uint8" in told
+    words = shlex.split(told.partition("example: orlog import ")[2])[2:]
+    assert (
+        "action=data/robot0_eef_pos,data/robot0_eef_rot_axis_angle,data/robot0_gripper_width"
+        in words
+    )
+    made = run("import", str(tmp_path / "umi.zarr"), "lab/x-v1", *words)
+    if codec:
+        assert (
+            f"data/camera0_rgb: is packed by the codec '{codec}', which is not read" in made.stderr
+        )
+        words = [
+            one
+            for pair in zip(words[::2], words[1::2], strict=True)
+            if "camera0" not in pair[1]
+            for one in pair
+        ]
+        made = run("import", str(tmp_path / "umi.zarr"), "lab/x-v1", *words)
+    assert made.returncode == 0, made.stderr
+    assert [len(one) for one in orlog.load_dataset("lab/x-v1")] == [9, 19]
 
 
 def test_groups_are_named_where_a_pattern_means_none(tmp_path: Path) -> None:

@@ -156,6 +156,14 @@ UNKNOWN = {
 """Files that do not say how episodes ended, and the steps of the longest one."""
 
 
+def test_a_note_on_ends_does_not_contradict_what_the_user_says(tmp_path: Path) -> None:
+    path, _ = lerobot(tmp_path)
+    file_format = choose_format([path], None, "lab/a-v1")
+    _, found = read_files(file_format, path, tmp_path / "store", Options(ends="terminated"))
+    (told,) = [one for one in found.doubts if "next.done" in one]
+    assert told.endswith("all were taken to be ended by the task, as --ends says.")
+
+
 @pytest.mark.parametrize("write", UNKNOWN)
 def test_a_horizon_means_the_same_in_all_formats(
     tmp_path: Path, write: Callable[[Path], tuple[Path, dict[str, Any]]]
