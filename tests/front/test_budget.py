@@ -17,14 +17,14 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 85_400, "tests": 67_600, "benchmarks": 6_420, "tools": 2_700}
+LINES = {"product": 85_990, "tests": 68_150, "benchmarks": 6_420, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
 LONG = {
     "algos/training/checkpoint.py": 513,
     "algos/training/train.py": 685,
-    "datasets/reading/dataset.py": 586,  # one public class
+    "datasets/reading/dataset.py": 596,  # one public class
 }
 """Modules that are longer than others may be, and how long they may be."""
 WIDE = {

@@ -87,6 +87,6 @@ def test_every_line_of_the_page_works_as_written() -> None:
         ]
         ended = orlog(*words)
         if words[1] == "unknown.h5":
-            assert "--map observation=ARRAY --map action=ARRAY" in ended.stderr
+            assert "--map observation=angles --map action=ARRAY" in ended.stderr
         else:
             assert ended.returncode == 0, f"{line}: {ended.stderr}"

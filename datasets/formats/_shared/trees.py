@@ -42,8 +42,8 @@ class Tree:
             if part is not None:
                 inside.setdefault("".join(part.group(1, 2, 3)), []).append(part[4])
         alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for group, inner in inside.items():
-            alike.setdefault((re.sub(r"\d+", "#", group), tuple(inner)), []).append(group)
+        for group, own in inside.items():
+            alike.setdefault((re.sub(r"\d+", "#", group), tuple(own)), []).append(group)
         single = [name for name, part in parts.items() if part is None]
         self.names, self.episode, first = list(names), "", ""
         self.lines = [f"{name}  {kind(name)}" for name in single[:MOST_SHOWN]]
@@ -146,3 +146,12 @@ def map_words(kinds: Mapping[str, Kind], *, joins: bool = True) -> str:
     words.append(f"action={','.join(found.pop('action', ['ARRAY']))}")
     words += [f"{role}={several[0]}" for role, several in found.items()]
     return " ".join(f"--map {shlex.quote(one)}" for one in words)
+
+
+def which_is_which(kinds: Mapping[str, Kind]) -> str:
+    """Return the names of features, with shape and dtype of a row, and `--map` options for them, a name each."""
+    found = "".join(f"\n    {name}  {shape} {kind}" for name, (shape, kind) in kinds.items())
+    numbers = {
+        name: ((1, *shape), kind) for name, (shape, kind) in kinds.items() if kind != "string"
+    }
+    return f"{found}\nSay which is which, for example: {map_words(numbers, joins=False)}"

@@ -163,10 +163,11 @@ class KeptRows:
         videos: None of them.
     """
 
-    def __init__(self, kept: Kept, root: Path, where: str) -> None:
-        """Take what an export keeps."""
+    def __init__(self, kept: Kept, root: Path, where: str, options: Options) -> None:
+        """Take what an export keeps, and what the user says."""
         self.schema, self.videos = kept.schema, dict[str, tuple[int, ...]]()
         self._kept, self._root, self._where = kept, root, where
+        self._options = options
         self._specs = kept.schema.columns()
         self._observations = [
             one.name for one in space_columns(self.schema.observation_space, "observations")
@@ -175,10 +176,10 @@ class KeptRows:
         self._details: Iterator[dict[str, Any]] = iter(())
         self._ends: list[dict[str, Any]] = []  # of episodes whose last rows were read, in order
 
-    def cutter(self, episodes: Episodes, options: Options) -> EpisodeCutter:
+    def cutter(self, episodes: Episodes) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
         self._lengths, self._details = np.array(episodes.lengths), self._read_details()
-        unknown = UnknownEnds(options, self._where, says=FLAGS)
+        unknown = UnknownEnds(self._options, self._where, says=FLAGS)
         return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, unknown=unknown)
 
     def columns(self) -> Mapping[str, str]:

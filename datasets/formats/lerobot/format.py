@@ -39,7 +39,7 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Step
 from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
-from orlog.datasets.formats._shared.trees import map_words
+from orlog.datasets.formats._shared.trees import which_is_which
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.lerobot import version1
 from orlog.datasets.formats.lerobot.agreement import Agreement
@@ -95,7 +95,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
         info["features"] = version1.find_features(root, files, asked.options.no_video, where)
     kept = read_kept(root, where) if version == "v3.0" else None
     features = (
-        _Features(info, asked.options, where) if kept is None else KeptRows(kept, root, where)
+        _Features(info, asked.options, where)
+        if kept is None
+        else KeptRows(kept, root, where, asked.options)
     )
     if is_first:
         episodes = version1.read_episodes(root, list(features.videos), where)
@@ -132,7 +134,6 @@ def _open(asked: Asked) -> Iterator[Opened]:
             videos,
             agreement,
             opened.doubts,
-            asked.options,
             is_partial=bool(lacks),
         )
         yield opened
@@ -222,17 +223,12 @@ class _Features:
         self._done = named.get("terminated", "next.done")
         if "action" not in named or not parts or ("" in parts and len(parts) > 1):
             kinds = {
-                name: ((1, *_shape(one, where)), str(one.get("dtype")))
+                name: (_shape(one, where), str(one.get("dtype")))
                 for name, one in features.items()
                 if name not in COUNTERS
             }
-            found = "".join(
-                f"    {name}  {shape[1:]} {kind}\n" for name, (shape, kind) in kinds.items()
-            )
-            numbers = {name: kind for name, kind in kinds.items() if kind[1] != "string"}
             raise SchemaError(
-                f"{where}: expected features action and observation.., found\n{found}Say which is which, for "
-                f"example: {map_words(numbers, joins=False)}"
+                f"{where}: expected features action and observation.., found{which_is_which(kinds)}"
             )
         action = features[named["action"]]
         reward = features.get(named.get("reward", ""), {}).get("dtype")
@@ -282,11 +278,6 @@ class _Features:
             )
         return said
 
-    def _says(self) -> set[str]:
-        """Return which flags of ends there are."""
-        says = {"terminated"} if self._done in self.roles else set[str]()
-        return says | ({"truncated"} & {*self.roles.values()})
-
     def roundings(self) -> list[str]:
         """Return which numbers were not what info.json says, and were rounded; after the last row."""
         if not self._rounded:
@@ -298,15 +289,17 @@ class _Features:
         """Return about how many bytes a row takes."""
         return self._row_bytes
 
-    def cutter(self, episodes: Episodes, options: Options) -> EpisodeCutter:
+    def cutter(self, episodes: Episodes) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
         tasks = episodes.tasks
+        says = {"truncated"} & {*self.roles.values()}
+        says |= {"terminated"} if self._done in self.roles else set()
         return EpisodeCutter(
             ends_of_lengths(episodes.lengths),
             self.where,
             metadata=lambda episode: {} if tasks is None else {"task": tasks[episode]},
             has_final_rows=True,
-            unknown=UnknownEnds(options, self.where, says=self._says()),
+            unknown=UnknownEnds(self._options, self.where, says=says),
         )
 
     def finished(self, piece: Steps) -> Steps:
@@ -383,12 +376,11 @@ def _steps(
     videos: Videos,
     agreement: Agreement,
     doubts: list[str],
-    options: Options,
     *,
     is_partial: bool,
 ) -> Iterator[Steps]:
     lengths = episodes.lengths
-    cutter = features.cutter(episodes, options)
+    cutter = features.cutter(episodes)
     ends = np.cumsum(lengths)
     starts, total = ends - lengths, int(ends[-1])
     done = 0

@@ -165,9 +165,8 @@ class _Reader:
         """
         ends = self._ends()
         unknown = UnknownEnds(options, self._where, says=("terminated", "truncated"))
-        cutter = EpisodeCutter(
-            ends_of_lengths(np.diff(ends, prepend=-1)), self._where, unknown=unknown
-        )
+        lengths = ends_of_lengths(np.diff(ends, prepend=-1))
+        cutter = EpisodeCutter(lengths, self._where, unknown=unknown)
         is_missing = self._has_next and self._ends_in_zeros(ends)
         if is_missing:
             self.doubts.append(

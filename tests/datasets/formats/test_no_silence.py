@@ -180,6 +180,7 @@ def in_mcap(path: Path) -> Iterator[tuple[str, Add]]:
             writer.start()
             channels: dict[str, int] = {}
             for schema, channel, message in messages:
+                assert schema is not None
                 if channel.topic not in channels:
                     number = writer.register_schema(schema.name, schema.encoding, schema.data)
                     channels[channel.topic] = writer.register_channel(
@@ -189,7 +190,7 @@ def in_mcap(path: Path) -> Iterator[tuple[str, Add]]:
                     channels[channel.topic], message.log_time, message.data, message.publish_time
                 )
             add(writer)
-            writer.finish()
+            writer.finish()  # type: ignore[no-untyped-call]
 
     adds: dict[str, Callable[[mcap.writer.Writer], object]] = {
         "attachment": lambda one: one.add_attachment(0, 0, NEW, "text/plain", b"abc"),

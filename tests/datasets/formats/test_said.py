@@ -149,7 +149,7 @@ def starts(root: Path) -> tuple[Path, dict[str, Any]]:
     return root / "a.npz", {}
 
 
-UNKNOWN = {
+UNKNOWN: dict[Callable[[Path], tuple[Path, dict[str, Any]]], int] = {
     arrays: 5, table: 4, aloha: 7, zarr: 6, calvin: 5, robomimic: 5, rlds: 3, lerobot: 5,
     imitation: max(test_imitation.LENGTHS), starts: 4,
 }  # fmt: skip
