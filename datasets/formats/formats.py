@@ -352,6 +352,7 @@ def read_version(
     found.format = file_format.name
     found.doubts = [*wanted.doubts, *found.doubts]
     found.doubts += told_blanks()
+    found.doubts += opened.asides if wanted.tells_names else []
     names = written.schema.columns()
     named = [one for said in asked.options.columns.values() for one in said.split(",")]
     known = [one + "*" if one.endswith("*") else one for one in named]

@@ -160,6 +160,7 @@ class Opened:
             `description`, `license`, as the manifest has them.
         reads: Names in these files that are read, as patterns like those of `Format.reads`.
         dimension_names: What the numbers in a row of a column are, as the manifest has them.
+        asides: What else the files say, a sentence each; not for versions of listed files, whose digests others know.
     """
 
     schema: Schema
@@ -172,6 +173,7 @@ class Opened:
     license: str = ""
     reads: Sequence[str] = ()
     dimension_names: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    asides: Sequence[str] = ()
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
