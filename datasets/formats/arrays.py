@@ -10,7 +10,6 @@ make one observation are put side by side. `_shared/mapped_arrays.py` says what 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,9 +17,9 @@ from orlog.datasets.formats._containers.zarr_arrays import is_zarr
 from orlog.datasets.formats._shared.episodes import Asked
 from orlog.datasets.formats._shared.flags import FLAGS
 from orlog.datasets.formats._shared.mapped_arrays import open_mapped
-from orlog.datasets.formats._shared.places import Place, find_places, holds_arrays
+from orlog.datasets.formats._shared.places import FILE, Place, find_places, holds_arrays
 from orlog.datasets.formats._shared.roles import USUAL
-from orlog.datasets.formats._shared.trees import Kind, Tree, likely, map_words
+from orlog.datasets.formats._shared.trees import Kind, Tree, likely, map_of
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
 
@@ -47,21 +46,18 @@ def _describe(files: Sequence[Path]) -> str:
     found = likely(inner)
     ends = [one for one, kind in inner.items() if "ends" in one and len(kind[0]) == 1]
     ends = [one for one in (*inner, *ends) if one.lower() in USUAL["episode"]] + ends
-    words = ["--episode ARRAY|PATTERN|file"]
-    if tree.episode:
-        words = [f'--episode "{tree.episode}"']
-    elif ends:
-        words = [f"--episode {ends[0]}"]
-    elif len(files) > 1 or (files[0].is_dir() and not is_zarr(files[0])):
-        words = ["--episode file"]
-    elif {*FLAGS} & found.keys():
-        words = []
-    given = shlex.join(str(file) for file in files[:2]) + (" .." if len(files) > 2 else "")
+    episode = tree.episode or (ends[0] if ends else "")
+    if not episode and (len(files) > 1 or (files[0].is_dir() and not is_zarr(files[0]))):
+        episode = FILE
+    if not episode and not {*FLAGS} & found.keys():
+        episode = "ARRAY|PATTERN|file"
+    said = f", {episode=}" if episode else ""
+    paths = str(files[0]) if len(files) == 1 else [str(file) for file in files]
     return (
         f"\nThe arrays of {place.where}:\n"
         + "".join(f"    {line}\n" for line in tree.lines)
-        + f"Say what they mean, for example: orlog import {given} NAME "
-        + " ".join([*words, map_words(inner)])
+        + "Say what they mean, for example: "
+        f"orlog.import_dataset({paths!r}, 'NAME'{said}, columns={map_of(inner)})"
     )
 
 

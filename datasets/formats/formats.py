@@ -14,7 +14,7 @@ import dataclasses
 import importlib
 import runpy
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from orlog.datasets.formats._shared.inventory import holds, not_read
 from orlog.datasets.formats._shared.pointers import refuse_pointers
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
+from orlog.datasets.formats._shared.sums import SUMS_FILE
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import FormatVersionError, NotFoundError
@@ -110,15 +111,7 @@ def formats() -> dict[str, Format]:
 
 
 def find_format(wanted: str, dataset: str) -> Format:
-    """Return the format of a name.
-
-    Args:
-        wanted: Name of the format.
-        dataset: What the error calls the dataset.
-
-    Raises:
-        FormatVersionError: there is none of that name.
-    """
+    """Return the format of a name; a FormatVersionError if there is none."""
     known = {one.name: one for one in formats().values()}
     if wanted not in known:
         raise FormatVersionError(
@@ -129,12 +122,7 @@ def find_format(wanted: str, dataset: str) -> Format:
 
 
 def own_format(wanted: str) -> Format | None:
-    """Return the format that a file of the user's own declares; None if it is no path of one.
-
-    Raises:
-        NotFoundError: there is no such file.
-        ValueError: it cannot be run, or declares no format.
-    """
+    """Return the format that a file of the user's own declares; None if it is no path of one."""
     path = Path(wanted)
     if path.suffix != ".py":
         return None
@@ -153,18 +141,11 @@ def own_format(wanted: str) -> Format | None:
 def choose_format(
     files: Sequence[Path], wanted: str | None, dataset: str, *, is_mapped: bool = False
 ) -> Format:
-    """Return the format to read files with.
+    """Return the format to read files, or one folder, with; a file that is a pickle or holds some is refused.
 
-    Args:
-        files: The files, or one folder.
-        wanted: Name of the format or of its module, such as `d4rl`, or the path of a file of the
-            user's own (`./my_format.py`); None for the only one that the files look like.
-        dataset: What the error calls the dataset.
-        is_mapped: Whether the user says what their columns are (`--map`).
-
-    Raises:
-        FormatVersionError: there is none of that name.
-        ValueError: the files look like none, like several, or one is a pickle or holds some.
+    `wanted` is the name of a format or of its module, such as `d4rl`, or the path of a file of the user's own
+    (`./my_format.py`); None for the only one that the files look like. With `is_mapped` the user says what
+    their columns are.
     """
     known = {name: one for name, one in formats().items() if one.open is not None}
     refuse_pointers(files, dataset)
@@ -187,19 +168,17 @@ def choose_format(
     if is_mapped:
         fitting = [one for one in fitting if "columns" in possible[one].options] or fitting
     if len(fitting) > 1:
-        given = shlex.join(map(str, files[:1]))
+        call = f"orlog.import_dataset({str(files[0])!r}, {dataset!r}, format={fitting[0]!r})"
         raise ValueError(
-            f"{dataset}: several formats fit the files; choose one: --format {'|'.join(fitting)}. Run: orlog "
-            f"import {given} {dataset} --format {fitting[0]}"
+            f"{dataset}: several formats fit the files; choose one as format=: {', '.join(fitting)}. Run: {call}"
         )
-    around = (
-        "" if is_mapped or fitting not in ([], ["table"]) else _around(files[0], known, dataset)
-    )
+    is_table = fitting == ["table"] and not is_mapped
+    around = _around(files[0], known, dataset) if is_table or not fitting else ""
     if not fitting or around:
         told = "".join(one.describe(files) for one in possible.values())
         raise ValueError(
-            f"{dataset}: the files look like no known format. orlog formats lists those that are read, --format NAME "
-            f"tries one, and a file of your own can be one: docs/your-own-format.md{told}{around}"
+            f"{dataset}: the files look like no known format. orlog formats lists those that are read, and a file of "
+            f"your own can be one: docs/your-own-format.md{told}{around}"
         )
     return known[fitting[0]]
 
@@ -211,15 +190,31 @@ def _around(file: Path, known: Mapping[str, Format], dataset: str) -> str:
         if folder in (Path.home(), Path(folder.anchor)):
             break
         beside = [one for one in folder.iterdir() if one != inner and one.is_dir()]
-        for one in known.values():
-            if "" in one.extensions and not one.only_mapped and one.recognizes([folder]):
-                # A dataset that lies beside the file makes a format recognize the folder that holds both.
-                is_beside = any(one.recognizes([other]) for other in beside)
-                if not is_beside and holds(folder, file, one.reads):
-                    line = shlex.join(["orlog", "import", str(folder), dataset])
-                    return f"\nThe folder around it looks like {one.name}; run: {line}"
+        for one in _of_folder(folder, known):
+            # A dataset that lies beside the file makes a format recognize the folder that holds both.
+            is_beside = any(one.recognizes([other]) for other in beside)
+            if not is_beside and holds(folder, file, one.reads):
+                line = shlex.join(["orlog", "import", str(folder), dataset])
+                return f"\nThe folder around it looks like {one.name}; run: {line}"
         inner = folder
     return ""
+
+
+def _of_folder(folder: Path, known: Mapping[str, Format]) -> Iterator[Format]:
+    """Yield the formats that a folder looks like."""
+    for one in known.values():
+        if "" in one.extensions and not one.only_mapped and one.recognizes([folder]):
+            yield one
+
+
+def only_file(path: Path) -> Path:
+    """Return the file of a folder with one exported file beside its checksums; any other path as it is."""
+    if not (path / SUMS_FILE).is_file():
+        return path
+    files = [one for one in path.iterdir() if one.name != SUMS_FILE]
+    if len(files) != 1 or not files[0].is_file() or any(_of_folder(path, formats())):
+        return path
+    return files[0]
 
 
 def _is_pickle(path: Path) -> bool:
@@ -320,12 +315,11 @@ def read_version(
     if file_format.open is None:
         raise ValueError(f"{name}: files of the format {file_format.name} are written, not read.")
     if options.ends not in ("", *HOW):
-        raise ValueError(f"{name}: --ends {options.ends}: expected {', '.join(HOW)}.")
+        raise ValueError(f"{name}: ends={options.ends!r}: expected {', '.join(HOW)}.")
     for option in options.given():
         if option not in (*file_format.options, "reward"):
-            flag = "map" if option == "columns" else option.replace("_", "-")
             raise ValueError(
-                f"{name}: the format {file_format.name} does not use --{flag}; leave it out."
+                f"{name}: the format {file_format.name} does not use {option}=; leave it out."
             )
     benchmark = _find_benchmark(file_format, name, wanted.like)
     horizon = said.horizon if benchmark is None else benchmark.horizon
@@ -391,7 +385,7 @@ def _find_benchmark(file_format: Format, name: str, like: str) -> BenchmarkEnvir
     if like and found is None:
         known = [one for known in benchmark_environments() for one in known.datasets]
         raise NotFoundError(
-            f"{name}: orlog knows no environment of {like!r} (--like)"
+            f"{name}: orlog knows no environment of {like!r} (like=)"
             + (did_you_mean(like, known) or "; give a name of D4RL, such as d4rl/hopper-medium-v2.")
         )
     if found is None or not (like or file_format.takes_benchmark):

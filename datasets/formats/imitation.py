@@ -148,7 +148,7 @@ def _checked(arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]
             )
     if "rews" in arrays and arrays["rews"].shape != (count,):
         raise SchemaError(
-            f"{where}, rews: expected {count} numbers, found shape {arrays['rews'].shape}."
+            f"{where}, rews: expected {counted(count, 'number')}, found shape {arrays['rews'].shape}."
         )
     return arrays
 
@@ -264,7 +264,7 @@ def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:
             )
         if len(columns["obs"]) != ends[-1] + len(ends):
             raise SchemaError(
-                f"{where}, obs: expected {ends[-1] + len(ends)} rows, one more for each trajectory, found "
+                f"{where}, obs: expected {counted(ends[-1] + len(ends), 'row')}, one more for each trajectory, found "
                 f"{len(columns['obs'])}."
             )
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):

@@ -13,6 +13,7 @@ import numpy as np
 
 from orlog.base.png import png_bytes
 from orlog.datasets.looking.sparklines import counts_between
+from orlog.manifests.names import counted
 
 BINS = 30
 WIDTH, HEIGHT, MARGIN = 280, 180, 40  # of one panel, in pixels
@@ -26,13 +27,10 @@ def card_picture(
     ranges: Sequence[tuple[str, float, float, float, float]],
     frames: Sequence[np.ndarray] = (),
 ) -> str:
-    """Return the picture as the text of an SVG file.
+    """Return the picture as the text of an SVG file: returns and lengths of episodes, and frames of one of them.
 
-    Args:
-        returns: Return of each episode.
-        lengths: Steps of each episode.
-        ranges: Name, smallest value, mean, standard deviation and largest value of some numbers.
-        frames: Images of one episode, uint8 [height, width, 1 or 3].
+    `ranges` are name, smallest value, mean, standard deviation and largest value of some numbers; frames are
+    uint8 [height, width, 1 or 3].
     """
     panels = [
         _histogram(returns, "return of an episode"),
@@ -75,7 +73,7 @@ def _histogram(values: np.ndarray, title: str) -> str:
         [
             *bars,
             f'<line x1="0" y1="{height}" x2="{right}" y2="{height}" stroke="{GRAY}"/>',
-            _text(0, -8, f"{title}; tallest bar: {int(counts.max()):,} episodes"),
+            _text(0, -8, f"{title}; tallest bar: {counted(int(counts.max()), 'episode')}"),
             _text(0, height + 14, f"{edges[0]:,.5g}"),
             _text(right, height + 14, f"{edges[1]:,.5g}", anchor="end"),
         ]

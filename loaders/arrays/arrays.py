@@ -36,6 +36,7 @@ from orlog.loaders.arrays.filling import (
 )
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.arrays.step_table import StepTable
+from orlog.manifests.names import counted
 
 MISSING_FINALS = "episodes/final_observation_missing"
 _BLOCK_BYTES = 2**25  # read at a time: decoded data then take little memory besides the arrays
@@ -325,7 +326,7 @@ def refuse_missing_finals(arrays: Arrays, what: str) -> None:
     """
     if arrays.missing_finals:
         raise SchemaError(
-            f"{arrays.name}: the final observation of {len(arrays.missing_finals)} episodes was "
+            f"{arrays.name}: the final observation of {counted(len(arrays.missing_finals), 'episode')} was "
             f"never recorded (episode {arrays.missing_finals[0]} is the first), and {what} would give "
             'zeros for it; leave these out: ds.filter_episodes("final_observation_missing == 0").'
         )

@@ -151,7 +151,7 @@ def test_pickles_and_options_without_use_are_refused() -> None:
     Path("data.pkl").write_bytes(b"")
     with pytest.raises(ValueError, match=r"(?s)looks like a pickle.*np\.savez"):
         orlog.import_dataset("data.pkl", "lab/x-v1")
-    with pytest.raises(ValueError, match="does not use --map"):
+    with pytest.raises(ValueError, match="does not use columns="):
         orlog.import_dataset("a.numbers", "lab/x-v1", columns={"action": "u"})
     with pytest.raises(ValueError, match="do not fit d4rl/hopper-medium-v2"):
         orlog.import_dataset("a.numbers", "lab/x-v1", like="d4rl/hopper-medium-v2")

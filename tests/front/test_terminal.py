@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console, ConsoleDimensions
+from rich.text import Text
 
 from orlog.base import terminal
 from orlog.base.terminal import (
@@ -93,6 +94,15 @@ def test_a_file_and_its_class_are_printed_as_they_are(one: Console) -> None:
         one.print(table(["algorithm"], [["./mine.py:X: and :smile:"]]))
     assert "./mine.py:X: must" in printed.get()
     assert "./mine.py:X: and :smile:" in printed.get()
+
+
+def test_a_line_break_of_a_cell_is_escaped_and_a_text_keeps_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_table(("space", "told"), [("Text(1, 5, charset=\n\r a)", Text("one\ntwo"))])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split("  ")[0] == r"Text(1, 5, charset=\n\r a)"
+    assert [line.split()[-1] for line in lines] == ["told", "one", "two"]
 
 
 def test_columns_without_text_and_those_a_window_lacks_are_left_out(

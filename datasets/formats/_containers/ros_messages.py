@@ -54,13 +54,8 @@ Types = Mapping[str, tuple[Any, Sequence[tuple[str, Any]]]]
 def decode_message(data: bytes, name: str, types: Types, *, is_ros1: bool) -> dict[str, Any]:
     """Return the fields of a message: numbers, arrays, texts, dicts, and lists of dicts.
 
-    Args:
-        data: The bytes of the message.
-        name: Its type, such as `geometry_msgs/msg/Twist`.
-        types: Fields of all types in it, as rosbags parses them: a kind (base, name, array, sequence) and of what.
-        is_ros1: Whether it is stored as ROS 1 does, and not as CDR.
-
-    Raises ValueError or struct.error if the bytes are no such message; KeyError if a type is not there.
+    `types` has the fields of all types, as rosbags parses them. Bytes that are no such message give a
+    ValueError or struct.error, a type that is not there a KeyError.
     """
     order = "<"
     if not is_ros1:
@@ -176,14 +171,14 @@ def _frame(message: Mapping[str, Any]) -> np.ndarray:
     """Return the pixels of a sensor_msgs/Image, (height, width, channels), red before blue."""
     encoding = str(message["encoding"])
     if encoding not in PIXELS:
-        raise ValueError(f"pictures of the encoding {encoding!r:.50} are not read")
+        raise ValueError(f"frames of the encoding {encoding!r:.50} are not read")
     kind, channels = PIXELS[encoding]
     dtype = np.dtype(kind).newbyteorder(">" if message["is_bigendian"] else "<")
     height, width, step = (int(message[name]) for name in ("height", "width", "step"))
     rows = np.asarray(message["data"], np.uint8)
     row = width * channels * dtype.itemsize
     if not row or step < row or len(rows) != height * step:
-        raise ValueError(f"a picture of {height} rows of {step} bytes has {len(rows)}")
+        raise ValueError(f"a frame of {height} rows of {step} bytes has {len(rows)}")
     pixels = np.ascontiguousarray(rows.reshape(height, step)[:, :row]).view(dtype)
     frame = pixels.reshape(height, width, channels).astype(dtype.newbyteorder("="), copy=False)
     return frame[..., [2, 1, 0, 3][:channels]] if encoding.startswith("bgr") else frame

@@ -218,7 +218,7 @@ def _unpacked(data: bytes, codec: Mapping[str, Any] | None, size: int, where: st
     else:
         raise SchemaError(
             f"{where}: is packed by the codec {name!r:.50}, which is not read: save this array again with Blosc, zstd "
-            "or without a codec, or leave it out by naming others (--map)."
+            "or without a codec, or leave it out by naming others (columns={..})."
         )
     if len(found) > size:
         raise ValueError(f"holds more than {size:,} bytes")

@@ -15,7 +15,7 @@ import numpy as np
 from orlog.datasets.formats._shared.episodes import Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
 from orlog.errors import SchemaError
-from orlog.manifests.names import counted
+from orlog.manifests.names import counted, said_of
 
 HELD = 2
 GOES_ON: Mapping[str, Any] = {"ends": False}
@@ -64,16 +64,11 @@ class EpisodeCutter:
         unknown: UnknownEnds | None = None,
         has_final_rows: bool = False,
     ) -> None:
-        """Take what is known of the episodes.
+        """Take where episodes end, and the values and the seed of the reset of an episode by its position.
 
-        Args:
-            ends: Says where they end.
-            where: What errors call the files.
-            metadata: Gives the values of an episode by its position.
-            seed: Gives the seed of its reset.
-            unknown: How an episode ended that no flag ends; by default it was truncated.
-            has_final_rows: Whether an episode whose last two rows both end the task ended at the first
-                of them, and the other one holds its final observation.
+        An episode that no flag ends was `terminated` by the task, `truncated`, or is unfinished, as `unknown`
+        says. With `has_final_rows`, where the last two rows both end the task, the episode ended at the first
+        of them, and the other one holds its final observation.
         """
         self.left_out = self.missing = self.finals = self.vanished = 0
         self._has_final_rows = has_final_rows
@@ -126,20 +121,24 @@ class EpisodeCutter:
         """
         said = self._unknown.doubts()
         if self.left_out:
-            rows, them = counted(self.left_out, "last row"), "them" if self.left_out > 1 else "it"
             said.append(
-                f"{rows} of episodes {_were(self.left_out)} left out, since what followed {them} was not recorded."
+                said_of(
+                    self.left_out, "last rows of episodes were left out, since what followed was "
+                )
+                + "not recorded."
             )
         if self.vanished:
-            they = "they have" if self.vanished > 1 else "it has"
             said.append(
-                f"{counted(self.vanished, 'whole episode')} {_were(self.vanished)} left out with them: of one row, "
-                f"{they} no step."
+                said_of(self.vanished, "whole episodes were left out with them: ")
+                + "those of one row have no step."
             )
         if self.missing:
             said.append(
-                f"{counted(self.missing, 'episode')} that ended {'have' if self.missing > 1 else 'has'} no final "
-                f"observation; zeros stand for it, and episodes/{MISSING} is true."
+                said_of(
+                    self.missing,
+                    "episodes that ended have no final observation; zeros stand for it, ",
+                )
+                + f"and episodes/{MISSING} is true."
             )
         if self.finals:
             said.append(
@@ -229,10 +228,6 @@ class EpisodeCutter:
             },
             **how,
         )
-
-
-def _were(count: int) -> str:
-    return "were" if count > 1 else "was"
 
 
 def _part(rows: Rows, chosen: slice, role: str = "observation") -> Any:

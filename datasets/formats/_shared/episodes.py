@@ -80,7 +80,7 @@ class Options:
 def tell_lack(options: Options, doubts: list[str], error: SchemaError | IntegrityError) -> None:
     """Tell that data are shorter than their own index where they may be read in part; else raise the error."""
     if not options.partial:
-        error.args = (f"{error} --partial (partial=True) reads what is there.", *error.args[1:])
+        error.args = (f"{error} partial=True reads what is there.", *error.args[1:])
         raise error
     doubts.append(f"Read in part, as asked for: {error}")
 
@@ -129,7 +129,7 @@ class Steps:
         rewards: (n,).
         ends: Whether the episode ends after these steps.
         terminated: Whether the task itself ended there.
-        truncated: Whether the episode was cut off there. One that is neither just stops.
+        truncated: Whether the episode was cut off there. One that is neither is unfinished.
         infos: Extra columns of n rows each; all pieces have the same.
         seed: Seed of the reset, where the piece ends the episode and the files tell it.
         metadata: Values for the whole episode, where the piece ends it; all episodes have the same.
@@ -235,16 +235,9 @@ def write_episodes(
     *,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> tuple[WrittenPart, Found]:
-    """Write all episodes into a new folder; return what was written and what was found.
+    """Write all episodes into a new folder, in the Zarr container; return what was written and what was found.
 
-    Args:
-        opened: What a reader gives.
-        folder: Where the columns will lie, in the Zarr container.
-        name: What errors call the dataset.
-        progress: Called with steps done and in all.
-
-    Raises SchemaError if there is no episode, the last one is not ended, or steps do not fit the schema;
-    IntegrityError if a file is damaged; StorageError if the disk is full.
+    There must be one, and the last one must be ended. `progress` gets steps done and in all.
     """
     writer = EpisodeWriter(folder, opened.schema, name)
     found = Found(schema=opened.schema)

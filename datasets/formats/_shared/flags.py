@@ -14,15 +14,9 @@ FLAGS = ("terminated", "truncated")
 
 
 def flags_of(values: np.ndarray, name: str, where: str, *, first: int = 0) -> np.ndarray:
-    """Return numbers as flags, of the same shape.
+    """Return booleans or numbers as flags, of the same shape: what is not 0 is true.
 
-    Args:
-        values: Booleans or numbers; what is not 0 is true.
-        name: What errors call them.
-        where: What errors call the file.
-        first: Which row of the file their first one is.
-
-    Raises SchemaError if one is NaN, which says neither, or they are no numbers.
+    NaN says neither and is refused; `first` is the row of the file that they start with.
     """
     if values.dtype.kind not in "biuf":
         raise SchemaError(f"{where}, {name}: expected 0 or 1, found {values.dtype}.")
@@ -81,7 +75,7 @@ class UnknownEnds:
         options, has_both = self._options, self._says == {*FLAGS}
         if options.horizon is not None and steps > options.horizon:
             raise SchemaError(
-                f"{self._where}: an episode has {steps:,} steps, more than --horizon {options.horizon:,}."
+                f"{self._where}: an episode has {steps:,} steps, more than horizon={options.horizon}."
             )
         limit = options.horizon if options.ends or has_both else options.limit
         if limit is not None and steps >= limit:
@@ -98,13 +92,13 @@ class UnknownEnds:
         Raises SchemaError if the files say how each one ended, so that what the user says means nothing.
         """
         ends, horizon = self._options.ends, self._options.horizon
-        for option, is_idle in (
-            ("ends", ends and not self.count),
-            ("horizon", horizon is not None and not (self.count or self.is_cutting)),
+        for option, value, is_idle in (
+            ("ends", ends, ends and not self.count),
+            ("horizon", horizon, horizon is not None and not (self.count or self.is_cutting)),
         ):
             if is_idle:
                 raise SchemaError(
-                    f"{self._where}: the files say how each episode ended, so --{option} says nothing; leave it out."
+                    f"{self._where}: the files say how each episode ended, so {option}={value!r} says nothing; leave it out."
                 )
         if not self._says or not self.count or not (ends or horizon is not None):
             return []

@@ -28,6 +28,7 @@ from orlog.datasets.formats._shared.flags import UnknownEnds
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
+from orlog.manifests.names import counted, said_of
 
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
 LARGEST_ROW_BYTES = 2**26
@@ -51,21 +52,16 @@ ROLES = {
 def open_flat_rows(
     rows: FlatRows, options: Options, reading: Callable[[str], AbstractContextManager[None]]
 ) -> Opened:
-    """Return the episodes of rows.
+    """Return the episodes of rows; `reading` turns errors of the library that reads the file into ours.
 
-    Args:
-        rows: The columns.
-        options: What the user says. A horizon counts where there are neither timeouts nor next observations only,
-            or ends of which nothing says how.
-        reading: Turns errors of the library that reads the file into ours, as a context.
-
-    Raises SchemaError if a horizon is needed and not given, or given and not needed.
+    The environment truncates after `options.limit` steps: needed where there are neither timeouts nor next
+    observations, and counted only there, or where nothing says how episodes ended.
     """
     horizon = options.limit
     if not rows.needs_horizon and options.horizon is not None and not len(rows.ends):
         key = "timeouts" if not rows.has_next else "next_observations"
         raise SchemaError(
-            f"{rows.where}: its {key} say where time limits ended episodes, so --horizon says nothing; leave it out."
+            f"{rows.where}: its {key} say where time limits ended episodes, so horizon={options.horizon} says nothing; leave it out."
         )
     if not rows.needs_horizon:
         horizon = None
@@ -73,8 +69,7 @@ def open_flat_rows(
         raise SchemaError(
             f"{rows.where}: has neither timeouts nor next_observations, so nothing says where the time "
             "limit ended an episode; give the environment's time limit in steps (if it has none, "
-            "any number above the length of the longest episode) as --horizon of orlog import or "
-            "orlog registry link."
+            "any number above the length of the longest episode) as horizon=."
         )
     schema = Schema(
         observation_space=unbounded_space(rows.dtypes["observations"], rows.shapes["observations"]),
@@ -110,22 +105,27 @@ def _remarks(cutter: EpisodeCutter, ends: _Ends, rows: FlatRows, options: Option
     said = []
     if ends.horizon is not None:
         said.append(
-            f"The file has no timeouts: episodes were taken to be truncated after {ends.horizon:,} "
-            "steps."
+            "The file has no timeouts: episodes were taken to be truncated after "
+            f"{counted(ends.horizon, 'step')}."
         )
     if cutter.left_out:
         said.append(
-            f"The file has no next_observations: {cutter.left_out:,} last steps of episodes that no "
-            "terminal ended were left out, since what followed them was not recorded."
+            "The file has no next_observations: "
+            + said_of(
+                cutter.left_out, "last steps of episodes that no terminal ended were left out, "
+            )
+            + "since what followed was not recorded."
         )
     if cutter.missing:
         said.append(
-            f"{cutter.missing:,} episodes that a terminal ended have no final observation; zeros "
-            f"stand for it, and episodes/{MISSING} is true."
+            said_of(
+                cutter.missing, "episodes that a terminal ended have no final observation; zeros "
+            )
+            + f"stand for it, and episodes/{MISSING} is true."
         )
     if ends.joints:
         said.append(
-            f"In {ends.joints:,} places next_observations is not the observation that follows, and "
+            f"In {counted(ends.joints, 'place')} next_observations is not the observation that follows, and "
             f"no flag ends the episode: it was taken to be {options.ends or 'truncated'} there."
         )
     if rows.choices and rows.benchmark is None:
@@ -162,20 +162,13 @@ class FlatRows:
         benchmark: BenchmarkEnvironment | None = None,
         choices: int = 0,
     ) -> None:
-        """Check that the columns belong together.
+        """Check that the columns belong together, and fit the benchmark's environment, since files tell no bounds.
 
-        Args:
-            columns: What can be sliced by rows, and has `shape` and `dtype`, by key: `observations`,
-                `actions`, `rewards`, `terminals`, and where the file has them `timeouts`,
-                `next_observations` and more. Rows are asked for in order, from the first on.
-            where: What errors call the file.
-            infos: Keys of more columns, by the name of the column here.
-            left_out: Keys that are not read, to be told.
-            ends: After which rows an episode ends of which nothing says how, (S,) bool.
-            benchmark: The environment whose space the actions have, since files tell no bounds.
-            choices: What `count_choices` found among the actions.
-
-        Raises SchemaError if they do not, or do not fit the benchmark's environment.
+        A column can be sliced by rows, in order, and has `shape` and `dtype`: `observations`, `actions`,
+        `rewards`, `terminals`, and where the file has them `timeouts`, `next_observations` and more. `infos`
+        are keys of more of them by the name of the column here, `left_out` keys to be told that are not read,
+        `ends` (S,) bool are the last rows of episodes of which nothing says how they ended, and `choices` is what
+        `count_choices` found among the actions.
         """
         self.where, self.left_out, self.ends = where, list(left_out), ends
         self._infos = {key: name for name, key in infos.items()}
@@ -356,11 +349,7 @@ class _Ends:
 def count_choices(actions: Any, where: str) -> int:
     """Return how many actions there are to choose from, by the largest number; 0 if they are no choices.
 
-    Args:
-        actions: What can be sliced by rows; all rows are read.
-        where: What errors call the file.
-
-    Raises SchemaError if a number is negative, or too large for a choice.
+    All rows are read, by slices. A number that is negative, or too large for a choice, is refused.
     """
     if actions.dtype.kind not in "iu" or tuple(actions.shape[1:]) not in ((), (1,)):
         return 0

@@ -11,6 +11,7 @@ import numpy as np
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted
 
 
 def file_stem(dataset: Dataset) -> str:
@@ -56,24 +57,18 @@ def _name(column: str, part: str) -> str:
 
 
 def stop_losses(dataset: Dataset, becomes: str) -> list[str]:
-    """Say that episodes which just stop become something else in files that have no word for it."""
+    """Say that unfinished episodes become something else in files that have no word for it."""
     ends = dataset.column("terminations").astype(bool) | dataset.column("truncations").astype(bool)
     stopped = int(np.count_nonzero(~ends[np.cumsum(dataset.episode_lengths) - 1]))
-    return [f"{stopped:,} episodes just stop, and become {becomes}."] if stopped else []
+    return [f"{counted(stopped, 'unfinished episode')} will become {becomes}."] if stopped else []
 
 
 def flat_losses(
     dataset: Dataset, what: str, *, takes_parts: bool = False, tells_episodes: bool = False
 ) -> list[str]:
-    """Say what flat columns cannot hold.
+    """Say what flat columns of files such as "D4RL's files" cannot hold; refuse spaces that they have no place for.
 
-    Args:
-        dataset: What would be written.
-        what: The files, for errors, such as "D4RL's files".
-        takes_parts: Whether they hold the parts of a Dict of observations as columns.
-        tells_episodes: Whether they tell episodes apart by something else than their ends.
-
-    Raises SchemaError if observations or actions that they have no place for.
+    They may hold parts of a Dict of observations, and tell episodes apart by something else than their ends.
     """
     spaces = gymnasium.spaces
     observations = dataset.observation_space
@@ -107,12 +102,7 @@ def flat_losses(
 def demonstration_losses(dataset: Dataset, what: str, *, own: Collection[str]) -> list[str]:
     """Say what recordings of demonstrations cannot hold, which have rows of observations and actions alone.
 
-    Args:
-        dataset: What would be written.
-        what: The files, for errors.
-        own: Names that the files have for something else than a part of the observations.
-
-    Raises SchemaError if observations or actions that they have no place for.
+    `own` are names that the files have for something else than a part of the observations.
     """
     said = flat_losses(dataset, what, takes_parts=True, tells_episodes=True)
     space = dataset.observation_space

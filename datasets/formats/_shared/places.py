@@ -143,7 +143,7 @@ def _groups(
         )
         its = f"its groups are {spanned(groups)}" if groups else f"its arrays are {spanned(paths)}"
         raise SchemaError(
-            f"{where}: --episode {pattern}: no group and no array has such a name"
+            f"{where}: episode={pattern!r}: no group and no array has such a name"
             + (did_you_mean(pattern, [*groups, *paths]) or f"; {its}.")
         )
     return {group: found[group] for group in sorted(found, key=by_numbers)}, outside

@@ -1,9 +1,8 @@
-"""Shows what a file of no known layout holds, and guesses a `--map` line to begin with, by the names of arrays."""
+"""Shows what a file of no known layout holds, and guesses by the names of arrays what they are."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from orlog.datasets.formats._shared.roles import by_numbers, usual
@@ -124,34 +123,30 @@ def _is_single(kind: Kind) -> bool:
     return len(kind[0]) == 1 or kind[0][1:] == (1,)
 
 
-def map_words(kinds: Mapping[str, Kind], *, joins: bool = True) -> str:
-    """Return `--map` options for the likely names; `ARRAY` for what has none.
+def map_of(kinds: Mapping[str, Kind], *, joins: bool = True) -> dict[str, str]:
+    """Return columns by the roles that their names are like; `ARRAY` for what none is like.
 
-    Args:
-        kinds: Shape, rows first, and dtype by name.
-        joins: Whether several arrays can make one observation or action.
+    `kinds` are shapes, rows first, and dtypes; with `joins`, several arrays can make one observation or action.
     """
     found = likely(kinds)
     seen = found.pop("observation", ["ARRAY"])
     axes = {len(kinds[one][0]) for one in seen if one in kinds}
-    words = []
     if len(seen) == 1 or (joins and axes <= {2}):
-        words.append(f"observation={','.join(seen)}")
+        columns = {"observation": ",".join(seen)}
     else:
         short = {one: re.split(r"[/.]", one)[-1] for one in seen}
         is_clear = len({*short.values()}) == len(seen)
-        words += [
-            f"observation/{short[one] if is_clear else one.replace('/', '.')}={one}" for one in seen
-        ]
-    words.append(f"action={','.join(found.pop('action', ['ARRAY']))}")
-    words += [f"{role}={several[0]}" for role, several in found.items()]
-    return " ".join(f"--map {shlex.quote(one)}" for one in words)
+        columns = {
+            f"observation/{short[one] if is_clear else one.replace('/', '.')}": one for one in seen
+        }
+    columns["action"] = ",".join(found.pop("action", ["ARRAY"]))
+    return columns | {role: several[0] for role, several in found.items()}
 
 
 def which_is_which(kinds: Mapping[str, Kind]) -> str:
-    """Return the names of features, with shape and dtype of a row, and `--map` options for them, a name each."""
+    """Return the names of features, with shape and dtype of a row, and what they are like, a name each."""
     found = "".join(f"\n    {name}  {shape} {kind}" for name, (shape, kind) in kinds.items())
     numbers = {
         name: ((1, *shape), kind) for name, (shape, kind) in kinds.items() if kind != "string"
     }
-    return f"{found}\nSay which is which, for example: {map_words(numbers, joins=False)}"
+    return f"{found}\nSay which is which, for example: columns={map_of(numbers, joins=False)}"

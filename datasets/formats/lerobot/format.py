@@ -414,7 +414,7 @@ def _steps(
     if done != total:
         raise IntegrityError(
             f"{where}: the tables hold {done:,} frames, and the metadata says {total:,}; it was "
-            "downloaded in part, or frames were lost. --partial reads the episodes that are whole.",
+            "downloaded in part, or frames were lost. partial=True reads the episodes that are whole.",
             file=where,
         )
     doubts += [*cutter.doubts(), *videos.doubts(), *agreement.doubts()]

@@ -25,6 +25,7 @@ from orlog.datasets.formats._containers.arrow_files import reading_arrow
 from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT, read_json_object
 from orlog.datasets.formats.lerobot.video_frames import Video, frame_times, open_video
 from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.manifests.names import counted
 
 INFO = Path("meta") / "info.json"
 V3 = "v3.0"
@@ -122,17 +123,7 @@ def _is_name(name: object) -> bool:
 def read_episodes(
     root: Path, info: Mapping[str, Any], cameras: Iterable[str], where: str
 ) -> Episodes:
-    """Return all episodes.
-
-    Args:
-        root: The dataset's folder.
-        info: What `meta/info.json` holds.
-        cameras: Names of the features that are videos and will be read.
-        where: What errors call the dataset.
-
-    Raises SchemaError if the metadata are not of this form; IntegrityError if they are damaged, or do not
-    agree with `info`.
-    """
+    """Return all episodes, which must agree with `meta/info.json`; `cameras` are the videos that will be read."""
     is_v3 = info["codebase_version"] == V3
     cameras = list(cameras)
     if cameras:
@@ -175,15 +166,7 @@ class Videos:
         fps: float,
         where: str,
     ) -> None:
-        """Take what is known of them.
-
-        Args:
-            root: The dataset's folder.
-            episodes: All episodes.
-            shapes: Shape of a frame of each camera.
-            fps: Frames per second.
-            where: What errors call the dataset.
-        """
+        """Take what is known of them: all episodes, the shape of each camera's frames, and frames per second."""
         self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
         self._fps, self._tolerance = fps, TOLERANCE / fps
         self._open: dict[str, tuple[str, Video, contextlib.ExitStack]] = {}
@@ -196,15 +179,9 @@ class Videos:
         self._unused = 0
 
     def frames(self, camera: str, episodes: np.ndarray, timestamps: np.ndarray) -> np.ndarray:
-        """Return the next frames of a camera, (rows, height, width, channels) uint8.
+        """Return the next frames of a camera, (rows, height, width, channels) uint8, for the episode of each row.
 
-        Args:
-            camera: Name of the feature.
-            episodes: The episode of each row.
-            timestamps: Its timestamp in seconds since the episode began.
-
-        Raises SchemaError if a file is missing, or holds something else; IntegrityError if it is damaged, or
-        has no frame at one of the timestamps.
+        Timestamps are seconds since the episode began; without a frame at one of them the file is damaged.
         """
         found = np.empty((len(episodes), *self._shapes[camera]), np.uint8)
         for row, (episode, time) in enumerate(
@@ -249,7 +226,7 @@ class Videos:
                 said.append(f"{camera} has no frame of its own for {places(episodes, steps)}")
             if lost:
                 said.append(f"the videos of {camera} cannot be read for {places(lost)}")
-        return f" In all: {'. '.join(said)}. --no-video leaves videos out." if said else ""
+        return f" In all: {'. '.join(said)}. no_video=True leaves videos out." if said else ""
 
     def close(self) -> None:
         """Close all files."""
@@ -261,7 +238,7 @@ class Videos:
         self.close()
         if not self._unused:
             return []
-        return [f"{self._unused:,} frames of videos belong to no row and were left out."]
+        return [f"Left out: {counted(self._unused, 'frame')} of videos that belong to no row."]
 
     def _video(self, camera: str, file: str) -> Video:
         if camera in self._open and self._open[camera][0] == file:
@@ -274,7 +251,7 @@ class Videos:
         path = inside(self._root, Path(file), self._where)
         if not path.is_file():
             raise SchemaError(
-                f"{where}: is missing; the dataset was downloaded without its videos, or in part. --no-video leaves "
+                f"{where}: is missing; the dataset was downloaded without its videos, or in part. no_video=True leaves "
                 "videos out."
             )
         with contextlib.ExitStack() as stack:

@@ -49,6 +49,7 @@ from orlog.datasets.formats.rlds.values import Column
 from orlog.datasets.formats.rlds.writing import SEED, SPLIT, TfdsWriter, tfds_losses
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted, said_of
 
 BLOCK_BYTES = 2**24
 ONLY_SPLIT = {"train"}
@@ -115,7 +116,7 @@ def _unlisted(folder: Path, info: DatasetInfo) -> list[str]:
     found = sorted(file.name for file in folder.glob("*.tfrecord*") if file.name not in listed)
     if not found:
         return []
-    return [f"{len(found)} files of records that {INFO_FILE} does not list were left out."]
+    return [f"Left out: {counted(len(found), 'file')} of records that {INFO_FILE} does not list."]
 
 
 def _steps(
@@ -146,7 +147,7 @@ def _steps(
                 yield from episode.steps(plan, index, int(looks["rows"][index]), metadata)
                 replaced += episode.replaced_bytes()
     if replaced:
-        doubts.append(f"{replaced:,} texts are no UTF-8: \\x.. stands for their bytes.")
+        doubts.append(f"{said_of(replaced, 'texts are no UTF-8')}: \\x.. stands for the bytes.")
 
 
 class _Episode:
@@ -243,12 +244,8 @@ class _Episode:
     def _check_ends(self, left: int, moves_rewards: bool, is_made: bool) -> None:
         """Refuse features that have more or fewer values than the record has steps.
 
-        Args:
-            left: Steps that gave no action.
-            moves_rewards: Whether the reward of the first step was left out.
-            is_made: Whether the final observation is none of the record's.
-
-        Raises IntegrityError if one has.
+        `left` steps gave no action; the reward of the first step may have been left out, and the final
+        observation may be none of the record's.
         """
         for columns, count in (
             (self._observation, left - (not is_made)),

@@ -36,6 +36,7 @@ from orlog.datasets.formats.rlds.values import Column, image_shape, stored_names
 from orlog.datasets.formats.rlds.writing import SPLIT
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
+from orlog.manifests.names import said_of
 
 MOST_LISTED = 10_000
 FLAGS = ("is_first", "is_last", "is_terminal")
@@ -88,8 +89,8 @@ class Features:
         if not self.observation or not self.action:
             raise SchemaError(
                 f"{where}: expected features steps/observation and steps/action of RLDS, found "
-                f"{', '.join(leaf.name for leaf in leaves)[:500] or 'none'}; say which is which: --map "
-                "observation/NAME=FEATURE --map action=FEATURE"
+                f"{', '.join(leaf.name for leaf in leaves)[:500] or 'none'}; say which is which: "
+                "columns={'observation/NAME': 'FEATURE', 'action': 'FEATURE'}"
             )
         in_steps = self.in_steps()
         if any(leaf.kind == "image" for leaf in in_steps):
@@ -483,4 +484,4 @@ class Plan:
 
     def _add(self, count: int, what: str) -> None:
         if count:
-            self.doubts.append(f"{count:,} {what}.")
+            self.doubts.append(f"{said_of(count, what)}.")

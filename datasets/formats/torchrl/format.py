@@ -131,7 +131,7 @@ class _Reader:
             self._lanes = np.sort(np.concatenate([self._lanes, starts + cursor - 1]))
         if batch.environments > 1:
             self.doubts.append(
-                f"Rows of {batch.environments:,} environments; what goes on at the end of a batch just stops."
+                f"Rows of {batch.environments:,} environments; what goes on at the end of a batch is unfinished."
             )
         self._ids = next((name for name in IDS if name in tensors), None)
         self._parts = self._observations(said)
@@ -192,8 +192,8 @@ class _Reader:
         odd = [role for role in said.values() if base_role(role) != "observation"]
         if odd or ("" in parts and len(parts) > 1):
             raise SchemaError(
-                f"{self._where}: --map {odd[0] if odd else 'observation'}=..: TorchRL's names say what all but "
-                "observations are; give observation=TENSOR, or observation/NAME=TENSOR of each part."
+                f"{self._where}: columns=, {odd[0] if odd else 'observation'}: TorchRL's names say what all "
+                "but observations are; give columns={'observation': 'TENSOR'}, or 'observation/NAME' of each part."
             )
         if parts:
             return parts

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import shlex
 import sys
 import traceback
 import warnings
@@ -34,6 +35,7 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     training,
     versions,
 )
+from orlog.cli.advice import in_options
 from orlog.cli.options import Debug
 from orlog.cli.options import app as app
 from orlog.errors import InvalidNameError, OrlogError
@@ -128,7 +130,7 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 def _fail(error: Exception) -> None:
     if Debug.on:
         _fail_with_traceback(error)
-    text = str(error)
+    text = in_options(str(error))
     if isinstance(error, FileNotFoundError) and error.filename is None and not _is_folder_there():
         text = "the current folder was deleted; change to one that exists."
     if isinstance(error, InvalidNameError) and error.name:
@@ -161,9 +163,28 @@ def _fail_usage(error: Any) -> None:
             setting = error.option_name.strip("-").replace("-", "_")
             if any("--set" in one.opts for one in error.ctx.command.params):
                 message = f"{message.removesuffix('.')}; if it is a setting of the algorithm: --set {setting}=VALUE"
+        option = next(
+            (one for one in getattr(getattr(error, "param", None), "opts", ()) if one[:2] == "--"),
+            None,
+        )
+        extra = [] if option is None or error.ctx is None else _arguments_too_many(error.ctx)
+        if extra:
+            message = (
+                f"{message.removesuffix('.')}; {shlex.join(extra)} is more than it takes: did you mean "
+                f"{option} {shlex.quote(extra[0])}?"
+            )
         end = "" if message.endswith((".", "?")) else "."
         tell(f"{message}{end}", label="error")
     sys.exit(error.exit_code)
+
+
+def _arguments_too_many(context: Any) -> list[str]:
+    """Return the arguments of this command line that the command has no place for."""
+    words = sys.argv[1:]
+    for one in context.command_path.split()[1:]:
+        words = words[words.index(one) + 1 :] if one in words else []
+    _, extra, _ = context.command.make_parser(context).parse_args(words)
+    return list(extra)
 
 
 def _is_folder_there() -> bool:

@@ -58,6 +58,12 @@ class Debug:
     on = False
 
 
+class Begun:
+    """The command that began, which holds all others; nothing before."""
+
+    command: Any = None
+
+
 def greet() -> None:
     """Print what is here and what to do next."""
     from orlog.datasets.listing import listed_here
@@ -94,7 +100,7 @@ def _options(
     ] = False,
     debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
 ) -> None:
-    Debug.on = debug
+    Debug.on, Begun.command = debug, context.command
     if context.invoked_subcommand is None:
         greet()
 
@@ -349,11 +355,7 @@ class Executing:
     ] = None
 
     def chosen(self) -> Executor:
-        """Return the executor that the options choose.
-
-        Raises:
-            ValueError: there is no such executor, or it has no such option.
-        """
+        """Return the executor that the options choose."""
         from orlog.experiments.jobs import find_executor
 
         given = {} if self.address is None else {"address": self.address}

@@ -134,6 +134,12 @@ class RunGroup:
         return " ".join([algorithm_title(self.algorithm), *setting_words(self.settings)])
 
     @property
+    def shown_dataset(self) -> str:
+        """Name of the dataset for people; that of a rebuild has its version."""
+        record = self.runs[0].record
+        return self.dataset if record is None else record.shown_dataset
+
+    @property
     def scored(self) -> list[RunSummary]:
         """The runs that have a score."""
         return [run for run in self.runs if run.scores is not None]

@@ -20,7 +20,7 @@ from orlog.algos.training.options import Hooks, TrainOptions
 from orlog.algos.training.policy import fitting_form
 from orlog.algos.training.runs import PathLike, as_path, run_folder
 from orlog.algos.training.stopping import StopRequest
-from orlog.algos.training.train import check_folder, train_run
+from orlog.algos.training.train import check_folder, curve_protocol, train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import OrlogError, StoppedError
@@ -112,26 +112,16 @@ def train_seeds(
 ) -> list[SeedOutcome]:
     """Train an algorithm with several seeds, and return how each ended, in the order of seeds.
 
-    A seed that fails does not end the others.
-
-    Args:
-        algorithm: Name of the algorithm, or the place of a class: `my_method.py:MyMethod`.
-        dataset: What to learn from, stored or saved as a view.
-        folder: Folder of the folders `seed-N`; `runs/ALGORITHM/NAME` by default.
-        seeds: The seeds.
-        processes: How many to train at a time; each uses one core.
-        options: What is asked for; its seed does not count.
-        resume: Continue those that were interrupted, and skip those that are finished.
-        executor: Where they run.
-        show: Called about twice a second with each running seed and what it does.
-        stop: Called about twice a second; if it returns true, all save their state and stop.
-
-    Raises FileExistsError if a folder holds a run already, and `resume` is not set; SchemaError if the
-    dataset's spaces do not fit the algorithm; ValueError for no such algorithm or executor.
+    A seed that fails does not end the others. The folders `seed-N` lie in `folder`, by default
+    `runs/ALGORITHM/NAME`; with `resume`, those that were interrupted go on and finished ones are skipped. The
+    seed of `options` does not count. About twice a second, `show` gets each running seed and what it does,
+    and `stop` is asked: if it returns true, all save their state and stop.
     """
     check_log(options.log)
     dataset = load_dataset(dataset)
-    fitting_form(algorithm, dataset)
+    kind = fitting_form(algorithm, dataset)
+    if executor == "processes" and options.evaluations:  # said once, before any seed is begun
+        curve_protocol(kind, dataset, options.curve_episodes, options.trust_environment)
     if folder is None:
         folders = [run_folder("runs", algorithm, dataset, seed) for seed in seeds]
     else:

@@ -19,6 +19,7 @@ from orlog.manifests.benchmarks import BenchmarkDataset
 from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import is_name
+from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize.references import Protocol, References, score_caveats
 from orlog.scoring.normalized_scores import normalized_score
 from orlog.scoring.references import described, holds_in, references
@@ -38,6 +39,7 @@ class EvaluatedRun:
         algorithm: Name of the algorithm.
         dataset: Name of the dataset.
         digest: Digest of the dataset.
+        version: Its version, by which a rebuild is told; empty if it is not known.
         seed: Training seed.
         settings: What the method was trained with, apart from the seed; empty if it is not known.
         code: Version of orlog that trained; empty if it is not known.
@@ -61,6 +63,7 @@ class EvaluatedRun:
     protocol: Protocol
     returns: np.ndarray
     curve: list[np.ndarray]
+    version: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +159,7 @@ def _read_folder(folder: Path, label: str) -> EvaluatedRun:
         protocol=evaluation.protocol,
         returns=np.array(evaluation.returns, float),
         curve=curve,
+        version=record.version,
     )
 
 
@@ -170,6 +174,7 @@ class _Document(msgspec.Struct, kw_only=True):
     algorithm: str
     dataset: str
     digest: str
+    version: str = ""
     steps: int
     protocol: Protocol
     seeds: list[_Seed] = []
@@ -213,6 +218,7 @@ def _read_document(path: Path, label: str) -> list[EvaluatedRun]:
             protocol=body.protocol,
             returns=np.array(one.returns, float),
             curve=[],
+            version=body.version,
         )
         for one in seeds
     ]
@@ -244,6 +250,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
                 f"{task}: the methods were evaluated on different numbers of episodes: "
                 f"{', '.join(map(str, episodes))}."
             )
+        notes += rebuild_notes(task, (run.version for run in there))
         digests = {run.digest for run in there}
         if len(digests) > 1:
             notes.append(
@@ -362,13 +369,7 @@ def _check_method(method: str, task: str, runs: Sequence[EvaluatedRun]) -> None:
 def check_alike(where: str, first: EvaluatedRun, run: EvaluatedRun, *, apart: str) -> None:
     """Refuse two runs that were trained on different data, or evaluated in other numbers of episodes.
 
-    Args:
-        where: What a message begins with.
-        first: One run.
-        run: The other run.
-        apart: What to do with runs that do not belong together.
-
-    Raises ValueError if they are not alike.
+    A message begins with `where`, and ends with what to do with runs that do not belong together: `apart`.
     """
     if run.digest != first.digest:
         raise ValueError(

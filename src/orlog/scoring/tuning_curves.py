@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from orlog.manifests.documents import canonical_json
+from orlog.manifests.names import counted
 from orlog.normalize.tuning import (
     EXPLORATION,
     POLICIES,
@@ -82,18 +83,9 @@ def tune_curves(
 ) -> list[TuneCurve]:
     """Return the tune curve of each method on each dataset among the runs.
 
-    Runs of a method that differ in settings are its range; each run is one policy.
-
-    Args:
-        runs: Evaluated runs.
-        evaluations: Episodes that the bandit runs.
-        policies: Policies that a trial of the bandit draws.
-        trials: Trials of the bandit.
-        exploration: Weight of the bandit's exploration.
-        seed: Seed of the trials.
-
-    Raises ValueError if a run's settings are not known, a setting has a seed twice, runs on a dataset were
-    trained or measured in different ways, or they have different numbers of episodes.
+    Runs of a method that differ in settings are its range; each run is one policy. Their settings must be
+    known, with each seed once, and all runs on a dataset trained, measured and evaluated in the same way. The
+    other arguments are those of `tuning_curves`.
     """
     groups: dict[tuple[str, str], list[EvaluatedRun]] = {}
     for run in runs:
@@ -193,7 +185,7 @@ def _tune_curve(
             f"{protocol.environment_id}, {every.shape[1]} "
             f"{'episode' if every.shape[1] == 1 else 'episodes'} of each policy with reset seeds from "
             f"{protocol.first_seed}; UCB with exploration {exploration:g} over {drawn} of "
-            f"{len(every)} policies, {trials} trials, one stored episode an evaluation"
+            f"{len(every)} policies, {counted(trials, 'trial')}, one stored episode an evaluation"
         ),
         is_normalized=results.is_normalized,
         notes=notes,

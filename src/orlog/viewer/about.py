@@ -16,7 +16,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
 from orlog.errors import NotFoundError, OrlogError
 from orlog.manifests.manifest import Manifest
-from orlog.manifests.names import size_text
+from orlog.manifests.names import counted, size_text
 from orlog.manifests.rebuilds import version_of
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.published_scores import PublishedScore
@@ -57,7 +57,7 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
     yield "steps", f"{dataset.total_steps:,}"
     yield (
         "size",
-        f"{size_text(manifest.size_bytes)} in {len(manifest.objects):,} {manifest.container} files",
+        f"{size_text(manifest.size_bytes)} in {counted(len(manifest.objects), f'{manifest.container} file')}",
     )
     yield "observations", str(dataset.observation_space)[:2000]
     yield "actions", str(dataset.action_space)[:2000]
@@ -70,9 +70,9 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
     yield "digest", dataset.digest
     yield "folder", str(shown.selection.versions[0].folder)
     for column, count in manifest.non_finite.items():
-        yield "not finite", f"{count:,} numbers of {column}"
+        yield "not finite", f"{counted(count, 'number')} of {column}"
     for column, outside in manifest.outside_bounds.items():
-        yield "outside of their Box", f"{outside.numbers:,} numbers of {column}"
+        yield "outside of their Box", f"{counted(outside.numbers, 'number')} of {column}"
 
 
 def _versions(manifest: Manifest) -> list[dict[str, Any]]:
@@ -185,7 +185,7 @@ def _references(dataset: Dataset) -> list[list[str]]:
     if known is None:
         return []
     episodes = known.protocol.episodes
-    measured = "" if episodes is None else f"{episodes:,} episodes"
+    measured = "" if episodes is None else f"{counted(episodes, 'episode')}"
     return [
         [f"{score} = {word}", f"{one.mean:,.4g}", one.policy, f"{known.source} {measured}".strip()]
         for score, word, one in (("0", "random", known.random), ("100", "expert", known.expert))

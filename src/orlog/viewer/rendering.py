@@ -122,7 +122,7 @@ class Renderer:
             ) from error
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
             raise SimulatorError(
-                f"{dataset.name}: the environment draws {picture.dtype} {picture.shape}, no image."
+                f"{dataset.name}: the environment renders {picture.dtype} {picture.shape}, no frame of uint8 (height, width, 3)."
             )
         is_late = replay.differs is not None and replay.differs <= step
         return Rendered(png_bytes(picture), replay.differs if is_late else None)

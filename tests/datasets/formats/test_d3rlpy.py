@@ -152,7 +152,7 @@ KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_exported_comes_back(tmp_path: Path, kind: str) -> None:
     dataset = record("lab/robot-v1", *KINDS[kind])
-    with pytest.raises(SchemaError, match="final observations of 1 episodes that ended are lost"):
+    with pytest.raises(SchemaError, match="final observations of 1 episode that ended are lost"):
         orlog.export_dataset(dataset, tmp_path / "out", to="d3rlpy")
     orlog.export_dataset(dataset, tmp_path / "out", to="d3rlpy", lossy=True)
     again, _ = read_files(d3rlpy.FORMAT, tmp_path / "out" / "robot-v1.h5", tmp_path / "store")

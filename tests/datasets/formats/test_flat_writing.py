@@ -68,7 +68,7 @@ def test_it_comes_back(
     said: list[str] = []
     orlog.export_dataset("lab/flat-v1", tmp_path / "out", to=to, lossy=True, on_losses=said.extend)
     keeps_stops = to == "parquet"
-    assert said == ([] if keeps_stops else ["1 episodes just stop, and become truncated."])
+    assert said == ([] if keeps_stops else ["1 unfinished episode will become truncated."])
     orlog.import_dataset(tmp_path / "out" / f"flat-v1.{ending}", "lab/again-v1", **options)
     first, again = orlog.load_dataset("lab/flat-v1"), orlog.load_dataset("lab/again-v1")
     assert again.episode_lengths.tolist() == list(LENGTHS)
@@ -213,7 +213,7 @@ def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_ch
     orlog.export_dataset("lab/one-v1", tmp_path / "one", to=to, lossy=True, on_losses=said.extend)
     assert "The only part of the observations, state, is written as the whole of them." in said
     with pytest.raises(
-        SchemaError, match=r"--observation KEY .* writes one part alone: cameras, state\."
+        SchemaError, match=r"observation=KEY writes one part alone: cameras, state\."
     ):
         orlog.export_dataset("lab/several-v1", tmp_path / "all", to=to, lossy=True)
     ended = run(
@@ -239,6 +239,6 @@ def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_ch
     orlog.import_dataset(tmp_path / "top", "lab/top-v1")
     assert orlog.load_dataset("lab/top-v1").observation_space.shape == (2, 2, 3)
     with pytest.raises(
-        SchemaError, match="--observation cameras/left: the observations have no such part"
+        SchemaError, match="observation='cameras/left': the observations have no such part"
     ):
         orlog.export_dataset("lab/several-v1", tmp_path / "no", to=to, observation="cameras/left")

@@ -158,7 +158,7 @@ def test_episodes_are_read_frame_by_frame(
         )
     assert [one.metadata["task"] for one in dataset] == ["do 0", "do 2"]
     assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [False, True]
-    for text in (f"not what was recorded: {CAMERA}", "2 last rows", "1 episode that ended has"):
+    for text in (f"not what was recorded: {CAMERA}", "2 last rows", "1 episode that ended"):
         assert any(text in doubt for doubt in found.doubts)
 
 
@@ -385,7 +385,7 @@ def test_frames_that_belong_to_no_row_are_told(tmp_path: Path) -> None:
     write(tmp_path / "arm")
     write_video(tmp_path / f"arm/videos/{CAMERA}/chunk-000/file-001.mp4", 5, 7)
     _, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
-    assert any("2 frames of videos belong to no row" in doubt for doubt in found.doubts)
+    assert any("2 frames of videos that belong to no row" in doubt for doubt in found.doubts)
 
 
 def test_a_video_that_is_a_column_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path, version:
     rename(tmp_path / "arm")
     with pytest.raises(SchemaError, match="Say which is which") as refused:
         read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "refused")
-    for line in ("state  (3,) float32", "--map observation/state=state", "--map action=actions"):
+    for line in ("state  (3,) float32", "'observation/state': 'state'", "'action': 'actions'"):
         assert line in str(refused.value)
     chosen = choose_format([tmp_path / "arm"], None, "lab/x", is_mapped=True)
     assert chosen is lerobot.FORMAT

@@ -209,7 +209,7 @@ def test_a_reward_at_the_last_step_of_a_task_that_ended_is_kept(tmp_path: Path) 
     assert not dataset[0].observations[4].any()
     np.testing.assert_array_equal(dataset[1].observations, episodes[1]["observation"])
     assert "2 episodes whose task ended have a reward at their last step" in found.doubts[0]
-    assert "1 episodes have an action or a reward at their last step" in found.doubts[1]
+    assert "1 episode has an action or a reward at their last step" in found.doubts[1]
 
 
 def test_rewards_that_come_with_the_next_observation_are_moved_to_their_action(
@@ -236,7 +236,7 @@ def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path: Path
         False,
         False,
     ]
-    assert any("1 episodes that ended have no final observation" in one for one in found.doubts)
+    assert any("1 episode that ended has no final observation" in one for one in found.doubts)
     for one in episodes:
         one["observation"][-1] = (1, 2)
     dataset, found = read(
@@ -268,9 +268,9 @@ def test_what_steps_do_not_say_is_not_made_up(tmp_path: Path) -> None:
     _, found = read(write(tmp_path / "open", [rows(3), open_end, rows(1)]), tmp_path / "store1")
     assert (found.terminated, found.truncated, found.episodes) == (1, 0, 2)
     assert [one[:30] for one in found.doubts] == [
-        "1 records end without is_last:",
-        "1 records begin without is_fir",
-        "1 records with no action were ",
+        "1 record ends without is_last:",
+        "1 record begins without is_fir",
+        "1 record with no action was le",
     ]
 
 
@@ -288,7 +288,7 @@ def test_discounts_and_terminal_steps_that_say_more_are_kept(tmp_path: Path) -> 
     assert "infos/discount" not in dataset.columns
     cut = rows(4, discount=usual, terminal=False)
     _, found = read(write(tmp_path / "cut", [cut]), tmp_path / "store2")
-    assert "1 episodes have a discount of 0 before a last step" in found.doubts[0]
+    assert "1 episode has a discount of 0 before a last step" in found.doubts[0]
 
 
 def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
@@ -745,7 +745,9 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path) -> None:
     sample = [{renamed.get(name, name): one for name, one in body.items()} for body in SAMPLE]
     write(tmp_path / "arm", sample, steps)
     write(tmp_path / "plain", SAMPLE)
-    with pytest.raises(SchemaError, match="say which is which: --map observation/NAME=FEATURE"):
+    with pytest.raises(
+        SchemaError, match=r"say which is which: columns={'observation/NAME': 'FEATURE'"
+    ):
         read(tmp_path / "arm", tmp_path / "refused")
     said = {"observation": "state", "action": "command", "reward": "r", "terminated": "solved"}
     dataset, _ = read_files(

@@ -100,7 +100,7 @@ def test_unknown_ends_are_what_the_user_says(
 
 def test_ends_that_files_tell_stay_as_they_are(tmp_path: Path) -> None:
     write_maniskill(tmp_path)
-    with pytest.raises(ValueError, match="does not use --ends"):
+    with pytest.raises(ValueError, match="does not use ends="):
         read_files(
             choose_format([tmp_path / "demos.h5"], None, "lab/a-v1"),
             tmp_path / "demos.h5",
@@ -191,9 +191,7 @@ def test_a_horizon_means_the_same_in_all_formats(
         assert [one == "truncated" for one in found["both"]] == is_cut
         assert set(found["both"]) <= {"truncated", "unknown"}
     shorter = Options(**said, horizon=longest - 1)
-    with pytest.raises(
-        SchemaError, match=f"has {longest} steps, more than --horizon {longest - 1}"
-    ):
+    with pytest.raises(SchemaError, match=f"has {longest} steps, more than horizon={longest - 1}"):
         read_files(file_format, path, tmp_path / "store", shorter)
 
 
@@ -247,9 +245,7 @@ def test_what_is_said_of_ends_that_all_files_tell_is_refused(
     path, more = write(tmp_path)
     file_format = choose_format([path], None, "lab/a-v1", is_mapped=bool(more))
     option = next(iter(said))
-    with pytest.raises(
-        (SchemaError, ValueError), match=f"--{option}( says nothing)?; leave it out"
-    ):
+    with pytest.raises((SchemaError, ValueError), match=f"{option}=?.*leave it out"):
         read_files(file_format, path, tmp_path / "store", Options(**more, **said))
     # The time limit of an environment that is named alone is no such word.
     alone = Options(**more, time_limit=50)
@@ -300,7 +296,7 @@ def test_each_table_is_an_episode_where_the_user_says_so(
 def test_a_word_that_is_no_end_is_refused(tmp_path: Path) -> None:
     path, said = arrays(tmp_path)
     file_format = choose_format([path], None, "lab/a-v1", is_mapped=True)
-    with pytest.raises(ValueError, match="--ends done: expected terminated, truncated, unknown"):
+    with pytest.raises(ValueError, match="ends='done': expected terminated, truncated, unknown"):
         read_files(file_format, path, tmp_path / "store", Options(**said, ends="done"))
 
 

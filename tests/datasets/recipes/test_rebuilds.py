@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import orlog
+from orlog.algos.training.options import TrainOptions
 from orlog.base import terminal
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.reading.dataset import Dataset
@@ -340,11 +341,23 @@ def test_what_is_made_from_a_rebuild_keeps_its_mark(rebuilt: Dataset, tmp_path: 
 
 
 def test_a_comparison_names_the_rebuild(rebuilt: Dataset, tmp_path: Path) -> None:
-    jobs = make_jobs("bc", rebuilt, tmp_path, seeds=[0], steps=2, episodes=1, evaluations=1)
+    jobs = make_jobs(
+        "bc", rebuilt, tmp_path, seeds=[0], episodes=1, options=TrainOptions(steps=2, evaluations=1)
+    )
     result = summarize(rebuilt, jobs, [run_job(job) for job in jobs])
     assert result.record.version == rebuilt.version
     assert any(rebuilt.version in note and "rebuild" in note for note in result.notes)
-    assert f"{NAME}@{rebuilt.version}" in run("runs", "list", str(tmp_path), cwd=tmp_path)
+    shown = f"{NAME}@{rebuilt.version}"
+    for words in (("runs", "list"), ("runs", "compare"), ("compare",)):
+        assert shown in run(*words, str(tmp_path), cwd=tmp_path), words
+    (record,) = tmp_path.rglob("run.json")
+    folder = str(record.parent)
+    assert shown in run("ope", folder, "--episodes", "1", "--fqe-steps", "5", cwd=tmp_path)
+    figure = orlog.runs(tmp_path).plot()
+    assert [axes.get_title() for axes in figure.axes] == [shown]
+    printed = tmp_path / "scores.json"
+    printed.write_text(command_line.orlog("evaluate", folder, "--json").stdout)
+    assert shown in run("compare", str(printed), cwd=tmp_path)
 
 
 def test_episodes_of_another_distribution_are_refused_and_nothing_is_kept(

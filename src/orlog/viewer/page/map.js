@@ -28,7 +28,7 @@ export class PathMap {
     if (!names.includes(this.x)) this.x = `${root}[0]`;
     if (!names.includes(this.y)) this.y = `${root}[1]`;
     const options = named(names);
-    const select = (axis) => choice(`Number on the ${axis} axis`, options, this[axis], (name) => {
+    const select = (axis) => choice(`Dimension on the ${axis} axis`, options, this[axis], (name) => {
       this[axis] = name;
       this.draw();
     });
