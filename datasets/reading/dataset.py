@@ -432,6 +432,16 @@ class Dataset:
         """
         return conversions.to_minari(self, dataset_id or self.name)
 
+    def export(self, folder: str | Path, to: str, **options: Any) -> Path:
+        """Write it as files of another tool, such as `zarr`, `aloha` or `lerobot`; return the new folder.
+
+        Args:
+            folder: The new folder, which must not exist.
+            to: Name of the format; `orlog formats` lists them.
+            options: As of `orlog.export_dataset`, which says what it raises: `lossy`, `observation`, `video`, `rate`.
+        """
+        return conversions.export(self, folder, to, options)
+
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Save a view as a small JSON file that `load_dataset` opens; return its path.
 

@@ -19,12 +19,12 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 85_921, "tests": 69_096, "benchmarks": 6_679, "tools": 2_914}
+LINES = {"product": 86_551, "tests": 69_710, "benchmarks": 6_679, "tools": 2_914}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
 LONG = {
-    "datasets/reading/dataset.py": 586  # one public class
+    "datasets/reading/dataset.py": 596  # one public class
 }
 """Modules that are longer than others may be, and how long they may be."""
 WIDE = {

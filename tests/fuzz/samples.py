@@ -106,6 +106,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ("lerobot", lambda root: test_lerobot.write(root / "arm"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm", "v2.1"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write_first(root / "arm"), NO_OPTIONS),
+    ("lerobot", lambda root: test_lerobot.write_first(root / "arm", ".parquet"), NO_OPTIONS),
     (
         "npz",
         lambda root: np.savez_compressed(
@@ -158,6 +159,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ),
     ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr"), NO_OPTIONS),
     ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr", version=3), NO_OPTIONS),
+    ("zarr", lambda root: test_layouts.write_zipped(root / "a.zarr"), NO_OPTIONS),
 )
 
 

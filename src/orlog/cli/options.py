@@ -180,7 +180,8 @@ Horizon = Annotated[
     typer.Option(
         min=1,
         metavar="STEPS",
-        help="Steps after which the environment truncates, for files that do not say where.",
+        help="Steps after which the environment truncates, for files that do not say where; the rule is in "
+        "docs/formats.md.",
     ),
 ]
 

@@ -79,8 +79,8 @@ def test_trajectories_are_read(tmp_path: Path, choices: int) -> None:
     assert choose_format([tmp_path / "data"], None, "lab/x").name == "imitation"
     dataset, found = read_files(imitation.FORMAT, tmp_path / "data", tmp_path / "store")
     check(dataset, rows)
-    assert [bool(one.truncations[-1]) for one in dataset] == [True, False, False]
-    assert [bool(one.terminations[-1]) for one in dataset] == [False, False, True]
+    assert [bool(one.truncations[-1]) for one in dataset] == [True, False, True]
+    assert [bool(one.terminations[-1]) for one in dataset] == [False, False, False]
     assert isinstance(dataset.action_space, spaces.Discrete if choices else spaces.Box)
     assert any("Of 1 episode nothing says whether a time limit" in one for one in found.doubts)
 
@@ -100,7 +100,7 @@ def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
     assert choose_format([tmp_path / "rollout.npz"], None, "lab/x").name == "imitation"
     dataset, found = read_files(imitation.FORMAT, tmp_path / "rollout.npz", tmp_path / "store")
     check(dataset, rows)
-    assert (found.terminated, found.truncated) == (2, 0)
+    assert (found.terminated, found.truncated) == (0, 2)
     inner = np.cumsum(LENGTHS)[:-1]
     np.savez(tmp_path / "odd.npz", **arrays, indices=inner, terminal=np.array([1, np.nan, 0]))
     with pytest.raises(SchemaError, match="terminal: expected 0 or 1, found nan at row 1"):

@@ -18,6 +18,7 @@ from orlog.datasets.formats.lerobot import video_writing
 from orlog.datasets.formats.lerobot import writing as lerobot_writing
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
+from tests.datasets.formats import test_lerobot, test_rlds
 from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python
 
@@ -423,6 +424,22 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
         orlog.export_dataset(ours, tmp_path / "x", to="lerobot", rate=2.5)
     with pytest.raises(SchemaError, match="zarr is written without --video; leave it out"):
         orlog.export_dataset(ours, tmp_path / "x", to="zarr", video=True)
+
+
+def test_a_robot_is_kept_and_a_rate_that_nobody_tells_is_said(tmp_path: Path) -> None:
+    test_lerobot.write(tmp_path / "arm")
+    test_rlds.write(tmp_path / "records", test_rlds.SAMPLE)
+    for name, robot, rate in (("arm", "arm", 10), ("records", "", 1)):
+        orlog.import_dataset(tmp_path / name, f"lab/{name}-v1")
+        told: list[str] = []
+        out = tmp_path / f"{name}-out"
+        orlog.export_dataset(f"lab/{name}-v1", out, to="lerobot", on_losses=told.extend)
+        info = json.loads((out / "meta/info.json").read_text())
+        assert (info["robot_type"], info["fps"]) == (robot, rate)
+        assert any("1 was written; --rate HZ says it" in one for one in told) == (rate == 1)
+    orlog.import_dataset(tmp_path / "arm-out", "lab/again-v1")
+    orlog.export_dataset("lab/again-v1", tmp_path / "again", to="lerobot")
+    assert json.loads((tmp_path / "again/meta/info.json").read_text())["robot_type"] == "arm"
 
 
 @pytest.mark.thorough

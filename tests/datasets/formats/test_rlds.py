@@ -258,10 +258,11 @@ def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path: Path
 def test_what_steps_do_not_say_is_not_made_up(tmp_path: Path) -> None:
     few = {name: STEPS[name] for name in ("observation", "action")}
     dataset, found = read(write(tmp_path / "few", [rows(4)], few), tmp_path / "store0")
-    assert (found.terminated, found.truncated, len(dataset[0])) == (0, 0, 3)
+    assert (found.terminated, found.truncated, len(dataset[0])) == (0, 1, 3)
     assert found.doubts == [
         "The steps have no reward: rewards are zeros.",
-        "The steps have no is_first and no is_last and no is_terminal: how episodes ended is not known.",
+        "The steps have no is_first and no is_last and no is_terminal.",
+        "Of 1 episode nothing says the end: taken to be cut off (--ends says it otherwise).",
     ]
     open_end = rows(4, terminal=False, is_last=np.zeros(4, bool), is_first=np.zeros(4, bool))
     _, found = read(write(tmp_path / "open", [rows(3), open_end, rows(1)]), tmp_path / "store1")
