@@ -485,9 +485,6 @@ FORMAT = Format(
     losses=lerobot_losses,
     check=check_pyarrow,
     reads=(
-        *(f"meta_data/info.json:{key}" for key in ("codebase_version", "fps", "video")),
-        "./meta_data/episode_data_index.safetensors",
-        "./train/data-*.arrow",
         *(f"{table}:{name}" for name in ("*index", "timestamp") for table in TABLES),
         *(f"meta/episodes/*.parquet:{name}" for name in EPISODE_KEYS),
         *(f"meta/tasks.parquet:{name}" for name in ("task", "task_index", "__index_level_#__")),

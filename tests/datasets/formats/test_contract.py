@@ -78,6 +78,8 @@ CASES = [(name, kind) for name, one in WRITTEN.items() for kind in KINDS if kind
 def export(name: str, kind: str, folder: Path, **options: Any) -> tuple[Dataset, Path]:
     """Return what was recorded, and the export of it: its only file, or its folder."""
     dataset = record_samples(f"lab/{kind}-v1", *KINDS[kind])
+    if name == "lerobot":
+        options["rate"] = 10  # without one, it is told that 1 was written
     orlog.export_dataset(dataset, folder, to=name, **options)
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
     return dataset, files[0] if len(files) == 1 else folder
