@@ -39,6 +39,7 @@ from orlog.manifests.columns import has_offsets, row_ends
 from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.rebuilds import version_of
+from orlog.manifests.roles import roles_of
 
 BLOCK_BYTES = 2**24
 
@@ -166,6 +167,22 @@ class Dataset:
             for name, names in first.items()
             if name in self.columns and all(one.get(name) == names for one in others)
         }
+
+    @property
+    def stated_roles(self) -> dict[str, str]:
+        """The roles that manifests give to columns of these, where all parts say the same."""
+        first, *others = (stored.manifest.roles for stored in self._versions)
+        held = self.schema.held() if first else {}
+        return {
+            column: role
+            for column, role in first.items()
+            if column in held and all(one.get(column) == role for one in others)
+        }
+
+    @functools.cached_property
+    def roles(self) -> dict[str, str]:
+        """What columns mean, such as `infos/cost`: as stated, else by usual names (docs/families.md)."""
+        return roles_of(self.stated_roles, self.schema.held())
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:

@@ -17,7 +17,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 85_400, "tests": 67_600, "benchmarks": 6_420, "tools": 2_700}
+LINES = {"product": 85_900, "tests": 67_900, "benchmarks": 6_420, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
@@ -41,7 +41,7 @@ WIDE = {
     "train_behavior",
 }
 """Functions inside that take more parameters than others may."""
-FULL = {"algos": 38, "datasets/formats": 21, "src/orlog/cli": 20}
+FULL = {"algos": 38, "datasets/formats": 21, "manifests": 20, "src/orlog/cli": 20}
 """Folders with more modules than others may have; `algos` has one for each algorithm, `cli` one for each group of commands."""
 
 

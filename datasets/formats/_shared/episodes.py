@@ -153,6 +153,7 @@ class Opened:
             `description`, `license`, as the manifest has them.
         reads: Names in these files that are read, as patterns like those of `Format.reads`.
         dimension_names: What the numbers in a row of a column are, as the manifest has them.
+        roles: What columns mean, where their names do not say it (`manifests/roles.py`).
     """
 
     schema: Schema
@@ -165,6 +166,7 @@ class Opened:
     license: str = ""
     reads: Sequence[str] = ()
     dimension_names: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    roles: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
