@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Callable
-
-from gymnasium import spaces
+from typing import TYPE_CHECKING
 
 from orlog.errors import NotFoundError
-from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.roles import ROLES
-from orlog.manifests.spaces import leaf_spaces
+
+if TYPE_CHECKING:
+    from orlog.manifests.manifest import Manifest  # slow to import, as spaces are
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,18 @@ class Family:
 
 
 def _has_texts(manifest: Manifest) -> bool:
+    from gymnasium import spaces
+
+    from orlog.manifests.spaces import leaf_spaces
+
     roots = zip(manifest.spaces, ("observations", "actions"), strict=True)
     leaves = (leaf for space, root in roots for _, leaf in leaf_spaces(space, root))
     return any(isinstance(leaf, spaces.Text) for leaf in leaves)
 
 
 def _is_tabular(manifest: Manifest) -> bool:
+    from gymnasium import spaces
+
     return all(isinstance(space, spaces.Discrete) for space in manifest.spaces)
 
 
@@ -51,6 +57,8 @@ def _has_one_step_each(manifest: Manifest) -> bool:
 
 
 def _has_goals(manifest: Manifest) -> bool:
+    from gymnasium import spaces
+
     space = manifest.spaces[0]
     return isinstance(space, spaces.Dict) and {"achieved_goal", "desired_goal"} <= {*space}
 
