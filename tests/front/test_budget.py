@@ -17,13 +17,13 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 86_170, "tests": 68_130, "benchmarks": 6_420, "tools": 2_700}
+LINES = {"product": 86_850, "tests": 68_650, "benchmarks": 6_420, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
 LONG = {
     "algos/training/checkpoint.py": 513,
-    "algos/training/train.py": 685,
+    "algos/training/train.py": 680,
     "datasets/reading/dataset.py": 586,  # one public class
 }
 """Modules that are longer than others may be, and how long they may be."""

@@ -56,7 +56,7 @@ def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
         "normalized": all(run.is_normalized for run in group.runs),
         "score": group.score,
         "interval": group.interval,
-        "success": group.success_rate,
+        "counted": [str(one) for one in group.numbers],
         "verdict": word,
         "reason": reason,
         "curve": {"steps": steps, "means": means, "low": low, "high": high},

@@ -27,10 +27,10 @@ function show(place, found, index) {
       place.append(element("p", { class: "note" }, `Last ${unit}: mean over seeds with its 95 % interval, and each seed.`),
         dots(scored.map((group) => ({ algorithm: group.label, score: group.score, interval: group.interval,
           kind: "95 % interval of the mean over seeds", seeds: group.seeds.length, each: group.each.map((run) => run.score).filter((score) => score != null) })), `Scores on ${dataset}`));
-    place.append(table(["runs", "settings that differ", "seeds", "score", "success", "verdict"], groups.map((group) => [
+    place.append(table(["runs", "settings that differ", "seeds", "score", "counted", "verdict"], groups.map((group) => [
       group.algorithm, group.settings.join(" ") || "–", group.seeds.join(", "),
       group.score == null ? "–" : `${number(Math.round(group.score * 10) / 10)}${group.interval ? ` (${group.interval.map((one) => number(Math.round(one * 10) / 10)).join(" to ")})` : ""}`,
-      group.success == null ? "–" : `${(100 * group.success).toFixed(1)} %`,
+      group.counted.join("; ") || "–",
       element("span", {}, element("b", {}, group.verdict), " ", element("small", {}, group.reason))]), { label: `Runs on ${dataset}` }));
     place.append(element("details", {}, element("summary", {}, "Each run"), table(["folder", "seed", "state", "step", "score"],
       groups.flatMap((group) => group.each.map((run) => [run.folder, String(run.seed ?? "–"), run.state, `${number(run.step)} of ${number(run.steps)}`, number(run.score)])), { numbers: [4] })),
