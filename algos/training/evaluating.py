@@ -38,7 +38,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError, StorageError
 from orlog.manifests.environments import environment_versions, make_environment
-from orlog.normalize.metrics.metrics import as_fields, counts_for
+from orlog.normalize.metrics.metrics import as_fields, counts_for, warn_of_untold
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Count, Episodes, Policy, run_episodes
 
@@ -148,8 +148,9 @@ def evaluate_loaded(
     """Evaluate the policy of a loaded run and save the returns; see `evaluate_run`."""
     protocol = scoring_protocol(run.dataset, episodes, trust_environment=trust_environment)
     with one_thread(), seeded(run.kind, run.record.seed, EVALUATING):
-        counts = counts_for(run.dataset.roles)
-        found = run_protocol(run.policy, protocol, progress, counts=counts)
+        roles = run.dataset.roles
+        found = run_protocol(run.policy, protocol, progress, counts=counts_for(roles))
+    warn_of_untold(run.dataset.name, roles, found.metrics)
     evaluation = Evaluation(
         step=run.step,
         protocol=protocol,

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import importlib
 import pkgutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
@@ -169,6 +170,17 @@ def counts_for(roles: Mapping[str, str]) -> list[Count]:
 def modules_for(roles: Mapping[str, str]) -> list[str]:
     """Return the modules of the metrics that apply to a dataset with these roles: results depend on them."""
     return [m.summarize.__module__ for m in metrics().values() if m.count(roles) is not None]
+
+
+def warn_of_untold(name: str, roles: Mapping[str, str], counted: Mapping[str, np.ndarray]) -> None:
+    """Warn of what the roles of a dataset ask to count, and its environment has not told."""
+    for count in counts_for(roles):
+        if metrics()[count.name].role and count.name not in counted:
+            warnings.warn(
+                f"{name}: the environment's info has no {' or '.join(count.infos)}, so the {count.name} of "
+                "episodes is not counted; score in an environment that tells it.",
+                stacklevel=4,
+            )
 
 
 def as_fields(counted: Mapping[str, np.ndarray]) -> dict[str, Any]:

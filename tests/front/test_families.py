@@ -103,10 +103,10 @@ def test_what_is_not_here_is_found_by_name_or_by_the_recorded_manifest() -> None
 
 
 def test_an_unknown_family_names_the_nearest_and_all() -> None:
-    message = r"no family is called 'safty'; did you mean safety\? There are safety, agents,"
+    message = r"no family is called 'safetyy'; did you mean safety\? There are safety, agents,"
     with pytest.raises(NotFoundError, match=message):
-        orlog.list_datasets(family="safty")
-    ended = run("list", "--remote", "--family", "safty")
+        orlog.list_datasets(family="safetyy")
+    ended = run("list", "--remote", "--family", "safetyy")
     assert ended.returncode == 1
     assert "did you mean safety?" in ended.stderr
 
