@@ -346,10 +346,8 @@ def make_algorithm(
 class own_errors:  # noqa: N801 (a context manager; a generator would cost more than a step may)
     """Say where in the user's file an algorithm that is not orlog's failed.
 
-    orlog's own errors, a lack of memory, and what is raised in orlog's algorithms pass through.
-
-    Raises:
-        AlgorithmError: another error was raised inside.
+    orlog's own errors, a lack of memory, and what is raised in orlog's algorithms pass through. An
+    AlgorithmError says it.
     """
 
     def __init__(self, kind: type[Any]) -> None:

@@ -189,7 +189,7 @@ class _Frames(_Part):
             raise SchemaError(
                 f"{name} holds frames of {height} x {width} pixels, which are too small for the "
                 f"Nature encoder (at least {_SMALLEST} x {_SMALLEST}); take the other one: "
-                "--set encoder=impala, or settings={'encoder': 'impala'} in Python."
+                "settings={'encoder': 'impala'}."
             )
         channels = math.prod(leaf.shape) // (height * width)
         make = _nature if kind == "nature" else _impala

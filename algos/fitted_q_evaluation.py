@@ -154,7 +154,7 @@ def fit_q(
             if not math.isfinite(float(loss.detach())):
                 raise DivergedError(
                     f"fitted Q evaluation has diverged after {step:,} steps with the discount "
-                    f"{discount:g}; give a smaller one, such as --discount {discount - 0.01:g}.",
+                    f"{discount:g}; give a smaller one, such as discount={discount - 0.01:g}.",
                     step=step,
                     metric="loss",
                 )

@@ -91,7 +91,7 @@ def export_dataset(
             raise
         if len(parts) > 1:
             raise SchemaError(
-                f"{error} --observation KEY (observation=KEY) writes one part alone: {', '.join(parts)}."
+                f"{error} observation=KEY writes one part alone: {', '.join(parts)}."
             ) from error
         (part,) = parts
         dataset = part_alone(dataset, part)
@@ -103,8 +103,8 @@ def export_dataset(
         on_losses([*told, *losses])
         if losses and not lossy:
             raise SchemaError(
-                f"{dataset.name}: {to} cannot hold all of it: {' '.join(losses)} Give --lossy "
-                "(lossy=True) to leave that out."
+                f"{dataset.name}: {to} cannot hold all of it: {' '.join(losses)} Give lossy=True "
+                "to leave that out."
             )
     target = absolute_path(os.fspath(folder))
     _refuse_existing(target)
@@ -161,7 +161,7 @@ def part_alone(dataset: Dataset, part: str) -> Dataset:
         key = next((one for one in known if left == one or left.startswith(f"{one}/")), None)
         if key is None or not isinstance(space, spaces.Dict):
             raise SchemaError(
-                f"{dataset.name}: --observation {part}: the observations have no such part"
+                f"{dataset.name}: observation={part!r}: the observations have no such part"
                 + (did_you_mean(left, known) or f"; they are {space}.")
             )
         keys.append(key)

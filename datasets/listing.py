@@ -204,11 +204,7 @@ def audit_of(folder: Path) -> str | None:
 
 
 def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[str, str]]:
-    """Return what registries offer, each name from the first that has it, and those that fail.
-
-    Args:
-        here: What `listed_here` returns.
-    """
+    """Return what registries offer, each name from the first that has it, and those that fail."""
     indexes, problems = _indexes()
     found: dict[str, Listed] = {}
     for registry, index in indexes:

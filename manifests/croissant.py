@@ -67,9 +67,7 @@ _ENDINGS = {".json": "application/json", ".h5": "application/x-hdf5"}
 def croissant(manifest: Manifest, *, url: str = "") -> dict[str, Any]:
     """Return the description of a version, to be written as `croissant.json` beside its manifest.
 
-    Args:
-        manifest: The version.
-        url: Where the dataset can be found, such as the page of a hub.
+    `url` is where the dataset can be found, such as the page of a hub.
     """
     found: dict[str, Any] = {
         "@context": _CONTEXT,

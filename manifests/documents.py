@@ -25,15 +25,9 @@ Kind = TypeVar("Kind")
 
 
 def parse_json(data: str | bytes, most_values: int | None = None) -> Any:
-    """Return parsed JSON, strictly.
+    """Return parsed JSON, strictly: no repeated keys, deep nests, NaN, infinities or halves of surrogate pairs.
 
-    Args:
-        data: The JSON, as text or in UTF-8.
-        most_values: Roughly how many values it may hold. An empty list takes 3 bytes of text and
-            64 of memory.
-
-    Raises ValueError if it is not JSON, repeats a key, is nested too deeply, or holds NaN, an infinity or
-    half of a surrogate pair.
+    Of `most_values` roughly, since an empty list takes 3 bytes of text and 64 of memory.
     """
     text = data.decode() if isinstance(data, bytes) else data
     if most_values is not None and sum(map(text.count, ",[{")) > most_values:
@@ -101,17 +95,11 @@ def read_json_file(
     repair: str,
     opened: Callable[[Any], Any] = lambda body: body,
 ) -> Kind:
-    """Return the content of a small JSON file as a msgspec type.
+    """Return the content of a small JSON file as a msgspec type, which it must fit exactly, the version included.
 
-    Args:
-        path: The file.
-        kind: Type that its content must fit exactly, the version included.
-        version: Key that holds the version of the layout, and the newest that is known.
-        repair: What to do about a file that is wrong, for the message.
-        opened: Returns what of the parsed JSON is to be converted; its ValueError refuses the file.
-
-    Raises ManifestError if the file is missing, too large or malformed; FormatVersionError if it was written
-    by a newer orlog.
+    `version` is the key that holds the version of the layout, and the newest that is known; `repair` says
+    what to do about a file that is wrong; `opened` returns what of the parsed JSON is to be converted, and
+    its ValueError refuses the file.
     """
     try:
         body = parse_json(read_small_file(path))

@@ -75,17 +75,9 @@ def make_environment(
 ) -> gymnasium.Env[Any, Any]:
     """Return a new environment, with the time limit registered for its id unless one is given.
 
-    Only ids that the installed Gymnasium registers are accepted. An id that names a module to
-    import (`module:Env-v0`) is refused, since ids come with datasets. Their arguments do too:
+    Only ids that the installed Gymnasium registers are accepted. An id that names a module to import
+    (`module:Env-v0`) is refused, since ids come with datasets. Their arguments do too:
     `orlog.datasets.home.consent` decides whether those may be used.
-
-    Args:
-        environment_id: Id that Gymnasium registers.
-        kwargs: Its arguments, as stored in a manifest.
-        max_episode_steps: Steps after which an episode is truncated.
-
-    Raises MissingExtraError if the package that registers this id is not installed; NotFoundError if no
-    package that orlog knows registers this id; SimulatorError if the environment cannot be made.
     """
     arguments = own_arguments(environment_id, kwargs)
     if max_episode_steps is not None:
@@ -118,10 +110,7 @@ def imported_modules() -> list[str]:
 def import_modules(names: Iterable[str]) -> None:
     """Import modules that register environments, now and in the processes that this one starts.
 
-    Args:
-        names: Modules, or paths of files (`my_envs.py`); a module may lie in the current folder.
-
-    Raises NotFoundError if there is no such module; SimulatorError if its import failed.
+    They may be paths of files (`my_envs.py`), or lie in the current folder.
     """
     found: list[str] = []
     for name in (*imported_modules(), *names):
@@ -273,13 +262,7 @@ def environment_versions(environment_id: str) -> dict[str, str]:
 
 
 def environment_record(env: gymnasium.Env[Any, Any] | EnvSpec) -> EnvironmentRecord:
-    """Return what recreates an environment: id, arguments, time limit, versions of packages.
-
-    Args:
-        env: The environment, or its `spec`.
-
-    Raises SchemaError if it was not made by `gymnasium.make`, or its arguments are not JSON.
-    """
+    """Return what recreates an environment of `gymnasium.make`: id, arguments, time limit, versions of packages."""
     spec = env if isinstance(env, EnvSpec) else env.spec
     if spec is None:
         raise SchemaError("this environment has no id: make it with gymnasium.make.")

@@ -225,12 +225,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def with_version(self, manifest: Manifest, *, is_audited: bool = True) -> Index:
         """Return the next index, with a version added; this index itself if it lists the version.
 
-        Args:
-            manifest: Manifest of the version.
-            is_audited: Whether its data were audited; the entry says so if they were not.
-
-        Raises VersionExistsError if the version is listed with another digest, or as a foreign file;
-        ManifestError if the serial cannot grow any more.
+        The entry says so if the data were not audited. A version listed with another digest is refused.
         """
         name, version = manifest.name, manifest.version
         if version in self.foreign.get(name, {}):

@@ -107,15 +107,9 @@ def write_lock(path: Path, entries: Mapping[str, LockedDataset]) -> None:
 def check_lock(wanted: DatasetName, path: Path | None = None) -> LockedDataset | None:
     """Return the pin that applies to a name as the user gave it; None if none does.
 
-    A name without a version means the pinned one. To check a dataset that was opened, pass its
-    whole digest: `check_lock(DatasetName(name, digest=manifest.digest))`.
-
-    Args:
-        wanted: Name as the user gave it.
-        path: Lock file; by default the one that `find_lock` returns.
-
-    Raises LockError if the name asks for another version or digest than the lock pins; ManifestError if the
-    lock file is malformed; FormatVersionError if it was written by a newer orlog.
+    A name without a version means the pinned one. To check a dataset that was opened, pass its whole digest:
+    `check_lock(DatasetName(name, digest=manifest.digest))`. The lock is that of `find_lock` by default; a
+    LockError says that it pins another version or digest.
     """
     path = path or find_lock()
     pin = read_lock(path).get(wanted.name) if path is not None else None

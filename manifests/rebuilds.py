@@ -56,10 +56,7 @@ def is_rebuild(manifest: Manifest) -> bool:
 def as_rebuild(manifest: Manifest, recorded: Manifest, finding: str) -> Manifest:
     """Return the manifest of a build that differs from the recorded one, marked as a rebuild.
 
-    Args:
-        manifest: What the build would be under the recorded version.
-        recorded: The recorded build.
-        finding: How their episodes compare.
+    `manifest` is what the build would be under the recorded version, `finding` how their episodes compare.
     """
     operation = {
         "rebuild": {
@@ -114,9 +111,7 @@ def rebuild_warning(manifest: Manifest) -> str:
 def how_to_record(recorded: Manifest, built: Iterable[Manifest] = ()) -> str:
     """Return what gives the recorded bytes of a recipe here, as the end of a sentence.
 
-    Args:
-        recorded: The recorded build.
-        built: What was built on this machine.
+    `built` is what was built on this machine.
     """
     if any(_versions(one) == _versions(recorded) and is_rebuild(one) for one in built):
         return (

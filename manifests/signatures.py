@@ -111,15 +111,9 @@ def public_key(path: Path) -> str:
 
 
 def sign(data: bytes, kind: SignedKind, key_file: Path) -> bytes:
-    """Return the `.sig` file's content for a manifest or an index; equal input gives equal bytes.
+    """Return the `.sig` file's content for all bytes of a file; equal input gives equal bytes.
 
-    Args:
-        data: All bytes of the file to be signed.
-        kind: What the file is.
-        key_file: Private key, as `new_key` writes it.
-
-    Raises NotFoundError if there is no such key file; SignatureError if it is not an Ed25519 private key;
-    MissingExtraError if `cryptography` is not installed.
+    `key_file` is an Ed25519 private key, as `new_key` writes it.
     """
     key = _read_key(key_file)
     return _to_json(
@@ -138,14 +132,7 @@ def signers(signature: bytes) -> frozenset[str]:
 def add_signature(signature: bytes, others: bytes | None) -> bytes:
     """Return the content of a `.sig` file with the signatures of two such files, the first's first.
 
-    If they are too many, the last ones are left out.
-
-    Args:
-        signature: Content of a `.sig` file.
-        others: Content of the one to add to; None if there is none. Malformed content counts as
-            none, since it signs nothing.
-
-    Raises SignatureError if the first is malformed.
+    If they are too many, the last ones are left out. Malformed `others` count as none: they sign nothing.
     """
     both = _parse(signature, "the signature")
     if others is not None:
@@ -157,18 +144,10 @@ def add_signature(signature: bytes, others: bytes | None) -> bytes:
 def check_signature(
     data: bytes, kind: SignedKind, signature: bytes | None, trusted: Collection[str], where: str
 ) -> str:
-    """Return the trusted public key that signed a manifest or an index.
+    """Return the trusted public key that signed all bytes of a manifest or an index; any of `trusted` is enough.
 
-    Args:
-        data: All bytes of the signed file.
-        kind: What the file is.
-        signature: Content of its `.sig` file; if that is too large, any start of it longer than
-            `LARGEST_SIGNATURE`. None if there is no such file.
-        trusted: Public keys, any of which is enough.
-        where: Path or URL of the signed file, for messages.
-
-    Raises SignatureError if there is no signature, it is malformed, by another key, or not of these bytes;
-    MissingExtraError if `cryptography` is not installed.
+    `signature` is the content of its `.sig` file; if that is too large, any start of it longer than
+    `LARGEST_SIGNATURE`; None if there is no such file. A SignatureError says what is wrong with it.
     """
     expected = f"a signature by {' or '.join(sorted(trusted)) or 'a trusted key (there are none)'}"
     if signature is None:

@@ -40,11 +40,6 @@ def table_file(name: str) -> Path:
     return records_folder() / "tables" / f"{name}.csv"
 
 
-def checksums_file() -> Path:
-    """Return the file with the SHA-256 of each table and of the file that it was made from."""
-    return records_folder() / "tables" / "checksums.json"
-
-
 @functools.cache
 def read_table(name: str) -> tuple[Row, ...]:
     """Return the rows of a table, each from column to text; a text is empty if it is not known."""

@@ -62,21 +62,13 @@ def read_baseline(algorithm: str, name: str) -> Baseline | None:
 
 
 def record_baseline(baseline: Baseline) -> Path:
-    """Add a baseline to those that ship with orlog; return the file.
-
-    Raises:
-        StorageError: orlog's folder cannot be written; use a checkout.
-    """
+    """Add a baseline to those that ship with orlog, in a checkout; return the file."""
     folder = recorded_folder(baseline.dataset) / "baselines"
     return write_record(folder / f"{baseline.algorithm}.json", baseline)
 
 
 def write_record(path: Path, record: msgspec.Struct) -> Path:
-    """Add a record to those that ship with orlog; return its file.
-
-    Raises:
-        StorageError: orlog's folder cannot be written.
-    """
+    """Add a record to those that ship with orlog, in a checkout; return its file."""
     try:
         write_json(path, msgspec.to_builtins(record))
     except OSError as error:

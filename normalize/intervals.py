@@ -100,20 +100,13 @@ def stratified_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of the percentile interval of a statistic, from a stratified bootstrap.
 
-    The scores of several methods are resampled independently. With few seeds the interval is too
-    narrow, as is that of `bootstrap_interval`; where scores do not differ it has no width.
+    The scores of several methods are resampled independently. With few seeds the interval is too narrow, as
+    is that of `bootstrap_interval`; where scores do not differ it has no width. A method with one seed is
+    refused, which says nothing about other seeds.
 
-    Args:
-        statistic: Takes, for each method, an array [resamples, seeds, tasks] of mean scores of runs,
-            and returns an array with one entry, or one row of entries, for each resample.
-        scores: Of each method by task; methods may have different numbers of seeds, tasks may not.
-        rng: Draws the resamples.
-        confidence: Probability that the interval should hold the statistic's true value.
-        resamples: Number of resamples.
-
-    Raises:
-        ValueError: a method has one seed only, which says nothing about other seeds; or a score is
-            not finite.
+    The statistic takes, for each method, an array [resamples, seeds, tasks] of mean scores of runs, and
+    returns an array with one entry, or one row of entries, for each resample. Scores are those of each method
+    by task; methods may have different numbers of seeds, tasks may not.
     """
     if min(len(one[0]) for one in scores) < 2:
         raise ValueError("an interval over seeds needs at least two of them.")

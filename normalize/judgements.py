@@ -85,12 +85,8 @@ def judge(
 ) -> Judgement:
     """Return steps 2 and 3 for many comparisons of mean scores of seeds.
 
-    Args:
-        new: Mean score of each new seed.
-        recorded: Mean score of each recorded seed.
-        pairs: So many first columns of both have the same training seed and are paired.
-        margin: Difference that counts as none, in points.
-        looks: Number of times each comparison is made while seeds are added.
+    The first `pairs` columns of both have the same training seed and are paired. A difference of `margin`
+    points counts as none. Each comparison is made `looks` times while seeds are added.
     """
     count, others = new.shape[1], recorded.shape[1]
     level = ERROR / looks

@@ -56,22 +56,13 @@ def compare_sequentially(
 ) -> SequentialComparison:
     """Return which methods differ, as far as their seeds decide it, and which need more seeds.
 
-    Call it again with all scores when more seeds are there: equal scores give equal decisions. Group,
-    groups and error rate must be chosen before the first look and stay as they are.
+    Call it again with all scores, in the order in which seeds were run, when more seeds are there: equal
+    scores give equal decisions. Group (seeds of each method), most groups and error rate must be chosen
+    before the first look and stay as they are. The error rate bounds the probability that any decision calls
+    equal methods different; pairs still undecided after all groups were not told apart.
 
-    adastop 0.1.3 compares the size of a difference with the quantile of signed differences, so that it
-    errs twice as often as it is asked to; it is therefore asked for half the error rate.
-
-    Args:
-        scores: Mean score of each seed, by method, in the order in which seeds were run.
-        group: Seeds of each method in a group.
-        groups: Most groups; pairs that are then undecided were not told apart.
-        error_rate: Bound of the probability that any decision calls equal methods different.
-        permutations: Most permutations of a test.
-        seed: Seed of the permutations.
-
-    Raises MissingExtraError if adastop is not installed; ValueError if there are fewer than two methods, a
-    number is out of range, or a score is not finite.
+    adastop 0.1.3 compares the size of a difference with the quantile of signed differences, so that it errs
+    twice as often as it is asked to; it is therefore asked for half the error rate.
     """
     if len(scores) < 2 or group < 2 or groups < 1 or not 0 < error_rate < 1:
         raise ValueError(

@@ -45,21 +45,12 @@ def tuning_curves(
 ) -> Float[np.ndarray, "trials evaluations"]:
     """Return the mean score of the policy that a bandit names best after each evaluation.
 
-    Each trial draws some of the policies without replacement. An evaluation draws one of a policy's
-    episodes with replacement. Each policy is evaluated once, in random order, then that with the
-    largest mean + sqrt(exploration ln(evaluations so far + 1) / its evaluations) (UCB; Auer et al.
-    2002). As in EmptyJackson/unifloral@f2dc1278ea:evaluation.py, except that a policy without an
-    evaluation is never named best; there its mean counts as 0.
-
-    Args:
-        scores: Of each policy's stored episodes.
-        rng: Draws policies, episodes and among equals.
-        evaluations: Episodes in all.
-        policies: Policies of a trial; all of them if there are fewer.
-        trials: Number of trials.
-        exploration: Weight of the exploration, in squared units of the scores.
-
-    Raises ValueError if a score is not finite, or there are too many evaluations.
+    Each trial draws some of the policies without replacement (all if there are fewer). An evaluation draws
+    one of a policy's episodes with replacement. Each policy is evaluated once, in random order, then that
+    with the largest mean + sqrt(exploration ln(evaluations so far + 1) / its evaluations) (UCB; Auer et al.
+    2002), `exploration` in squared units of the scores. As in
+    EmptyJackson/unifloral@f2dc1278ea:evaluation.py, except that a policy without an evaluation is never named
+    best; there its mean counts as 0.
     """
     check_finite(scores)
     if trials * evaluations > MOST_EVALUATIONS:

@@ -110,16 +110,6 @@ def weighted_importance_sampling(
     return Terms(numerators=weights * returns[:, None], denominators=weights)
 
 
-def per_decision_importance_sampling(
-    log_ratios: Float[np.ndarray, "episodes horizon"],
-    rewards: Float[np.ndarray, "episodes horizon"],
-    discount: float,
-) -> Terms:
-    """Return the sum of mean rewards of each step, weighted by the ratios up to that step."""
-    terms = _weights(log_ratios) * _discounts(rewards, discount) * rewards
-    return Terms(numerators=terms, denominators=np.ones_like(terms))
-
-
 def weighted_per_decision_importance_sampling(
     log_ratios: Float[np.ndarray, "episodes horizon"],
     rewards: Float[np.ndarray, "episodes horizon"],
@@ -221,17 +211,12 @@ def resampled_values(
 def spread_of_fits(
     values: Float[np.ndarray, "policies fits"], rng: np.random.Generator, *, resamples: int = 1000
 ) -> Float[np.ndarray, "policies resamples"]:
-    """Return random errors of the mean of several fits, as large as the fits lie apart.
+    """Return random errors of the mean of several fits, as large as the fits lie apart; 0 with a single fit.
 
-    Each fit saw a resample of the data, so that fits differ by the data's randomness s_d^2 and by that
-    of fitting s_f^2. The error of their mean has the variance s_d^2 + (s_d^2 + s_f^2) / fits, at most
-    s^2 (1 + 1 / fits) with the variance s^2 of the fits, and the errors follow Student's t with fits - 1
-    degrees of freedom. What fits have in common for several policies, such as the resample, stays so.
-
-    Args:
-        values: Value of each policy by each fit; with a single fit all errors are 0.
-        rng: Draws the errors.
-        resamples: How many.
+    Each fit saw a resample of the data, so that fits differ by the data's randomness s_d^2 and by that of
+    fitting s_f^2. The error of their mean has the variance s_d^2 + (s_d^2 + s_f^2) / fits, at most s^2 (1 + 1
+    / fits) with the variance s^2 of the fits, and the errors follow Student's t with fits - 1 degrees of
+    freedom. What fits have in common for several policies, such as the resample, stays so.
     """
     fits = values.shape[1]
     if fits == 1:

@@ -24,7 +24,6 @@ import functools
 import hashlib
 import json
 import os
-import random
 import stat
 import struct
 from collections.abc import Callable, Iterator
@@ -37,12 +36,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from orlog.algos.training.generators import generator_states, set_generators
+from orlog.algos.training.generators import DRAWING, drawn_state, generator_states, set_generators
 from orlog.errors import AlgorithmError, CheckpointError, FormatVersionError
 
 FORMAT = 2
 _GENERATORS = "global generators"  # no attribute can have a name with a space
-_DRAWING = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 KINDS = (
     nn.Module,
     Tensor,
@@ -197,7 +195,7 @@ def first_difference(one: Any, other: Any) -> str:
     (tensors, values), (others, plain) = _snapshot(one), _snapshot(other)
     for attribute, value in vars(one).items():
         there = vars(other).get(attribute)
-        if isinstance(value, _DRAWING) and _drawn_state(value) != _drawn_state(there):
+        if isinstance(value, DRAWING) and drawn_state(value) != drawn_state(there):
             return str(attribute)
     for name in sorted({*tensors} | {*others}):
         first, second = tensors.get(name), others.get(name)
@@ -211,21 +209,6 @@ def first_difference(one: Any, other: Any) -> str:
         if json.dumps(values.get(name)) != json.dumps(plain.get(name)):
             return name
     return ""
-
-
-def _drawn_state(generator: Any) -> str:
-    match generator:
-        case torch.Generator():
-            state: object = generator.get_state().tolist()
-        case np.random.Generator():
-            state = generator.bit_generator.state
-        case np.random.RandomState():
-            state = generator.get_state(legacy=False)["state"]["key"].tolist()
-        case random.Random():
-            state = generator.getstate()
-        case _:
-            state = None
-    return str(state)
 
 
 def _device_of(algorithm: Any) -> torch.device:

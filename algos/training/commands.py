@@ -1,15 +1,22 @@
-"""The command lines that make a run again and that go on with it, from what its record says."""
+"""What to type next: the commands that make a run again, go on with it, or try another learning rate."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from orlog.algos.algorithms import Algorithm
+from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import VIEW_FILE, RunRecord
 from orlog.datasets.home.folders import version_folder
 from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import DivergedError
 
 FINETUNED = "runs/finetune"
 """Where fine-tuned runs lie, unless another folder is given."""
@@ -113,3 +120,42 @@ def _word_of(algorithm: str) -> str:
     if not colon or "." in module:
         return algorithm
     return f"{module}.py:{name}"
+
+
+def usual_rates(algorithm: Algorithm, record: RunRecord, dataset: Dataset) -> dict[str, float]:
+    """Return the numbers that the run's preset, or else the algorithm, has for its settings."""
+    fields = dataclasses.fields(type(algorithm).CONFIG)
+    found: dict[str, Any] = {field.name: field.default for field in fields}
+    with contextlib.suppress(ValueError):  # the preset of a run may be from another orlog
+        found |= recipe_for(record.algorithm, dataset, preset=record.preset).settings
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def diverged(
+    folder: Path,
+    record: RunRecord,
+    error: DivergedError,
+    finite_step: int,
+    saved_step: int | None,
+    usual: Mapping[str, float],
+) -> DivergedError:
+    """Return the error that says what stands and what to try."""
+    rates = {name: value for name, value in record.config.items() if name.endswith("learning_rate")}
+    lower = ", ".join(
+        f"{name!r}: {min(float(f'{value / 3:.0e}'), usual.get(name, math.inf)):g}"
+        for name, value in rates.items()
+    )
+    before = ", ".join(f"{name} {value:g}" for name, value in rates.items())
+    advice = f", such as settings={{{lower}}} (now: {before})" if rates else ""
+    stands = (
+        "there is no checkpoint from before"
+        if saved_step is None
+        else f"its checkpoint of step {saved_step:,} is kept, but would diverge again"
+    )
+    return DivergedError(
+        f"{folder}: the run has diverged: {error.metric} was finite at step {finite_step:,} and is not "
+        f"at step {error.step:,} of {record.steps:,}; {stands}; train in another folder with a "
+        f"lower learning rate{advice}, and look at the range of the rewards.",
+        step=error.step,
+        metric=error.metric,
+    )

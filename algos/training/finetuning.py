@@ -14,6 +14,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.commands import FINETUNED
 from orlog.algos.training.devices import device_versions, find_device, put_arrays
 from orlog.algos.training.evaluating import find_run, scoring_protocol
+from orlog.algos.training.from_data import with_rewards
 from orlog.algos.training.generators import TRAINING, seeded
 from orlog.algos.training.online import OnlineSource, check_explores
 from orlog.algos.training.options import Hooks, TrainOptions
@@ -31,7 +32,8 @@ from orlog.algos.training.runs import (
     run_folder,
     saved_step,
 )
-from orlog.algos.training.train import SAVES, Trainer, check_folder, check_same_run, with_rewards
+from orlog.algos.training.same_run import check_same_run
+from orlog.algos.training.train import SAVES, Trainer, check_folder
 from orlog.base.files import hash_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given

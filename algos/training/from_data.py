@@ -1,4 +1,4 @@
-"""Settings that an algorithm takes from the data it is trained on, unless they are set."""
+"""What a run takes from its data: rewards as they are trained with, and settings, unless they are set."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from orlog.algos.algorithms import ALGORITHMS, takes_goals
+from orlog.algos.presets import Rewards
+from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.statistics import finite_returns
+from orlog.loaders.transforms import scale_rewards
 
 
 def _best_tenth(returns: np.ndarray) -> float:
@@ -43,3 +47,45 @@ def settings_from_data(kind: type[Any], config: Any, packed: Arrays) -> tuple[An
     found = {name: SOURCES[name][1](returns) for name in missing}
     lines = [f"{name}={value:g}: {SOURCES[name][0]}" for name, value in found.items()]
     return dataclasses.replace(config, **found), lines
+
+
+def check_rewards(kind: type[Any], name: str, packed: Arrays) -> None:
+    """Refuse data whose rewards are all 0 to an algorithm of orlog's that learns from them."""
+    if name not in ALGORITHMS or takes_goals(kind) or not getattr(kind, "REWARDS", True):
+        return
+    if not bool(packed.rows[:, packed.columns["rewards"]].any()):
+        goals = [one for one in ALGORITHMS if takes_goals(ALGORITHMS[one])]
+        raise SchemaError(
+            f"{packed.name}: every reward is 0, and {name} learns from rewards; imitate the actions "
+            f"(bc), learn to reach goals ({', '.join(goals)}), or record the data with rewards."
+        )
+
+
+def reward_numbers(rewards: Rewards, packed: Arrays) -> tuple[float, float]:
+    """Return the factor and the shift that rewards of a dataset are trained with.
+
+    A range of returns that is 0 is refused where they depend on it.
+    """
+    scale = rewards.scale
+    if rewards.return_range is not None:
+        returns = finite_returns(packed)
+        spread = float(returns.max() - returns.min())
+        if not spread > 0:
+            raise SchemaError(
+                f"{packed.name}: rewards are to be scaled by the range of returns, but all "
+                f"{len(returns)} episodes have the return {returns[0]:g}; choose another preset, or "
+                "the defaults: preset='none'."
+            )
+        scale *= rewards.return_range / spread
+    return scale, rewards.shift
+
+
+def with_rewards(packed: Arrays, scale: float, shift: float) -> Arrays:
+    """Return the arrays with `scale * reward + shift` written into them; the stream stays as it is.
+
+    Only rewards change, in place, so nothing is copied; draws depend on the digest, which is kept.
+    """
+    if (scale, shift) == (1.0, 0.0):
+        return packed
+    changed = scale_rewards(packed, scale=scale, shift=shift, in_place=True)
+    return dataclasses.replace(changed, digest=packed.digest)

@@ -19,6 +19,8 @@ from orlog.algos.algorithms import is_own
 
 MAKING, TRAINING, EVALUATING = range(3)
 """What is drawn for; each has a stream of its own."""
+DRAWING = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+"""Generators that an algorithm may have of its own."""
 
 
 @contextlib.contextmanager
@@ -73,3 +75,19 @@ def set_generators(states: dict[str, Any], device: torch.device) -> None:
 
 def _bytes(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
+
+
+def drawn_state(generator: Any) -> str:
+    """Return what one of `DRAWING` draws next from, as text."""
+    match generator:
+        case torch.Generator():
+            state: object = generator.get_state().tolist()
+        case np.random.Generator():
+            state = generator.bit_generator.state
+        case np.random.RandomState():
+            state = generator.get_state(legacy=False)["state"]["key"].tolist()
+        case random.Random():
+            state = generator.getstate()
+        case _:
+            state = None
+    return str(state)

@@ -128,8 +128,7 @@ def check_explores(
     if not hasattr(kind, "explore") and online.noise is None:
         raise SchemaError(
             f"{name} cannot explore: its class has no explore(observations, generator); choose one "
-            f"that has ({_explorers(name)}), or give a noise to add to its actions: --noise 0.1 (noise= "
-            "in Python)."
+            f"that has ({_explorers(name)}), or give a noise to add to its actions: noise=0.1."
         )
     return batch
 

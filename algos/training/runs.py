@@ -39,7 +39,14 @@ from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.seals import Seal, read_sealed, write_sealed
 from orlog.base.files import hash_file, make_folder, replace_file, sync
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import CheckpointError, ManifestError, NotFoundError, clause
+from orlog.errors import (
+    CheckpointError,
+    ManifestError,
+    NotFoundError,
+    OrlogError,
+    StorageError,
+    clause,
+)
 from orlog.manifests.documents import convert_json, read_json_file
 from orlog.manifests.names import is_name
 from orlog.normalize.metrics.metrics import Played, of_fields
@@ -453,3 +460,23 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def write_errors(folder: Path, saved_step: int | None) -> Iterator[None]:
+    """Turn errors of a full or unwritable disk into a StorageError: what was saved, what to do."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, OrlogError):
+            raise
+        stands = (
+            "it has no checkpoint yet"
+            if saved_step is None
+            else f"its checkpoint of step {saved_step:,} is kept"
+        )
+        raise StorageError(
+            f"{folder}: cannot write the run: {error.strerror or error}; {stands}; free some space, "
+            "then do the same again with resume=True.",
+            errno=error.errno,
+        ) from error

@@ -15,25 +15,22 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 from torch import Tensor
 
-from orlog.algos.algorithms import (
-    ALGORITHMS,
-    Algorithm,
-    AlgorithmLike,
-    algorithm_name,
-    is_own,
-    takes_goals,
-)
-from orlog.algos.presets import Rewards, recipe_for
+from orlog.algos.algorithms import Algorithm, AlgorithmLike, algorithm_name, is_own
+from orlog.algos.presets import recipe_for
 from orlog.algos.relu_networks import Precision, has_fast_bf16, no_fast_bf16
 from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import check_state, first_difference, first_not_finite
-from orlog.algos.training.commands import resume_command, setting_text
-from orlog.algos.training.devices import device_versions, find_device, put_arrays
+from orlog.algos.training.commands import diverged, usual_rates
+from orlog.algos.training.devices import device_versions, find_device, keep_freed_memory, put_arrays
 from orlog.algos.training.evaluating import curve_point, scoring_protocol, vector_environment
-from orlog.algos.training.from_data import settings_from_data
+from orlog.algos.training.from_data import (
+    check_rewards,
+    reward_numbers,
+    settings_from_data,
+    with_rewards,
+)
 from orlog.algos.training.generators import EVALUATING, TRAINING, seeded
 from orlog.algos.training.loop import train
-from orlog.algos.training.memory import keep_freed_memory
 from orlog.algos.training.metrics import METRICS_FILE, keep_metrics, log_metrics
 from orlog.algos.training.online import DataSource, OnlineSource, check_explores, online_record
 from orlog.algos.training.options import Hooks, TrainOptions
@@ -56,9 +53,10 @@ from orlog.algos.training.runs import (
     keep_checkpoint,
     load_state,
     one_thread,
-    read_run,
     save_state,
+    write_errors,
 )
+from orlog.algos.training.same_run import check_same_run
 from orlog.base.files import hold_folder, make_folder, replace_file
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -68,17 +66,11 @@ from orlog.errors import (
     DivergedError,
     MissingExtraError,
     NotFoundError,
-    OrlogError,
-    SchemaError,
     SimulatorError,
     StoppedError,
-    StorageError,
     clause,
 )
-from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.places import load_arrays
-from orlog.loaders.arrays.statistics import finite_returns
-from orlog.loaders.transforms import scale_rewards
 from orlog.manifests.documents import write_json
 from orlog.manifests.environments import imported_modules
 from orlog.normalize.references import Protocol
@@ -133,7 +125,7 @@ def train_run(
     elif evaluations:
         protocol = _curve_protocol(kind, dataset, curve_episodes, trust_environment)
     packed = load_arrays(dataset, where)
-    _check_rewards(kind, name, packed)
+    check_rewards(kind, name, packed)
     scale, shift = reward_numbers(recipe.rewards, packed)
     mean, std = torch.zeros(packed.obs_dim), torch.ones(packed.obs_dim)
     if recipe.standardize_observations:
@@ -217,7 +209,7 @@ def run_config(kind: type[Any], settings: Mapping[str, object], *, steps: int, s
     for setting in kind.FROM_RUN:
         if chosen.setdefault(setting, of_run[setting]) != of_run[setting]:
             raise ValueError(
-                f"{setting} is an option of its own: use --{setting}, not --set {setting}."
+                f"{setting} is an option of its own, not one of the settings: use {setting}=."
             )
     return make_config(kind, chosen)
 
@@ -288,7 +280,7 @@ class Trainer:
         return any(step - every < round(steps * one / saves) <= step for one in range(1, saves + 1))
 
     def _keep(self, step: int) -> None:
-        with _write_errors(self.folder, step):
+        with write_errors(self.folder, step):
             keep_checkpoint(self.folder, step)
 
     def _train_and_log(self, position: Position) -> None:
@@ -328,7 +320,7 @@ class Trainer:
             ):
                 line: dict[str, Any] = {"step": 0, "seconds": 0.0}
                 line |= evaluated(environments, protocol)
-                with _write_errors(folder, saved_step):
+                with write_errors(folder, saved_step):
                     log_metrics(folder, line)
                 log(line)
             started = time.perf_counter()
@@ -359,12 +351,12 @@ class Trainer:
                             line |= evaluated(environments, protocol)
                         # Logged before the state is saved: a resumed run drops lines after its
                         # checkpoint, but cannot restore a missing one.
-                        with _write_errors(folder, saved_step):
+                        with write_errors(folder, saved_step):
                             log_metrics(folder, line)
                         log(line)
                         finite_step = step
                     if saves_now:
-                        with _write_errors(folder, saved_step):
+                        with write_errors(folder, saved_step):
                             position = Position(
                                 step=step,
                                 sums=_floats(sums),
@@ -379,8 +371,7 @@ class Trainer:
                     if stops and saves_now:
                         raise StoppedError(
                             f"{folder}: stopped at step {step:,} of {record.steps:,}, where a checkpoint "
-                            "was written; to continue, train again with --resume (resume=True in "
-                            "Python).",
+                            "was written; to continue, train again with resume=True.",
                             step=step,
                         )
                     progress(step, record.steps)
@@ -388,10 +379,10 @@ class Trainer:
                     started = time.perf_counter()
             except DivergedError as error:
                 line = {"step": error.step, "seconds": round(seconds, 3), "diverged": error.metric}
-                with _write_errors(folder, saved_step):
+                with write_errors(folder, saved_step):
                     log_metrics(folder, line)
-                usual = _usual_rates(algorithm, record, dataset)
-                raise _diverged(folder, record, error, finite_step, saved_step, usual) from error
+                usual = usual_rates(algorithm, record, dataset)
+                raise diverged(folder, record, error, finite_step, saved_step, usual) from error
 
 
 def _precision_here(precision: str, device: str, note: Callable[[str], None]) -> Precision:
@@ -409,7 +400,7 @@ def _precision_here(precision: str, device: str, note: Callable[[str], None]) ->
 @contextlib.contextmanager
 def _sole_trainer(folder: Path) -> Iterator[None]:
     """Keep other processes from training in a folder; the lock ends with this one."""
-    with _write_errors(folder, None):
+    with write_errors(folder, None):
         make_folder(folder)
     busy = f"{folder}: another process is training in it; wait for it, or choose another folder."
     with hold_folder(folder, busy=busy):
@@ -420,7 +411,7 @@ def _curve_protocol(
     kind: type[Any], dataset: Dataset, episodes: int, trust_environment: bool
 ) -> Protocol:
     """Return how to evaluate for the learning curve, before a step is taken that nothing could score."""
-    advice = "to train without any evaluation: --evaluations 0 (evaluations=0)."
+    advice = "to train without any evaluation: evaluations=0."
     try:
         check_goal_to_act_for(kind, dataset)
         return scoring_protocol(dataset, episodes, trust_environment=trust_environment)
@@ -430,55 +421,12 @@ def _curve_protocol(
         raise type(error)(f"{clause(error)}; {advice}") from error
 
 
-def _check_rewards(kind: type[Any], name: str, packed: Arrays) -> None:
-    """Refuse data whose rewards are all 0 to an algorithm of orlog's that learns from them."""
-    if name not in ALGORITHMS or takes_goals(kind) or not getattr(kind, "REWARDS", True):
-        return
-    if not bool(packed.rows[:, packed.columns["rewards"]].any()):
-        goals = [one for one in ALGORITHMS if takes_goals(ALGORITHMS[one])]
-        raise SchemaError(
-            f"{packed.name}: every reward is 0, and {name} learns from rewards; imitate the actions "
-            f"(bc), learn to reach goals ({', '.join(goals)}), or record the data with rewards."
-        )
-
-
-def reward_numbers(rewards: Rewards, packed: Arrays) -> tuple[float, float]:
-    """Return the factor and the shift that rewards of a dataset are trained with.
-
-    A range of returns that is 0 is refused where they depend on it.
-    """
-    scale = rewards.scale
-    if rewards.return_range is not None:
-        returns = finite_returns(packed)
-        spread = float(returns.max() - returns.min())
-        if not spread > 0:
-            raise SchemaError(
-                f"{packed.name}: rewards are to be scaled by the range of returns, but all "
-                f"{len(returns)} episodes have the return {returns[0]:g}; choose another preset, or "
-                "the defaults: --preset none, or preset='none' in Python."
-            )
-        scale *= rewards.return_range / spread
-    return scale, rewards.shift
-
-
-def with_rewards(packed: Arrays, scale: float, shift: float) -> Arrays:
-    """Return the arrays with `scale * reward + shift` written into them; the stream stays as it is.
-
-    Only rewards change, in place, so nothing is copied; draws depend on the digest, which is kept.
-    """
-    if (scale, shift) == (1.0, 0.0):
-        return packed
-    changed = scale_rewards(packed, scale=scale, shift=shift, in_place=True)
-    return dataclasses.replace(changed, digest=packed.digest)
-
-
 def check_folder(folder: Path, *, resume: bool) -> None:
     """Refuse a folder with a run that is not to be resumed, or that lacks a file."""
     has_record = (folder / RUN_FILE).exists()
     if not resume and (has_record or has_checkpoint(folder)):
         raise FileExistsError(
-            f"{folder} holds a run already; choose another folder, or continue it with --resume "
-            "(resume=True in Python)."
+            f"{folder} holds a run already; choose another folder, or continue it with resume=True."
         )
     if has_checkpoint(folder) and not has_record:
         raise NotFoundError(
@@ -489,7 +437,7 @@ def check_folder(folder: Path, *, resume: bool) -> None:
 
 def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
     """Write the files that a run has before its first step."""
-    with _write_errors(folder, None):
+    with write_errors(folder, None):
         if dataset.operation is not None:
             (folder / VIEW_FILE).unlink(missing_ok=True)
             save_view(dataset, folder / VIEW_FILE)
@@ -514,7 +462,7 @@ def _resume(
 ) -> Position:
     """Load a run's checkpoint into an algorithm and drop the log lines after it."""
     position = load_state(algorithm, folder)
-    with _write_errors(folder, position.step):
+    with write_errors(folder, position.step):
         logged = keep_metrics(folder, position.step)
     for line in logged:
         log(line)
@@ -531,150 +479,5 @@ def _check_finite(algorithm: Algorithm, sums: Mapping[str, Tensor | float], step
         raise DivergedError(f"{name} is not finite after {step} steps.", step=step, metric=name)
 
 
-def _usual_rates(algorithm: Algorithm, record: RunRecord, dataset: Dataset) -> dict[str, float]:
-    """Return the numbers that the run's preset, or else the algorithm, has for its settings."""
-    fields = dataclasses.fields(type(algorithm).CONFIG)
-    found: dict[str, Any] = {field.name: field.default for field in fields}
-    with contextlib.suppress(ValueError):  # the preset of a run may be from another orlog
-        found |= recipe_for(record.algorithm, dataset, preset=record.preset).settings
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
-
-
-def _diverged(
-    folder: Path,
-    record: RunRecord,
-    error: DivergedError,
-    finite_step: int,
-    saved_step: int | None,
-    usual: Mapping[str, float],
-) -> DivergedError:
-    """Return the error that says what stands and what to try."""
-    rates = {name: value for name, value in record.config.items() if name.endswith("learning_rate")}
-    lower = " ".join(
-        f"--set {name}={min(float(f'{value / 3:.0e}'), usual.get(name, math.inf)):g}"
-        for name, value in rates.items()
-    )
-    before = ", ".join(f"{name} {value:g}" for name, value in rates.items())
-    advice = f", such as {lower} (now: {before})" if rates else ""
-    stands = (
-        "there is no checkpoint from before"
-        if saved_step is None
-        else f"its checkpoint of step {saved_step:,} is kept, but would diverge again"
-    )
-    return DivergedError(
-        f"{folder}: the run has diverged: {error.metric} was finite at step {finite_step:,} and is not "
-        f"at step {error.step:,} of {record.steps:,}; {stands}; train in another folder (--out) with a "
-        f"lower learning rate{advice}, and look at the range of the rewards.",
-        step=error.step,
-        metric=error.metric,
-    )
-
-
 def _floats(sums: Mapping[str, Tensor | float]) -> dict[str, float]:
     return {name: float(total) for name, total in sums.items()}
-
-
-@contextlib.contextmanager
-def _write_errors(folder: Path, saved_step: int | None) -> Iterator[None]:
-    """Turn errors of a full or unwritable disk into a StorageError: what was saved, what to do."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, OrlogError):
-            raise
-        stands = (
-            "it has no checkpoint yet"
-            if saved_step is None
-            else f"its checkpoint of step {saved_step:,} is kept"
-        )
-        raise StorageError(
-            f"{folder}: cannot write the run: {error.strerror or error}; {stands}; free some space, "
-            "then run the same command with --resume (resume=True in Python).",
-            errno=error.errno,
-        ) from error
-
-
-MAY_DIFFER = frozenset(
-    {"dataset", "version", "preset", "source", "settings", "log", "trust_environment", "versions"}
-    | {"obs_mean", "obs_std", "imports"}
-)
-"""Fields that change no number of a run; its record keeps those that it began with."""
-_ASKED = ("evaluations", "curve_episodes", "keep_checkpoints")
-
-
-def check_same_run(
-    folder: Path, record: RunRecord, note: Callable[[str], None] = lambda _text: None
-) -> RunRecord:
-    """Return the record in a folder; refuse to continue it where it is of another run."""
-    there = read_run(folder)
-    is_known = there.settings is not None  # older records do not say what was asked for
-    for name in RUNS_IN_WORDS:
-        found, wanted = getattr(there, name), getattr(record, name)
-        if name in _ASKED and not is_known:
-            continue
-        if name == "device":  # the numbers of its generators fit any device of the same kind
-            found, wanted = (one.partition(":")[0] for one in (found, wanted))
-        if found != wanted:
-            raise FileExistsError(_of_another_run(folder, there, record, name))
-    if not is_known:
-        note(
-            f"{folder / RUN_FILE} is of an older orlog and does not say evaluations or "
-            f"keep_checkpoints: it goes on with {record.evaluations} evaluations, "
-            f"{'keeping' if record.keep_checkpoints else 'not keeping'} checkpoints."
-        )
-    for name in ("version", "preset", *(["log"] if is_known else [])):
-        found, wanted = getattr(there, name), getattr(record, name)
-        if found != wanted:
-            note(f"{folder}: began with {name} {found or 'none'}, and goes on with {wanted}.")
-    for package in sorted({*there.versions} & {*record.versions}):
-        if there.versions[package] != record.versions[package]:
-            note(
-                f"{folder}: began with {package} {there.versions[package]}, and goes on with "
-                f"{record.versions[package]}: it may not equal a run that was never stopped."
-            )
-    return there
-
-
-RUNS_IN_WORDS = {
-    "algorithm": ("a run of the algorithm {}, not {}", "train {}"),
-    "digest": ("a run on the data {}, not {}", "name its dataset and version"),
-    "seed": ("a run with the seed {}, not {}", "give --seed {}"),
-    "steps": ("a run of {} steps, not {}", "give --steps {}"),
-    "config": ("a run with {}, not {}", "give the settings that it has"),
-    "reward_scale": ("a run whose rewards are scaled by {}, not by {}", "give its --preset"),
-    "reward_shift": ("a run whose rewards are shifted by {}, not by {}", "give its --preset"),
-    "standardize_observations": (
-        "a run where standardized observations are {}, not {}",
-        "give its --preset",
-    ),
-    "online": ("a run that acts with {}, not {}", "give the options that it has"),
-    "precision": ("a run with the precision {}, not {}", "give --precision {}"),
-    "device": ("a run on the device {}, not {}", "give --device {}"),
-    "evaluations": ("a run with {} evaluations, not {}", "give --evaluations {}"),
-    "curve_episodes": (
-        "a run with {} episodes at each evaluation, not {}",
-        "give --curve-episodes {}",
-    ),
-    "keep_checkpoints": ("a run where keep_checkpoints is {}, not {}", ""),
-}
-
-
-def _of_another_run(folder: Path, there: RunRecord, record: RunRecord, name: str) -> str:
-    """Return why a run cannot be continued whose field `name` differs, and what to do."""
-    has, to_continue = RUNS_IN_WORDS[name]
-    found, wanted = getattr(there, name), getattr(record, name)
-    if name == "online":
-        found, wanted = (msgspec.to_builtins(one) or {} for one in (found, wanted))
-    if name in ("config", "online"):
-        names = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
-        found, wanted = (
-            ", ".join(f"{key} {setting_text(some.get(key))}" for key in names)
-            for some in (found, wanted)
-        )
-    has, to_continue = has.format(found, wanted), to_continue.format(found)
-    if name == "keep_checkpoints":
-        to_continue = "give --keep-checkpoints" if found else "leave out --keep-checkpoints"
-    return (
-        f"{folder} holds {has}; to continue it, {to_continue}, or take all its options from its "
-        f"record: {resume_command(folder, there)}; or choose another folder."
-    )

@@ -15,9 +15,7 @@ from orlog.manifests.columns import axis_of, is_offsets, offsets_of
 def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
     """Return the first episode of each block of whole episodes, then the number of episodes.
 
-    Args:
-        ends: The row after each episode's last one, ascending.
-        rows: How many rows a block spans, unless an episode is longer.
+    `ends` is the row after each episode's last one; a block spans `rows`, unless an episode is longer.
     """
     return np.flatnonzero(np.diff(ends // rows, prepend=-1, append=np.iinfo(np.int64).max))
 
@@ -28,15 +26,9 @@ Block: TypeAlias = dict[str, np.ndarray]
 def slice_block(
     block: Mapping[str, np.ndarray], lengths: np.ndarray, first: int, last: int
 ) -> Block:
-    """Return episodes `first` to `last - 1` of a block as a block of their own.
+    """Return episodes `first` to `last - 1` of a block, whose episodes have these `lengths`, as a block of their own.
 
     Columns other than offsets are views.
-
-    Args:
-        block: Columns of some episodes.
-        lengths: Steps of each of these episodes.
-        first: First episode wanted.
-        last: Episode after the last one wanted.
     """
     start = int(lengths[:first].sum())
     stop = start + int(lengths[first:last].sum())

@@ -142,15 +142,9 @@ def refuse_outside(
     where: str,
     first_rows: Mapping[str, int],
 ) -> None:
-    """Refuse rows with a number outside its bounds; NaN is not outside.
+    """Refuse rows of an episode with a number outside its bounds, and name the first one; NaN is not outside.
 
-    Args:
-        block: Rows of an episode, by column.
-        bounds: Bounds of some of these columns.
-        where: Dataset and episode, for messages.
-        first_rows: Index in the episode of a column's first row here; 0 by default.
-
-    Raises SchemaError if a number lies outside; the message names the first one.
+    `first_rows` has the index in the episode of a column's first row here, 0 by default.
     """
     for name, limits in bounds.items():
         values = block[name]

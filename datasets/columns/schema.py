@@ -290,11 +290,7 @@ class Schema:
 
 
 def count_rewards(rewards: Any, where: str) -> int:
-    """Return the number of steps: that of the rewards.
-
-    Raises:
-        SchemaError: they have no length.
-    """
+    """Return the number of steps: that of the rewards, which must have a length."""
     try:
         return len(rewards)
     except TypeError:
@@ -326,11 +322,7 @@ def schema_of(
     columns: Sequence[ColumnSpec],
     variable: Mapping[str, Kind],
 ) -> Schema:
-    """Return the schema of stored columns.
-
-    Raises:
-        SchemaError: the columns fit no schema.
-    """
+    """Return the schema of stored columns; a SchemaError if they fit none."""
     stored = {spec.name: spec for spec in columns}
     rewards = stored.get("rewards")
     if rewards is None or rewards.dtype not in (np.float32, np.float64):

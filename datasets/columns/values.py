@@ -42,18 +42,11 @@ from orlog.manifests.spaces import named_parts
 def flatten(space: Space, path: str, values: object, rows: int) -> Block:
     """Return the columns that store some values of a space; arrays may share memory with `values`.
 
-    Args:
-        space: Space of each value. A Box's bounds are not enforced, as recorded data often leave
-            them; everything else is.
-        path: Name of the column, or start of the names if there are several.
-        values: A list holds a sample per row, as environments return them, whatever the space.
-            Otherwise: an array (rows, ..) of exactly the space's dtype for numbers; a dict of
-            columns for a Dict; a tuple of columns, or a dict of them by "0", "1", .., for a Tuple;
-            a tuple with a sample per row for the rest. Samples of numbers are arrays or NumPy
-            scalars of exactly the space's dtype, or Python's int, float or bool where those fit.
-        rows: Expected number of rows.
-
-    Raises SchemaError if something does not fit; the message names column, expected and found.
+    A list of values holds a sample per row, as environments return them, whatever the space. Otherwise they
+    are an array (rows, ..) for numbers; a dict of columns for a Dict; a tuple of columns, or a dict of them
+    by "0", "1", .., for a Tuple; a tuple with a sample per row for the rest. Numbers have exactly the space's
+    dtype, or are Python's int, float or bool where those fit. A Box's bounds are not enforced, as recorded
+    data often leave them; everything else is, by a SchemaError. `path` is the column, or how names start.
     """
     match space:
         case spaces.Box():  # tested first, since most spaces are one

@@ -37,15 +37,10 @@ def is_archive(file: Path) -> bool:
 
 
 def unpack(archive: Path, folder: Path, where: str) -> None:
-    """Unpack an archive into a new folder; nothing is written outside of it, and no link is made.
+    """Unpack an archive into a new folder, in place of one that is there.
 
-    Args:
-        archive: The archive.
-        folder: The new folder; one that is there is replaced.
-        where: What errors call the archive.
-
-    Raises IntegrityError if it is damaged; SchemaError if it holds a name outside the folder or an encrypted
-    file, or would grow too large; StorageError if the disk is full.
+    Nothing is written outside of it, and no link is made. An archive is refused that holds a name outside the
+    folder or an encrypted file, or would grow too large. Errors call it `where`.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:

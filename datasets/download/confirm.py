@@ -31,16 +31,7 @@ class Confirmation:
 
 
 def confirm_version(folder: Path, manifest: Manifest, *, offline: bool = False) -> Confirmation:
-    """Compare a downloaded version with what was downloaded, and with what its origin offers now.
-
-    Args:
-        folder: Its folder.
-        manifest: The manifest that is in the folder now.
-        offline: Make no requests.
-
-    Raises ManifestError if the record of its origin, or the list of registries, is malformed;
-    FormatVersionError if one of these, or the index, was written by a newer orlog.
-    """
+    """Compare a downloaded version with what was downloaded, and, unless `offline`, with what its origin offers."""
     origin = read_origin(folder)
     if origin is None:
         return Confirmation("unknown", "it was not downloaded, so no registry was asked")

@@ -79,17 +79,9 @@ def download_version(
 ) -> Path:
     """Download what this machine lacks of a version, and return its folder.
 
-    Objects that another version on this machine has are not transferred. Several processes may
-    download the same version: one does, the others wait and find it.
-
-    Args:
-        source: Where to download it from.
-        options: How to download.
-        on_wait: Called once if another process is downloading it.
-
-    Raises TransferError if no mirror gave a file; what arrived is kept; IntegrityError if another version of
-    the same name and number is here; StorageError if there is not enough room, or the disk cannot be written;
-    what arrived is kept.
+    Objects that another version on this machine has are not transferred. Several processes may download the
+    same version: one does, the others wait and find it. `on_wait` is called once if so. What arrived stays if
+    a download fails.
     """
     here = version_folder(source.manifest.name, source.manifest.version)
     if _is_here(here, source.manifest):
@@ -172,6 +164,7 @@ def download_dataset(
         SignatureError: a registry must be signed, and a signature is missing or wrong.
         TransferError, IntegrityError, StorageError: as `download_version`.
     """
+    options = TransferOptions(jobs=jobs, limiter=limiter, progress=progress, on_objects=on_objects)
     choice = choose(episodes, columns)
     name = as_name(name)
     if is_url(name):
@@ -188,17 +181,10 @@ def download_dataset(
         found = find_source(wanted, mirrors)
         if isinstance(found, ForeignFileSource):
             imported = download_foreign_file(
-                found,
-                limiter=limiter,
-                progress=progress,
-                on_objects=on_objects,
-                on_wait=on_wait,
-                on_read=on_read,
-                on_mirror=on_mirror,
+                found, options, on_wait=on_wait, on_read=on_read, on_mirror=on_mirror
             )
             return _checked(imported, choice)
         source = found
-    options = TransferOptions(jobs=jobs, limiter=limiter, progress=progress, on_objects=on_objects)
     here = version_folder(source.manifest.name, source.manifest.version)
     if choice and _is_here(here, source.manifest):
         return _checked(here, choice)
@@ -275,7 +261,8 @@ def _read_again(
             f"run: orlog download {source.name}@{source.version}"
         )
     if problems:
-        download_foreign_file(source, limiter=limiter, progress=progress, replace=True)
+        options = TransferOptions(limiter=limiter, progress=progress)
+        download_foreign_file(source, options, replace=True)
     return problems
 
 

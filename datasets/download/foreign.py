@@ -29,8 +29,8 @@ from orlog.base.files import (
     unfinished_folder,
 )
 from orlog.datasets.download.archives import is_archive, unpack
-from orlog.datasets.download.http import Patience, check_http
-from orlog.datasets.download.mirrors import Limiter, Mirror
+from orlog.datasets.download.http import check_http
+from orlog.datasets.download.mirrors import Mirror
 from orlog.datasets.download.objects import (
     Progress,
     TransferOptions,
@@ -69,40 +69,23 @@ class _FirstDownloads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 def download_foreign_file(
     source: ForeignFileSource,
+    options: TransferOptions = TransferOptions(),
     *,
-    limiter: Limiter | None = None,
-    progress: Progress = lambda _done, _total: None,
-    on_objects: Progress = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
     on_read: Callable[[], None] = lambda: None,
     on_mirror: Callable[[str], None] = lambda _text: None,
-    patience: Patience = Patience(),
     replace: bool = False,
 ) -> Path:
     """Return the folder of a version made from third-party files, downloading them if necessary.
 
-    The files are removed once they were read. An interruption at any instant leaves nothing that
-    looks finished, and the download of files with a checksum is resumed. Several processes may ask
-    for the same version: one makes it, the others wait for that.
+    The files are removed once they were read. An interruption at any instant leaves nothing that looks
+    finished, and the download of files with a checksum is resumed. Several processes may ask for the same
+    version: one makes it, the others wait for that.
 
-    Args:
-        source: Where to download the files.
-        limiter: Bounds the rate of all transfers together.
-        progress: Called with the bytes downloaded and the size of all files as far as it is known,
-            from one thread at a time.
-        on_objects: Called with files downloaded and files in all, from one thread at a time.
-        on_wait: Called once if another process is making the same version.
-        on_read: Called when the files are downloaded and reading them starts.
-        on_mirror: Called with a sentence about each file that its first mirror did not give.
-        patience: How long to retry a server.
-        replace: Download and read the files again though the version is here, as a repair does; the
-            result must be the same version.
-
-    Raises FormatVersionError if this orlog reads no such format; TransferError if a file cannot be
-    downloaded, or its size or checksum is wrong; SchemaError if the files do not have their format;
-    IntegrityError if a file is not the one that was first downloaded and trusted, or the files do not give
-    the requested version; MissingExtraError if a package that reads them is not installed; StorageError if
-    the disk is full.
+    Of the options, `progress` gets bytes, done and in all as far as known, and `on_objects` gets files, from
+    one thread at a time. `on_read` is called when reading starts, `on_mirror` with a sentence about each file that its first
+    mirror did not give. With `replace` they are downloaded and read again, as a repair does, and must give
+    the same version.
     """
     _check_packages(source)
     here = version_folder(source.name, source.version)
@@ -110,9 +93,6 @@ def download_foreign_file(
         _check_digest(source, read_manifest(here / MANIFEST_FILE).digest)
         return here
     destination = datasets_folder() / source.name / source.version
-    options = TransferOptions(
-        limiter=limiter, progress=progress, on_objects=on_objects, patience=patience
-    )
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         if replace or not (destination / MANIFEST_FILE).is_file():
             files = download_folder(destination) / "files"
@@ -307,17 +287,9 @@ def read_listed(
 ) -> tuple[Manifest, Found]:
     """Write the objects of the version that listed files hold; return manifest and what was found.
 
-    Args:
-        name: Name that they are listed under.
-        version: Version.
-        entry: What the registry says of them.
-        files: The files in the order of the entry; or the one folder that holds them, for formats
-            that read a folder. For these, one ZIP archive at a `url` is unpacked beside the store.
-        sums: SHA-256 of each file, in the order of the entry.
-        store: The new folder.
-        progress: Called with steps done and in all.
-
-    Raises as `read_version` does.
+    `files` are in the order of the entry, as are their SHA-256 `sums`; or the one folder that holds them, for
+    formats that read a folder. For these, one ZIP archive at a `url` is unpacked beside the new folder
+    `store`.
     """
     each = entry.each
     unknown = sum(not file.has_checksum for file in each)

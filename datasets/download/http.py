@@ -386,17 +386,9 @@ def _fsspec_errors(url: str) -> Iterator[None]:
 
 
 def read_small(url: str, limit: int, *, patience: Patience = Patience()) -> bytes:
-    """Return a whole small file: a manifest, an index, a signature.
+    """Return a whole small file, of at most `limit` bytes: a manifest, an index, a signature.
 
-    Its bytes are not checked: the caller does that.
-
-    Args:
-        url: URL of the file.
-        limit: Most bytes it may have; no more are read.
-        patience: How long to try.
-
-    Raises NotFoundError if the server says that there is no such file; TransferError if it could not be read,
-    or is larger than the limit; MissingExtraError if the package that reads such URLs is not installed.
+    Its bytes are not checked: the caller does that. NotFoundError means that the server says there is none.
     """
     began = time.monotonic()
     for attempt in range(1, patience.attempts + 1):

@@ -73,20 +73,10 @@ def fetch_objects(
     damaged: Path | None = None,
     also_here: Mapping[str, Path] | None = None,
 ) -> None:
-    """Download the objects that a folder lacks, each to a file named by its SHA-256.
+    """Download the objects that a folder lacks, each to a file named by its SHA-256; what arrived stays on errors.
 
-    Objects that another version on this machine has are linked or copied, if their bytes are right.
-
-    Args:
-        source: Where to download them from.
-        objects: What to download.
-        folder: Folder to put them in; made if it is not there.
-        options: How to download.
-        damaged: Folder of a version from which no objects are taken.
-        also_here: Further local files that may be some of the objects, by SHA-256.
-
-    Raises TransferError if no mirror gave a file; what arrived is kept; StorageError if there is not enough
-    room, or the disk cannot be written; what arrived is kept.
+    Objects that another version on this machine has are linked or copied, if their bytes are right: of any
+    but the folder `damaged`, and of the local files in `also_here`, by SHA-256.
     """
     items = {item.sha256: item for item in objects}
     with storage_errors(folder):
@@ -239,14 +229,7 @@ def _is_right(path: Path, item: StoredObject) -> bool:
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Refuse a download that cannot fit on the disk, before it starts.
-
-    Args:
-        folder: Where it will lie; it is there.
-        needed: Bytes that must still be downloaded.
-
-    Raises StorageError if there is not enough room.
-    """
+    """Refuse to download so many more bytes into a folder that is there, before it starts, if they cannot fit."""
     with storage_errors(folder):
         free = shutil.disk_usage(folder).free
     if needed and needed + min(needed, ROOM_LEFT) > free:

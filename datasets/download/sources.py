@@ -93,15 +93,8 @@ def find_source(
 ) -> Source | ForeignFileSource:
     """Return what the first registry with the name offers: a version, or a third-party file.
 
-    Args:
-        wanted: Name, perhaps with a version or a digest; without, the newest version is taken that
-            this machine does not know to be yanked.
-        mirrors: Further URLs of copies of the registry, tried first.
-        patience: How long to try each place.
-
-    Raises NotFoundError if no registry has it; TransferError if a registry cannot be read; SignatureError if
-    a registry must be signed, and a signature is missing, wrong or out of date; IntegrityError if a manifest
-    is not the one that the index names, or a remote registry names a file of this machine.
+    Without a version or digest it is the newest version that this machine does not know to be yanked.
+    `mirrors` are further URLs of copies of the registry, tried first.
     """
     mirrors = _trimmed(mirrors)
     asked = []

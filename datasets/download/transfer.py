@@ -83,28 +83,17 @@ def fetch_object(
 ) -> Fetched:
     """Download one object into a file, resuming after the bytes that the file already holds.
 
-    Asks the first mirror that is not pausing. One that fails pauses, and the next continues where
-    it stopped. Afterwards the file has exactly the expected bytes and is durable on the disk (its
-    folder still needs `sync`). One caller at a time may use a part.
+    Asks the first mirror that is not pausing. One that fails pauses, and the next continues where it stopped.
+    Afterwards the file has exactly the expected bytes and is durable on the disk (its folder still needs
+    `sync`; without `durable`, so does the file). One caller at a time may use a part. Bytes that are not
+    known to be wrong stay in it after an error.
 
-    A file without a known checksum starts again with each call, and whenever a mirror does not
-    confirm that its bytes are still the same.
+    A file without a known checksum starts again with each call, and whenever a mirror does not confirm that
+    its bytes are still the same.
 
-    Args:
-        mirrors: Where to ask, the best first.
-        item: The object, or what is known of a file.
-        part: File to download into; it and its folder are made if missing.
-        progress: Called with the bytes that the part grew by: first those that it held already;
-            negative when bytes are discarded; zero now and then while waiting. They add up to the
-            object's size. An exception that it raises ends the transfer.
-        limiter: The speed limit.
-        patience: How long to try each mirror.
-        durable: Whether to wait until the bytes are on the disk; if not, the caller must `sync`
-            the part before anything relies on it.
-
-    Raises TransferError if no mirror gave the right bytes. Bytes that are not known to be wrong stay in the
-    part; StorageError if the disk is full or cannot be written; MissingExtraError if the package that reads
-    such URLs is not installed.
+    `progress` gets the bytes that the part grew by: first those that it held already; negative when bytes are
+    discarded; zero now and then while waiting. They add up to the object's size. An exception that it raises
+    ends the transfer.
     """
     reasons: dict[Mirror, str] = {}
     if isinstance(item, StoredObject):

@@ -123,9 +123,7 @@ def maze(maze_type: str, **arguments: Any) -> Any:
 def _remove_leftover(path: Path, first: int) -> None:
     """Remove the file that OGBench passes a maze to MuJoCo in, and close it: it leaves both.
 
-    Args:
-        path: The file.
-        first: The lowest descriptor that was free before it was opened.
+    `first` is the lowest descriptor that was free before it was opened.
     """
     written = path.stat()
     for descriptor in range(first, first + 16):

@@ -11,7 +11,6 @@ make one observation are put side by side. `_shared/mapped_arrays.py` says what 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,19 +56,17 @@ def _describe(files: Sequence[Path]) -> str:
     guessed = {role: [by_last[n] for n in found] for role, found in usual(sorted(by_last)).items()}
     ends = [name for name, one in shown.items() if "ends" in name and len(one.shape) == 1]
     numbered = guessed.get("episode", ends)
-    words = [f'--episode "{pattern}"' if pattern else "--episode ARRAY|PATTERN|file"]
-    if numbered and not pattern:
-        words = [f"--episode {numbered[0]}"]
-    words += [
-        f"--map {role}={','.join(guessed.get(role, ['ARRAY']))}"
+    episode = pattern or (numbered[0] if numbered else "ARRAY|PATTERN|file")
+    columns = {
+        role: ",".join(guessed.get(role, ["ARRAY"]))
         for role in ("observation", "action", "reward", *FLAGS)
         if role in guessed or role in ("observation", "action")
-    ]
+    }
     return (
         f"\nThe arrays of {place.where}:\n"
         + "\n".join(lines)
         + "\nSay what they mean, for example: "
-        f"orlog import {shlex.quote(str(files[0]))} NAME {' '.join(words)}"
+        f"orlog.import_dataset({str(files[0])!r}, 'NAME', {episode=}, {columns=})"
     )
 
 

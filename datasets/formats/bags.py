@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ HEADER = "header."
 def _open(asked: Asked) -> Iterator[Opened]:
     if not asked.options.columns:
         raise SchemaError(
-            f"{asked.sources[0]}: say what its topics mean by --map.{_describe(asked.files)}"
+            f"{asked.sources[0]}: say what its topics mean as columns=.{_describe(asked.files)}"
         )
     ages: dict[str, list[float]] = {}
     asked = _each(asked)
@@ -110,7 +109,7 @@ def _places(asked: Asked, rate: float | None, ages: dict[str, list[float]]) -> I
             }
             if not wanted:
                 raise SchemaError(
-                    f"{where}: has none of the topics that --map names; it has {', '.join(sorted(topics))}."
+                    f"{where}: has none of the topics that columns= names; it has {', '.join(sorted(topics))}."
                 )
             with reading_bag(where):
                 times = {
@@ -143,14 +142,14 @@ def _ticks(times: Mapping[str, np.ndarray], rate: float | None, where: str) -> n
             for name, one in times.items()
         ]
         raise SchemaError(
-            f"{where}: give the rows a second as --rate; messages a second: {', '.join(rates)}."
+            f"{where}: give the rows a second as rate=; messages a second: {', '.join(rates)}."
         )
     start = max(int(one[0]) for one in times.values())
     stop = min(int(one[-1]) for one in times.values())
     count = int((stop - start) * rate // SECOND) + 1
     if stop < start or not 2 <= count <= MOST_ROWS:
         raise SchemaError(
-            f"{where}: the topics that --map names have {max(0, count)} rows in common at {rate:g} a second."
+            f"{where}: the topics that columns= names have {max(0, count)} rows in common at {rate:g} a second."
         )
     return start + np.round(np.arange(count) * (SECOND / rate)).astype(np.int64)
 
@@ -261,8 +260,8 @@ def _describe(files: Sequence[Path]) -> str:
     return (
         f"\nThe topics of {first}:\n"
         + "\n".join(lines)
-        + f"\nSay what they mean, for example: orlog import {shlex.quote(str(files[0]))} NAME "
-        "--map observation/state=TOPIC --map action=TOPIC --rate 10"
+        + f"\nSay what they mean, for example: orlog.import_dataset({str(files[0])!r}, 'NAME', "
+        "columns={'observation/state': 'TOPIC', 'action': 'TOPIC'}, rate=10)"
     )
 
 

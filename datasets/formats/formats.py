@@ -110,15 +110,7 @@ def formats() -> dict[str, Format]:
 
 
 def find_format(wanted: str, dataset: str) -> Format:
-    """Return the format of a name.
-
-    Args:
-        wanted: Name of the format.
-        dataset: What the error calls the dataset.
-
-    Raises:
-        FormatVersionError: there is none of that name.
-    """
+    """Return the format of a name; a FormatVersionError if there is none."""
     known = {one.name: one for one in formats().values()}
     if wanted not in known:
         raise FormatVersionError(
@@ -129,12 +121,7 @@ def find_format(wanted: str, dataset: str) -> Format:
 
 
 def own_format(wanted: str) -> Format | None:
-    """Return the format that a file of the user's own declares; None if it is no path of one.
-
-    Raises:
-        NotFoundError: there is no such file.
-        ValueError: it cannot be run, or declares no format.
-    """
+    """Return the format that a file of the user's own declares; None if it is no path of one."""
     path = Path(wanted)
     if path.suffix != ".py":
         return None
@@ -153,18 +140,11 @@ def own_format(wanted: str) -> Format | None:
 def choose_format(
     files: Sequence[Path], wanted: str | None, dataset: str, *, is_mapped: bool = False
 ) -> Format:
-    """Return the format to read files with.
+    """Return the format to read files, or one folder, with; a file that is a pickle or holds some is refused.
 
-    Args:
-        files: The files, or one folder.
-        wanted: Name of the format or of its module, such as `d4rl`, or the path of a file of the
-            user's own (`./my_format.py`); None for the only one that the files look like.
-        dataset: What the error calls the dataset.
-        is_mapped: Whether the user says what their columns are (`--map`).
-
-    Raises:
-        FormatVersionError: there is none of that name.
-        ValueError: the files look like none, like several, or one is a pickle or holds some.
+    `wanted` is the name of a format or of its module, such as `d4rl`, or the path of a file of the user's own
+    (`./my_format.py`); None for the only one that the files look like. With `is_mapped` the user says what
+    their columns are.
     """
     known = {name: one for name, one in formats().items() if one.open is not None}
     refuse_pointers(files, dataset)
@@ -187,11 +167,11 @@ def choose_format(
     if len(fitting) != 1:
         what = "several formats fit the files" if fitting else "the files look like no known format"
         told = [] if fitting else [one.describe(files) for one in possible.values()]
-        choices = "|".join(fitting or possible or known)
-        said = f"{dataset}: {what}; choose one: --format {choices}."
+        choices = ", ".join(fitting or possible or known)
+        said = f"{dataset}: {what}; choose one as format=: {choices}."
         if fitting:
-            given = shlex.join(map(str, files[:1]))
-            raise ValueError(f"{said} Run: orlog import {given} {dataset} --format {fitting[0]}")
+            call = f"orlog.import_dataset({str(files[0])!r}, {dataset!r}, format={fitting[0]!r})"
+            raise ValueError(f"{said} Run: {call}")
         raise ValueError(
             f"{said} For others a file of your own can be the format: docs/your-own-format.md"
             + (_around(files[0], known, dataset) or "".join(told))
@@ -309,12 +289,11 @@ def read_version(
     if file_format.open is None:
         raise ValueError(f"{name}: files of the format {file_format.name} are written, not read.")
     if options.ends not in ("", *HOW):
-        raise ValueError(f"{name}: --ends {options.ends}: expected {', '.join(HOW)}.")
+        raise ValueError(f"{name}: ends={options.ends!r}: expected {', '.join(HOW)}.")
     for option in options.given():
         if option not in (*file_format.options, "reward"):
-            flag = "map" if option == "columns" else option.replace("_", "-")
             raise ValueError(
-                f"{name}: the format {file_format.name} does not use --{flag}; leave it out."
+                f"{name}: the format {file_format.name} does not use {option}=; leave it out."
             )
     benchmark = _find_benchmark(file_format, name, wanted.like)
     horizon = said.horizon if benchmark is None else benchmark.horizon
@@ -385,7 +364,7 @@ def _find_benchmark(file_format: Format, name: str, like: str) -> BenchmarkEnvir
     if like and found is None:
         known = [one for known in benchmark_environments() for one in known.datasets]
         raise NotFoundError(
-            f"{name}: orlog knows no environment of {like!r} (--like)"
+            f"{name}: orlog knows no environment of {like!r} (like=)"
             + (did_you_mean(like, known) or "; give a name of D4RL, such as d4rl/hopper-medium-v2.")
         )
     if found is None or not (like or file_format.takes_benchmark):

@@ -27,10 +27,11 @@ from gymnasium import spaces
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.arrow_files import (
-    BUFFER_BYTES,
+    SIGNATURE,
     array_of,
     check_pyarrow,
     reading_arrow,
+    table_batches,
 )
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
@@ -49,7 +50,6 @@ from orlog.errors import IntegrityError, OrlogError, SchemaError
 
 BLOCK_BYTES = 2**24
 ENDINGS = ("arrow", "parquet")
-SIGNATURE = b"ARROW1\0\0"
 FLAGS = ("terminations", "truncations")
 COLUMNS = ("observations", "actions", "rewards", *FLAGS)
 KNOWN = ("id", "total_steps", "seed", "options")
@@ -247,7 +247,7 @@ class _Reader:
         size = sum(map(row_bytes, spaces_of)) + sum(8 * math.prod(s) for s in self.infos.values())
         size = max(1, size, one.file.stat().st_size // (one.count + 1))
         first = 0  # row of the block's first one
-        for block in _overlapping(_batches(one.file, max(1, BLOCK_BYTES // size))):
+        for block in _overlapping(table_batches(one.file, max(1, BLOCK_BYTES // size))):
             steps = block.num_rows - 1
             if first + steps > one.count:
                 raise self._wrong_count(one, "more")
@@ -394,25 +394,6 @@ def _schema(file: Path) -> Any:
         if source.read(len(SIGNATURE)) != SIGNATURE:
             raise pa.ArrowInvalid("not an Arrow file")
         return pa.ipc.read_schema(source)  # a third of the time of opening the file
-
-
-def _batches(file: Path, rows: int) -> Iterator[Any]:
-    """Yield at most so many rows at once, in the order of the file."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    if file.suffix == ".parquet":
-        with pyarrow.parquet.ParquetFile(
-            file, page_checksum_verification=True, buffer_size=BUFFER_BYTES
-        ) as table:
-            yield from table.iter_batches(rows)
-        return
-    with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as reader:
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            batch.validate(full=True)
-            for start in range(0, batch.num_rows, rows):
-                yield batch.slice(start, rows)
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

@@ -59,7 +59,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         if one.kinds != first.kinds:
             raise SchemaError(
                 f"{one.where}: its arrays differ from those of {first.where} in names, dtypes or "
-                "shapes; take one of the vaults with --task."
+                "shapes; take one of the vaults with task=."
             )
     doubts = [f"Left out: {', '.join(first.left_out)}."] if first.left_out else []
     found = [_find_episodes(one, doubts) for one in vaults]
@@ -88,14 +88,14 @@ def _uids(folder: Path, where: str, task: str) -> list[str]:
     """Return the names of the vaults to read; an empty one for the folder itself."""
     if (folder / METADATA).is_file():
         if task not in ("", folder.name):
-            raise SchemaError(f"{where}: --task {task}: this is the vault {folder.name} alone.")
+            raise SchemaError(f"{where}: task={task!r}: this is the vault {folder.name} alone.")
         return [""]
     names = sorted(one.name for one in folder.iterdir() if (one / METADATA).is_file())
     if not names:
         raise SchemaError(f"{where}: expected a vault, or folders of vaults, with {METADATA}.")
     if task and task not in names:
         raise SchemaError(
-            f"{where}: --task {task}: there is no such vault"
+            f"{where}: task={task!r}: there is no such vault"
             + (did_you_mean(task, names) or f"; these are {', '.join(names)}.")
         )
     return [task] if task else names

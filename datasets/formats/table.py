@@ -232,8 +232,8 @@ def _check(table: _Table, layout: Layout) -> _Checked:
             if len(odd):
                 raise SchemaError(
                     f"{table.where}: {layout.step} goes from {before[odd[0]]} to {steps[odd[0]]} at row "
-                    f"{checked.rows + odd[0]}, inside episode {episodes[odd[0]]!s:.100}; --sort puts rows in "
-                    "order."
+                    f"{checked.rows + odd[0]}, inside episode {episodes[odd[0]]!s:.100}; sort=True puts "
+                    "rows in order."
                 )
             last_step = int(steps[-1])
         if checked.has_choices:
@@ -272,8 +272,8 @@ def _check_names(names: list[Any], lengths: np.ndarray, where: str) -> None:
     for name, start in zip(names, (np.cumsum(lengths) - lengths).tolist(), strict=True):
         if name in seen:
             raise SchemaError(
-                f"{where}: episode {name!s:.100} goes on at row {start}, after rows of others; --sort puts rows "
-                "in order."
+                f"{where}: episode {name!s:.100} goes on at row {start}, after rows of others; sort=True puts "
+                "rows in order."
             )
         seen.add(name)
 

@@ -47,15 +47,8 @@ def check_environment(
 ) -> EnvironmentRecord:
     """Return the environment that a dataset names, if making it is allowed.
 
-    Args:
-        name: Name of the dataset, for messages.
-        record: The environment.
-        versions: Manifest and folder of each stored version that the dataset is made of.
-        trust_environment: Whether the user consents to its arguments.
-
-    Raises NotFoundError if the dataset names no environment, or Gymnasium does not know it; MissingExtraError
-    if its package is not installed; SimulatorError if its arguments need the user's consent, or are never
-    taken from data.
+    `versions` are the stored versions that the dataset is made of; a SimulatorError says that arguments need
+    the user's consent, or are never taken from data.
     """
     if record is None:
         found = [benchmark_environment(manifest.benchmark) for manifest, _ in versions]
@@ -87,7 +80,7 @@ def check_environment(
         raise SimulatorError(
             f"{name}: environment {record.id} has arguments from the data, "
             f"{_shown(own)}. An argument can make a simulator read files or never stop; if you trust "
-            "the dataset, use --trust-environment, or trust_environment=True in Python."
+            "the dataset, use trust_environment=True."
         )
     return record
 

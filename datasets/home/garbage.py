@@ -71,12 +71,7 @@ def total_bytes() -> int:
 def own_versions(name: str, kinds: Sequence[Kind] = ("version", "partial")) -> list[DatasetName]:
     """Return the versions in the user's own home that a name means: all, or the one it pins.
 
-    Args:
-        name: Name, perhaps with version or digest.
-        kinds: Kinds of entries that count (`CachedVersion.kind`).
-
-    Raises InvalidNameError if the name does not follow the grammar; NotFoundError if there is none; the
-    message says what exists instead.
+    There must be one of these `kinds` (`CachedVersion.kind`); the error says what exists instead.
     """
     wanted = parse_name(name)
     folder = datasets_folder() / wanted.name
@@ -120,19 +115,14 @@ def collect_garbage(
 ) -> GarbageReport:
     """Remove leftovers of killed processes in the user's own home, and unused versions on request.
 
-    Never removed: what cannot be downloaded again, pinned versions, those that the `orlog.lock` of
-    the working folder pins, those of names with an interrupted recording, and what another process
-    is writing. Versions opened within the last day stay too, unless `unused_days` is 0.
+    Never removed: what cannot be downloaded again, pinned versions, those that the `orlog.lock` of the
+    working folder pins, those of names with an interrupted recording, and what another process is writing.
+    Versions opened within the last day stay too, unless `unused_days` is 0.
 
-    Args:
-        unused_days: Also remove downloaded versions not opened for this many days, and interrupted
-            downloads and files moved aside that have not changed for that long.
-        max_bytes: Then remove downloaded versions, the least recently opened first, until all
-            versions together take at most this.
-        dry_run: Only report what would be removed. Nothing is written, and locks are not checked.
-
-    Raises ValueError for a negative number; ManifestError if `orlog.lock` is malformed, so it is not known
-    what it pins; StorageError if something could not be removed; everything else was.
+    With `unused_days`, downloaded versions not opened for so long go too, and interrupted downloads and files
+    moved aside that have not changed for that long. Then, with `max_bytes`, downloaded versions, the least
+    recently opened first, until all together take at most this. A `dry_run` writes nothing and checks no
+    locks. What could be removed was, also where an error says what could not.
     """
     check_limits(unused_days, max_bytes)
     items = list(all_holdings(datasets_folder()))
@@ -305,13 +295,7 @@ def _make_shelter(items: Iterable[Holding]) -> _Shelter:
 
 
 def _refusal(item: Holding, seconds: float, shelter: _Shelter) -> str:
-    """Return why an item must stay, or nothing.
-
-    Args:
-        item: The item.
-        seconds: For how long it must not have been opened or changed.
-        shelter: What keeps versions.
-    """
+    """Return why an item must stay, or nothing; it must not have been opened or changed for some seconds."""
     if not os.path.lexists(item.path):
         return GONE
     if item.kind == "leftover":

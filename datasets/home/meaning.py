@@ -43,12 +43,7 @@ def known_manifests(
 def check_unused(name: str, version: str, *, is_listed: bool = False) -> None:
     """Refuse a name and version that are already in use, before new data are written for them.
 
-    Args:
-        name: The name.
-        version: The version.
-        is_listed: Whether the data are those of the files that orlog lists under them.
-
-    Raises VersionExistsError if they are.
+    `is_listed` says that the data are those of the files that orlog lists under them.
     """
     for where, known in known_manifests(name, version):
         raise VersionExistsError(
@@ -64,14 +59,7 @@ def check_unused(name: str, version: str, *, is_listed: bool = False) -> None:
 
 
 def check_unchanged(manifest: Manifest, *, shipped: bool = True) -> None:
-    """Refuse a version whose name and version mean other bytes on this machine.
-
-    Args:
-        manifest: The version.
-        shipped: Whether manifests that ship with orlog count too.
-
-    Raises VersionExistsError if they do.
-    """
+    """Refuse a version whose name and version mean other bytes on this machine, or, if asked, as `shipped`."""
     other = _find_other(manifest, shipped=shipped)
     if other is not None:
         raise VersionExistsError(

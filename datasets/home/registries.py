@@ -49,11 +49,7 @@ class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse invalid fields.
-
-        Raises:
-            ValueError: the name, a URL or a key is malformed or repeated.
-        """
+        """Refuse a name, a URL or a key that is malformed or repeated."""
         if _NAME.fullmatch(self.name) is None:
             raise ValueError(
                 f"{self.name[:60]!r} is not a name for a registry: expected one word of up to 40 "
@@ -101,12 +97,7 @@ def seen_file() -> Path:
 
 
 def read_registries() -> list[Registry]:
-    """Return the registries of this machine, in the order in which they are tried.
-
-    Raises:
-        ManifestError: the file is malformed.
-        FormatVersionError: it was written by a newer orlog.
-    """
+    """Return the registries of this machine, in the order in which they are tried."""
     path = registries_file()
     if not path.exists():
         return []
@@ -160,14 +151,8 @@ def add_registry(
 def remove_registry(name: str) -> Registry:
     """Remove a registry from the list of this machine, and return it.
 
-    Fetched datasets stay. So does the serial seen: if the registry is added again, an older index
-    is still refused.
-
-    Raises:
-        NotFoundError: there is none of that name.
-        ManifestError: the file of the registries is malformed; it stays.
-        FormatVersionError: it was written by a newer orlog; it stays.
-        StorageError: the file cannot be written.
+    Fetched datasets stay. So does the serial seen: if the registry is added again, an older index is still
+    refused.
     """
     _find(name)
     path = registries_file()
@@ -178,21 +163,10 @@ def remove_registry(name: str) -> Registry:
 
 
 def check_serial(registry: Registry, serial: int, index_sha256: str) -> None:
-    """Refuse an index that is older than one seen before; remember this one.
+    """Refuse an index with a smaller serial than one seen before, or with other bytes; remember this one.
 
-    Call it when the index is known to be the registry's own: after checking its signature, if it
-    has one. Several processes may call it at once. If the file of seen indexes cannot be written,
-    this only warns.
-
-    Args:
-        registry: Where the index came from, through any of its mirrors.
-        serial: Serial number that the index states.
-        index_sha256: Hex SHA-256 of its bytes.
-
-    Raises:
-        SignatureError: its serial is smaller than one seen, equal with other bytes, or absurd.
-        ManifestError: the file of seen indexes is malformed; it stays.
-        FormatVersionError: it was written by a newer orlog; it stays.
+    Call it when the index is known to be the registry's own: after checking its signature, if it has one.
+    Several processes may call it at once. If the file of seen indexes cannot be written, this only warns.
     """
     if not 0 <= serial <= LARGEST_SERIAL:
         raise SignatureError(

@@ -57,11 +57,8 @@ class Collection:
     ) -> int:
         """Remove a path and record the outcome; return the bytes that this freed.
 
-        Args:
-            path: What to remove.
-            why: Why it is due.
-            remove: Removes it, or returns why not; `GONE` if another process removed it.
-            free: Called once it is gone; returns the bytes that this freed.
+        `remove` returns why it could not, or `GONE` if another process removed it; `free` tells the bytes
+        then.
         """
         try:
             refusal = remove()

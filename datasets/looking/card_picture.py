@@ -26,13 +26,10 @@ def card_picture(
     ranges: Sequence[tuple[str, float, float, float, float]],
     frames: Sequence[np.ndarray] = (),
 ) -> str:
-    """Return the picture as the text of an SVG file.
+    """Return the picture as the text of an SVG file: returns and lengths of episodes, and frames of one of them.
 
-    Args:
-        returns: Return of each episode.
-        lengths: Steps of each episode.
-        ranges: Name, smallest value, mean, standard deviation and largest value of some numbers.
-        frames: Images of one episode, uint8 [height, width, 1 or 3].
+    `ranges` are name, smallest value, mean, standard deviation and largest value of some numbers; frames are
+    uint8 [height, width, 1 or 3].
     """
     panels = [
         _histogram(returns, "return of an episode"),

@@ -40,11 +40,7 @@ def line_colors(names: Iterable[str]) -> dict[str, str]:
 
 
 def dataset_picture(dataset: Looked) -> Figure:
-    """Return trajectories over the maze (where there is one) and histograms of return and length.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Return trajectories over the maze (where there is one) and histograms of return and length."""
     maze = (dataset.manifest.environment.kwargs if dataset.manifest.environment else {}).get(
         "maze_map"
     )
@@ -137,11 +133,7 @@ def _histogram(axes: Axes, values: np.ndarray, label: str) -> None:
 
 
 def check_plots() -> None:
-    """Check that pictures can be drawn.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Check that pictures can be drawn: that matplotlib is installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingExtraError(
             'plots need matplotlib, which is not installed; run: pip install "orlog[plots]"',
@@ -155,9 +147,6 @@ def new_figure(
     """Return a figure with axes side by side; width and height are in inches.
 
     With `in_row` they are those of each of the axes, and so many stand in a row.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     check_plots()
     from orlog.datasets.looking.shown_figure import ShownFigure

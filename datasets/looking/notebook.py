@@ -13,12 +13,7 @@ FRAMES = 6
 
 
 def notebook_html(dataset: Looked, text: str) -> str:
-    """Return HTML without scripts, of which no part comes from elsewhere.
-
-    Args:
-        dataset: The dataset.
-        text: What `repr` says of it.
-    """
+    """Return HTML without scripts, of which no part comes from elsewhere; `text` is what `repr` says."""
     manifest = dataset.manifest
     environment = manifest.environment
     facts = {

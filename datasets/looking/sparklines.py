@@ -9,11 +9,9 @@ MISSING = "·"
 
 
 def course(values: np.ndarray, width: int) -> str:
-    """Return numbers in their order as one line.
+    """Return (n,) numbers or flags in their order as one line; what is infinite or NaN is drawn as a dot.
 
-    Args:
-        values: (n,) numbers or flags; what is infinite or NaN is drawn as a dot.
-        width: Most characters; each stands for the mean of as many values as needed.
+    It has at most `width` characters; each stands for the mean of as many values as needed.
     """
     numbers = np.asarray(values, np.float64)
     # Sums of the largest numbers, and distances between them, leave float64.

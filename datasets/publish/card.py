@@ -68,13 +68,7 @@ class _Range(NamedTuple):
 
 
 def dataset_card(dataset: Dataset, audit: Audit | None, place: str) -> Card:
-    """Return the card of a version.
-
-    Args:
-        dataset: The whole version.
-        audit: The result of its audit; None if there was none.
-        place: What `orlog.load_dataset` takes: a name, or the URL of the version in a registry.
-    """
+    """Return the card of a version; `place` is what `orlog.load_dataset` takes: a name, or its URL in a registry."""
     manifest = dataset.manifest
     returns, lengths = dataset.column("episodes/returns"), dataset.episode_lengths
     ranges = [*_ranges(dataset, "observations"), *_ranges(dataset, "actions")]

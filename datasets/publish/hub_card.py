@@ -28,16 +28,9 @@ def publish_card(
     names: Collection[str],
     audited: Callable[[], Audit | None],
 ) -> None:
-    """Write the card of a version, unless it is there; cards that a person wrote stay.
+    """Write the card of the newest version of a name, unless it is there; cards that a person wrote stay.
 
-    Args:
-        registry: Where it was published.
-        folder: Folder of the version, the newest of its name there.
-        manifest: Its manifest.
-        names: All datasets in the registry.
-        audited: Returns the audit of the version, if it was audited; called if a card is written.
-
-    Raises StorageError if the Hub refuses it.
+    `names` are all datasets in the registry. `audited` returns the audit, and is called if a card is written.
     """
     name = manifest.name
     own = f"{name}/{CARD}"

@@ -31,23 +31,10 @@ def link_foreign_file(
     sign_existing: bool = False,
     on_wait: Callable[[], None] = lambda: None,
 ) -> str:
-    """List a third-party file in the index of a registry, and return the registry's URL.
+    """List a third-party file under `NAME@VERSION` in the index of a registry, and return the registry's URL.
 
-    Nothing is downloaded: the file is checked against the entry only when it is used.
-
-    Args:
-        target: The registry, as for `publish_dataset`.
-        name: Name and version to list the file under, `NAME@VERSION`.
-        entry: What is known of it.
-        sign: Gives the signature of the index; a registry whose index is signed needs it.
-        trusted: Public keys of others who sign the same registry.
-        sign_existing: Sign the existing index, with everything in it, whoever wrote it.
-        on_wait: Called once if another process publishes into the same folder.
-
-    Raises InvalidNameError if the name has no version, or is none; ValueError if a URL has a query that may
-    be a secret; the message does not repeat it; VersionExistsError if the registry, or this machine, has this
-    version with other content; SignatureError or ManifestError or StorageError or NotFoundError if as
-    `publish_dataset`.
+    Nothing is downloaded: the file is checked against the entry only when it is used. A URL with a query that
+    may be a secret is refused without repeating it. The other arguments are those of `publish_dataset`.
     """
     wanted = parse_name(name)
     if not wanted.version:

@@ -183,17 +183,9 @@ def change_index(
 ) -> str:
     """Change only the index of a registry, and return the registry's URL.
 
-    Args:
-        target: The registry, as for `publish_dataset`.
-        change: Returns the next index, or the same one if there is nothing to change; called again
-            if somebody else changed the index first. Its exceptions are passed on.
-        sign: Returns the signature of the index; required for a registry whose index is signed.
-        trusted: Public keys of others who sign the same registry.
-        sign_existing: Sign the existing index, with everything in it, whoever wrote it.
-        on_wait: Called once if another process publishes into the same folder.
-
-    Raises SignatureError or ManifestError or FormatVersionError or MissingExtraError or NotFoundError or
-    StorageError as `publish_dataset`.
+    `change` returns the next index, or the same one if there is nothing to change; it is called again if
+    somebody else changed the index first. Its exceptions are passed on. The other arguments and errors are
+    those of `publish_dataset`.
     """
     registry = open_target(target)
     seal = None if sign is None else _Seal(sign, trusted, sign_existing)
@@ -218,7 +210,7 @@ def _refuse_wrong_data(found: Audit, folder: Path) -> None:
         raise AuditError(
             f"{found.name}@{found.version}: the audit found errors in its data, so it is "
             f"not published: {places}{more}. To see all, run: orlog audit {folder} (to publish it "
-            "nevertheless: --no-audit, or audit=False)."
+            "nevertheless: audit=False)."
         )
 
 
@@ -313,7 +305,7 @@ def _read_index(registry: Target, seal: _Seal | None) -> _IndexThere:
     if seal is None and signature is not None:
         raise SignatureError(
             f"{registry.url}: its index is signed, and readers would refuse it without a signature; "
-            "publish with --sign (sign= in Python)."
+            "publish with sign=."
         )
     index = Index() if data is None else index_from_json(data, where)
     is_signed = seal is not None and data is not None and seal.is_right(data, "index", signature)
@@ -322,8 +314,8 @@ def _read_index(registry: Target, seal: _Seal | None) -> _IndexThere:
         raise SignatureError(
             f"{where}: the existing index has no valid signature by "
             f"{' or '.join(sorted(seal.keys))}, and signing it would vouch for everything it lists. "
-            "If another key signs this registry, name it with --trust; only if you know that every "
-            "entry is right, publish with --sign-existing."
+            "If another key signs this registry, name it in trusted=; only if you know that every "
+            "entry is right, publish with sign_existing=True."
         )
     return _IndexThere(index, data, tag, signature, signature_tag, is_signed)
 

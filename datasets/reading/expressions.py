@@ -99,14 +99,6 @@ def evaluate(
     return np.array(mask) if isinstance(mask, np.ndarray) else np.full(count, mask)
 
 
-def used_names(expression: str) -> list[str]:
-    """Return the names of the columns that a condition uses, without `episodes/`, sorted.
-
-    Raises SchemaError if the text is not an expression as in the table above.
-    """
-    return sorted(_parse(expression).names)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Parsed:
     """A checked expression; `names` maps each column to the first place that names it."""

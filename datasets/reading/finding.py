@@ -297,8 +297,8 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
     if recordings:
         return (
             f"{wanted} is not finished: its recording in {recordings[0].parent} still runs or was "
-            "interrupted. Ending it makes the version; with resume=True, orlog.record or the writer "
-            "goes on."
+            "interrupted. Ending it makes the version; orlog.record(.., resume=True) or the writer goes "
+            "on."
         )
     if entry is not None and _matches(entry, wanted):
         return (

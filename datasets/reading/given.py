@@ -32,15 +32,10 @@ def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:
 def as_stored_folder(
     given: Given, find: Callable[[str], list[Path]], parameter: str = "folder"
 ) -> Path:
-    """Return the folder of the one stored version that a name, path or `Dataset` stands for.
+    """Return the folder of the one stored version that a name, path or `Dataset` stands for; a view is refused.
 
-    Args:
-        given: A path is returned as it is, whatever it holds.
-        find: Returns the folders that a name stands for, as `finding.stored_folders` does.
-        parameter: How errors call the argument.
-
-    Raises TypeError if it is neither a name, nor a path, nor a dataset; SchemaError if it is a view, which is not
-    one stored version; OrlogError as `find` raises.
+    A path is returned as it is, whatever it holds. `find` returns the folders of a name, as
+    `finding.stored_folders` does; errors call the argument `parameter`.
     """
     if isinstance(given, Dataset):
         if given.operation is not None:

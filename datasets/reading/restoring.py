@@ -64,14 +64,7 @@ def simulator_of(env: gymnasium.Env[Any, Any]) -> Simulator:
 def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int) -> Any:
     """Put the state before an action back; return the observation recorded there.
 
-    Args:
-        name: The dataset's name in errors.
-        env: An environment with the simulator that was recorded.
-        episode: The episode.
-        step: Number of the action, from 0; negative ones count from the end.
-
-    Raises SchemaError if the environment has no state that can be put back, or another one; NotFoundError if
-    no state was recorded, or there is no such step.
+    Actions count from 0, negative ones from the end. An environment of another simulator is refused.
     """
     where = f"{name}, episode {episode.index}"
     if not -len(episode) <= step < len(episode):

@@ -95,7 +95,7 @@ def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
     if stated != digest and not replace:
         raise VersionExistsError(
             f"{path} holds another view ({str(stated)[:19]}), this one is {digest[:19]}: choose "
-            "another file, or replace it with replace=True (orlog view --replace)."
+            "another file, or replace it with replace=True."
         )
 
 

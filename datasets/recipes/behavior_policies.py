@@ -100,10 +100,6 @@ def write_policies(path: Path, steps: Sequence[int], policies: Sequence[Layers])
     """Write policies of one architecture, with the steps that each was trained for; return the digest.
 
     Weights are rounded to half precision: what is recorded with are the rounded ones.
-
-    Raises:
-        DivergedError: half precision cannot hold a weight.
-        StorageError: the file cannot be written.
     """
     for step, layers in zip(steps, policies, strict=True):
         check_weights(layers, step)
@@ -118,11 +114,7 @@ def write_policies(path: Path, steps: Sequence[int], policies: Sequence[Layers])
 
 
 def check_weights(layers: Layers, steps: int) -> None:
-    """Check that a policy that was trained for some steps can be written.
-
-    Raises:
-        DivergedError: half precision cannot hold a weight.
-    """
+    """Check that half precision holds all weights of a policy that was trained for some steps."""
     for array in (one for layer in layers for one in layer):
         if not (np.abs(array) <= LARGEST).all():  # NaN is not
             raise DivergedError(

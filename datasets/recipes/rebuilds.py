@@ -62,14 +62,8 @@ def compare_with_recorded(dataset: Dataset) -> str:
 def accepted(folder: Path, manifest: Manifest) -> Manifest:
     """Return the manifest to keep a build with: the recorded one, or one that says it is a rebuild.
 
-    If all files are those of the recorded build, it is the recorded build, whatever the packages here.
-
-    Args:
-        folder: The files of the build.
-        manifest: Its manifest, as it would be under the recorded version.
-
-    Raises IntegrityError if its episodes are not distributed as those of the recorded build; the message
-    names the test and the values.
+    If all files are those of the recorded build, it is the recorded build, whatever the packages here. A
+    build whose episodes are not distributed alike is refused; the message names the test and the values.
     """
     recorded = recorded_build(manifest.name, manifest.version)
     if recorded is None or recorded.digest == manifest.digest:

@@ -126,11 +126,7 @@ def play_episode(
 ) -> Episode:
     """Return an episode played to its end, with the `action_log_probs` of its actions.
 
-    Args:
-        env: Environment that records.
-        reset_seed: Seed of the reset, which the episode keeps.
-        choose: Returns an action for an observation, and its log-probability.
-        metadata: Columns of the episode.
+    `choose` returns an action for an observation, and its log-probability.
     """
     observation, _ = env.reset(seed=reset_seed)
     observations, terminated, truncated = [observation], False, False

@@ -56,14 +56,10 @@ class DamageFinder:
         self._ends = functools.lru_cache(BLOCKS_KEPT)(self._read_ends)
 
     def find(self, path: str) -> tuple[str | None, tuple[int, int] | None]:
-        """Return the column, and the first and last episode, whose values an object holds.
+        """Return the column, and the first and last episode, whose values a path such as `parts/1/rewards` holds.
 
-        Args:
-            path: An object, or a column of a part: `parts/1/rewards`.
-
-        Returns:
-            None for the column if it holds none or several; None for the episodes if it
-            holds no values or they are not known. Metadata of a column count as all its values.
+        The column is None if it holds none or several; the episodes are None if it holds no values or they
+        are not known. Metadata of a column count as all its values.
         """
         match = _PATH.fullmatch(path)
         part = int(match["part"] or 0) if match else 0

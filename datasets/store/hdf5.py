@@ -49,17 +49,9 @@ def write_hdf5(
 ) -> list[StoredObject]:
     """Copy a part from the Zarr container into `target/data.h5`, in bounded memory.
 
-    The file is read back and compared with the BLAKE3 of the part's columns before it counts as
-    written. Equal rows give equal bytes as long as h5py and HDF5 stay the same.
-
-    Args:
-        source: Folder of the Zarr container.
-        target: Folder of the file; created if it does not exist.
-        written: What the Zarr container holds.
-        progress: Called with the number of bytes of rows written since its last call.
-
-    Raises MissingExtraError if h5py is not installed; IntegrityError if the source is damaged, or the file
-    does not hold what it should; StorageError if the disk is full.
+    The file is read back and compared with the BLAKE3 of the part's columns before it counts as written.
+    Equal rows give equal bytes as long as h5py and HDF5 stay the same. `progress` gets the bytes of rows
+    written since its last call.
     """
     h5py = import_h5py()
     specs = sorted(written.schema.columns().items())
@@ -91,15 +83,7 @@ class Hdf5Reader:
     """
 
     def __init__(self, folder: Path, rows: Mapping[ColumnSpec, int]) -> None:
-        """Open the file and check that every column has the expected form.
-
-        Args:
-            folder: Where `data.h5` lies.
-            rows: The columns, and how many rows each has.
-
-        Raises MissingExtraError if h5py is not installed; IntegrityError if the file is missing or damaged, a
-        column has another dtype, shape or filters, or its values lie outside the file.
-        """
+        """Open `data.h5`, and check dtype, shape, filters and place of every column, with so many rows each."""
         self.path = folder / DATA_FILE
         self._columns = {spec.name: (spec, count) for spec, count in rows.items()}
         self._opened: tuple[int, Any, dict[str, Any]] | None = None

@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 import blake3
 import numpy as np
 
-from orlog.base.files import hash_file, list_files, too_many_files
+from orlog.base.files import hash_file, too_many_files
 from orlog.datasets.home.deletion import FolderSeen, unless_deleted
 from orlog.datasets.home.presence import PARTIAL_FILE, is_partial, present_objects
 from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
@@ -140,14 +140,6 @@ def locate(folder: Path, manifest: Manifest, problems: list[Problem]) -> list[Pr
         column, episodes = finder.find(problem.file)
         located.append(dataclasses.replace(problem, column=column, episodes=episodes))
     return located
-
-
-def make_objects(folder: Path) -> list[StoredObject]:
-    """Return the objects of a folder that was just written, sorted by path."""
-    return [
-        StoredObject(path=path, size_bytes=file.stat().st_size, sha256=hash_file(file))
-        for path, file in list_files(folder)
-    ]
 
 
 def find_link(folder: Path, path: str) -> Path | None:

@@ -168,12 +168,7 @@ class StoredVersion:
     ) -> np.ndarray:
         """Return the rows of some episodes, one after the other; offsets are rebased onto them.
 
-        Args:
-            name: The column.
-            episodes: Which episodes.
-            out: Where rows go, unless they are offsets; a new array by default.
-
-        Raises IntegrityError if a file is damaged, or offsets do not count the values.
+        Rows other than offsets go into `out` if given.
         """
         starts, stops = self._row_ranges(name, episodes)
         values = self._read_ranges(name, starts, stops, out)

@@ -42,13 +42,7 @@ class ZarrReader:
     def __init__(
         self, folder: Path, rows: Mapping[ColumnSpec, int], sizes: Mapping[str, int]
     ) -> None:
-        """Remember columns and files; nothing is opened yet.
-
-        Args:
-            folder: Where the container lies.
-            rows: The columns, and how many rows each has.
-            sizes: Size in bytes of every file, by path inside the folder.
-        """
+        """Remember columns and their rows, and files with their bytes; nothing is opened yet."""
         self.folder = folder
         self._specs = {spec.name: spec for spec in rows}
         self._rows = {spec.name: count for spec, count in rows.items()}
@@ -104,16 +98,7 @@ class ZarrReader:
     def read(
         self, name: str, start: int, stop: int, *, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return rows `start` to `stop - 1` of a column.
-
-        Args:
-            name: The column.
-            start: First row.
-            stop: Row after the last one.
-            out: Where they go, contiguous and of their shape and dtype; a new array by default.
-
-        Raises IntegrityError if a file is missing, cut or damaged.
-        """
+        """Return rows `start` to `stop - 1` of a column, in `out` if given: contiguous and of their shape and dtype."""
         spec, encoding = self._specs[name], self.encoding(name)
         if out is None:
             out = np.empty((stop - start, *spec.shape), spec.dtype)

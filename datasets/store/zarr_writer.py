@@ -50,10 +50,8 @@ class ZarrWriter:
     ) -> None:
         """Create the folder, if it does not exist.
 
-        Args:
-            folder: Where the container will lie.
-            encodings: How to store some columns; `choose_encoding` decides for the rest.
-            bounds: Bounds of some columns; numbers outside are written and counted.
+        `choose_encoding` decides for columns that `encodings` leaves out. Numbers outside the `bounds` are
+        written and counted.
         """
         self._bounds = dict(bounds or {})
         self.folder = folder

@@ -158,20 +158,12 @@ def collect_packs(
 ) -> PacksReport:
     """Remove leftovers of killed processes, and packs if asked, from the user's own home.
 
-    Packs that a process has open or is writing are never removed. Packs opened within the last day
-    stay too, unless `unused_days` is 0.
+    Packs that a process has open or is writing are never removed. Packs opened within the last day stay too,
+    unless `unused_days` is 0.
 
-    Args:
-        unused_days: Also remove packs that were not opened for this many days.
-        max_bytes: After that, remove packs, the least recently opened first, until all packs take
-            no more than this.
-        dry_run: Only report what would be removed. Nothing is written.
-
-    Returns:
-        What was removed, what was due but kept, what the disk refused to remove, and the bytes of
-        the packs that are left.
-
-    Raises ValueError for a negative number.
+    With `unused_days`, packs not opened for so long go; then, with `max_bytes`, the least recently opened
+    ones, until all take no more than this. Returned are what was removed, what was due but kept, what the
+    disk refused to remove, and the bytes of the packs that are left. A `dry_run` writes nothing.
     """
     check_limits(unused_days, max_bytes)
     packs = sorted(

@@ -54,17 +54,10 @@ def find_damage(
     is_own: bool,
     limit: int,
 ) -> Problem | None:
-    """Return how a pack differs from its dataset; None where it does not.
+    """Return how a pack, with its record and its files by name, differs from its dataset; None where it does not.
 
-    Args:
-        dataset: What it should hold.
-        folder: The pack.
-        record: Its record.
-        maps: Its files, by name.
-        is_own: Whether it lies in the user's own home, where forgery is not expected.
-        limit: Bytes to compare at a time.
-
-    Raises IntegrityError if the dataset itself is damaged; SchemaError if the dataset cannot be sampled.
+    `is_own` says that it lies in the user's own home, where forgery is not expected; `limit` is the bytes to
+    compare at a time.
     """
     layout = layout_of(dataset)
     problem = _compare_record(dataset, layout, record)

@@ -155,15 +155,7 @@ def file_forms(
 
 
 def read_record(folder: Path, digest: str = "") -> PackRecord:
-    """Return the record of a pack.
-
-    Args:
-        folder: The pack.
-        digest: Expected digest of the dataset; by default, any that fits the folder's name.
-
-    Raises ManifestError if there is none, or it is malformed; IntegrityError if it is of another dataset, or
-    does not describe exactly one pack.
-    """
+    """Return the record of a pack, of the dataset with that digest; by default any that fits the folder's name."""
     record = read_json_file(
         folder / RECORD_FILE, PackRecord, version=("pack_version", PACK_VERSION), repair=_REPAIR
     )

@@ -39,13 +39,10 @@ def verify_packs(
     dataset: Dataset | None = None,
     progress: Callable[[str, int, int], None] = lambda _pack, _done, _total: None,
 ) -> Iterator[VerifiedPack]:
-    """Hash every byte of the packs in all homes, and compare with their records.
+    """Hash every byte of the packs in all homes, or of one dataset and views of it; compare with their records.
 
-    A damaged pack is made again the next time it is opened.
-
-    Args:
-        dataset: Only its pack, and those of views of it; by default all.
-        progress: Called with a pack's folder, the number of bytes read, and its total bytes.
+    A damaged pack is made again the next time it is opened. `progress` gets the folder, bytes read and in
+    all.
     """
     for pack in cached_packs():
         if pack.kind != "pack":

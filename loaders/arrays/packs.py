@@ -147,20 +147,12 @@ def open_pack(
     """Map a dataset's pack into memory; make and verify it first if there is none.
 
     The arrays equal those of `read_arrays` bit for bit. A pack is checked once
-    (`loaders/arrays/pack_checks.py`) and then recognized by the times of its files; `verify_pack`
-    reads every byte again. A damaged pack is made again. A pack in a shared home that does not
-    match the dataset is left alone, and one is made in the user's own home. The logger `orlog`
-    warns of both. If several processes open the same pack at the same time, it is made once. Making
-    it takes the memory of one block, plus 8 bytes a step for a weighted mixture; for a view with
-    reordered episodes, the memory of all episodes in a block.
-
-    Args:
-        dataset: What to read.
-        allow_non_finite: Take NaN and infinity as they are.
-        progress: Called with the bytes written since its last call.
-
-    Raises SchemaError as `orlog.transitions`; IntegrityError if a file of the dataset is damaged;
-    StorageError if the disk is full or cannot be written or read.
+    (`loaders/arrays/pack_checks.py`) and then recognized by the times of its files; `verify_pack` reads every
+    byte again. A damaged pack is made again. A pack in a shared home that does not match the dataset is left
+    alone, and one is made in the user's own home. The logger `orlog` warns of both. If several processes open
+    the same pack at the same time, it is made once. Making it takes the memory of one block, plus 8 bytes a
+    step for a weighted mixture; for a view with reordered episodes, the memory of all episodes in a block.
+    `progress` gets the bytes written since its last call.
     """
     own, opened = _own_folder(dataset), None
     for folder in filter(is_pack, _folders(dataset)):
@@ -184,14 +176,7 @@ def verify_pack(
 ) -> list[Problem]:
     """Hash every byte of a dataset's pack; remove a damaged one, so that it is made again.
 
-    Args:
-        dataset: The dataset whose pack to verify.
-        progress: Called with the bytes read since its last call.
-
-    Returns:
-        The problems, by file; empty if there are none.
-
-    Raises IntegrityError if there is no pack, or its record cannot be read as one.
+    Returns the problems by file. `progress` gets the bytes read since its last call.
     """
     folder = pack_folder(dataset)
     return find_problems(folder, read_record(folder, dataset.digest), progress)
@@ -213,13 +198,7 @@ def _open_checked(
 ) -> tuple[MappedArrays, PackRecord] | None:
     """Open a pack that matches its dataset; None if there is none (any more).
 
-    Args:
-        dataset: The dataset.
-        folder: The pack's folder.
-        is_new: Whether this process has just made and read it.
-
-    Raises IntegrityError if a file of the dataset is damaged; StorageError if a damaged pack cannot be
-    removed.
+    `is_new` says that this process has just made and read it.
     """
     held = hold_pack(folder)
     if held is None:

@@ -71,16 +71,7 @@ def load_arrays(dataset: Given, where: str = "auto", *, allow_non_finite: bool =
 
 
 def choose_place(dataset: Given, where: str = "auto", memory: Memory | None = None) -> Place:
-    """Return where `load_arrays` would put a dataset, and why.
-
-    Args:
-        dataset: What to read.
-        where: As in `load_arrays`.
-        memory: What is free; measured by default.
-
-    Raises ValueError as `load_arrays`; SchemaError if a space whose values are no numbers of a fixed
-    shape.
-    """
+    """Return where `load_arrays` would put a dataset, and why; the free `memory` is measured by default."""
     dataset = as_dataset(dataset)
     if not isinstance(where, str):
         raise TypeError(

@@ -21,11 +21,7 @@ class Ant(gymnasium.ObservationWrapper[np.ndarray, np.ndarray, np.ndarray]):
     """Ant-v4, whose observations are followed by 84 zeros."""
 
     def __init__(self, render_mode: str | None = None) -> None:
-        """Make Ant-v4.
-
-        Args:
-            render_mode: Its render mode.
-        """
+        """Make Ant-v4."""
         make: Any = AntEnv
         super().__init__(make() if render_mode is None else make(render_mode=render_mode))
         self.observation_space = Box(-np.inf, np.inf, (27 + FORCES,), np.float64)

@@ -88,12 +88,7 @@ class Maze2d(_Simulated):
     """
 
     def __init__(self, maze: str, reward: Literal["sparse", "dense"]) -> None:
-        """Build the maze.
-
-        Args:
-            maze: A key of `MAPS`.
-            reward: Which reward.
-        """
+        """Build the maze, a key of `MAPS`."""
         rows = MAPS[maze].split()
         super().__init__(_maze2d_xml(rows), 4, 2)
         self._reward = reward
@@ -138,12 +133,10 @@ class AntMaze(_Simulated):
     """
 
     def __init__(self, maze: str, new_goals: bool) -> None:
-        """Build the maze.
+        """Build the maze, a key of `ANT_MAPS`.
 
-        Args:
-            maze: A key of `ANT_MAPS`.
-            new_goals: Whether each episode draws a goal, as ids of version 2 do. Else the first
-                episode's goal stays.
+        With `new_goals` each episode draws a goal, as ids of version 2 do. Else the first episode's goal
+        stays.
         """
         rows = ANT_MAPS[maze].split()
         ((row, column),) = _cells(rows, "R")

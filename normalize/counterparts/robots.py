@@ -47,12 +47,7 @@ class Adroit(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
     def __init__(
         self, task: Literal["door", "hammer", "pen", "relocate"], render_mode: str | None = None
     ) -> None:
-        """Make Gymnasium-Robotics' environment.
-
-        Args:
-            task: What the hand has to do.
-            render_mode: Its render mode.
-        """
+        """Make Gymnasium-Robotics' environment."""
         options = {} if render_mode is None else {"render_mode": render_mode}
         super().__init__(_HANDS[task](reward_type="dense", **options))
         self._hand: Any = self.env
@@ -124,12 +119,7 @@ class Kitchen(gymnasium.Env[np.ndarray, np.ndarray]):
     metadata = {"render_modes": ["human", "rgb_array", "depth_array"], "render_fps": 12}  # noqa: RUF012
 
     def __init__(self, tasks: str, render_mode: str | None = None) -> None:
-        """Make Gymnasium-Robotics' environment with D4RL's noise.
-
-        Args:
-            tasks: Which four subtasks.
-            render_mode: Its render mode.
-        """
+        """Make Gymnasium-Robotics' environment with D4RL's noise; `tasks` says which four subtasks."""
         self.tasks = _TASKS[tasks]
         self.kitchen = KitchenEnv(
             tasks_to_complete=list(self.tasks), robot_noise_ratio=NOISE, render_mode=render_mode

@@ -25,7 +25,8 @@ Bad arguments stay `ValueError` and `TypeError`. Every error can be made from it
 that it comes back whole from a worker process.
 
 A message names the dataset, file or field, and says what to do next. It ends with a full stop, unless
-it ends with a command to copy. A message that quotes another error takes its `clause`.
+it ends with a command to copy. Arguments are those of Python, such as `resume=True`: the command line prints
+its own options in their place (`cli/advice.py`). A message that quotes another error takes its `clause`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The budget of the code: how much there is to read, in all and at once.
 
-Who makes something smaller lowers the figure here; who has to raise one says why in the commit. The
-aims are 66,000 lines of product and 45,000 of tests, with nothing in `LONG` and `WIDE`.
+Who makes something smaller lowers the figure here; who has to raise one says why in the commit. 66,000
+lines of product and 45,000 of tests were the aims for the code of November 22, which had 76,872 and 63,914;
+issues 23, 25 and 26 added about 11,100 lines of product after that (4,035 and 7,111). What was left out of
+the aims is what would have cost clarity.
 """
 
 from __future__ import annotations
@@ -17,31 +19,26 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 86_850, "tests": 68_650, "benchmarks": 6_420, "tools": 2_700}
+LINES = {"product": 85_960, "tests": 68_830, "benchmarks": 6_420, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
 LONG = {
-    "algos/training/checkpoint.py": 513,
-    "algos/training/train.py": 680,
-    "datasets/reading/dataset.py": 586,  # one public class
+    "datasets/reading/dataset.py": 586  # one public class
 }
 """Modules that are longer than others may be, and how long they may be."""
 WIDE = {
     "finetune_run",
-    "download_foreign_file",
     "start_recording",
     "PrioritizedTransitions.__init__",
     "StreamedTransitions.__init__",
-    "make_jobs",
-    "plan_sweep",
     "reproduce",
     "train_seeds",
     "fit_policy",
     "train_behavior",
 }
 """Functions inside that take more parameters than others may."""
-FULL = {"algos": 38, "datasets/formats": 21, "manifests": 20, "src/orlog/cli": 20}
+FULL = {"algos": 38, "datasets/formats": 21, "manifests": 20, "src/orlog/cli": 21}
 """Folders with more modules than others may have; `algos` has one for each algorithm, `cli` one for each group of commands."""
 
 

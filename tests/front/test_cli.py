@@ -440,7 +440,7 @@ def test_settings_are_options_and_recorded_as_settings(mini_folder: Path, tmp_pa
         (("--expectil", "64"), "did you mean --expectile?"),
         (("--stepps", "64"), "did you mean --steps?"),
         (("--resum",), "did you mean --resume?"),
-        (("--cost-limit", "20"), "No such option: --cost-limit."),
+        (("--cost-limit", "20"), "No such option: --cost-limit; settings of the algorithm are"),
     ],
 )
 def test_a_misspelt_option_is_answered_with_the_nearest_option_or_setting(

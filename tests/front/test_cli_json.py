@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from pathlib import Path
@@ -17,8 +16,6 @@ from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.catalogue import catalogue
-from orlog.experiments import reproducing
-from orlog.experiments.jobs import make_jobs
 from tests.training import train_run
 
 MINI = "pointmaze/umaze-mini-v1"
@@ -185,9 +182,7 @@ def test_a_policy_that_is_evaluated(mini: Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("jobs_run_here")
-def test_a_reproduction(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = functools.partial(make_jobs, evaluations=1)
-    monkeypatch.setattr(reproducing, "make_jobs", few)
+def test_a_reproduction(mini: Dataset, tmp_path: Path) -> None:
     options = ["--seeds", 2, "--steps", 1000, "--episodes", 8, "--workers", 1, "--out", tmp_path]
     body = parsed("reproduce", "bc", MINI, *options)
     assert [one["seed"] for one in body["seeds"]] == [0, 1]

@@ -123,7 +123,7 @@ def test_a_view_does_not_write_over_other_files(mini: Dataset, tmp_path: Path) -
     assert CliRunner().invoke(app, [*command, str(path)]).exit_code == 0
     command[3] = "0:3"
     refused = CliRunner().invoke(app, [*command, str(path)])
-    assert "--replace" in str(refused.exception)
+    assert "replace=True" in str(refused.exception)
     assert CliRunner().invoke(app, [*command, str(path), "--replace"]).exit_code == 0
     assert orlog.load_dataset(path).digest == mini[:3].digest
 

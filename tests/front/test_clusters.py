@@ -28,6 +28,7 @@ import sys
 from ray.cluster_utils import Cluster
 
 import orlog
+from orlog.algos.training.options import TrainOptions
 from orlog.experiments.jobs import find_executor
 from orlog.experiments.sweeps import plan_sweep, run_sweep
 from orlog.datasets.download.credentials import plain_url, with_query
@@ -46,7 +47,8 @@ def progress(done, total):
         lost.append(second)
         cluster.remove_node(second, allow_graceful=False)  # which kills its processes
 
-sweep = plan_sweep([sys.argv[1]], ["bc"], seeds=range(4), steps=100, episodes=1, evaluations=1)
+options = TrainOptions(steps=100, evaluations=1)
+sweep = plan_sweep([sys.argv[1]], ["bc"], seeds=range(4), episodes=1, options=options)
 run_sweep(sweep, executor=execute, progress=progress)
 assert lost
 assert not sweep.failures, sweep.failures
@@ -91,6 +93,7 @@ SUBMITIT = """
 import sys
 
 from kills import kill_1
+from orlog.algos.training.options import TrainOptions
 from orlog.experiments.jobs import find_executor
 from orlog.experiments.sweeps import plan_sweep, run_sweep
 
@@ -101,7 +104,8 @@ assert found == {0: 0, 2: 2}
 assert type(error).__name__ == "WorkerDiedError"
 assert "ended without a result" in str(error)
 
-sweep = plan_sweep([sys.argv[1]], ["bc"], seeds=range(2), steps=20, episodes=1, evaluations=1)
+options = TrainOptions(steps=20, evaluations=1)
+sweep = plan_sweep([sys.argv[1]], ["bc"], seeds=range(2), episodes=1, options=options)
 run_sweep(sweep, executor=execute)
 assert not sweep.failures, sweep.failures
 """

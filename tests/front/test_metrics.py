@@ -135,7 +135,9 @@ def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
 ) -> None:
     monkeypatch.setattr("orlog.executors.processes.process_pool", pool_in_this_process)
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
-    jobs = make_jobs("bc", costly, "jobs", seeds=(0, 1), steps=2, episodes=3, evaluations=1)
+    jobs = make_jobs(
+        "bc", costly, "jobs", seeds=(0, 1), episodes=3, options=TrainOptions(steps=2, evaluations=1)
+    )
     result = summarize(costly, jobs, run_jobs(jobs, workers=1))
     record_baseline(result.as_baseline())
     baseline = read_baseline("bc", NAME)

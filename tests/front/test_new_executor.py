@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orlog.algos.training.options import TrainOptions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.experiments.jobs import Job, find_executor, make_jobs, run_jobs
 from orlog.experiments.reproducing import summarize
@@ -42,7 +43,9 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def two_jobs(mini: Dataset, folder: Path) -> list[Job]:
-    return make_jobs("bc", mini, folder, seeds=(0, 1), steps=2, episodes=1, evaluations=0)
+    return make_jobs(
+        "bc", mini, folder, seeds=(0, 1), episodes=1, options=TrainOptions(steps=2, evaluations=0)
+    )
 
 
 def test_a_file_runs_jobs_by_its_name(added: str, mini: Dataset, tmp_path: Path) -> None:

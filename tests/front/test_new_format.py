@@ -99,7 +99,7 @@ def test_it_is_listed() -> None:
     assert choose_format([Path("a.txt")], "numbers", "lab/x") is found
     assert choose_format([Path("a.numbers")], None, "lab/x") is found
     with pytest.raises(
-        ValueError, match=r"the files look like no known format; choose one: --format"
+        ValueError, match=r"the files look like no known format; choose one as format="
     ):
         choose_format([Path("a.numbers"), Path("b.hdf5")], None, "lab/x")
     with pytest.raises(FormatVersionError, match=r"d4rl-hdf5.*numbers-text"):
@@ -153,7 +153,7 @@ def test_pickles_and_options_without_use_are_refused() -> None:
     Path("data.pkl").write_bytes(b"")
     with pytest.raises(ValueError, match=r"(?s)looks like a pickle.*np\.savez"):
         orlog.import_dataset("data.pkl", "lab/x-v1")
-    with pytest.raises(ValueError, match="does not use --map"):
+    with pytest.raises(ValueError, match="does not use columns="):
         orlog.import_dataset("a.numbers", "lab/x-v1", columns={"action": "u"})
     with pytest.raises(ValueError, match="do not fit d4rl/hopper-medium-v2"):
         orlog.import_dataset("a.numbers", "lab/x-v1", like="d4rl/hopper-medium-v2")

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import run_folder
 from orlog.base.processes import processor_name
 from orlog.cli import app
@@ -32,7 +33,14 @@ from tests.training import train_run
 
 
 def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:
-    jobs = make_jobs("bc", dataset, folder, seeds=(0, 1), steps=steps, episodes=2, evaluations=1)
+    jobs = make_jobs(
+        "bc",
+        dataset,
+        folder,
+        seeds=(0, 1),
+        episodes=2,
+        options=TrainOptions(steps=steps, evaluations=1),
+    )
     return summarize(dataset, jobs, run_jobs(jobs, workers=1))
 
 
@@ -96,9 +104,18 @@ def test_equal_returns_of_another_protocol_are_not_identical(
 ) -> None:
     """Policies that never reach the goal return 0 from any start."""
     monkeypatch.setattr("orlog.executors.processes.process_pool", pool_in_this_process)
-    jobs = make_jobs("bc", mini, tmp_path, seeds=(0,), steps=2, episodes=2, evaluations=0)
+    jobs = make_jobs(
+        "bc", mini, tmp_path, seeds=(0,), episodes=2, options=TrainOptions(steps=2, evaluations=0)
+    )
     with pytest.raises(ValueError, match="a seed is named twice"):
-        make_jobs("bc", mini, tmp_path, seeds=(1, 1), steps=2, episodes=2, evaluations=0)
+        make_jobs(
+            "bc",
+            mini,
+            tmp_path,
+            seeds=(1, 1),
+            episodes=2,
+            options=TrainOptions(steps=2, evaluations=0),
+        )
     results = run_jobs(jobs, workers=1)
     recorded = summarize(mini, jobs, results).as_baseline()
     for change in ({}, {"first_seed": 5}, {"max_episode_steps": 7}):
@@ -163,7 +180,9 @@ def test_recorded_iql_beats_recorded_bc_clearly() -> None:
 
 @pytest.mark.usefixtures("jobs_run_here")
 def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path) -> None:
-    jobs = make_jobs("bc", mini, tmp_path, seeds=(0,), steps=3, episodes=1, evaluations=0)
+    jobs = make_jobs(
+        "bc", mini, tmp_path, seeds=(0,), episodes=1, options=TrainOptions(steps=3, evaluations=0)
+    )
     result = dataclasses.replace(
         summarize(mini, jobs, run_jobs(jobs, workers=1)), references=None, verdict=None
     )
@@ -181,9 +200,11 @@ def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
     refused = CliRunner().invoke(app, words)
     assert isinstance(refused.exception, NotFoundError)
     assert "neither a recipe nor a baseline of bc" in str(refused.exception)
-    assert "--steps" in str(refused.exception)
+    assert "steps=" in str(refused.exception)
     assert not (tmp_path / "runs").exists()
-    jobs = make_jobs("bc", mini, tmp_path / "runs", seeds=(0,), steps=3, episodes=1)
+    jobs = make_jobs(
+        "bc", mini, tmp_path / "runs", seeds=(0,), episodes=1, options=TrainOptions(steps=3)
+    )
     assert [job.steps for job in jobs] == [3]
 
 
@@ -199,11 +220,13 @@ def test_a_reproduction_that_was_cut_short_goes_on(mini: Dataset, tmp_path: Path
     words = ["reproduce", "bc", mini.name, "--seeds", "1", "--steps", "20", "--episodes", "2"]
     words += ["--workers", "1", "--out", str(tmp_path)]
     refused = CliRunner().invoke(app, words)
-    assert "continue from it with --resume" in str(refused.exception)
+    assert "continue from it with resume=True" in str(refused.exception)
     found = CliRunner().invoke(app, [*words, "--resume"], env={"COLUMNS": "200"})
     assert found.exit_code == 0, found.output
     assert [line["step"] for line in read_metrics(folder)] == list(range(1, 21))
-    (whole,) = make_jobs("bc", mini, tmp_path / "whole", seeds=(0,), steps=20, episodes=2)
+    (whole,) = make_jobs(
+        "bc", mini, tmp_path / "whole", seeds=(0,), episodes=2, options=TrainOptions(steps=20)
+    )
     train_run("bc", mini, whole.folder, **asked)
     name = "checkpoint.safetensors"
     assert (folder / name).read_bytes() == (whole.folder / name).read_bytes()

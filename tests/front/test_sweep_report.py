@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orlog.algos.training.options import TrainOptions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, NotFoundError
 from orlog.experiments.jobs import Job
@@ -41,7 +42,11 @@ def here(
 @pytest.fixture
 def sweep(mini: Dataset) -> Sweep:
     planned = plan_sweep(
-        [mini.name], ["bc", "td3bc"], seeds=[0, 1], steps=4, episodes=2, evaluations=2
+        [mini.name],
+        ["bc", "td3bc"],
+        seeds=[0, 1],
+        episodes=2,
+        options=TrainOptions(steps=4, evaluations=2),
     )
     run_sweep(planned, executor=here)
     assert planned.failures == []
@@ -50,7 +55,9 @@ def sweep(mini: Dataset) -> Sweep:
 
 @pytest.fixture
 def small(mini: Dataset) -> Sweep:
-    planned = plan_sweep([mini.name], ["bc"], seeds=[0, 1], steps=1, episodes=1, evaluations=1)
+    planned = plan_sweep(
+        [mini.name], ["bc"], seeds=[0, 1], episodes=1, options=TrainOptions(steps=1, evaluations=1)
+    )
     run_sweep(planned, executor=here)
     return planned
 
@@ -267,7 +274,7 @@ def test_what_is_no_report_is_said(tmp_path: Path, mini: Dataset) -> None:
     (tmp_path / "report.json").write_text('{"report_version": 1}', "utf-8")
     with pytest.raises(ManifestError, match="is no report of a sweep"):
         verify_report(tmp_path / "report.json")
-    empty = plan_sweep([mini.name], ["bc"], seeds=[0], steps=4, episodes=2)
+    empty = plan_sweep([mini.name], ["bc"], seeds=[0], episodes=2, options=TrainOptions(steps=4))
     with pytest.raises(NotFoundError, match="nothing to report"):
         write_reports(empty, evidence_of(empty), tmp_path / "empty", title="none")
     nothing = {"report_version": 1, "title": "", "left_out": [], "failures": [], "numbers": {}}

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from orlog.algos.training.options import TrainOptions
 from orlog.base.files import sole_access
 from orlog.base.processes import result_or_error
 from orlog.datasets.reading.dataset import Dataset
@@ -40,7 +41,11 @@ CHECKPOINT = "checkpoint.safetensors"
 
 def small(dataset: Dataset, algorithms: tuple[str, ...] = ("bc",), seeds: int = 2) -> Sweep:
     return plan_sweep(
-        [dataset.name], algorithms, seeds=range(seeds), steps=2, episodes=1, evaluations=1
+        [dataset.name],
+        algorithms,
+        seeds=range(seeds),
+        episodes=1,
+        options=TrainOptions(steps=2, evaluations=1),
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import orlog
+from orlog.algos.training.options import TrainOptions
 from orlog.experiments.jobs import Executor
 from orlog.experiments.sweeps import plan_sweep, run_sweep
 
@@ -77,7 +78,7 @@ def sweep(_folder: Path) -> None:
     ) -> Iterator[tuple[int, object]]:
         yield from ((number, work(job)) for number, job in enumerate(jobs))
 
-    plan = plan_sweep([MINI], ["bc"], seeds=[0], episodes=2, steps=20)
+    plan = plan_sweep([MINI], ["bc"], seeds=[0], episodes=2, options=TrainOptions(steps=20))
     run_sweep(plan, executor=cast("Executor", here))
     assert not plan.failures
 

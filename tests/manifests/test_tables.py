@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from orlog.manifests.tables import TABLES, checksums_file, read_table, table_file
+from orlog.manifests.tables import TABLES, read_table, table_file
 
+CHECKSUMS = table_file("checksums").with_suffix(".json")
 ROWS = {
     "atari": 57,
     "d4rl": 183,
@@ -37,7 +38,7 @@ def cells(file: Path) -> Iterator[str]:
 
 def test_every_table_is_there_with_all_its_rows() -> None:
     assert {name: len(read_table(name)) for name in TABLES} == ROWS
-    assert {path.stem for path in checksums_file().parent.glob("*.csv")} == set(TABLES)
+    assert {path.stem for path in CHECKSUMS.parent.glob("*.csv")} == set(TABLES)
 
 
 def test_every_row_has_a_source_and_no_row_can_be_changed() -> None:
@@ -48,7 +49,7 @@ def test_every_row_has_a_source_and_no_row_can_be_changed() -> None:
 
 
 def test_tables_are_those_that_were_checked() -> None:
-    checksums = json.loads(checksums_file().read_text("utf-8"))
+    checksums = json.loads(CHECKSUMS.read_text("utf-8"))
     for name in TABLES:
         found = hashlib.sha256(table_file(name).read_bytes()).hexdigest()
         assert found == checksums[f"{name}.csv"]["sha256"], name

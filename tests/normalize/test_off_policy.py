@@ -11,7 +11,6 @@ from orlog.normalize.value_estimates import (
     importance_sampling,
     mean_terms,
     padded,
-    per_decision_importance_sampling,
     rank_correlation,
     regret,
     resampled_values,
@@ -80,8 +79,6 @@ def test_each_estimator_is_its_formula() -> None:
     expected = {
         importance_sampling: (weights[:, 1] * returns).sum() / count,
         weighted_importance_sampling: (shares[:, 1] * returns).sum(),
-        per_decision_importance_sampling: (weights[:, 0] * rewards[:, 0]).sum() / count
-        + discount * (weights[:, 1] * rewards[:, 1]).sum() / count,
         weighted_per_decision_importance_sampling: (shares[:, 0] * rewards[:, 0]).sum()
         + discount * (shares[:, 1] * rewards[:, 1]).sum(),
     }
@@ -120,7 +117,9 @@ def test_unbiased_estimators_have_the_exact_value_as_their_mean(
     errors = {}
     for name, terms in {
         "whole": importance_sampling(ratios, logged.rewards, lake.discount),
-        "per decision": per_decision_importance_sampling(ratios, logged.rewards, lake.discount),
+        "per decision": doubly_robust(
+            ratios, logged.rewards, 0 * wrong[0], 0 * wrong[1], lake.discount
+        ),
         "wrong Q": doubly_robust(ratios, logged.rewards, *wrong, lake.discount),
         "exact Q": doubly_robust(
             ratios, logged.rewards, *values_of(lake, logged, target), lake.discount

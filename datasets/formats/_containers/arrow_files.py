@@ -14,18 +14,14 @@ from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaEr
 BLOCK_BYTES = 2**24
 BUFFER_BYTES = 2**20
 LARGEST_ROW_BYTES = 2**27
+SIGNATURE = b"ARROW1\0\0"
+"""First bytes of a file of Arrow; a stream has others."""
 
 
 def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
-    """Return a column as an array [rows, ..]: numbers, lists of numbers of equal length, or texts.
+    """Return a column of Arrow as an array [rows, ..]: numbers, lists of numbers of equal length, or texts.
 
-    Args:
-        column: An array of Arrow.
-        name: Its name, for errors.
-        where: What errors call the file.
-        first: Which row of the file its first one is.
-
-    Raises SchemaError if it holds something else, lists of different lengths, or misses a value.
+    Anything else, and a missing value, is a SchemaError; `first` is the row of the file that it starts with.
     """
     import pyarrow as pa
     from pyarrow import types
@@ -69,7 +65,7 @@ def count_rows(file: Path) -> int:
 
 
 def table_batches(file: Path, rows: int) -> Iterator[Any]:
-    """Yield at most so many rows of a Parquet file, or of a stream of Arrow, at once and in order."""
+    """Yield at most so many rows of a Parquet file, or of a file or stream of Arrow, at once and in order."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -80,25 +76,33 @@ def table_batches(file: Path, rows: int) -> Iterator[Any]:
         ) as table:
             yield from table.iter_batches(rows)
         return
-    with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
-        for batch in reader:
+    with pa.memory_map(str(file)) as source:
+        for batch in _stored_batches(source):
             batch.validate(full=True)
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
 
 
+def _stored_batches(source: Any) -> Iterator[Any]:
+    import pyarrow as pa
+
+    is_file = source.read(len(SIGNATURE)) == SIGNATURE
+    source.seek(0)
+    if not is_file:
+        with pa.ipc.open_stream(source) as reader:
+            yield from reader
+        return
+    with pa.ipc.open_file(source) as reader:
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+
+
 def parquet_batches(
     file: Path, where: str, columns: Sequence[str], most_rows: int
 ) -> Iterator[Any]:
-    """Yield the rows of some columns of a Parquet file in batches, in bounded memory.
+    """Yield some columns of a Parquet file in batches of at most `most_rows`, fewer where rows are large.
 
-    Args:
-        file: The file.
-        where: What errors call it.
-        columns: Names of columns.
-        most_rows: Rows in a batch; there are fewer where rows are large.
-
-    Raises SchemaError if a row is too large; IntegrityError if the file is damaged.
+    Memory is bounded: a row that is too large is refused.
     """
     import pyarrow.parquet
 

@@ -45,16 +45,10 @@ def is_hdf5(path: Path) -> bool:
 
 @contextlib.contextmanager
 def open_hdf5(path: Path, where: str, *, texts: bool = False) -> Iterator[Any]:
-    """Open a file to read from it.
+    """Open a file, which is no link, to read from it; errors call it `where`.
 
-    Args:
-        path: The file.
-        where: What errors call it.
-        texts: Whether texts and other values of any length will be read, for which libhdf5 needs heaps
-            that are sound. To look for them takes half a second for each GB.
-
-    Raises SchemaError if it is a link or a folder; IntegrityError if HDF5 cannot read it, or would never end
-    to read it; MissingExtraError if h5py is not installed.
+    With `texts`, values of any length will be read, for which libhdf5 needs heaps that are sound; to look for
+    them takes half a second for each GB.
     """
     h5py = import_h5py()
     with reading(where):
@@ -145,13 +139,7 @@ def names_in(group: Any) -> list[str]:
 def child(group: Any, name: str, where: str, layout: str) -> Any:
     """Return what lies in a group by that name, itself and not through a link.
 
-    Args:
-        group: The group.
-        name: The name in it, without slashes.
-        where: What errors call the group.
-        layout: What errors say the file does not have without it, such as "D4RL's layout".
-
-    Raises SchemaError if nothing of that name is there, or a link.
+    Without it, errors say that the file does not have the `layout`, such as "D4RL's layout".
     """
     h5py = import_h5py()
     key = name.encode()
@@ -166,12 +154,7 @@ def child(group: Any, name: str, where: str, layout: str) -> Any:
 def datasets_in(group: Any, where: str, layout: str) -> Iterator[tuple[str, Any]]:
     """Yield the path and the dataset of all in a group and in groups in it; one that is kept takes 14 kB.
 
-    Args:
-        group: The group.
-        where: What errors call it.
-        layout: What errors say the file does not have, such as "Minari's layout".
-
-    Raises SchemaError if there is a link, or far too many, as where a group lies in itself.
+    Links are refused, and far too many, as where a group lies in itself.
     """
     h5py = import_h5py()
     waiting, looked = [""], 0
@@ -207,13 +190,7 @@ def attribute(node: Any, name: str, where: str, default: Any = None) -> Any:
 def numbers(node: Any, where: str, file_bytes: int, *, texts: bool = False) -> Any:
     """Return a dataset of numbers, checked: it can be read in bounded memory, and lies in the file.
 
-    Args:
-        node: What should be a dataset with one row for each step.
-        where: What errors call it.
-        file_bytes: Size of the file.
-        texts: Whether it may hold bytes of one length in place of numbers.
-
-    Raises SchemaError if it is none, or not of numbers, or has filters or sizes that are not read.
+    It has a row for each step, and with `texts` may hold bytes of one length in place of numbers.
     """
     h5py = import_h5py()
     if not isinstance(node, h5py.Dataset):
@@ -303,12 +280,7 @@ def _check_stored(
 def _check_chunks(node: Any, unpacked: int | None, where: str) -> None:
     """Refuse chunks that are smaller than their checksum, beyond which libhdf5 2.0.0 would read.
 
-    Args:
-        node: The dataset.
-        unpacked: Bytes of each chunk's values; None where they are compressed to any size.
-        where: What errors call it.
-
-    Raises IntegrityError if a chunk does not have the size of its values and their checksum.
+    `unpacked` is the bytes of each chunk's values; None where they are compressed to any size.
     """
     chunks: list[Any] = []
     node.chunk_iter(chunks.append)

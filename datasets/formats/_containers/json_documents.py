@@ -14,16 +14,9 @@ LARGEST_DOCUMENT = 2**26
 def read_json_object(
     file: Path, where: str, *, missing: str, name: str = "", most_bytes: int = LARGEST_DOCUMENT
 ) -> dict[str, Any]:
-    """Return the object that a file of JSON holds.
+    """Return the object that a file of JSON holds; errors call the dataset `where`, and the file `name`.
 
-    Args:
-        file: The file.
-        where: What errors call the dataset.
-        missing: What an error says where the file is not there, is a link, or too large.
-        name: What errors call the file; by default its name.
-        most_bytes: The largest size that is read.
-
-    Raises SchemaError if there is no such file, or it holds something else; IntegrityError if it is no JSON.
+    `missing` is what an error says where the file is not there, is a link, or too large.
     """
     name = name or file.name
     if not file.is_file() or file.is_symlink() or file.stat().st_size > most_bytes:

@@ -64,14 +64,7 @@ def reading_npz(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_npz(path: Path, where: str) -> Iterator[NpzFile]:
-    """Open a file to read from it.
-
-    Args:
-        path: The file.
-        where: What errors call it.
-
-    Raises IntegrityError if it is no Zip archive, or a damaged one.
-    """
+    """Open a file to read from it; an IntegrityError if it is no sound Zip archive."""
     with contextlib.ExitStack() as stack:
         with reading_npz(where):
             archive = stack.enter_context(zipfile.ZipFile(path))

@@ -54,13 +54,8 @@ Types = Mapping[str, tuple[Any, Sequence[tuple[str, Any]]]]
 def decode_message(data: bytes, name: str, types: Types, *, is_ros1: bool) -> dict[str, Any]:
     """Return the fields of a message: numbers, arrays, texts, dicts, and lists of dicts.
 
-    Args:
-        data: The bytes of the message.
-        name: Its type, such as `geometry_msgs/msg/Twist`.
-        types: Fields of all types in it, as rosbags parses them: a kind (base, name, array, sequence) and of what.
-        is_ros1: Whether it is stored as ROS 1 does, and not as CDR.
-
-    Raises ValueError or struct.error if the bytes are no such message; KeyError if a type is not there.
+    `types` has the fields of all types, as rosbags parses them. Bytes that are no such message give a
+    ValueError or struct.error, a type that is not there a KeyError.
     """
     order = "<"
     if not is_ros1:

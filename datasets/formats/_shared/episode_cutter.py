@@ -62,17 +62,11 @@ class EpisodeCutter:
         unknown: str = "truncated",
         has_final_rows: bool = False,
     ) -> None:
-        """Take what is known of the episodes.
+        """Take where episodes end, and the values and the seed of the reset of an episode by its position.
 
-        Args:
-            ends: Says where they end.
-            where: What errors call the files.
-            metadata: Gives the values of an episode by its position.
-            seed: Gives the seed of its reset.
-            unknown: What becomes of an episode that no flag ends: it was `terminated` by the task, `truncated`,
-                or it just stops (`unknown`).
-            has_final_rows: Whether an episode whose last two rows both end the task ended at the first
-                of them, and the other one holds its final observation.
+        An episode that no flag ends was `terminated` by the task, `truncated`, or just stops, as `unknown`
+        says. With `has_final_rows`, where the last two rows both end the task, the episode ended at the first
+        of them, and the other one holds its final observation.
         """
         self.left_out = self.missing = self.finals = self.vanished = 0
         self._has_final_rows = has_final_rows

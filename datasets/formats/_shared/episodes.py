@@ -73,7 +73,7 @@ class Options:
 def tell_lack(options: Options, doubts: list[str], error: SchemaError | IntegrityError) -> None:
     """Tell that data are shorter than their own index where they may be read in part; else raise the error."""
     if not options.partial:
-        error.args = (f"{error} --partial (partial=True) reads what is there.", *error.args[1:])
+        error.args = (f"{error} partial=True reads what is there.", *error.args[1:])
         raise error
     doubts.append(f"Read in part, as asked for: {error}")
 
@@ -228,16 +228,9 @@ def write_episodes(
     *,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> tuple[WrittenPart, Found]:
-    """Write all episodes into a new folder; return what was written and what was found.
+    """Write all episodes into a new folder, in the Zarr container; return what was written and what was found.
 
-    Args:
-        opened: What a reader gives.
-        folder: Where the columns will lie, in the Zarr container.
-        name: What errors call the dataset.
-        progress: Called with steps done and in all.
-
-    Raises SchemaError if there is no episode, the last one is not ended, or steps do not fit the schema;
-    IntegrityError if a file is damaged; StorageError if the disk is full.
+    There must be one, and the last one must be ended. `progress` gets steps done and in all.
     """
     writer = EpisodeWriter(folder, opened.schema, name)
     found = Found(schema=opened.schema)

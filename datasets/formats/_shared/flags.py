@@ -9,15 +9,9 @@ from orlog.errors import SchemaError
 
 
 def flags_of(values: np.ndarray, name: str, where: str, *, first: int = 0) -> np.ndarray:
-    """Return numbers as flags, of the same shape.
+    """Return booleans or numbers as flags, of the same shape: what is not 0 is true.
 
-    Args:
-        values: Booleans or numbers; what is not 0 is true.
-        name: What errors call them.
-        where: What errors call the file.
-        first: Which row of the file their first one is.
-
-    Raises SchemaError if one is NaN, which says neither, or they are no numbers.
+    NaN says neither and is refused; `first` is the row of the file that they start with.
     """
     if values.dtype.kind not in "biuf":
         raise SchemaError(f"{where}, {name}: expected 0 or 1, found {values.dtype}.")

@@ -49,15 +49,10 @@ ROLES = {
 def open_flat_rows(
     rows: FlatRows, horizon: int | None, reading: Callable[[str], AbstractContextManager[None]]
 ) -> Opened:
-    """Return the episodes of rows.
+    """Return the episodes of rows; `reading` turns errors of the library that reads the file into ours.
 
-    Args:
-        rows: The columns.
-        horizon: Steps after which the environment truncates an episode. It counts where there are
-            neither timeouts nor next observations only.
-        reading: Turns errors of the library that reads the file into ours, as a context.
-
-    Raises SchemaError if a horizon is needed and not given.
+    The environment truncates after `horizon` steps: needed where there are neither timeouts nor next
+    observations, and counted only there.
     """
     if not rows.needs_horizon:
         horizon = None
@@ -65,8 +60,7 @@ def open_flat_rows(
         raise SchemaError(
             f"{rows.where}: has neither timeouts nor next_observations, so nothing says where the time "
             "limit ended an episode; give the environment's time limit in steps (if it has none, "
-            "any number above the length of the longest episode) as --horizon of orlog import or "
-            "orlog registry link."
+            "any number above the length of the longest episode) as horizon=."
         )
     schema = Schema(
         observation_space=unbounded_space(rows.dtypes["observations"], rows.shapes["observations"]),
@@ -149,19 +143,12 @@ class FlatRows:
         benchmark: BenchmarkEnvironment | None = None,
         choices: int = 0,
     ) -> None:
-        """Check that the columns belong together.
+        """Check that the columns belong together, and fit the benchmark's environment, since files tell no bounds.
 
-        Args:
-            columns: What can be sliced by rows, and has `shape` and `dtype`, by key: `observations`,
-                `actions`, `rewards`, `terminals`, and where the file has them `timeouts`,
-                `next_observations` and more. Rows are asked for in order, from the first on.
-            where: What errors call the file.
-            infos: Keys of more columns, by the name of the column here.
-            left_out: Keys that are not read, to be told.
-            benchmark: The environment whose space the actions have, since files tell no bounds.
-            choices: What `count_choices` found among the actions.
-
-        Raises SchemaError if they do not, or do not fit the benchmark's environment.
+        A column can be sliced by rows, in order, and has `shape` and `dtype`: `observations`, `actions`,
+        `rewards`, `terminals`, and where the file has them `timeouts`, `next_observations` and more. `infos`
+        are keys of more of them by the name of the column here, `left_out` keys to be told that are not read,
+        and `choices` is what `count_choices` found among the actions.
         """
         self.where, self.left_out = where, list(left_out)
         self._infos = {key: name for name, key in infos.items()}
@@ -340,11 +327,7 @@ class _Ends:
 def count_choices(actions: Any, where: str) -> int:
     """Return how many actions there are to choose from, by the largest number; 0 if they are no choices.
 
-    Args:
-        actions: What can be sliced by rows; all rows are read.
-        where: What errors call the file.
-
-    Raises SchemaError if a number is negative, or too large for a choice.
+    All rows are read, by slices. A number that is negative, or too large for a choice, is refused.
     """
     if actions.dtype.kind not in "iu" or tuple(actions.shape[1:]) not in ((), (1,)):
         return 0

@@ -65,15 +65,9 @@ def stop_losses(dataset: Dataset, becomes: str) -> list[str]:
 def flat_losses(
     dataset: Dataset, what: str, *, takes_parts: bool = False, tells_episodes: bool = False
 ) -> list[str]:
-    """Say what flat columns cannot hold.
+    """Say what flat columns of files such as "D4RL's files" cannot hold; refuse spaces that they have no place for.
 
-    Args:
-        dataset: What would be written.
-        what: The files, for errors, such as "D4RL's files".
-        takes_parts: Whether they hold the parts of a Dict of observations as columns.
-        tells_episodes: Whether they tell episodes apart by something else than their ends.
-
-    Raises SchemaError if observations or actions that they have no place for.
+    They may hold parts of a Dict of observations, and tell episodes apart by something else than their ends.
     """
     spaces = gymnasium.spaces
     observations = dataset.observation_space
@@ -107,12 +101,7 @@ def flat_losses(
 def demonstration_losses(dataset: Dataset, what: str, *, own: Collection[str]) -> list[str]:
     """Say what recordings of demonstrations cannot hold, which have rows of observations and actions alone.
 
-    Args:
-        dataset: What would be written.
-        what: The files, for errors.
-        own: Names that the files have for something else than a part of the observations.
-
-    Raises SchemaError if observations or actions that they have no place for.
+    `own` are names that the files have for something else than a part of the observations.
     """
     said = flat_losses(dataset, what, takes_parts=True, tells_episodes=True)
     space = dataset.observation_space

@@ -33,15 +33,11 @@ NUMBER = re.compile(r"(?<!\.hdf)(?<!\.h)(?<!\.mp)(?<!\.db)\d+")
 def not_read(
     files: Sequence[Path], known: Sequence[str], told: str, columns: Iterable[str]
 ) -> list[str]:
-    """Return a sentence about the names that a reader does not know, or nothing.
+    """Return a sentence about the names in files, or one folder, that a reader does not know, or nothing.
 
-    Args:
-        files: Files, or one folder.
-        known: Patterns of names that are read, or say nothing. One that ends in `*` stands for names that are
-            stored, as part of a column's name; one that ends in `**` for any. Only a pattern with an `@` means
-            attributes, and one that begins with `./` files that are not looked into.
-        told: What was said of the files already; what stands in there is not told again.
-        columns: Names of the columns that are stored.
+    Known patterns are read, or say nothing. One that ends in `*` stands for names that are stored, as part of
+    one of the `columns`; one that ends in `**` for any. Only a pattern with an `@` means attributes, and one
+    that begins with `./` files that are not looked into. What stands in `told` is not told again.
     """
     if not known:
         return []

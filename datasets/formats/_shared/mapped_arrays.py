@@ -109,15 +109,7 @@ def open_known(known: Known, asked: Asked) -> Iterator[Opened]:
 def open_mapped(
     asked: Asked, places: Places = find_places, known: Known | None = None
 ) -> Iterator[Opened]:
-    """Read the arrays that the options name.
-
-    Args:
-        asked: The files, and what their arrays mean.
-        places: Finds the arrays.
-        known: The layout, where it is a known one.
-
-    Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
-    """
+    """Read the arrays that the options name, or those of a `known` layout."""
     seen = _look(asked, places, is_known=known is not None)
     seen.repeats_flags = known is not None and known.repeats_flags
     layout = seen.layout
@@ -256,7 +248,7 @@ def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
         longest = max(lengths)
         if longest > options.horizon:
             raise SchemaError(
-                f"{place.where}: an episode has {longest:,} steps, more than --horizon {options.horizon:,}."
+                f"{place.where}: an episode has {longest:,} steps, more than horizon={options.horizon}."
             )
         seen.ended += [length < options.horizon for length in lengths]
     seen.rows.append(rows)
@@ -289,8 +281,8 @@ def _lengths(place: Place, columns: dict[str, list[Any]], episode: str, rows: in
     named = [role for role in FLAGS if role in columns]
     if not named:
         raise SchemaError(
-            f"{place.where}: nothing says what an episode is; give --episode PATTERN of groups, file, or the "
-            "name of an array, or --map terminated=.. and truncated=..."
+            f"{place.where}: nothing says what an episode is; give episode= (a pattern of groups, file, or "
+            "the name of an array), or name terminated and truncated in columns=."
         )
     ends = np.zeros(rows, bool)
     for role in named:

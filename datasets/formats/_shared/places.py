@@ -138,7 +138,7 @@ def _groups(
     if not found:
         groups = sorted({path.rpartition("/")[0] for path in paths} - {""})
         raise SchemaError(
-            f"{where}: --episode {pattern}: no group and no array has such a name"
+            f"{where}: episode={pattern!r}: no group and no array has such a name"
             + (did_you_mean(pattern, [*groups, *paths]) or f"; its arrays are {_some(paths)}.")
         )
     return {group: found[group] for group in sorted(found, key=by_numbers)}, outside

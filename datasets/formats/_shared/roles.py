@@ -78,14 +78,14 @@ class Layout:
             if not there
         ]
         if missing or (needs_episode and not self.episode):
-            what = f"--map {missing[0]}=COLUMNS" if missing else "--episode COLUMN"
+            what = f"columns={{{missing[0]!r}: 'COLUMNS'}}" if missing else "episode=COLUMN"
             raise SchemaError(
                 f"{where}: a table does not say what its columns are; give {what}. Its columns are "
                 f"{_listed(names)}."
             )
         if "observation" in self.observations and len(self.observations) > 1:
             raise SchemaError(
-                f"{where}: --map names both observation and {self.observations[-1]}; name the whole, or "
+                f"{where}: columns= names both observation and {self.observations[-1]}; name the whole, or "
                 "its parts."
             )
         after = {role for role in self.columns if base_role(role) == "next_observation"}
@@ -100,14 +100,14 @@ class Layout:
             ("length", self.length),
         ):
             if name and name not in names:
-                raise SchemaError(f"{where}: --{option} {name}: {_no_column(name, names)}")
+                raise SchemaError(f"{where}: {option}={name!r}: {_no_column(name, names)}")
         for role, found in self.columns.items():
             if len(found) != 1 and base_role(role) not in (
                 "observation",
                 "action",
                 "next_observation",
             ):
-                raise SchemaError(f"{where}: --map {role}: expected one column, found {found}.")
+                raise SchemaError(f"{where}: columns=, {role}: expected one column, found {found}.")
         used = {name for found in self.columns.values() for name in found}
         used |= {self.episode, self.step, self.length}
         self.left_out = [name for name in names if name not in used]
@@ -141,7 +141,7 @@ def said_roles(columns: Mapping[str, str], names: list[str], where: str) -> dict
         fitting = _matching(patterns, names, where, role)
         if len(fitting) != 1:
             raise SchemaError(
-                f"{where}: --map {role}={patterns}: expected one name, found {', '.join(fitting)}; "
+                f"{where}: columns={{{role!r}: {patterns!r}}}: expected one name, found {', '.join(fitting)}; "
                 "observation/NAME=.. makes a part of each."
             )
         found[fitting[0]] = role
@@ -150,7 +150,7 @@ def said_roles(columns: Mapping[str, str], names: list[str], where: str) -> dict
 
 def _about_role(role: str, where: str) -> str:
     return (
-        f"{where}: --map {role}=..: expected {', '.join(ROLES)}, observation/NAME or "
+        f"{where}: columns={{{role!r}: '..'}}: expected {', '.join(ROLES)}, observation/NAME or "
         f"infos/NAME{did_you_mean(role, ROLES) or '.'}"
     )
 
@@ -171,7 +171,9 @@ def _matching(patterns: str, names: list[str], where: str, role: str) -> list[st
     """Return the columns that patterns with commas between name."""
     for pattern in filter(None, patterns.split(",")):
         if not matching(pattern, names):
-            raise SchemaError(f"{where}: --map {role}={patterns}: {_no_column(pattern, names)}")
+            raise SchemaError(
+                f"{where}: columns={{{role!r}: {patterns!r}}}: {_no_column(pattern, names)}"
+            )
     return matching(patterns, names)
 
 

@@ -9,12 +9,7 @@ import numpy as np
 
 
 def rows_differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return for each row whether its bytes differ, (n,) bool.
-
-    Args:
-        one: n rows of any shape.
-        other: As many rows of the same dtype and shape.
-    """
+    """Return for each of n rows, of one dtype and shape, whether its bytes differ from the other's, (n,) bool."""
     if not one.size:
         return np.zeros(len(one), bool)
     row_bytes = one.dtype.itemsize * math.prod(one.shape[1:])

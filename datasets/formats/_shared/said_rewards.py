@@ -48,22 +48,22 @@ def _labels(said: str) -> Callable[[Steps, Any], Any]:
         try:
             number = float(value or 1)
         except ValueError:
-            raise ValueError(f"--reward {said}: expected a number, such as constant=-1.") from None
+            raise ValueError(f"reward={said!r}: expected a number, such as constant=-1.") from None
         return lambda steps, _before: np.full(len(steps.rewards), number)
     path, _, name = said.rpartition(":")
     if not path.endswith(".py"):
         raise ValueError(
-            f"--reward {said}: expected constant, constant=NUMBER, success, or FILE.py:function."
+            f"reward={said!r}: expected constant, constant=NUMBER, success, or FILE.py:function."
         )
     if not Path(path).is_file():
-        raise NotFoundError(f"--reward {said}: there is no file {path}.")
+        raise NotFoundError(f"reward={said!r}: there is no file {path}.")
     try:
         declared = runpy.run_path(path, run_name=Path(path).stem)
     except Exception as error:  # a user's code raises anything
         raise ValueError(f"{path}: {type(error).__name__} when it was run: {error}.") from error
     function = declared.get(name)
     if not callable(function):
-        raise NotFoundError(f"--reward {said}: {path} has no function {name!r}.")
+        raise NotFoundError(f"reward={said!r}: {path} has no function {name!r}.")
     return lambda steps, before: _called(function, said, steps, before)
 
 
@@ -75,7 +75,7 @@ def _relabeled(
         rewards = np.asarray(label(steps, before), np.float64)
         if rewards.shape != steps.rewards.shape:
             raise SchemaError(
-                f"--reward {said}: expected {steps.rewards.shape} numbers, one a step, found {rewards.shape}."
+                f"reward={said!r}: expected {steps.rewards.shape} numbers, one a step, found {rewards.shape}."
             )
         rewarded += int(np.count_nonzero(rewards))
         before = None if steps.ends else _rows(steps.observations, slice(-1, None))
@@ -104,7 +104,7 @@ def _called(function: Reward, said: str, steps: Steps, before: Any) -> Any:
     try:
         return function(_rows(seen, slice(0, -1)), steps.actions, _rows(seen, slice(1, None)))
     except Exception as error:  # a user's code raises anything
-        raise ValueError(f"--reward {said}: {type(error).__name__}: {error}.") from error
+        raise ValueError(f"reward={said!r}: {type(error).__name__}: {error}.") from error
 
 
 def _rows(values: Any, rows: slice) -> Any:

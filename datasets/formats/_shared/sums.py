@@ -30,16 +30,9 @@ def check_sums(folder: Path, sums: Mapping[str, str], *, all_of_it: bool) -> boo
     """Compare files with the `SHA256SUMS` of their folder; return whether it lists any of them.
 
     Where it lists none of them, the lists of the next folders above are asked: a part of an export may be
-    imported, such as `ID/data` of Minari's. Only names of `sums` are looked for, so that no path of a list
-    is ever opened.
-
-    Args:
-        folder: Where the files are, itself and not through a link.
-        sums: Hex SHA-256 of each file that is read, by its path in the folder, with slashes.
-        all_of_it: Whether `sums` are all files of the folder, so that each file that a list has there is
-            among them.
-
-    Raises IntegrityError if a file differs from the list, or is missing, or the list is too large.
+    imported, such as `ID/data` of Minari's. Only names of `sums` are looked for, so that no path of a list is
+    ever opened: the SHA-256 of each file by its path, with slashes, in the folder itself and not through a
+    link. If they are `all_of_it`, each file that a list has there must be among them.
     """
     start = ""  # of the files' names in the list
     for place in (folder, *folder.parents[:FOLDERS_ABOVE]):
@@ -53,14 +46,9 @@ def check_sums(folder: Path, sums: Mapping[str, str], *, all_of_it: bool) -> boo
 
 
 def _is_listed(folder: Path, sums: Mapping[str, str], whole: str | None) -> bool:
-    """Compare files with the list of one folder; return whether it lists any of them.
+    """Compare files with the list of one folder, if there is one; return whether it lists any of them.
 
-    Args:
-        folder: Where the list is, if there is one.
-        sums: Hex SHA-256 of each file that is read, by its path in the folder.
-        whole: What begins the names of which all are among `sums`; None where there may be others.
-
-    Raises IntegrityError if a file differs from the list, or is missing, or the list is too large.
+    `whole` begins the names of which all are among `sums`; None where there may be others.
     """
     path = folder / SUMS_FILE
     if path.is_symlink() or not path.is_file():

@@ -56,15 +56,7 @@ class Agreement:
     def add(
         self, batch: Any, file: Path, episode: np.ndarray, step: np.ndarray, first: int
     ) -> None:
-        """Take the next rows.
-
-        Args:
-            batch: The rows, as a batch of Arrow.
-            file: The table that they are from.
-            episode: The episode of each row.
-            step: Its place in the episode.
-            first: How many rows came before.
-        """
+        """Take the next rows of a table, with the episode of each and its place in it; `first` came before."""
         names = batch.schema.names
         place = CHUNK_AND_FILE.fullmatch(f"{file.parent.name}/{file.name}")
         if place:

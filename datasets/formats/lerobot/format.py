@@ -220,7 +220,7 @@ class _Features:
         if "action" not in named or not parts or ("" in parts and len(parts) > 1):
             raise SchemaError(
                 f"{where}: expected features action and observation.., found {', '.join(features)}; say which "
-                "is which: --map observation/image=NAME --map action=NAME"
+                "is which: columns={'observation/image': 'NAME', 'action': 'NAME'}"
             )
         action = features[named["action"]]
         reward = features.get(named.get("reward", ""), {}).get("dtype")
@@ -399,7 +399,7 @@ def _steps(
     if done != total:
         raise IntegrityError(
             f"{where}: the tables hold {done:,} frames, and the metadata says {total:,}; it was "
-            "downloaded in part, or frames were lost. --partial reads the episodes that are whole.",
+            "downloaded in part, or frames were lost. partial=True reads the episodes that are whole.",
             file=where,
         )
     doubts += [*cutter.doubts(), *videos.doubts(), *agreement.doubts()]

@@ -12,17 +12,7 @@ from orlog.errors import SchemaError
 
 
 def decoded_images(column: Any, shape: tuple[int, ...], where: str, first: int) -> np.ndarray:
-    """Return the images of a column, (rows, height, width, channels) uint8.
-
-    Args:
-        column: An array of Arrow.
-        shape: Height, width and channels of each.
-        where: What errors call the column.
-        first: Which row of the file its first one is.
-
-    Raises SchemaError if a row holds no image, or one of another shape; IntegrityError if an image is
-    damaged; MissingExtraError if Pillow is not installed.
-    """
+    """Return the images of a column of Arrow, (rows, height, width, channels) uint8, all of one shape."""
     found = np.empty((len(column), *shape), np.uint8)
     for row, item in enumerate(column.to_pylist()):
         place = f"{where}, row {first + row}"

@@ -122,17 +122,7 @@ def _is_name(name: object) -> bool:
 def read_episodes(
     root: Path, info: Mapping[str, Any], cameras: Iterable[str], where: str
 ) -> Episodes:
-    """Return all episodes.
-
-    Args:
-        root: The dataset's folder.
-        info: What `meta/info.json` holds.
-        cameras: Names of the features that are videos and will be read.
-        where: What errors call the dataset.
-
-    Raises SchemaError if the metadata are not of this form; IntegrityError if they are damaged, or do not
-    agree with `info`.
-    """
+    """Return all episodes, which must agree with `meta/info.json`; `cameras` are the videos that will be read."""
     is_v3 = info["codebase_version"] == V3
     cameras = list(cameras)
     if cameras:
@@ -175,15 +165,7 @@ class Videos:
         fps: float,
         where: str,
     ) -> None:
-        """Take what is known of them.
-
-        Args:
-            root: The dataset's folder.
-            episodes: All episodes.
-            shapes: Shape of a frame of each camera.
-            fps: Frames per second.
-            where: What errors call the dataset.
-        """
+        """Take what is known of them: all episodes, the shape of each camera's frames, and frames per second."""
         self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
         self._fps, self._tolerance = fps, TOLERANCE / fps
         self._open: dict[str, tuple[str, Video, contextlib.ExitStack]] = {}
@@ -196,15 +178,9 @@ class Videos:
         self._unused = 0
 
     def frames(self, camera: str, episodes: np.ndarray, timestamps: np.ndarray) -> np.ndarray:
-        """Return the next frames of a camera, (rows, height, width, channels) uint8.
+        """Return the next frames of a camera, (rows, height, width, channels) uint8, for the episode of each row.
 
-        Args:
-            camera: Name of the feature.
-            episodes: The episode of each row.
-            timestamps: Its timestamp in seconds since the episode began.
-
-        Raises SchemaError if a file is missing, or holds something else; IntegrityError if it is damaged, or
-        has no frame at one of the timestamps.
+        Timestamps are seconds since the episode began; without a frame at one of them the file is damaged.
         """
         found = np.empty((len(episodes), *self._shapes[camera]), np.uint8)
         for row, (episode, time) in enumerate(
@@ -249,7 +225,7 @@ class Videos:
                 said.append(f"{camera} has no frame of its own for {places(episodes, steps)}")
             if lost:
                 said.append(f"the videos of {camera} cannot be read for {places(lost)}")
-        return f" In all: {'. '.join(said)}. --no-video leaves videos out." if said else ""
+        return f" In all: {'. '.join(said)}. no_video=True leaves videos out." if said else ""
 
     def close(self) -> None:
         """Close all files."""
@@ -274,7 +250,7 @@ class Videos:
         path = inside(self._root, Path(file), self._where)
         if not path.is_file():
             raise SchemaError(
-                f"{where}: is missing; the dataset was downloaded without its videos, or in part. --no-video leaves "
+                f"{where}: is missing; the dataset was downloaded without its videos, or in part. no_video=True leaves "
                 "videos out."
             )
         with contextlib.ExitStack() as stack:

@@ -70,7 +70,7 @@ def _feature(root: Path, name: str, column: Any, no_video: bool, where: str) -> 
             path = Path(VIDEO_PATH.format(camera=name, episode=0))
             video = inside(root, path, where)
             if not (no_video or video.is_file()):
-                raise SchemaError(f"{where}: {path} is missing; --no-video leaves videos out.")
+                raise SchemaError(f"{where}: {path} is missing; no_video=True leaves videos out.")
             shape = (1, 1, 3) if no_video else video_shape(video, f"{where}, {path}")
             return {"dtype": "video", "shape": list(shape)}
         raise SchemaError(f"{where}: {name} holds {fields}, expected images or videos.")

@@ -71,12 +71,7 @@ class Video:
     def frame_at(self, time: float, tolerance: float) -> np.ndarray:
         """Return the frame that is shown from a time on, (height, width, channels) uint8.
 
-        Args:
-            time: Its timestamp in seconds, later than those asked for before.
-            tolerance: By how many seconds its own timestamp may differ.
-
-        Raises IntegrityError if there is no such frame, or it is damaged; SchemaError if the time is earlier
-        than one before.
+        Times only grow; a frame's own timestamp may differ by `tolerance` seconds.
         """
         if time < self._last:
             raise SchemaError(
@@ -118,16 +113,9 @@ class Video:
 def open_video(
     path: Path, where: str, *, shape: tuple[int, ...], most_frames: int
 ) -> Iterator[Video]:
-    """Open an MP4 file to read its frames in order.
+    """Open an MP4 file, which is not trusted, to read its frames in order, of that height, width and channels.
 
-    Args:
-        path: The file; it is not trusted.
-        where: What errors call it.
-        shape: Height, width and channels (1 or 3) of a frame.
-        most_frames: How many frames it may claim to hold.
-
-    Raises SchemaError if it holds no video of that shape, or of another codec than are read; IntegrityError
-    if it is damaged, or claims more frames; MissingExtraError if PyAV is not installed.
+    A file that claims to hold more than `most_frames` is refused.
     """
     if len(shape) != 3 or shape[2] not in PIXELS:
         raise SchemaError(

@@ -85,15 +85,8 @@ def write_lerobot(
 ) -> None:
     """Write a dataset into a new folder.
 
-    Args:
-        dataset: What to write.
-        folder: Where to.
-        progress: Called with steps done and in all.
-        video: Whether frames are encoded as videos, which changes them, instead of images.
-        rate: Steps a second, a whole number; without, what `infos/timestamp` tells, or 1.
-
-    Raises MissingExtraError if it has images, and Pillow, or for videos PyAV, is not installed; SchemaError if
-    the rate is no whole number.
+    Frames become images, or with `video` videos, which changes them. `rate` is steps a second, a whole
+    number; without, what `infos/timestamp` tells, or 1.
     """
     if rate is not None and (rate != int(rate) or rate < 1):
         raise SchemaError(

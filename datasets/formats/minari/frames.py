@@ -42,16 +42,7 @@ def is_jpeg(space: spaces.Box, values: np.ndarray) -> bool:
 
 
 def decoded_frames(files: Sequence[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
-    """Return decoded frames of the shape that the space says.
-
-    Args:
-        files: The bytes of a JPEG file for each frame.
-        shape: Shape of a frame.
-        where: What errors call the column.
-
-    Raises SchemaError if a frame has another shape; IntegrityError if one is no JPEG file, or a damaged one;
-    MissingExtraError if Pillow is not installed.
-    """
+    """Return decoded frames, a JPEG file each, of the shape that the space says; another one is refused."""
     frames = np.empty((len(files), *shape), np.uint8)
     for number, file in enumerate(files):
         with opened_picture(bytes(file), f"{where}, frame {number}") as image:

@@ -45,14 +45,7 @@ class Task:
     goal: Any
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
-        """Refuse files without the columns that the rewards are computed from.
-
-        Args:
-            shapes: Shape of a row of each column.
-            where: What errors call the files.
-
-        Raises SchemaError if one is not there, or its rows are not those of the environment.
-        """
+        """Refuse files without the columns that the rewards are computed from, in the environment's shapes."""
         for name, width in self._widths().items():
             found = shapes.get(name)
             if found is None:
@@ -109,35 +102,30 @@ class Task:
 
 
 def find_task(said: str, file_name: str, where: str) -> Task:
-    """Return the task that a user means.
+    """Return the task that a user means: `task3`, `singletask` for the default one, or OGBench's name.
 
-    Args:
-        said: `task3`, `singletask` for the default one, or OGBench's name, such as
-            `antmaze-large-navigate-singletask-task3-v0`.
-        file_name: Name of a file, which begins with that of its environment; needed for short names.
-        where: What errors call the files.
-
-    Raises SchemaError if there is no such task, or no environment of that name.
+    A name such as `antmaze-large-navigate-singletask-task3-v0` is whole; short ones need the name of a file,
+    which begins with that of its environment.
     """
     table = _table()
     match = NAME.fullmatch(said)
     if match is None:
         raise SchemaError(
-            f"{where}: --task {said}: expected task1 to task5, singletask for the default one, or "
+            f"{where}: task={said!r}: expected task1 to task5, singletask for the default one, or "
             "OGBench's name, such as antmaze-large-navigate-singletask-task3-v0."
         )
     name = (match["of"] or file_name).removeprefix("visual-")
     fitting = [one for one in table if f"{name}-".startswith(f"{one}-")]
     if not fitting:
         raise SchemaError(
-            f"{where}: --task {said}: {name} is no environment of OGBench with tasks"
+            f"{where}: task={said!r}: {name} is no environment of OGBench with tasks"
             + (did_you_mean(name, table) or f"; these are {', '.join(table)}.")
         )
     environment = max(fitting, key=len)
     tasks = table[environment]["tasks"]
     number = int(match["one"] or match["other"] or table[environment]["default"])
     if not 1 <= number <= len(tasks):
-        raise SchemaError(f"{where}: --task {said}: {environment} has the tasks 1 to {len(tasks)}.")
+        raise SchemaError(f"{where}: task={said!r}: {environment} has the tasks 1 to {len(tasks)}.")
     return Task(environment, number, tasks[number - 1])
 
 

@@ -243,12 +243,8 @@ class _Episode:
     def _check_ends(self, left: int, moves_rewards: bool, is_made: bool) -> None:
         """Refuse features that have more or fewer values than the record has steps.
 
-        Args:
-            left: Steps that gave no action.
-            moves_rewards: Whether the reward of the first step was left out.
-            is_made: Whether the final observation is none of the record's.
-
-        Raises IntegrityError if one has.
+        `left` steps gave no action; the reward of the first step may have been left out, and the final
+        observation may be none of the record's.
         """
         for columns, count in (
             (self._observation, left - (not is_made)),

@@ -84,8 +84,8 @@ class Features:
         if not self.observation or not self.action:
             raise SchemaError(
                 f"{where}: expected features steps/observation and steps/action of RLDS, found "
-                f"{', '.join(leaf.name for leaf in leaves)[:500] or 'none'}; say which is which: --map "
-                "observation/NAME=FEATURE --map action=FEATURE"
+                f"{', '.join(leaf.name for leaf in leaves)[:500] or 'none'}; say which is which: "
+                "columns={'observation/NAME': 'FEATURE', 'action': 'FEATURE'}"
             )
         in_steps = self.in_steps()
         if any(leaf.kind == "image" for leaf in in_steps):

@@ -290,11 +290,7 @@ class Values:
 
 
 def example_bytes(features: Mapping[str, np.ndarray | Sequence[bytes]]) -> bytes:
-    """Return an Example of features, in the order of their names.
-
-    Args:
-        features: Flat arrays of floats or integers, or lists of bytes, by name.
-    """
+    """Return an Example of flat arrays of floats or integers, or lists of bytes, in the order of their names."""
     parts = []
     for key, values in sorted(features.items()):
         if not isinstance(values, np.ndarray):

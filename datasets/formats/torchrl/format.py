@@ -192,8 +192,8 @@ class _Reader:
         odd = [role for role in said.values() if base_role(role) != "observation"]
         if odd or ("" in parts and len(parts) > 1):
             raise SchemaError(
-                f"{self._where}: --map {odd[0] if odd else 'observation'}=..: TorchRL's names say what all but "
-                "observations are; give observation=TENSOR, or observation/NAME=TENSOR of each part."
+                f"{self._where}: columns=, {odd[0] if odd else 'observation'}: TorchRL's names say what all "
+                "but observations are; give columns={'observation': 'TENSOR'}, or 'observation/NAME' of each part."
             )
         if parts:
             return parts

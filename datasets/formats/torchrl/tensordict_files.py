@@ -154,16 +154,8 @@ def tensor_columns(
 ) -> tuple[dict[str, TensorColumn], list[str], Batch]:
     """Return the tensors with a row for each step by their paths, such as `next/observation`; what is left out; and the batch.
 
-    A batch of two axes is [environments, time] as collectors give it, and [time, environments] in the storage of
-    a buffer.
-
-    Args:
-        folder: The folder.
-        where: What errors call it.
-        filled: How many rows of a buffer's storage are filled; None if it is no storage.
-
-    Raises SchemaError if the folder is not TensorDict's, its batch has more axes, or a size is too large;
-    IntegrityError if a file is damaged or missing.
+    A batch of two axes is [environments, time] as collectors give it, and [time, environments] in the storage
+    of a buffer, of which `filled` rows are filled; None if it is no storage.
     """
     found: dict[str, TensorColumn] = {}
     left_out: list[str] = []
@@ -260,11 +252,9 @@ def _file_name(key: str) -> str:
 def write_documents(
     folder: Path, columns: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 ) -> dict[str, Path]:
-    """Write each `meta.json` for tensors, and return the file of each, which is still to be written.
+    """Write each `meta.json` for tensors, which all have the same number of rows, by dtype and shape of each path.
 
-    Args:
-        folder: A new folder.
-        columns: Dtype and shape of each tensor by its path; all have the same number of rows.
+    Returns the file of each tensor, which is still to be written.
     """
     count = next(iter(columns.values()))[1][0]
     bodies: dict[Path, dict[str, Any]] = {}

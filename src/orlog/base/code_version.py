@@ -44,14 +44,9 @@ def run_sources(
 ) -> dict[str, str]:
     """Return the hex SHA-256 of each module that decides the numbers of a run, by its name.
 
-    Of an algorithm that is not orlog's, its own file counts, that of its loader, and the modules of
-    orlog that these import or that its base classes are in; but no other file that they import.
-
-    Args:
-        kind: The algorithm's class.
-        config: Its settings, which choose its loader.
-        environment_id: Environment of the evaluation, which must be registered.
-        besides: Other modules that decide numbers of this run, such as those of metrics that it has.
+    Of an algorithm that is not orlog's, its own file counts, that of its loader, which its settings choose,
+    and the modules of orlog that these import or that its base classes are in; but no other file that they
+    import. So do the modules `besides`, such as those of metrics.
     """
     loader = kind.loader(config)[0].partition(":")[0]
     environment = _environment_module(environment_id)

@@ -58,8 +58,7 @@ def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> s
 def hash_of_sums(sums: Mapping[str, str]) -> str:
     """Return the SHA-256 of what `sha256sum` prints about files, in the order of their names.
 
-    Args:
-        sums: Hex SHA-256 of each file, by its path in their folder, with slashes.
+    Names are paths in their folder, with slashes.
     """
     ordered = sorted(sums, key=lambda path: path.split("/"))
     return hashlib.sha256(
@@ -78,10 +77,7 @@ def write_durably(path: Path, data: bytes) -> None:
 def replace_file(path: Path, data: bytes, *, alone: bool = True) -> None:
     """Replace a file in one step, durably; if that fails, the old file stays.
 
-    Args:
-        path: The file.
-        data: Its new content.
-        alone: Whether no other process replaces it now, as under a lock. If not, the last one wins.
+    If it is not `alone`, as under a lock, the last of several processes wins.
     """
     mark = "" if alone else f".{os.getpid()}"
     unfinished = path.with_name(f".{path.name}{mark}.unfinished")
@@ -195,14 +191,9 @@ def take_lock(
 ) -> FileLock:
     """Lock a file or folder for writing and return the lock; makes the folder around it.
 
-    The lock is a file `.NAME.lock` next to the path. It is never removed, since that would race.
-
-    Args:
-        path: What is to be written.
-        on_wait: Called once before waiting for another process.
-        longest_wait: Seconds to wait; None for as long as it takes.
-
-    Raises BusyError if another process still holds it; OSError if the folder cannot be written.
+    The lock is a file `.NAME.lock` next to the path. It is never removed, since that would race. `on_wait` is
+    called once before waiting for another process: for as long as it takes, or so many seconds, then a
+    BusyError.
     """
     make_folder(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))

@@ -34,6 +34,7 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     training,
     versions,
 )
+from orlog.cli.advice import in_options
 from orlog.cli.options import Debug, as_settings
 from orlog.cli.options import app as app
 from orlog.errors import InvalidNameError, OrlogError
@@ -148,7 +149,7 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 def _fail(error: Exception) -> None:
     if Debug.on:
         _fail_with_traceback(error)
-    text = str(error)
+    text = in_options(str(error))
     if isinstance(error, FileNotFoundError) and error.filename is None and not _is_folder_there():
         text = "the current folder was deleted; change to one that exists."
     if isinstance(error, InvalidNameError) and error.name:

@@ -59,6 +59,12 @@ class Debug:
     on = False
 
 
+class Begun:
+    """The command that began, which holds all others; nothing before."""
+
+    command: Any = None
+
+
 def greet() -> None:
     """Print what is here and what to do next."""
     from orlog.datasets.listing import listed_here
@@ -95,7 +101,7 @@ def _options(
     ] = False,
     debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
 ) -> None:
-    Debug.on = debug
+    Debug.on, Begun.command = debug, context.command
     if context.invoked_subcommand is None:
         greet()
 
@@ -136,11 +142,10 @@ def as_settings(options: Iterable[Any], words: Sequence[str]) -> list[str]:
             continue
         setting = name.removeprefix("--").replace("-", "_")
         if setting not in settings:
-            known = [f"--{one.strip('-').replace('_', '-')}" for one in (*takes_value, *settings)]
-            near = did_you_mean(name, dict.fromkeys(known)) or "."
-            raise ValueError(
-                f"No such option: {name}{near} Settings of the algorithm are options too."
-            )
+            there = [f"--{one.replace('_', '-')}" for one in settings]
+            near = did_you_mean(name, dict.fromkeys([*takes_value, *there]))
+            listed = f"; settings of the algorithm are options too: {', '.join(there)}."
+            raise ValueError(f"No such option: {name}{near or listed}")
         if not equals and settings[setting] is bool and waiting[:1] not in (["true"], ["false"]):
             value = "true"
         elif not equals and waiting:
@@ -416,11 +421,7 @@ class Executing:
     ] = None
 
     def chosen(self) -> Executor:
-        """Return the executor that the options choose.
-
-        Raises:
-            ValueError: there is no such executor, or it has no such option.
-        """
+        """Return the executor that the options choose."""
         from orlog.experiments.jobs import find_executor
 
         given = {} if self.address is None else {"address": self.address}

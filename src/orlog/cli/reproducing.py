@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orlog.base.terminal import print_json, progress_bar, progress_bars, say, say_notes, tell
+from orlog.cli.advice import in_options
 from orlog.cli.options import (
     CORES,
     AsJson,
@@ -277,6 +278,7 @@ def _one(
 
 def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[list[Result], int]:
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
+    from orlog.algos.training.options import TrainOptions
     from orlog.datasets.loading import load_dataset
     from orlog.experiments.sweeps import plan_sweep, run_sweep, suite_datasets
     from orlog.reports.dataset_page import show_results
@@ -289,9 +291,11 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
             _names(given.algorithms or ""),
             seeds=seeds,
             episodes=given.episodes,
-            steps=given.steps,
-            evaluations=given.evaluations,
-            trust_environment=given.trust_environment,
+            options=TrainOptions(
+                steps=given.steps,
+                evaluations=given.evaluations,
+                trust_environment=given.trust_environment,
+            ),
             processes=CORES,
             on_build=update,
         )
@@ -311,7 +315,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
     finally:
         say_notes(damaged, tell)
         for failure in sweep.failures:
-            tell(f"{failure.what}: {failure.message}", label="failed")
+            tell(f"{failure.what}: {in_options(failure.message)}", label="failed")
     evidence = evidence_of(sweep)
     results = [one.result() for one in evidence]
     if given.as_json:

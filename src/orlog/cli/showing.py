@@ -74,16 +74,7 @@ def show(
 
 
 def _show_elsewhere(name: str, missing: str, *, as_json: bool) -> bool:
-    """Show what registries and benchmarks know of a dataset that is not here.
-
-    Args:
-        name: Its name.
-        missing: Why it is not here.
-        as_json: Whether to print JSON.
-
-    Returns:
-        Whether anything is known.
-    """
+    """Show what registries and benchmarks know of a dataset that is not here; return whether there is anything."""
     from orlog.datasets.listing import offers_of
     from orlog.manifests.benchmarks import find_benchmark_dataset
     from orlog.manifests.names import is_name, parse_name

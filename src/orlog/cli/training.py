@@ -14,6 +14,7 @@ import typer
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
 from orlog.base.terminal import say, show_table, tell
+from orlog.cli.advice import in_options
 from orlog.cli.options import (
     CORES,
     Algorithm,
@@ -397,7 +398,7 @@ def _train_several(
     unfinished = [one for one in outcomes if one.status.state != "finished"]
     for one in outcomes:
         if one.message:
-            tell(f"{one.details}error: seed {one.seed}: {one.message}")
+            tell(f"{one.details}error: seed {one.seed}: {in_options(one.message)}")
     if unfinished:
         tell(
             f"{len(unfinished)} of {len(outcomes)} seeds are not finished; to continue them, run: "

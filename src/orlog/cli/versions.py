@@ -381,8 +381,7 @@ def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
 def check_pin(dataset: Dataset) -> None:
     """Say that what the lock of the working folder pins is not here, beside another version that is.
 
-    Raises:
-        LockError: it is not; the message says what would bring the pinned bytes.
+    The LockError says what would bring the pinned bytes.
     """
     from orlog.manifests.lock import find_lock, read_lock
 

@@ -28,17 +28,9 @@ def execute(
 ) -> Iterator[tuple[int, Output | Exception]]:
     """Yield (position, result) of each job as it finishes, or the error that it raised.
 
-    Ray runs a job again, up to three times, if its node or its process is lost. Nodes can join and
-    leave while jobs run.
-
-    Args:
-        function: As for every executor, imported on the nodes: orlog must be installed there.
-        jobs: As for every executor.
-        workers: Jobs at a time; as many as the cluster has cores by default.
-        running: As for every executor.
-        address: `HOST:PORT` of the cluster, or `auto` for one that runs on this machine.
-
-    Raises MissingExtraError if ray is not installed; WorkerDiedError if the cluster cannot be reached.
+    Ray runs a job again, up to three times, if its node or its process is lost. Nodes can join and leave
+    while jobs run; orlog must be installed there. `workers` are as many as the cluster has cores by default;
+    `address` is `HOST:PORT` of the cluster, or `auto` for one that runs on this machine.
     """
     ray = _connected(address)
     try:

@@ -33,21 +33,10 @@ def execute(
 ) -> Iterator[tuple[int, Output | Exception]]:
     """Yield (position, result) of each job as it finishes, or the error that it raised.
 
-    ORLOG_HOME must be on a disk that all nodes share: jobs and their logs lie in its folder `slurm`. A
-    job that runs out of time, or that makes room for another, is queued again by SLURM.
-
-    Args:
-        function: As for every executor, imported on the nodes: orlog must be installed there.
-        jobs: As for every executor.
-        workers: Jobs in the queue at a time, 100 by default.
-        running: As for every executor.
-        partition: Partition to queue in; the cluster's own choice by default.
-        time: Minutes that a job may take.
-        memory: Gigabytes of memory of a job.
-        cluster: `slurm`, or `local` for processes on this machine.
-
-    Raises MissingExtraError if submitit is not installed; NotFoundError if this machine cannot queue jobs;
-    ValueError if an option has a value that it cannot have; WorkerDiedError if SLURM refuses to queue a job.
+    ORLOG_HOME must be on a disk that all nodes share: jobs and their logs lie in its folder `slurm`, and
+    orlog must be installed there. A job that runs out of time, or that makes room for another, is queued
+    again by SLURM. At most `workers` are queued at a time, 100 by default; a job may take `time` minutes and
+    `memory` gigabytes; `cluster` is `slurm`, or `local` for processes on this machine.
     """
     queue = _queue(cluster, partition, _minutes(time), _gigabytes(memory))
     waiting = enumerate(jobs)

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
+
 from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
-from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
+from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import Evaluation, PathLike, RunRecord, run_folder
 from orlog.algos.training.train import train_run
 from orlog.datasets.loading import load_dataset
@@ -156,13 +158,11 @@ def make_jobs(
     folder: PathLike,
     *,
     seeds: Sequence[int],
-    steps: int | None = None,
     episodes: int,
-    evaluations: int = 5,
-    trust_environment: bool = False,
+    options: TrainOptions = TrainOptions(),
     resume: bool = False,
 ) -> list[Job]:
-    """Return one job for each seed; `steps` defaults to the recipe's.
+    """Return one job for each seed, with `options` as `job_options` completes them.
 
     Raises ValueError if there is no such algorithm, or a seed is named twice; NotFoundError if the dataset names no
     environment to score in, or neither a recipe nor a baseline says how many steps to take; SimulatorError if
@@ -172,21 +172,15 @@ def make_jobs(
     dataset = load_dataset(dataset)
     if len({*seeds}) != len(seeds):
         raise ValueError(f"a seed is named twice in {list(seeds)}; each counts once.")
-    if steps is None:
-        steps = steps_to_reproduce(algorithm, dataset.name, len(seeds))
-    scoring_protocol(dataset, episodes, trust_environment=trust_environment)  # before any training
+    options = job_options(options, algorithm, dataset.name, seeds=len(seeds), episodes=episodes)
+    # Before any training.
+    scoring_protocol(dataset, episodes, trust_environment=options.trust_environment)
     jobs = [
         Job(
             algorithm=algorithm,
             dataset=dataset.folder,
             folder=run_folder(folder, algorithm, dataset, seed),
-            options=TrainOptions(
-                seed=seed,
-                steps=steps,
-                evaluations=evaluations,
-                curve_episodes=min(CURVE_EPISODES, episodes),
-                trust_environment=trust_environment,
-            ),
+            options=msgspec.structs.replace(options, seed=seed),
             episodes=episodes,
             resume=resume,
         )
@@ -195,10 +189,21 @@ def make_jobs(
     for job in jobs:
         if job.folder.exists() and not resume:
             raise FileExistsError(
-                f"{job.folder} exists already; continue from it with --resume (resume=True in "
-                "Python), move it away, or choose another folder with --out."
+                f"{job.folder} exists already; continue from it with resume=True, move it "
+                "away, or choose another folder."
             )
     return jobs
+
+
+def job_options(
+    options: TrainOptions, algorithm: str, name: str, *, seeds: int, episodes: int
+) -> TrainOptions:
+    """Return the options of a job, with the recipe's steps by default, and no curve of more episodes."""
+    steps = options.steps
+    if steps is None:
+        steps = steps_to_reproduce(algorithm, name, seeds)
+    shown = min(options.curve_episodes, episodes)
+    return msgspec.structs.replace(options, steps=steps, curve_episodes=shown)
 
 
 def steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
@@ -212,5 +217,5 @@ def steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
     raise NotFoundError(
         f"orlog has neither a recipe nor a baseline of {algorithm} on {name}, so there is nothing "
         f"to compare with, and training would take the published {seeds} x {recipe.steps:,} steps; "
-        "to train anyway, choose the number of steps with --steps (steps= in Python)."
+        "to train anyway, choose the number of steps as steps=."
     )

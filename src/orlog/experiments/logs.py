@@ -42,12 +42,10 @@ def check_log(kind: str) -> None:
     """
     if kind not in LOGS:
         hint = did_you_mean(kind, LOGS) or "."
-        raise ValueError(
-            f"--log must be {', '.join(LOGS[:-1])} or {LOGS[-1]}, found {kind!r}{hint}"
-        )
+        raise ValueError(f"log must be {', '.join(LOGS[:-1])} or {LOGS[-1]}, found {kind!r}{hint}")
     if kind != "none" and importlib.util.find_spec(kind) is None:
         raise MissingExtraError(
-            f'--log {kind} needs {kind}, which is not installed; run: pip install "orlog[{kind}]"',
+            f'log={kind!r} needs {kind}, which is not installed; run: pip install "orlog[{kind}]"',
             extra=kind,
         )
 
@@ -63,13 +61,7 @@ def in_turn(*functions: Callable[[Mapping[str, Any]], None]) -> Callable[[Mappin
 
 
 class Log:
-    """Copies the lines of a run's log; `log_to` makes it.
-
-    Args:
-        kind: `tensorboard`, `wandb` or `none`.
-        folder: Folder of the run.
-        normalize: Turns returns into scores; None where no references are known.
-    """
+    """Copies the lines of a run's log; `log_to` makes it."""
 
     def __init__(
         self, kind: str, folder: Path, normalize: Callable[[np.ndarray], np.ndarray] | None
@@ -117,12 +109,8 @@ def log_to(
 ) -> Iterator[Log]:
     """Yield what takes each line of a run's log, as `train_run` gives them, and copies it.
 
-    Args:
-        kind: `tensorboard`, `wandb` or `none`.
-        folder: Folder of the run.
-        normalize: Turns returns into scores; None where no references are known.
-
-    Raises ValueError if there is no such kind of log; MissingExtraError if its package is not installed.
+    `kind` is `tensorboard`, `wandb` or `none`; `normalize` turns returns into scores, where references are
+    known.
     """
     check_log(kind)
     log = Log(kind, folder, normalize)
@@ -184,7 +172,7 @@ class _WeightsAndBiases:
             )
         except Exception as error:  # such as no account on this machine
             raise NotFoundError(
-                f"--log wandb: {clause(error)}; run: wandb login; or set WANDB_MODE=offline."
+                f"log='wandb': {clause(error)}; run: wandb login; or set WANDB_MODE=offline."
             ) from error
 
     def write(self, step: int, seconds: float, values: dict[str, float]) -> None:

@@ -78,12 +78,7 @@ class Watcher:
     """Turns what training tells (`progress` and `log` of `train_run`) into a `Status` each time."""
 
     def __init__(self, dataset: Dataset, show: Callable[[Status], None]) -> None:
-        """Begin to watch a run.
-
-        Args:
-            dataset: What it is trained on, whose references turn returns into scores.
-            show: Called with each status.
-        """
+        """Begin to watch a run on a dataset, whose references turn returns into scores."""
         self.normalize = normalizer(dataset)
         self.status = Status(is_normalized=self.normalize is not None)
         self._show = show

@@ -14,6 +14,7 @@ import numpy as np
 from orlog.algos.algorithms import known_as
 from orlog.algos.settings import complete_config
 from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import Evaluation, PathLike, RunRecord
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
@@ -305,26 +306,12 @@ def reproduce(
 ) -> Result:
     """Train and score an algorithm by its recipe, and compare it with the recorded baseline.
 
-    Args:
-        algorithm: Name of the algorithm.
-        dataset: What to train on.
-        folder: Folder of the runs.
-        seeds: Training seeds.
-        episodes: Evaluation episodes of each seed.
-        workers: Runs at a time.
-        steps: Gradient steps instead of the recipe's.
-        evaluations: Evaluations during training, evenly spread.
-        trust_environment: Consent to arguments of the environment that come with the data.
-        resume: Continue runs that were interrupted.
-        max_seeds: Add seeds until the verdict is settled, or there are so many: first the recorded
-            ones, each time as many as there are. The error rate is shared by the looks at the
-            scores, whose numbers of seeds are fixed before the first.
-        executor: Where the runs take place.
-        progress: Called now and then with a running job and its last logged step.
-        on_look: Called with the result so far when more seeds are about to be added.
-
-    Raises NotFoundError if there is neither recipe nor baseline, and `steps` is not given; or seeds are to be
-    added and nothing is recorded to compare with; OrlogError if a run failed.
+    `steps` stands for those of the recipe, and is needed where there is neither recipe nor baseline.
+    Evaluations during training are evenly spread. With `max_seeds`, seeds are added until the verdict is
+    settled, or there are so many: first the recorded ones, each time as many as there are. The error rate is
+    shared by the looks at the scores, whose numbers of seeds are fixed before the first; `on_look` gets the
+    result before more are added. `progress` is called now and then with a running job and its last logged
+    step.
     """
     algorithm, dataset = known_as(algorithm), load_dataset(dataset)
     if max_seeds is not None:
@@ -335,10 +322,10 @@ def reproduce(
         dataset,
         folder,
         seeds=_more_seeds(algorithm, dataset.name, seeds, counts[-1]),
-        steps=steps,
         episodes=episodes,
-        evaluations=evaluations,
-        trust_environment=trust_environment,
+        options=TrainOptions(
+            steps=steps, evaluations=evaluations, trust_environment=trust_environment
+        ),
         resume=resume,
     )
     outcomes: list[Outcome] = []

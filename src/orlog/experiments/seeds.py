@@ -112,22 +112,10 @@ def train_seeds(
 ) -> list[SeedOutcome]:
     """Train an algorithm with several seeds, and return how each ended, in the order of seeds.
 
-    A seed that fails does not end the others.
-
-    Args:
-        algorithm: Name of the algorithm, or the place of a class: `my_method.py:MyMethod`.
-        dataset: What to learn from, stored or saved as a view.
-        folder: Folder of the folders `seed-N`; `runs/ALGORITHM/NAME` by default.
-        seeds: The seeds.
-        processes: How many to train at a time; each uses one core.
-        options: What is asked for; its seed does not count.
-        resume: Continue those that were interrupted, and skip those that are finished.
-        executor: Where they run.
-        show: Called about twice a second with each running seed and what it does.
-        stop: Called about twice a second; if it returns true, all save their state and stop.
-
-    Raises FileExistsError if a folder holds a run already, and `resume` is not set; SchemaError if the
-    dataset's spaces do not fit the algorithm; ValueError for no such algorithm or executor.
+    A seed that fails does not end the others. The folders `seed-N` lie in `folder`, by default
+    `runs/ALGORITHM/NAME`; with `resume`, those that were interrupted go on and finished ones are skipped. The
+    seed of `options` does not count. About twice a second, `show` gets each running seed and what it does,
+    and `stop` is asked: if it returns true, all save their state and stop.
     """
     check_log(options.log)
     dataset = load_dataset(dataset)

@@ -129,17 +129,9 @@ def read_result(
 ) -> StoredResult | None:
     """Return a finished result, once it and the files beside it are shown unchanged; None without one.
 
-    A result that was written before results had seals is compared with what the files beside it give.
-
-    Args:
-        key: Key of its job.
-        with_checkpoint: Whether the checkpoint is read and compared too.
-        folder: Where it lies, if not among the results of this home.
-
-    Raises:
-        ManifestError: `result.json` or a file beside it is malformed, damaged or was edited, or what it
-            says of the job does not give its key.
-        FormatVersionError: it was written by a newer orlog.
+    A result that was written before results had seals is compared with what the files beside it give. One
+    that is damaged or was edited, or does not give its key, is a ManifestError. `folder` is where it lies, if
+    not among the results of this home.
     """
     folder = folder or result_folder(key)
     path = folder / RESULT_FILE
@@ -201,13 +193,7 @@ def read_results() -> Iterator[StoredResult]:
 
 
 def write_result(job: JobIdentity) -> StoredResult:
-    """Write the result of a run that was trained and evaluated in its folder; return it.
-
-    Raises:
-        StorageError: it cannot be written.
-        NotFoundError: the folder holds no run.
-        IntegrityError: a file of the run is malformed, or its log does not end with its last step.
-    """
+    """Write the result of a run that was trained and evaluated in its folder; return it."""
     folder = result_folder(key_of(job))
     names = (RUN_FILE, METRICS_FILE, EVALUATION_FILE, CHECKPOINT_FILE)
     files = _hashes(folder, names)

@@ -97,9 +97,7 @@ def _is_home(mark: str) -> bool:
 def run_keyed(job: KeyedJob) -> Ended:
     """Do one job in a worker, unless its result is there or another worker is at it.
 
-    Raises:
-        IntegrityError: the data or the code are not those that the job's key says.
-        OrlogError: training or evaluating failed.
+    The data and the code must be those that the job's key says.
     """
     key = key_of(job.identity)
     folder = result_folder(key)
@@ -193,9 +191,7 @@ def _difference(wanted: JobIdentity, here: JobIdentity) -> str:
 def keep(key: str, files: dict[str, bytes]) -> None:
     """Write the files of a result that was made in another home, `result.json` last.
 
-    Raises:
-        NotFoundError: no files came from a worker that shares this home, and the result is not here.
-        StorageError: they cannot be written.
+    A worker that shares this home sends none; then the result must be here.
     """
     folder = result_folder(key)
     if files:
@@ -245,14 +241,7 @@ class Group:
 def identify(
     algorithm: str, dataset: Dataset, options: TrainOptions, *, episodes: int
 ) -> JobIdentity:
-    """Return all that decides the numbers of a run by the dataset's recipe, with `options.steps`.
-
-    Raises:
-        ValueError: no such algorithm.
-        SchemaError: the dataset's spaces do not fit the algorithm.
-        NotFoundError: the dataset names no environment to score in, or no goals for the algorithm.
-        SimulatorError: the environment needs consent, or cannot be made.
-    """
+    """Return all that decides the numbers of a run by the dataset's recipe, with `options.steps`."""
     kind = fitting_form(algorithm, dataset)
     check_goal_to_act_for(kind, dataset)
     recipe = recipe_for(algorithm, dataset)

@@ -15,10 +15,12 @@ import dataclasses
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import msgspec
+
 from orlog.algos.algorithms import algorithm_name, known_as
 from orlog.algos.settings import make_config
 from orlog.algos.training.commands import is_at_home
-from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
+from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.policy import fitting_form
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -33,7 +35,7 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.experiments.jobs import Executor, find_executor, steps_to_reproduce
+from orlog.experiments.jobs import Executor, find_executor, job_options
 from orlog.experiments.stored_results import StoredResult, key_of
 from orlog.experiments.sweep_jobs import (
     Ended,
@@ -47,8 +49,6 @@ from orlog.experiments.sweep_jobs import (
 )
 from orlog.manifests.names import did_you_mean, parse_name
 from orlog.manifests.rebuilds import is_rebuild
-
-EVALUATIONS = TrainOptions().evaluations
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -94,11 +94,7 @@ class Sweep:
 
 
 def suite_datasets(suite: str) -> list[str]:
-    """Return the datasets of the catalogue that begin with `SUITE/`; `all` are all of them.
-
-    Raises:
-        NotFoundError: there is no such suite.
-    """
+    """Return the datasets of the catalogue that begin with `SUITE/`; `all` are all of them."""
     found = [name for name in sorted(catalogue()) if suite in ("all", name.partition("/")[0])]
     if not found:
         suites = sorted({name.partition("/")[0] for name in catalogue()})
@@ -113,32 +109,18 @@ def plan_sweep(
     *,
     seeds: Sequence[int],
     episodes: int,
-    steps: int | None = None,
-    evaluations: int = EVALUATIONS,
-    trust_environment: bool = False,
+    options: TrainOptions = TrainOptions(),
     processes: int = 1,
     on_build: Callable[[str, int, int], None] = lambda _name, _done, _total: None,
 ) -> Sweep:
     """Return what a sweep has to do; datasets that are not here are built or downloaded first.
 
-    An algorithm that does not apply to a dataset, or that nothing says how long to train there, is left
-    out. A dataset that cannot be had is a failure of the sweep, and does not end it.
+    An algorithm that does not apply to a dataset, or that nothing says how long to train there, is left out.
+    A dataset that cannot be had is a failure of the sweep, and does not end it. Two datasets that a report
+    could not tell apart are refused, such as two versions of one, or a dataset and a view of it.
 
-    Args:
-        datasets: Names or paths.
-        algorithms: Names, or the places of classes: `my_method.py:MyMethod`.
-        seeds: Training seeds.
-        episodes: Evaluation episodes of each seed.
-        steps: Gradient steps instead of those of recipes.
-        evaluations: Evaluations during training, evenly spread.
-        trust_environment: Consent to arguments of the environment that come with the data.
-        processes: How many build a dataset.
-        on_build: Called with the name of a dataset that is built or downloaded, with what is done and
-            with what there is in all.
-
-    Raises:
-        ValueError: no such algorithm, or something is named twice, also two versions of a dataset or
-            a dataset and a view of it, which a report could not tell apart.
+    `options` are completed by `job_options`; so many `processes` build a dataset; `on_build` gets the name of
+    one that is built or downloaded, what is done and what there is in all.
     """
     algorithms = [known_as(algorithm) for algorithm in algorithms]
     for algorithm in algorithms:
@@ -159,9 +141,7 @@ def plan_sweep(
                     "apart; run a sweep for each, with a --report of its own."
                 )
             for algorithm in algorithms:
-                _add_group(
-                    sweep, algorithm, dataset, steps, episodes, evaluations, trust_environment
-                )
+                _add_group(sweep, algorithm, dataset, options, episodes)
         except OrlogError as error:
             sweep.failures.append(_failure(name, error))
     return sweep
@@ -190,26 +170,14 @@ def load_or_make(
 
 
 def _add_group(
-    sweep: Sweep,
-    algorithm: str,
-    dataset: Dataset,
-    steps: int | None,
-    episodes: int,
-    evaluations: int,
-    trust_environment: bool,
+    sweep: Sweep, algorithm: str, dataset: Dataset, options: TrainOptions, episodes: int
 ) -> None:
     """Add an algorithm on a dataset to a sweep, or the line that says why it is left out."""
     try:
         fitting_form(algorithm, dataset)
-        if steps is None:
-            steps = steps_to_reproduce(algorithm, dataset.name, len(sweep.seeds))
-        options = TrainOptions(
-            seed=sweep.seeds[0],
-            steps=steps,
-            evaluations=evaluations,
-            curve_episodes=min(CURVE_EPISODES, episodes),
-            trust_environment=trust_environment,
-        )
+        options = msgspec.structs.replace(options, seed=sweep.seeds[0])
+        count = len(sweep.seeds)
+        options = job_options(options, algorithm, dataset.name, seeds=count, episodes=episodes)
         first = identify(algorithm, dataset, options, episodes=episodes)
     except (NotFoundError, SchemaError) as error:
         sweep.left_out.append(f"{algorithm} on {dataset.name} is left out: {error}")
@@ -245,19 +213,9 @@ def run_sweep(
 ) -> None:
     """Run every job of a sweep whose result is not there; failures are added to the sweep's.
 
-    A job that fails ends no other. A full disk ends the sweep: no further job is begun.
-
-    Args:
-        sweep: What `plan_sweep` returned.
-        workers: How many jobs run at a time; the executor decides by default.
-        executor: Where they run.
-        progress: Called with the number of jobs that are done and of those in all.
-        on_failure: Called with each failure when it happens.
-        note: Called with a line on each damaged result, whose job is then run again.
-
-    Raises:
-        StorageError: the disk is full or cannot be written; what is done stays.
-        ValueError: there is no such executor.
+    A job that fails ends no other. A full disk ends the sweep: no further job is begun, and what is done
+    stays. `progress` gets jobs done and in all, `on_failure` each failure when it happens, and `note` a line
+    on each damaged result, whose job is then run again.
     """
     execute = find_executor(executor) if isinstance(executor, str) else executor
     home = mark_home()

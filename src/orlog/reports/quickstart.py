@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.evaluating import EPISODES
+from orlog.algos.training.options import TrainOptions
 from orlog.base.terminal import progress_bar, progress_bars, say, waits
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -31,15 +32,10 @@ SMOKE_EPISODES = 4
 
 
 def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, list[Result], Path]:
-    """Run every step, print progress, and return the dataset, the results and the page.
+    """Run every step in a new folder, print progress, and return the dataset, the results and the page.
 
-    Args:
-        folder: New folder for runs and page.
-        smoke: Use a small dataset and a few steps: it takes seconds and shows that everything
-            works, but its scores mean nothing.
-        workers: Processes.
-
-    Raises FileExistsError if the folder holds runs already; OrlogError if a step failed.
+    With `smoke`, a small dataset and a few steps take seconds and show that everything works, but the scores
+    mean nothing.
     """
     name = SMOKE_DATASET if smoke else DATASET
     seeds = SEEDS[:1] if smoke else SEEDS
@@ -51,15 +47,15 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
     with _stage(f"build {name}"):
         dataset = build_and_verify(name, workers)
     with _stage(f"train BC, CQL and IQL with {len(seeds)} seed(s) on {workers} process(es)"):
+        options = TrainOptions(steps=SMOKE_STEPS, evaluations=1) if smoke else TrainOptions()
         jobs = {
             algorithm: make_jobs(
                 algorithm,
                 dataset,
                 folder / "runs",
                 seeds=seeds,
-                steps=SMOKE_STEPS if smoke else None,
                 episodes=SMOKE_EPISODES if smoke else EPISODES,
-                evaluations=1 if smoke else 5,
+                options=options,
             )
             for algorithm in ALGORITHMS
         }

@@ -21,10 +21,7 @@ UNIT = "normalized score (0 random, 100 expert)"
 def score_figure(results: Sequence[Result], series: Mapping[str, int], what: str = "") -> str:
     """Return each algorithm's mean with its interval, each seed, and the recorded mean with its own.
 
-    Args:
-        results: One for each algorithm.
-        series: Number of the color of each algorithm.
-        what: What the results are on, which begins the caption.
+    `series` has the number of each algorithm's color; `what`, which the results are on, begins the caption.
     """
     rows = []
     for result in results:

@@ -92,13 +92,7 @@ def evidence_of(sweep: Sweep) -> list[Evidence]:
 def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title: str) -> Path:
     """Write `report.json` and `report.html` of a sweep into a folder; return the page.
 
-    Args:
-        sweep: A sweep that was run.
-        evidence: What is stored of it: `evidence_of(sweep)`.
-        folder: Where they are written.
-        title: Heading of the page.
-
-    Raises NotFoundError if no job is done; StorageError if they cannot be written.
+    `evidence` is what is stored of the sweep, which was run: `evidence_of(sweep)`.
     """
     if not evidence:
         raise NotFoundError("no job of the sweep is done, so there is nothing to report.")
@@ -130,10 +124,7 @@ def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title
 def verify_report(path: Path) -> Verification:
     """Compute all numbers of a report again, and compare them with what it says.
 
-    Args:
-        path: `report.json`, `report.html` beside it, or their folder.
-
-    Raises NotFoundError if there is no such file; ManifestError if it is no report, or malformed.
+    The path is `report.json`, `report.html` beside it, or their folder.
     """
     path = path / REPORT_FILE if path.is_dir() else path
     source = path.with_name(REPORT_FILE) if path.suffix == ".html" else path

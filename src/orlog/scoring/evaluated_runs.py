@@ -383,13 +383,7 @@ def _check_method(method: str, task: str, runs: Sequence[EvaluatedRun]) -> None:
 def check_alike(where: str, first: EvaluatedRun, run: EvaluatedRun, *, apart: str) -> None:
     """Refuse two runs that were trained on different data, or evaluated in other numbers of episodes.
 
-    Args:
-        where: What a message begins with.
-        first: One run.
-        run: The other run.
-        apart: What to do with runs that do not belong together.
-
-    Raises ValueError if they are not alike.
+    A message begins with `where`, and ends with what to do with runs that do not belong together: `apart`.
     """
     if run.digest != first.digest:
         raise ValueError(

@@ -85,8 +85,7 @@ def measure_references(
     is_number = isinstance(expert, int | float) and not isinstance(expert, bool)
     if is_number != bool(source):
         raise ValueError(
-            f"{dataset.name}: a published return needs its source: --source TEXT, or source= in "
-            "Python."
+            f"{dataset.name}: a published return needs its source: source=TEXT."
             if is_number
             else f"{dataset.name}: a source is for a published return, a number; found {expert}."
         )
@@ -147,7 +146,7 @@ def _expert(dataset: Dataset, expert: Any, algorithm: AlgorithmLike | None) -> E
         if found is None:
             raise NotFoundError(
                 f"{dataset.name}: no recipe is known that has an expert for it; name a run: "
-                "--expert FOLDER, or expert= in Python."
+                "expert=FOLDER."
             )
         return found
     run = load_run(expert, algorithm=algorithm)

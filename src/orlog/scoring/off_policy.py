@@ -264,7 +264,7 @@ def _discount(folders: Sequence[Path], records: Sequence[RunRecord], given: floa
         (one, its), (other, others) = list(of_runs.items())[:2]
         raise ValueError(
             f"{its} was trained with the discount {one:g} and {others} with {other:g}; say which one "
-            f"values are to have: --discount {one:g} (discount= in Python)."
+            f"values are to have: discount={one:g}."
         )
     return next(iter(of_runs), 0.99)
 

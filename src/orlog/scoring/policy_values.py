@@ -98,21 +98,9 @@ def fit_policy(
 ) -> PolicyValues:
     """Fit Q of a policy to some steps, and return what it and the policy's critic say of others.
 
-    Each of several fits has a seed of its own and a bootstrap resample of the episodes; their mean is
-    the Q of `fqe`, `dr` and `wdr`.
-
-    Args:
-        algorithm: The policy's algorithm, with its checkpoint.
-        record: Record of its run.
-        fitted: What Q is fitted to.
-        judged: Where values start and where Q is corrected.
-        discount: Weight of the next step, in (0, 1].
-        settings: Settings of fitted Q evaluation.
-        seed: Seed of networks, batches and resamples.
-        left_out: Is told which estimators there are not, and why.
-        progress: Called with steps of fitted Q evaluation done.
-
-    Raises DivergedError if fitted Q evaluation has diverged.
+    Each of several fits has a seed of its own and a bootstrap resample of the episodes; their mean is the Q
+    of `fqe`, `dr` and `wdr`. Q is fitted to `fitted`; values start, and Q is corrected, in `judged`.
+    `left_out` is told which estimators there are not, and why.
     """
     scaling: Scaling = algorithm.scaling
     is_discrete = isinstance(scaling.action_space, spaces.Discrete)

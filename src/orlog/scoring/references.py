@@ -34,13 +34,10 @@ TRAINED_POLICY = "last checkpoint, deterministic actions"
 def references_of(manifest: Manifest) -> References | None:
     """Return the reference returns that anchor scores on a dataset, or None.
 
-    Those that its benchmark publishes come first, so that nothing measured here changes the score of
-    a benchmark. Then come those of its environment: first the ones measured on this machine, then
-    the ones that ship with orlog, then those in the metadata of a Minari dataset. A dataset that names a benchmark, but an environment that is not
-    the benchmark's, has none.
-
-    Raises:
-        ManifestError: those measured on this machine are damaged.
+    Those that its benchmark publishes come first, so that nothing measured here changes the score of a
+    benchmark. Then come those of its environment: first the ones measured on this machine, then the ones that
+    ship with orlog, then those in the metadata of a Minari dataset. A dataset that names a benchmark, but an
+    environment that is not the benchmark's, has none.
     """
     benchmark, environment = benchmark_of(manifest), manifest.environment
     if benchmark is not None and not holds_in(benchmark, environment):
@@ -75,11 +72,7 @@ def _minari_references(manifest: Manifest) -> PublishedReferences | None:
 
 
 def references_of_dataset(dataset: Dataset) -> References | None:
-    """Return the reference returns of a version or view, or None; those of all parts must agree.
-
-    Raises:
-        ManifestError: those measured on this machine are damaged.
-    """
+    """Return the reference returns of a version or view, or None; those of all parts must agree."""
     try:
         return references(dataset)
     except NotFoundError:
@@ -114,11 +107,7 @@ def references(dataset: Given) -> References:
 
 
 def references_to(known: Described) -> References:
-    """Return the reference returns of a described dataset.
-
-    Raises:
-        NotFoundError: no reference returns are known for it.
-    """
+    """Return the reference returns of a described dataset; a NotFoundError if none are known."""
     if known.manifest is not None:
         found = references_of(known.manifest)
     else:
@@ -177,11 +166,7 @@ def _anchors(manifest: Manifest) -> tuple[object, ...] | None:
 
 
 def described(dataset: Given) -> Described:
-    """Return a dataset's name, its manifest and its benchmark's dataset.
-
-    Raises:
-        NotFoundError: no dataset of this name is here or in a known benchmark.
-    """
+    """Return the name of a dataset that is here or in a known benchmark, its manifest and its benchmark's dataset."""
     manifest = _manifest(dataset)
     if manifest is not None:
         return Described(manifest.name, manifest, benchmark_of(manifest))
@@ -192,8 +177,7 @@ def described(dataset: Given) -> Described:
 def _manifest(dataset: Given) -> Manifest | None:
     """Return a dataset's manifest; None for a name that no dataset here or shipped has.
 
-    Raises:
-        NotFoundError: it is a view whose parts have different references.
+    A view whose parts have different references is refused.
     """
     if not isinstance(dataset, str) or as_folder(dataset) is not None or is_url(dataset):
         return _manifest_of(load_dataset(dataset))

@@ -60,14 +60,9 @@ def store_references(environment: EnvironmentRecord, references: References) -> 
 
 
 def record_references(name: str, environment: EnvironmentRecord, references: References) -> Path:
-    """Add reference returns to those that ship with orlog; return the file.
+    """Add reference returns to those that ship with orlog, in a checkout; return the file.
 
-    Args:
-        name: Name of the dataset, which a new file is named after.
-        environment: What they were measured in.
-        references: The returns.
-
-    Raises StorageError if orlog's folder cannot be written; use a checkout.
+    A new file is named after the dataset.
     """
     # The lock is in the home: it would stay among the files that ship.
     with sole_writer(datasets_folder().parent / "references" / "recorded"):

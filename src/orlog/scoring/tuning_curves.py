@@ -82,18 +82,9 @@ def tune_curves(
 ) -> list[TuneCurve]:
     """Return the tune curve of each method on each dataset among the runs.
 
-    Runs of a method that differ in settings are its range; each run is one policy.
-
-    Args:
-        runs: Evaluated runs.
-        evaluations: Episodes that the bandit runs.
-        policies: Policies that a trial of the bandit draws.
-        trials: Trials of the bandit.
-        exploration: Weight of the bandit's exploration.
-        seed: Seed of the trials.
-
-    Raises ValueError if a run's settings are not known, a setting has a seed twice, runs on a dataset were
-    trained or measured in different ways, or they have different numbers of episodes.
+    Runs of a method that differ in settings are its range; each run is one policy. Their settings must be
+    known, with each seed once, and all runs on a dataset trained, measured and evaluated in the same way. The
+    other arguments are those of `tuning_curves`.
     """
     groups: dict[tuple[str, str], list[EvaluatedRun]] = {}
     for run in runs:

@@ -76,15 +76,7 @@ class _Numbers:
 
 
 def episode_answer(episodes: EpisodeList, episode: int, window: Window) -> bytes:
-    """Return an episode as the module's docstring says. A damaged column says so in its place.
-
-    Args:
-        episodes: The list that it is in.
-        episode: Its position.
-        window: Which part of it.
-
-    Raises IndexError if there is no such episode; NotFoundError if the dataset was deleted.
-    """
+    """Return an episode as the module's docstring says. A damaged column says so in its place."""
     shown = episodes.shown
     stored, position = shown.stored(episode)
     length = int(stored.lengths[position])

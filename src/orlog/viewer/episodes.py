@@ -52,20 +52,10 @@ class EpisodeList:
     def page(
         self, *, where: str, by: str, descending: bool, first: int, count: int
     ) -> dict[str, Any]:
-        """Return rows `first` to `first + count - 1` of the list, by column.
+        """Return rows `first` to `first + count - 1`, at most 1,000, of the episodes that `where` selects, by column.
 
-        Args:
-            where: Expression that the episodes meet; empty for all.
-            by: Name of the column by which they are sorted.
-            descending: Whether the largest is first; what is not a number is always last.
-            first: First row.
-            count: Number of rows, at most 1,000.
-
-        Returns:
-            `matching` and `total` episodes, `columns` with a list of values by name, and `errors` with
-            the columns that cannot be read.
-
-        Raises SchemaError if the expression cannot be read, or the column cannot be sorted.
+        They are sorted by a column; what is not a number is always last. Returned are `matching` and `total`
+        episodes, `columns` with a list of values by name, and `errors` with the columns that cannot be read.
         """
         order = self._order(where.strip(), by, descending)
         positions = order[max(0, first) : max(0, first) + min(max(0, count), MOST_ROWS)]
@@ -150,19 +140,9 @@ class EpisodeList:
 
 
 def save_filtered(shown: Shown, *, where: str, name: str, folder: Path) -> Path:
-    """Save the episodes that meet an expression as a view: a new file in a folder.
+    """Save the episodes that meet an expression, which is not empty, as a view: a new file `NAME.json` in a folder.
 
-    Args:
-        shown: The dataset.
-        where: The expression.
-        name: Name of the file without `.json`: letters, digits, `_`, `.` and `-`.
-        folder: Where the file is written.
-
-    Returns:
-        The file.
-
-    Raises SchemaError if the expression cannot be read; ValueError if it is empty or the name is not
-    allowed; VersionExistsError if there is such a file; StorageError if it cannot be written.
+    The name has letters, digits, `_`, `.` and `-`; a file that is there is never replaced.
     """
     if not where.strip():
         raise ValueError("a view needs an expression: write one into the filter first.")

@@ -85,17 +85,7 @@ def _as_frames(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Frames | 
 
 
 def frame_png(shown: Shown, name: str, episode: int, step: int) -> bytes:
-    """Return one frame of an episode as a PNG file.
-
-    Args:
-        shown: The dataset.
-        name: The column.
-        episode: Position of the episode.
-        step: Which row of the episode.
-
-    Raises NotFoundError if the column holds no images; IndexError if there is no such frame;
-    IntegrityError if its chunk is damaged.
-    """
+    """Return the frame at one row of an episode, the one at a position, as a PNG file."""
     frames = frame_columns(shown.dataset.schema).get(name)
     if frames is None:
         raise NotFoundError(f"{shown.title}: {name!r:.100} is no column of images.")

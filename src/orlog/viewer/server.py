@@ -96,13 +96,7 @@ def one_of(items: Sequence[ItemT], number: int, what: str) -> ItemT:
 
 
 def application(viewer: Viewer, *, token: str, port: int) -> ASGIApp:
-    """Return the application behind its guard.
-
-    Args:
-        viewer: What it answers from.
-        token: What every path begins with.
-        port: Where it is served.
-    """
+    """Return the application behind its guard; `token` is what every path begins with."""
     routes = [
         Route("/", _page),
         Route("/page/{file}", _asset),

@@ -67,7 +67,7 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(
     words = str(caught.value)
     assert words.startswith(f"{tmp_path / 'run'}: the run has diverged: policy/")
     assert f"checkpoint of step {kept} is kept" in words
-    assert "--set learning_rate=0.0003 (now: learning_rate 0.001)" in words
+    assert "settings={'learning_rate': 0.0003} (now: learning_rate 0.001)" in words
     last = read_metrics(tmp_path / "run")[-1]
     assert last["step"] == caught.value.step
     assert last["diverged"] == caught.value.metric
@@ -118,7 +118,9 @@ def test_a_rate_that_is_far_too_high_is_answered_with_the_usual_one(
 ) -> None:
     diverge(monkeypatch, 1, spoil_loss)
     settings = {**SMALL, "learning_rate": 1e20}
-    with pytest.raises(DivergedError, match=r"--set learning_rate=0\.001 \(now: .* 1e\+20\)"):
+    with pytest.raises(
+        DivergedError, match=r"settings={'learning_rate': 0\.001} \(now: .* 1e\+20\)"
+    ):
         train_run("bc", mini, tmp_path / "run", seed=0, steps=1, settings=settings, evaluations=0)
 
 

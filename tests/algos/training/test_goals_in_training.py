@@ -126,7 +126,7 @@ def test_data_that_ask_for_no_goal_are_trained_on_and_not_scored(
         return update(self, batch)
 
     monkeypatch.setattr(GCBC, "update", look)
-    with pytest.raises(NotFoundError, match=r"gcbc acts to reach a goal.*--evaluations 0"):
+    with pytest.raises(NotFoundError, match=r"gcbc acts to reach a goal.*evaluations=0"):
         train_run("gcbc", dataset, tmp_path, seed=0, steps=3, settings=SMALL)
     train_run("gcbc", dataset, tmp_path, seed=0, steps=3, settings=SMALL, evaluations=0)
     assert widths == {(5, 2) if has_achieved else (3, 3)}

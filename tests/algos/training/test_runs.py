@@ -34,6 +34,7 @@ from orlog.algos.training.runs import (
     read_run,
     run_folder,
 )
+from orlog.algos.training.same_run import MAY_DIFFER, RUNS_IN_WORDS
 from orlog.base import terminal
 from orlog.base.files import BusyError
 from orlog.cli import app
@@ -161,14 +162,14 @@ def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(
     short(mini, tmp_path / "run")
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
     with pytest.raises(
-        FileExistsError, match="a run of 2 steps, not 3; to continue it, give --steps 2, or"
+        FileExistsError, match="a run of 2 steps, not 3; to continue it, give steps=2, or"
     ):
         short(mini, tmp_path / "run", steps=3, resume=True)
     short(mini, tmp_path / "run", resume=True)
 
 
 def test_the_horizon_of_iql_is_that_of_the_run(mini: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="use --steps"):
+    with pytest.raises(ValueError, match="use steps="):
         train_run("iql", mini, tmp_path, seed=0, steps=2, settings={"steps": "500"})
 
 
@@ -176,7 +177,7 @@ def test_resuming_with_other_settings_is_refused(mini: Dataset, tmp_path: Path) 
     folder = tmp_path / "run"
     short(mini, folder)
     with pytest.raises(
-        FileExistsError, match="a run with the seed 0, not 1; to continue it, give --seed 0, or"
+        FileExistsError, match="a run with the seed 0, not 1; to continue it, give seed=0, or"
     ):
         short(mini, folder, seed=1, resume=True)
     assert read_run(folder).seed == 0
@@ -239,7 +240,7 @@ def test_a_run_that_was_stopped_at_any_step_goes_on_to_the_same_files(
         short(mini, folder, algorithm, steps=steps, settings=SMALL, **options)
 
     run(whole)
-    with pytest.raises(StoppedError, match="--resume") as caught:
+    with pytest.raises(StoppedError, match="resume=True") as caught:
         run(half, stop=stop_after(cut))
     assert 0 < caught.value.step < steps
     seen: list[int] = []
@@ -338,7 +339,7 @@ def test_a_full_disk_names_the_folder_and_what_stands(mini: Dataset, tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert str(folder) in str(caught.value)
     assert "its checkpoint of step 6 is kept" in str(caught.value)
-    assert "--resume" in str(caught.value)
+    assert "resume=True" in str(caught.value)
     assert files(folder)["checkpoint.safetensors"] == before["checkpoint.safetensors"]
     assert files(folder).keys() == before.keys()
     run(folder, resume=True)
@@ -508,8 +509,8 @@ def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
 
 
 def test_every_field_of_a_record_is_compared_or_may_differ() -> None:
-    assert {*training.RUNS_IN_WORDS} | training.MAY_DIFFER == {*RunRecord.__struct_fields__}
-    assert not {*training.RUNS_IN_WORDS} & training.MAY_DIFFER
+    assert {*RUNS_IN_WORDS} | MAY_DIFFER == {*RunRecord.__struct_fields__}
+    assert not {*RUNS_IN_WORDS} & MAY_DIFFER
 
 
 RESUMED = ["--steps", "60", "--set", "hidden=[4]", "--set", "batch_size=8", "--evaluations", "6"]

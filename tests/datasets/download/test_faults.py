@@ -486,10 +486,13 @@ def test_third_party_files_that_a_full_disk_cuts_are_brought_once_there_is_room(
             "must still be downloaded" if is_known else "No space left on device; free some space"
         )
         with pytest.raises(StorageError, match=reason):
-            download_foreign_file(source, patience=QUICK)
+            download_foreign_file(source, TransferOptions(patience=QUICK))
         assert bool(server.requests) != is_known
         assert installed_versions("lab/a-v0") == []
         change_mount("remount,size=64m", disk)
         assert (
-            orlog.load_dataset(download_foreign_file(source, patience=QUICK)).total_steps == 100_000
+            orlog.load_dataset(
+                download_foreign_file(source, TransferOptions(patience=QUICK))
+            ).total_steps
+            == 100_000
         )

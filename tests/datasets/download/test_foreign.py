@@ -20,6 +20,7 @@ from orlog.cli import app
 from orlog.datasets.download import foreign
 from orlog.datasets.download.foreign import download_foreign_file, first_downloads_file
 from orlog.datasets.download.http import Patience
+from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import ForeignFileSource, find_source
 from orlog.datasets.formats import formats
 from orlog.datasets.home.folders import datasets_folder
@@ -48,6 +49,7 @@ from tests.servers import Fault, FileServer
 NAME = "lab/hopper-v2"
 FILE = "upstream/hopper.hdf5"
 QUICK = Patience(idle=0, timeout=2.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+ASKED = TransferOptions(patience=QUICK)
 BODY = rows_of([False, False, True] * 400, None, next_observations=True)
 
 
@@ -90,8 +92,8 @@ def upstream(tmp_path: Path) -> Iterator[Upstream]:
         yield Upstream(folder, server)
 
 
-def bring(source: ForeignFileSource, **options: Any) -> Dataset:
-    return load_dataset(download_foreign_file(source, patience=QUICK, **options))
+def bring(source: ForeignFileSource, options: TransferOptions = ASKED, **more: Any) -> Dataset:
+    return load_dataset(download_foreign_file(source, options, **more))
 
 
 def leftovers() -> list[str]:
@@ -105,7 +107,8 @@ def test_a_file_with_a_checksum_becomes_a_version(upstream: Upstream) -> None:
     source = upstream.checked(description="Hops.", license="CC-BY-4.0")
     assert (source.registry, source.urls) == ("lab", ((upstream.url,),))
     seen: list[tuple[int, int]] = []
-    dataset = bring(source, progress=lambda done, total: seen.append((done, total)))
+    options = TransferOptions(patience=QUICK, progress=lambda *one: seen.append(one))
+    dataset = bring(source, options)
     check(dataset, BODY)
     manifest = dataset.manifest
     assert (manifest.name, manifest.version, manifest.license) == (NAME, "1.0.0", "CC-BY-4.0")
@@ -165,7 +168,7 @@ def test_the_horizon_of_a_file_is_what_its_registry_says_or_d4rl(
 ) -> None:
     body = rows_of([False] * 1200, None, next_observations=False)
     write(upstream.folder / FILE, body)
-    with pytest.raises(SchemaError, match="--horizon"):
+    with pytest.raises(SchemaError, match="horizon="):
         bring(upstream.checked())
     link = ["registry", "link", str(upstream.folder), "lab/limited-v0@1.0.0", upstream.url]
     options = ["--format", "d4rl-hdf5", "--horizon", "400"]
@@ -388,7 +391,7 @@ def _bring_and_wait(source: ForeignFileSource, step: str) -> None:
     if step:
         places = (foreign, formats, finishing)
         setattr(next(place for place in places if hasattr(place, step)), step, stop)
-    download_foreign_file(source, patience=QUICK)
+    download_foreign_file(source, ASKED)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from orlog.datasets import listing
 from orlog.datasets.download import sources
 from orlog.datasets.download.foreign import download_foreign_file, first_downloads_file
 from orlog.datasets.download.http import Patience
+from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import ForeignFileSource, find_source
 from orlog.datasets.exporting import export_dataset
 from orlog.datasets.home.folders import datasets_folder
@@ -41,6 +42,7 @@ from tests.levels import scaled
 from tests.servers import Fault, FileServer
 
 QUICK = Patience(idle=0, timeout=1.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+ASKED = TransferOptions(patience=QUICK)
 MAIN = "data/main_data.hdf5"
 DOOR = "minari/d4rl/door/human-v2"  # with a mirror
 LAYOUTS = {
@@ -131,7 +133,7 @@ class Upstream:
 
 def bring(source: ForeignFileSource, said: list[str] | None = None) -> Dataset:
     told = [] if said is None else said
-    return orlog.load_dataset(download_foreign_file(source, patience=QUICK, on_mirror=told.append))
+    return orlog.load_dataset(download_foreign_file(source, ASKED, on_mirror=told.append))
 
 
 def same(dataset: Dataset, other: Dataset) -> bool:
@@ -172,9 +174,10 @@ def test_all_files_of_a_dataset_become_a_version(upstream: Upstream, checked: bo
     source = upstream.source(checked=checked)
     steps: list[tuple[int, int]] = []
     counts: list[tuple[int, int]] = []
-    folder = download_foreign_file(
-        source, progress=lambda *one: steps.append(one), on_objects=lambda *one: counts.append(one)
+    options = TransferOptions(
+        progress=lambda *one: steps.append(one), on_objects=lambda *one: counts.append(one)
     )
+    folder = download_foreign_file(source, options)
     dataset = orlog.load_dataset(folder)
     total = sum((upstream.folder / path).stat().st_size for path in upstream.paths)
     assert (steps[-1], counts[-1]) == ((total, total), (len(upstream.paths),) * 2)
@@ -304,12 +307,12 @@ def test_what_was_trusted_of_any_file_may_not_change(upstream: Upstream) -> None
     good = metadata.read_bytes()
     metadata.write_bytes(good + b"\n")
     with pytest.raises(IntegrityError, match=r"metadata\.json: upstream publishes no checksum"):
-        download_foreign_file(source, patience=QUICK, replace=True)
+        download_foreign_file(source, ASKED, replace=True)
     assert orlog.load_dataset(upstream.name).digest == first.digest
     # One mirror still has what was trusted.
     upstream.servers[1].faults = [Fault(path="metadata.json", change=lambda _: good)]
     said: list[str] = []
-    download_foreign_file(source, patience=QUICK, replace=True, on_mirror=said.append)
+    download_foreign_file(source, ASKED, replace=True, on_mirror=said.append)
     assert "upstream publishes no checksum, and the file is not the one" in said[0]
     assert orlog.load_dataset(upstream.name).digest == first.digest
     assert leftovers(upstream.name) == []
@@ -355,7 +358,7 @@ def test_killed_at_any_instant_it_goes_on(upstream: Upstream, checked: bool) -> 
     places = datasets_folder() / upstream.name
 
     def work(step: Callable[[], None]) -> None:
-        download_foreign_file(source, progress=lambda *_: step())
+        download_foreign_file(source, TransferOptions(progress=lambda *_: step()))
 
     _, total = killed_at(work, 0, places)
     delete_version(upstream.name, "1.0.0")

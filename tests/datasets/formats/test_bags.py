@@ -307,7 +307,7 @@ def test_definitions_are_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"rate": None}, r"give the rows a second as --rate; messages a second: .*/cmd_vel 20"),
+        ({"rate": None}, r"give the rows a second as rate=; messages a second: .*/cmd_vel 20"),
         ({"rate": 0.1}, "rows in common"),
         ({"columns": {}}, "/cmd_vel  geometry_msgs/msg/Twist, 40 messages"),
         ({"columns": {**MAPPED, "action": "/cmd_val"}}, "no column '/cmd_val'"),

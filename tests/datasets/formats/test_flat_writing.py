@@ -213,7 +213,7 @@ def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_ch
     orlog.export_dataset("lab/one-v1", tmp_path / "one", to=to, lossy=True, on_losses=said.extend)
     assert "The only part of the observations, state, is written as the whole of them." in said
     with pytest.raises(
-        SchemaError, match=r"--observation KEY .* writes one part alone: cameras, state\."
+        SchemaError, match=r"observation=KEY writes one part alone: cameras, state\."
     ):
         orlog.export_dataset("lab/several-v1", tmp_path / "all", to=to, lossy=True)
     ended = run(
@@ -239,6 +239,6 @@ def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_ch
     orlog.import_dataset(tmp_path / "top", "lab/top-v1")
     assert orlog.load_dataset("lab/top-v1").observation_space.shape == (2, 2, 3)
     with pytest.raises(
-        SchemaError, match="--observation cameras/left: the observations have no such part"
+        SchemaError, match="observation='cameras/left': the observations have no such part"
     ):
         orlog.export_dataset("lab/several-v1", tmp_path / "no", to=to, observation="cameras/left")

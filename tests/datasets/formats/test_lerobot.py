@@ -514,7 +514,9 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path, version:
     write(tmp_path / "arm", version)
     expected, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "expected")
     rename(tmp_path / "arm")
-    with pytest.raises(SchemaError, match="--map observation/image=NAME --map action=NAME"):
+    with pytest.raises(
+        SchemaError, match=r"columns={'observation/image': 'NAME', 'action': 'NAME'}"
+    ):
         read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "refused")
     chosen = choose_format([tmp_path / "arm"], None, "lab/x", is_mapped=True)
     assert chosen is lerobot.FORMAT

@@ -148,7 +148,7 @@ def test_what_is_missing_twice_or_ambiguous_is_said(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="nothing says where episodes end"):
         read_files(npz.FORMAT, path, tmp_path / "store")
     np.savez(path, **unknown, done=columns["done"])
-    with pytest.raises(SchemaError, match="--horizon"):
+    with pytest.raises(SchemaError, match="horizon="):
         read_files(npz.FORMAT, path, tmp_path / "store")
     dataset, _ = read_files(npz.FORMAT, path, tmp_path / "store", Options(horizon=3))
     assert dataset.episode_lengths.tolist() == [3, 2]

@@ -133,7 +133,7 @@ def test_vaults_of_a_folder_are_splits_or_chosen(tmp_path: Path) -> None:
     check(dataset[3:], arrays(1))
     orlog.import_dataset(tmp_path / "3m.vlt", "lab/poor-v0", task="Poor")
     check(orlog.load_dataset("lab/poor-v0"), arrays(1))
-    with pytest.raises(SchemaError, match="--task Medium: there is no such vault"):
+    with pytest.raises(SchemaError, match="task='Medium': there is no such vault"):
         orlog.import_dataset(tmp_path / "3m.vlt", "lab/medium-v0", task="Medium")
 
 

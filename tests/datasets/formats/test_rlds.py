@@ -744,7 +744,9 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path) -> None:
     sample = [{renamed.get(name, name): one for name, one in body.items()} for body in SAMPLE]
     write(tmp_path / "arm", sample, steps)
     write(tmp_path / "plain", SAMPLE)
-    with pytest.raises(SchemaError, match="say which is which: --map observation/NAME=FEATURE"):
+    with pytest.raises(
+        SchemaError, match=r"say which is which: columns={'observation/NAME': 'FEATURE'"
+    ):
         read(tmp_path / "arm", tmp_path / "refused")
     said = {"observation": "state", "action": "command", "reward": "r", "terminated": "solved"}
     dataset, _ = read_files(

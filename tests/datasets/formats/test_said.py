@@ -88,7 +88,7 @@ def test_unknown_ends_are_what_the_user_says(
 
 def test_ends_that_files_tell_stay_as_they_are(tmp_path: Path) -> None:
     write_maniskill(tmp_path)
-    with pytest.raises(ValueError, match="does not use --ends"):
+    with pytest.raises(ValueError, match="does not use ends="):
         read_files(
             choose_format([tmp_path / "demos.h5"], None, "lab/a-v1"),
             tmp_path / "demos.h5",
@@ -100,7 +100,7 @@ def test_ends_that_files_tell_stay_as_they_are(tmp_path: Path) -> None:
 def test_a_word_that_is_no_end_is_refused(tmp_path: Path) -> None:
     path, said = arrays(tmp_path)
     file_format = choose_format([path], None, "lab/a-v1", is_mapped=True)
-    with pytest.raises(ValueError, match="--ends done: expected terminated, truncated, unknown"):
+    with pytest.raises(ValueError, match="ends='done': expected terminated, truncated, unknown"):
         read_files(file_format, path, tmp_path / "store", Options(**said, ends="done"))
 
 

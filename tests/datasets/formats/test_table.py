@@ -135,7 +135,7 @@ def test_lists_choices_and_mixed_rows_sorted(tmp_path: Path) -> None:
     path = write(mixed, tmp_path / "logs.parquet")
     columns = {**MAP, "observation": "obs"}
     options = Options(columns=columns, episode="run", step="t", length="n")
-    with pytest.raises(SchemaError, match=r"episode run-0 goes on at row 2.*--sort"):
+    with pytest.raises(SchemaError, match=r"episode run-0 goes on at row 2.*sort=True"):
         read_files(table.FORMAT, path, tmp_path / "store", Options(columns=columns, episode="run"))
     options = Options(columns=columns, episode="run", step="t", length="n", sort=True)
     dataset, _ = read_files(table.FORMAT, path, tmp_path / "store", options)
@@ -157,8 +157,12 @@ def test_what_is_wrong_says_where(tmp_path: Path) -> None:
         (early, OPTIONS, "terminated is True at row 1, and the episode goes on"),
         (empty, OPTIONS, "u has no value at row 4"),
         (text, OPTIONS, "action holds texts"),
-        (frame, Options(episode="run"), "give --map action=COLUMNS. Its columns are run, t"),
-        (frame, Options(columns=MAP), "give --episode COLUMN"),
+        (
+            frame,
+            Options(episode="run"),
+            "give columns={'action': 'COLUMNS'}. Its columns are run, t",
+        ),
+        (frame, Options(columns=MAP), "give episode=COLUMN"),
         (frame, Options(columns=MAP, episode="runs"), "no column 'runs'; did you mean run?"),
         (frame, Options(columns={**MAP, "action": "x_*"}, episode="run"), "no column 'x_*'"),
         (frame, Options(columns={**MAP, "rewards": "r"}, episode="run"), "did you mean reward?"),

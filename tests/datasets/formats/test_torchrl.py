@@ -415,5 +415,5 @@ def test_what_is_an_observation_can_be_said(tmp_path: Path) -> None:
     check(dataset, tensors)
     np.testing.assert_array_equal(dataset[1].infos["hidden"], hidden[3:4])
     options = Options(columns={"reward": "hidden"})
-    with pytest.raises(SchemaError, match=r"--map reward=..: TorchRL's names say"):
+    with pytest.raises(SchemaError, match=r"columns=, reward: TorchRL's names say"):
         read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store3", options)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.reading.expressions import evaluate, used_names
+from orlog.datasets.reading.expressions import evaluate
 from orlog.errors import SchemaError
 from tests.levels import scaled
 
@@ -296,11 +296,3 @@ def test_no_episodes_give_an_empty_mask() -> None:
     columns = {"returns": np.zeros(0), "task": np.zeros(0, "U4")}
     for expression in ("returns > 1", "task in ['a']", "True", "episode % 2 ** 3 == 1"):
         assert evaluate(expression, columns.__getitem__, columns, 0).shape == (0,)
-
-
-def test_used_names_are_sorted() -> None:
-    expression = "returns > 1 and column('task/id') in [1] and abs(lengths) > returns * episode"
-    assert used_names(expression) == ["lengths", "returns", "task/id"]
-    assert used_names("episode > 3") == []
-    with pytest.raises(SchemaError):
-        used_names("open('x')")

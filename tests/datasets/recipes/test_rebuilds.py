@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import orlog
+from orlog.algos.training.options import TrainOptions
 from orlog.base import terminal
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.reading.dataset import Dataset
@@ -340,7 +341,9 @@ def test_what_is_made_from_a_rebuild_keeps_its_mark(rebuilt: Dataset, tmp_path: 
 
 
 def test_a_comparison_names_the_rebuild(rebuilt: Dataset, tmp_path: Path) -> None:
-    jobs = make_jobs("bc", rebuilt, tmp_path, seeds=[0], steps=2, episodes=1, evaluations=1)
+    jobs = make_jobs(
+        "bc", rebuilt, tmp_path, seeds=[0], episodes=1, options=TrainOptions(steps=2, evaluations=1)
+    )
     result = summarize(rebuilt, jobs, [run_job(job) for job in jobs])
     assert result.record.version == rebuilt.version
     assert any(rebuilt.version in note and "rebuild" in note for note in result.notes)

@@ -14,10 +14,10 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.container import WrittenPart
-from orlog.datasets.store.verify import make_objects
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import SchemaError
 from orlog.manifests.columns import axis_of
+from tests.stored_objects import make_objects
 
 OBSERVATION = spaces.Dict(
     {

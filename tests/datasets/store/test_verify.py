@@ -18,10 +18,11 @@ from orlog.base.files import hash_file
 from orlog.datasets.store import verify
 from orlog.datasets.store.encoding import choose_encoding
 from orlog.datasets.store.shards import encode_shard
-from orlog.datasets.store.verify import make_objects, verify_folder
+from orlog.datasets.store.verify import verify_folder
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, ManifestError, StorageError
 from orlog.manifests.manifest import MANIFEST_FILE, Container, read_manifest
+from tests.stored_objects import make_objects
 
 SHARD = "observations/observation/c.0.0"
 

@@ -25,12 +25,12 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store import version as version_module
 from orlog.datasets.store.encoding import Encoding, choose_encoding
 from orlog.datasets.store.shards import encode_shard
-from orlog.datasets.store.verify import make_objects
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, ManifestError
 from orlog.manifests.manifest import part_folder
 from tests.levels import scaled
+from tests.stored_objects import make_objects
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 

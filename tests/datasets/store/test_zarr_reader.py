@@ -24,7 +24,6 @@ from orlog.base.files import list_files
 from orlog.datasets.store import zarr_reader, zarr_writer
 from orlog.datasets.store.container import WrittenColumn
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.verify import make_objects
 from orlog.datasets.store.zarr_metadata import shard_path
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.datasets.store.zarr_writer import ZarrWriter
@@ -32,6 +31,7 @@ from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import DTYPES
 from tests.levels import scaled
+from tests.stored_objects import make_objects
 
 ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 ZARRS = "zarrs.ZarrsCodecPipeline"
