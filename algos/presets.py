@@ -50,7 +50,7 @@ import msgspec
 
 from orlog.algos.algorithms import action_kind, known_as
 from orlog.manifests.documents import convert_json, parse_json
-from orlog.manifests.names import did_you_mean
+from orlog.manifests.names import counted, did_you_mean
 from orlog.manifests.published_settings import presets_file, published_settings
 from orlog.manifests.shipped import records_folder
 
@@ -125,9 +125,9 @@ class Recipe:
             for name, value in self.settings.items()
         )
         seen = "standardized" if self.standardize_observations else "as they are"
-        length = f"{self.steps:,} steps"
+        length = f"{counted(self.steps, 'step')}"
         if steps not in (None, self.steps):
-            length = f"{steps:,} steps (the preset has {self.steps:,})"
+            length = f"{counted(steps, 'step')} (the preset has {self.steps:,})"
         source = self.source
         if self.preset == DEFAULTS:
             source = "the algorithm's defaults" + ("" if source == _NO_SOURCE else f"; {source}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from benchmarks.store import Arrays, halfcheetah_like, save_npz
 EPISODES, LENGTH = 1000, 1000
 SHORTEST, LONGEST = 20, 400
 FRAMES, FRAMES_PER_EPISODE = 20_000, 500
+INFOS = "infos/"
 SHAPES = {"gray": (84, 84, 1), "rgb": (64, 64, 3)}
 
 
@@ -74,14 +76,18 @@ def write_version(name: str, columns: Arrays) -> None:
 
     import orlog
 
-    observations = columns["observations"]
-    shape = observations.shape[1:]
-    is_image = observations.dtype == np.uint8
-    low, high = (0, 255) if is_image else (-np.inf, np.inf)
+    observations: Any = columns["observations"]
+
+    def space_of(values: np.ndarray) -> spaces.Box:
+        low, high = (0, 255) if values.dtype == np.uint8 else (-np.inf, np.inf)
+        return spaces.Box(low, high, values.shape[1:], values.dtype.type)
+
+    by_key: dict[str, Any] = observations if isinstance(observations, dict) else {"": observations}
+    leaves: dict[str, Any] = {key: space_of(values) for key, values in by_key.items()}
     with orlog.DatasetWriter(
         f"bench/{name}-v0",
         version="1.0.0",
-        observation_space=spaces.Box(low, high, shape, observations.dtype.type),
+        observation_space=leaves.get("") or spaces.Dict(leaves),
         action_space=spaces.Box(-1, 1, columns["actions"].shape[1:], np.float32),
         reward_dtype=np.float32,
         description="",
@@ -90,14 +96,19 @@ def write_version(name: str, columns: Arrays) -> None:
         end = 0
         for episode, length in enumerate(columns["lengths"].tolist()):
             start, end = end, end + length
+            rows = {key: one[start + episode : end + episode + 1] for key, one in by_key.items()}
             writer.add_episode(
                 orlog.Episode(
-                    observations=observations[start + episode : end + episode + 1],
+                    observations=rows.get("", rows),
                     actions=columns["actions"][start:end],
                     rewards=columns["rewards"][start:end],
                     terminations=columns["terminations"][start:end],
                     truncations=columns["truncations"][start:end],
-                    infos={},
+                    infos={
+                        column.removeprefix(INFOS): values[start:end]
+                        for column, values in columns.items()
+                        if column.startswith(INFOS)
+                    },
                     seed=None,
                 )
             )

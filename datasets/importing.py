@@ -20,7 +20,7 @@ from orlog.datasets.formats._shared.said_spaces import (
     of_environment,
 )
 from orlog.datasets.formats._shared.sums import check_sums
-from orlog.datasets.formats.formats import Wanted, choose_format, read_version
+from orlog.datasets.formats.formats import Wanted, choose_format, only_file, read_version
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
@@ -71,7 +71,8 @@ def import_dataset(
     gives. A file that its publisher has replaced under the same name is said to be one.
 
     Args:
-        paths: The file, the files of one dataset in their order, or one folder.
+        paths: The file, the files of one dataset in their order, or one folder. A folder that holds one file
+            beside `SHA256SUMS`, as `export_dataset` writes it, is that file.
         name: Name of the dataset, or name and version (`lab/arm-v1@1.1.0`); by default 1.0.0, or the
             version that the catalogue lists these files under.
         format: Format of the files, such as `d4rl`, or the path of a file of your own that declares one
@@ -128,7 +129,7 @@ def import_dataset(
     if wanted.digest:
         raise InvalidNameError(f"{name}: an import has no digest yet; leave it out.")
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    sources = [absolute_path(os.fspath(path)) for path in given]
+    sources = [only_file(absolute_path(os.fspath(path))) for path in given]
     if not sources:
         raise ValueError("no file is given to import.")
     for source in sources:

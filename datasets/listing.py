@@ -15,7 +15,7 @@ from orlog.datasets.home.folders import installed_names, installed_versions
 from orlog.datasets.home.origin import read_origin
 from orlog.datasets.home.presence import how_much, partial_names, partial_versions
 from orlog.datasets.home.registries import read_registries
-from orlog.datasets.reading.finding import find_whole_or_part
+from orlog.datasets.reading.finding import find_whole_or_part, how_to_fetch
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import IntegrityError, LockError, OrlogError, clause
 from orlog.manifests.families import find_family, is_of_family
@@ -38,6 +38,8 @@ class Listed:
         version: The version that the name alone stands for.
         steps: Number of steps.
         size_bytes: Size of its files, or of the files it is imported from.
+        about_bytes: That size as upstream rounds it, where the exact one is not known.
+        has_checksum: Whether a checksum of every file is known before it is downloaded.
         state: `here`, `not here`, `VERSION is here` for another version, `damaged`, `unusable`, or
             how much of it is here.
         source: Where it comes from: `catalogue`, or the name of a registry; None if it is here and
@@ -55,6 +57,8 @@ class Listed:
     version: str
     steps: int | None = None
     size_bytes: int | None = None
+    about_bytes: int | None = None
+    has_checksum: bool = True
     state: str = "not here"
     source: str | None = None
     command: str | None = None
@@ -231,15 +235,23 @@ def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[s
                 listed = dataclasses.replace(
                     listed,
                     size_bytes=entry.total_bytes,
+                    about_bytes=entry.about_bytes,
+                    has_checksum=all(file.has_checksum for file in entry.each),
                     license=entry.license,
                     format=entry.format,
                     description=entry.description,
-                    problem=f"orlog does not read {entry.format}"
-                    if entry.format in NOT_READ
-                    else None,
+                    problem=_why_not(entry),
+                    command=None if entry.hub_folder else listed.command,
                 )
             found[name] = listed
     return found, problems
+
+
+def _why_not(entry: ForeignEntry) -> str | None:
+    """Return why `orlog download` does not bring what is listed, or None."""
+    if entry.format in NOT_READ:
+        return f"orlog does not read {entry.format}"
+    return how_to_fetch(entry.hub_folder) if entry.hub_folder else None
 
 
 def offers_of(wanted: DatasetName) -> tuple[list[Offered], dict[str, str]]:

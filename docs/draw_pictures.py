@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import orlog
+from orlog.algos.algorithms import algorithm_title
 from orlog.datasets.looking.figures import dataset_picture
 from orlog.manifests.shipped import recorded_folder, recorded_manifest
 from orlog.normalize.baselines import read_baseline
@@ -43,8 +44,10 @@ def _draw_scores(place: Any, name: str) -> None:
         if between is not None:
             place.plot(between, (row, row), color="tab:blue", linewidth=2)
         place.plot(seeds.mean(), row, "o", color="tab:blue", markersize=6)
-    place.set_yticks(range(len(methods)), methods)
+    place.set_yticks(range(len(methods)), [algorithm_title(method) for method in methods])
     place.invert_yaxis()
+    place.set_xlim(min(0, place.get_xlim()[0]), max(102, place.get_xlim()[1]))
+    place.axvline(0, color="0.7", linewidth=0.8)
     place.set_title(name, fontsize=10)
     place.set_xlabel("normalized score: 0 random, 100 expert")
     place.grid(axis="x", color="0.92")

@@ -16,16 +16,24 @@ from orlog.datasets.columns.summaries import fields_summary
 TensorsT = TypeVar("TensorsT", bound="Tensors")
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Tensors:
-    """Base of all batches: its methods apply to every tensor of a batch, as `.to(device)` does."""
+    """Base of all batches: its methods apply to every tensor of a batch, as `.to(device)` does.
 
-    __slots__ = ()
+    Attributes:
+        infos: Other columns of the same steps, by the names that were asked for with `infos`:
+            `[batch, ...]`, or `[batch, length, ...]` where rewards are; zeros in slots without a
+            step. float32; uint8 images as stored; int64 for integers; bool; texts as int64 places
+            in `Arrays.texts`.
+    """
+
+    infos: dict[str, Tensor] = dataclasses.field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
-        """Return its fields, shapes and dtypes in place of values."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # all batches are dataclasses
-        values = {field.name: getattr(self, field.name) for field in fields}
-        return fields_summary(type(self).__name__, values)
+        """Return its fields, shapes and dtypes in place of values; infos last, if there are any."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        infos = values.pop("infos")
+        return fields_summary(type(self).__name__, values | ({"infos": infos} if infos else {}))
 
     def to(  # noqa: PYI019
         self: TensorsT, device: torch.device | str, *, non_blocking: bool = False
@@ -40,13 +48,13 @@ class Tensors:
     def map(self: TensorsT, change: Callable[[Tensor], Tensor]) -> TensorsT:  # noqa: PYI019
         """Return the batch with a function applied to each tensor, also inside dicts."""
         changed: dict[str, Any] = {}
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # all batches are dataclasses
+        for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, dict):
                 changed[field.name] = {key: change(one) for key, one in value.items()}
             elif isinstance(value, Tensor):
                 changed[field.name] = change(value)
-        return dataclasses.replace(self, **changed)  # type: ignore[type-var]
+        return dataclasses.replace(self, **changed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from orlog.datasets.reading.given import Given
@@ -19,6 +21,7 @@ def best_transitions(
     percent: float = 10.0,
     seed: int,
     start: int = 0,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> Transitions:
@@ -32,9 +35,11 @@ def best_transitions(
     """
     if not 0 < percent <= 100:
         raise ValueError(f"percent must lie in (0, 100], found {percent}.")
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, infos)
     returns = finite_returns(arrays)
     is_best = np.zeros(len(returns))
     is_best[best_positions(returns, percent)] = 1.0
     chosen = weighted(arrays, weights_by_episode(arrays, is_best, per="step"))
-    return transitions(chosen, batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
+    return transitions(
+        chosen, batch_size, seed=seed, start=start, infos=infos, rank=rank, ranks=ranks
+    )

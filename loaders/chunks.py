@@ -15,6 +15,8 @@ observations are those of the steps that the episode has left.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
@@ -24,6 +26,7 @@ from orlog.datasets.reading.given import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.batch import ChunkBatch
 from orlog.loaders.sampling.arguments import as_length
+from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.streams import Batches
 
@@ -47,6 +50,11 @@ class ChunkSampler:
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
         """Return the row of each item's first step, and the row of its next observation."""
         return self._outcomes.choose(uniform)
+
+    def rows_of(self, chosen: Int64[Tensor, "items two"]) -> Windows:
+        """Return the rows of the slots of some items."""
+        rows, next_rows = chosen.unbind(1)
+        return Windows(first=rows, length=len(self._slots), end=next_rows - rows)
 
     def gather(self, chosen: Int64[Tensor, "items two"]) -> ChunkBatch:
         """Return the chunks of some items."""
@@ -80,6 +88,7 @@ def action_chunks(
     start: int = 0,
     length: int = 5,
     discount: float = 0.99,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> Batches[ChunkBatch]:
@@ -97,22 +106,26 @@ def action_chunks(
         start: First batch, to continue where a run stopped.
         length: Actions in a chunk.
         discount: Discount of a step, for `rewards` and `discounts`.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        NotFoundError: there is no such info.
         IntegrityError: a file is damaged.
         ValueError: no episode is that long, or a number is out of range.
         TypeError: a number is no integer.
     """
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, infos)
     return Batches(
         ChunkSampler(arrays, length, discount),
         arrays.digest,
         batch_size=batch_size,
         seed=seed,
         start=start,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

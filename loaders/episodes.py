@@ -11,6 +11,7 @@ of different lengths takes.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from orlog.loaders.arrays.alias import AliasTable, alias_table
 from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import check_choice
+from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.sampling.streams import Batches
 
 
@@ -117,6 +119,17 @@ class EpisodeSampler:
             return torch.from_numpy((uniform[:, 0] * len(arrays.lengths)).astype(np.int64))
         return torch.from_numpy(choice.choose(uniform))
 
+    def rows_of(self, chosen: Int64[Tensor, " items"]) -> Windows:
+        """Return the rows of the steps of some episodes, padded or one after the other."""
+        lengths = self._lengths.index_select(0, chosen)
+        return Windows(
+            first=self._first_rows.index_select(0, chosen),
+            length=int(lengths.max()),
+            end=lengths,
+            is_ragged=True,
+            is_packed=self._is_packed,
+        )
+
     def gather(self, chosen: Int64[Tensor, " items"]) -> EpisodeBatch | PackedEpisodeBatch:
         """Return some whole episodes."""
         first_rows = self._first_rows.index_select(0, chosen)
@@ -205,6 +218,7 @@ def episodes(
     start: int = 0,
     layout: Literal["padded", "packed"] = "padded",
     weighting: Literal["uniform", "steps"] = "uniform",
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> Batches[Any]:
@@ -223,17 +237,20 @@ def episodes(
         layout: "padded" to the longest episode of a batch, or "packed" one after the other.
         weighting: "uniform": all episodes are equally likely; "steps": in proportion to their
             number of steps.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
             final observations that were never recorded.
+        NotFoundError: there is no such info.
         IntegrityError: a file is damaged.
         ValueError: a number is out of range, or an unknown layout or weighting.
         TypeError: a number is no integer.
     """
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, infos)
     refuse_missing_finals(arrays, "its observations")
     return Batches(
         EpisodeSampler(arrays, layout=layout, weighting=weighting),
@@ -241,6 +258,7 @@ def episodes(
         batch_size=batch_size,
         seed=seed,
         start=start,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

@@ -178,6 +178,7 @@ def frame_stacks(
     keys: Sequence[str] | None = None,
     n_steps: int = 1,
     discount: float = 0.99,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> Batches[StructuredBatch]:
@@ -202,23 +203,27 @@ def frame_stacks(
             batch; a space without keys has the empty key.
         n_steps: Steps that an item spans.
         discount: Discount of a step.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: no image to stack, values that are no numbers of a fixed shape, or numbers that
             are not finite.
+        NotFoundError: there is no such info.
         IntegrityError: a file is damaged.
         ValueError: a number is out of range, or no part of the observations has that key.
         TypeError: a number is not an integer, or keys are not a list.
     """
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, infos)
     return Batches(
         FrameSampler(arrays, stack, keys=keys, n_steps=n_steps, discount=discount),
         arrays.digest,
         batch_size=batch_size,
         seed=seed,
         start=start,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

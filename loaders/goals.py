@@ -34,7 +34,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -333,6 +333,7 @@ def goals(
     final_goals: bool = False,
     goal_key: str | None = None,
     reward: GoalReward | None = None,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> Batches[GoalBatch]:
@@ -359,12 +360,15 @@ def goals(
         reward: Function that computes the rewards instead: takes what the step achieved (the next
             observation, or the part `goal_key` of it) and the value goals, `[batch, ...]` each, and
             returns `[batch]`.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
             final observations that were never recorded.
+        NotFoundError: there is no such info.
         IntegrityError: a file is damaged.
         ValueError: a number is out of range, or observations have no such key.
         TypeError: `reward` is given, and observations are several tensors.
@@ -376,7 +380,7 @@ def goals(
             "and 1, leave it out and use negative_rewards)",
             reward,
         )
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, infos)
     refuse_missing_finals(arrays, "a goal" if final_goals else "a next observation")
     goal = None if goal_key is None else find_goal(arrays, goal_key)
     sampler = GoalSampler(
@@ -395,6 +399,7 @@ def goals(
         batch_size=batch_size,
         seed=seed,
         start=start,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

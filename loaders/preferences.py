@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -35,6 +36,7 @@ from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.arrays.step_table import StepTable
 from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import as_integer, canonical_number, check_choice
+from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.sampling.n_steps import sum_rewards
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.weights import step_probabilities
@@ -141,6 +143,10 @@ class PreferenceSampler:
         chosen[:, 4] = self._answer(chosen[:, 0], chosen[:, 1], uniform[:, -2:])
         return torch.from_numpy(chosen)
 
+    def rows_of(self, chosen: Tensor) -> Windows:
+        """Return the rows of the segments of some items."""
+        return Windows(first=chosen[:, :2].contiguous(), length=self.length)
+
     def gather(self, chosen: Tensor) -> PreferenceBatch:
         """Return the pairs of segments."""
         arrays, length = self.arrays, self.length
@@ -198,6 +204,7 @@ def preferences(
     rational: float | None = None,
     mistake_probability: float = 0.0,
     equal_margin: float = 0.0,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> Batches[PreferenceBatch]:
@@ -219,16 +226,19 @@ def preferences(
             teacher.
         mistake_probability: Probability that an answer is flipped, in [0, 1].
         equal_margin: Difference of sums up to which two segments are equally good.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        NotFoundError: there is no such info.
         IntegrityError: a file is damaged.
         ValueError: no episode is long enough, or a number is out of range.
         TypeError: a number is no integer.
     """
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, infos)
     sampler = PreferenceSampler(
         arrays,
         length,
@@ -244,6 +254,7 @@ def preferences(
         batch_size=batch_size,
         seed=seed,
         start=start,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

@@ -15,7 +15,7 @@ makes them: iterate in the training process, not in the workers of a `DataLoader
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from orlog.loaders.batch import NStepBatch, StructuredBatch
 from orlog.loaders.sampling.arguments import as_steps, canonical_number
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import draw_uniform
+from orlog.loaders.sampling.infos import InfoReader
 from orlog.loaders.sampling.n_steps import NStepSampler
 
 _FANOUT = 16
@@ -156,6 +157,7 @@ class PrioritizedTransitions:
         stratified: bool = True,
         n_steps: int = 1,
         discount: float = 0.99,
+        infos: Sequence[str] = (),
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -173,6 +175,7 @@ class PrioritizedTransitions:
         self.beta = beta
         self._arrays = arrays
         self._sampler = NStepSampler(arrays, n_steps, discount)
+        self._infos = InfoReader(arrays, infos) if infos else None
         self._exponent = exponent
         self._stratified = bool(stratified)
         self.cursor = Cursor(
@@ -223,7 +226,10 @@ class PrioritizedTransitions:
         self._next += 1
         steps = chosen[self._slice]
         device = self._arrays.rows.device
-        batch = self._sampler.gather(self._sampler.items_of(steps).to(device))
+        items = self._sampler.items_of(steps).to(device)
+        batch = self._sampler.gather(items)
+        if self._infos is not None:
+            batch = self._infos.give(batch, items)
         made = (
             PrioritizedStructuredBatch if isinstance(batch, StructuredBatch) else PrioritizedBatch
         )
@@ -320,6 +326,7 @@ def prioritized_transitions(
     stratified: bool = True,
     n_steps: int = 1,
     discount: float = 0.99,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> PrioritizedTransitions:
@@ -336,17 +343,20 @@ def prioritized_transitions(
             paper does, instead of every item from the whole: the same chances, less variance.
         n_steps: Steps that an item spans.
         discount: Discount of a step.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        NotFoundError: there is no such info.
         IntegrityError: a file is damaged.
         ValueError: a number is out of range, or the dataset is a weighted mixture.
         TypeError: a number is no integer.
     """
     return PrioritizedTransitions(
-        as_arrays(data),
+        as_arrays(data, infos),
         batch_size=batch_size,
         seed=seed,
         start=start,
@@ -355,6 +365,7 @@ def prioritized_transitions(
         stratified=stratified,
         n_steps=n_steps,
         discount=discount,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -83,6 +83,7 @@ def return_transitions(
     seed: int,
     start: int = 0,
     discount: float = 0.99,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> Batches[ReturnBatch | StructuredReturnBatch]:
@@ -94,20 +95,23 @@ def return_transitions(
         seed: Seed of the stream.
         start: First batch, to continue where a run stopped.
         discount: Discount of a step in the returns.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises SchemaError if values that are no numbers of a fixed shape, or numbers that are not finite;
-    IntegrityError if a file is damaged; ValueError if a number is out of range; TypeError if a number is no
-    integer.
+    NotFoundError if there is no such info; IntegrityError if a file is damaged; ValueError if a number is out
+    of range; TypeError if a number is no integer.
     """
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, infos)
     return Batches(
         ReturnSampler(arrays, discount),
         arrays.digest,
         batch_size=batch_size,
         seed=seed,
         start=start,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

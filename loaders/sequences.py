@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import SequenceBatch
 from orlog.loaders.sampling.arguments import as_length, check_choice
+from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.sampling.streams import Batches
 
 _BLOCK_ROWS = 2**20  # summed at once, in float64
@@ -93,6 +95,13 @@ class SequenceSampler:
             timesteps = timesteps - (self.length - 1)
         # Stacked so that each of the three is contiguous in memory.
         return torch.from_numpy(np.stack([rows, found, timesteps]).T)
+
+    def rows_of(self, chosen: Int64[Tensor, "items three"]) -> Windows:
+        """Return the rows of the slots of some items."""
+        first, found, _ = chosen.unbind(1)
+        if self._is_right:
+            return Windows(first=first, length=self.length, end=found)
+        return Windows(first=first, length=self.length, begin=self.length - found)
 
     def gather(self, chosen: Int64[Tensor, "items three"]) -> SequenceBatch:
         """Return the windows of some items."""
@@ -224,6 +233,7 @@ def sequences(
     padding: Literal["right", "left"] = "right",
     discount: float = 1.0,
     with_next: bool = False,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> Batches[SequenceBatch]:
@@ -244,16 +254,19 @@ def sequences(
         padding: On which side a window is filled up.
         discount: Discount of a step in `returns_to_go`.
         with_next: Also return `next_observations`, which takes one more copy.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        NotFoundError: there is no such info.
         IntegrityError: a file is damaged.
         ValueError: no episode is that long, or a number is out of range.
         TypeError: a number is no integer.
     """
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, infos)
     if with_next:
         refuse_missing_finals(arrays, "a next observation")
     sampler = SequenceSampler(
@@ -265,6 +278,7 @@ def sequences(
         batch_size=batch_size,
         seed=seed,
         start=start,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

@@ -126,7 +126,7 @@ def states_and_goals(
     policy_goals: tuple[float, float, float],
     value_goals: tuple[float, float, float] = (0.0, 1.0, 0.0),
     discount: float = 0.99,
-    negative_rewards: bool = True,
+    **more: Any,
 ) -> Iterable[StateGoalBatch]:
     """Return the batches of `orlog.goals`, without end, with states and goals as above.
 
@@ -139,11 +139,11 @@ def states_and_goals(
             episode (uniform distances), or a random one.
         value_goals: The same for goals of the values (geometric distances).
         discount: Discount of geometric distances.
-        negative_rewards: Whether rewards are -1 and 0 rather than 0 and 1.
+        more: `negative_rewards` and `infos`, as in `orlog.goals`.
 
     Raises SchemaError if observations have a desired goal, and no achieved goal of its shape.
     """
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, more.get("infos", ()))
     parts = goal_parts({**arrays.parts, **arrays.observation_leaves}, arrays.obs_dim, arrays.name)
     batches = goals(
         arrays,
@@ -153,8 +153,8 @@ def states_and_goals(
         value_goals=_mixture(value_goals, geometric=True),
         actor_goals=_mixture(policy_goals, geometric=False),
         discount=discount,
-        negative_rewards=negative_rewards,
         goal_key=parts.goal_key,
+        **more,
     )
     return map(functools.partial(parts.of_states, StateGoalBatch), batches)
 
@@ -169,6 +169,7 @@ def states_and_subgoals(
     policy_goals: tuple[float, float, float],
     value_goals: tuple[float, float, float],
     discount: float = 0.99,
+    **more: Any,
 ) -> Iterable[StateSubgoalBatch]:
     """Return the batches of `orlog.subgoals` with states and goals as above.
 
@@ -181,10 +182,11 @@ def states_and_subgoals(
         policy_goals: As in `states_and_goals`, for the upper policy.
         value_goals: As in `states_and_goals`.
         discount: Discount of geometric distances.
+        more: `infos`, as in `orlog.goals`.
 
     Raises SchemaError if observations have a desired goal, and no achieved goal of its shape.
     """
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, more.get("infos", ()))
     parts = goal_parts({**arrays.parts, **arrays.observation_leaves}, arrays.obs_dim, arrays.name)
     batches = subgoals(
         arrays,
@@ -196,6 +198,7 @@ def states_and_subgoals(
         actor_goals=_mixture(policy_goals, geometric=False),
         discount=discount,
         goal_key=parts.goal_key,
+        **more,
     )
     return map(functools.partial(parts.of_states, StateSubgoalBatch), batches)
 

@@ -20,7 +20,7 @@ import concurrent.futures
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,22 +32,27 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.selection import seeded_order
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays
+from orlog.loaders.arrays.arrays import arrays_of, with_infos
 from orlog.loaders.arrays.filling import (
+    Layout,
     fill_matrix,
     fill_other,
     layout_of,
     not_finite,
     warn_of_outside,
 )
+from orlog.loaders.arrays.infos import check_names, info_layout
 from orlog.loaders.batch import Batch, StructuredBatch
 from orlog.loaders.sampling.arguments import as_integer, as_steps
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import stream_key
+from orlog.loaders.sampling.infos import InfoReader
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.streams import Stream, batch_number
 from orlog.loaders.transitions import TransitionSampler
 from orlog.manifests.columns import axis_of
+
+_INFOS = "infos"  # names the matrix of infos, as no column is named
 
 BLOCK_BYTES = 2**22
 MOST_THREADS = 4
@@ -94,6 +99,13 @@ class _Group:
 
     sampler: TransitionSampler | NStepSampler
     chosen: torch.Tensor
+    infos: InfoReader | None
+
+    def gather(self, first: int, last: int) -> Batch | StructuredBatch:
+        """Return some of the steps."""
+        chosen = self.chosen[first:last]
+        batch = self.sampler.gather(chosen)
+        return batch if self.infos is None else self.infos.give(batch, chosen)
 
 
 class StreamedTransitions(Stream[Batch | StructuredBatch]):
@@ -117,6 +129,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         discount: float = 0.99,
         buffer_bytes: int = 2**28,
         allow_non_finite: bool = False,
+        infos: Sequence[str] = (),
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -135,7 +148,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
             rank=rank,
             ranks=ranks,
         )
-        layout = layout_of(dataset)
+        layout, self._names = layout_of(dataset), check_names(infos)
         warn_of_outside(dataset)
         if dataset.mixture is not None:
             raise SchemaError(
@@ -147,10 +160,19 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         self._n_steps, self._discount = n_steps, discount
         self._allow_non_finite = allow_non_finite
         self._layout = layout
+        self._columns = {name: (layout, name) for name in layout.row_bytes}
         self._held: dict[str, np.ndarray] = {}
-        self._hold: list[str] = self._columns_to_hold(buffer_bytes // 4)
+        self._hold: list[str] = self._columns_to_hold(layout, buffer_bytes // 4)
         sizes = self._layout.row_bytes
         left = buffer_bytes - self._layout.rows * sum(sizes[name] for name in self._hold)
+        # Infos take memory beside the buffer, so that the stream is the same without them.
+        self._beside = info_layout(dataset, self._names)
+        if self._names:
+            self._columns |= {
+                name or _INFOS: (self._beside, name) for name in self._beside.row_bytes
+            }
+            hold = self._columns_to_hold(self._beside, buffer_bytes // 4)
+            self._hold = self._hold + [name or _INFOS for name in hold]
         # Two groups are in memory: batches come from one while the other is decoded.
         row_bytes = sum(sizes.values())
         self._group_rows = max(1, left // 2 // row_bytes)
@@ -227,7 +249,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
     def texts(self) -> dict[str, tuple[str, ...]]:
         """Distinct texts by column, as `Arrays.texts`; reads these whole columns once."""
         self._read_held()
-        return self._layout.texts
+        return {**self._layout.texts, **self._beside.texts}
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the latest iteration is, small and plain; see `load_state_dict`."""
@@ -279,7 +301,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         """
         rows = np.diff(self._layout.final_rows[self._edges[1:] - 1], prepend=-1)
         most = min(self._layout.rows, max(self._group_rows, int(rows.max())))
-        return {name: self._zeros(name, most) for name in ("", *self._layout.others)}
+        return {name: self._zeros(name, most) for name in self._columns}
 
     def _decode(self, epoch: int, number: int, memory: Mapping[str, np.ndarray]) -> _Group:
         """Read the blocks of a group into memory, and put its steps into their order."""
@@ -302,25 +324,24 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
                 if name in self._hold:
                     values[begin:end] = self._held[name][first:last]
                     continue
-                if axis_of(name) == "step":  # another group's values may be here
+                if axis_of(name) != "observation":  # another group's values may be here
                     values[begin:end] = 0
                 self._fill(name, first, last, values[begin:end])
 
         with concurrent.futures.ThreadPoolExecutor(_threads(), "orlog-decode") as pool:
             list(pool.map(read_block, range(len(ranges))))
         lengths = layout.final_rows - layout.first_rows
-        arrays = Arrays(
-            rows=torch.from_numpy(filled.pop("")),
-            lengths=np.concatenate([lengths[one] for one in episodes]),
-            obs_dim=layout.obs_dim,
-            action_dim=layout.action_dim,
-            name=dataset.name,
-            digest=dataset.digest,
-            others={name: torch.from_numpy(values) for name, values in filled.items()},
-            texts=layout.texts,
-            observation_leaves=layout.observation_leaves,
-            parts=layout.parts,
-        )
+        made = [
+            arrays_of(
+                one,
+                {own: filled[name] for name, (of, own) in self._columns.items() if of is one},
+                np.concatenate([lengths[some] for some in episodes]),
+                dataset.name,
+                dataset.digest,
+            )
+            for one in ([layout, self._beside] if self._names else [layout])
+        ]
+        arrays = with_infos(*made) if self._names else made[0]
         key = stream_key(self.digest, self.seed, f"{self.cursor.kind} steps {epoch} {number}")
         order = seeded_order(key, arrays.total_steps)
         sampler: TransitionSampler | NStepSampler = (
@@ -328,21 +349,23 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
             if self._n_steps == 1 and arrays.is_flat
             else NStepSampler(arrays, self._n_steps, self._discount)
         )
-        return _Group(sampler, sampler.items_of(order))
+        infos = InfoReader(arrays, self._names) if self._names else None
+        return _Group(sampler, sampler.items_of(order), infos)
 
-    def _columns_to_hold(self, limit_bytes: int) -> list[str]:
+    def _columns_to_hold(self, layout: Layout, limit_bytes: int) -> list[str]:
         """Return the columns to hold in memory whole: all but images, if that takes little memory.
 
         A chunk holds the rewards of some 100,000 steps, and would be decoded again for every few
         images.
         """
-        sizes = self._layout.row_bytes
+        sizes = layout.row_bytes
         small = [name for name, size in sizes.items() if size < LARGE_ROW_BYTES]
-        total = self._layout.rows * sum(sizes[name] for name in small)
-        held = small if len(small) < len(sizes) and total <= limit_bytes else []
+        total = layout.rows * sum(sizes[name] for name in small)
+        has_images = max(self._layout.row_bytes.values()) >= LARGE_ROW_BYTES
+        held = small if has_images and total <= limit_bytes else []
         # The place of a text depends on all rows before it.
-        texts = [name for name in self._layout.tables if name not in held]
-        needed = self._layout.rows * sum(sizes[name] for name in texts)
+        texts = [name for name in layout.tables if name not in held]
+        needed = layout.rows * sum(sizes[name] for name in texts)
         if needed > limit_bytes:
             raise ValueError(
                 f"{self.dataset.name}: buffer_bytes must be at least {4 * needed}, found "
@@ -358,23 +381,24 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
 
     def _read_whole(self, name: str) -> np.ndarray:
         values = self._zeros(name, self._layout.rows)
-        for first, last in self._layout.ranges(name, BLOCK_BYTES):
+        layout, own = self._columns[name]
+        for first, last in layout.ranges(own, BLOCK_BYTES):
             self._fill(name, first, last, values[first:last])
         return values
 
     def _zeros(self, name: str, rows: int) -> np.ndarray:
         """Return an array for some rows of the matrix or of another column."""
-        if not name:
-            return np.zeros((rows, self._layout.width), np.float32)
-        spec = self._layout.others[name]
-        return np.zeros((rows, *spec.shape), spec.dtype)
+        layout, own = self._columns[name]
+        shape, dtype = layout.forms[own]
+        return np.zeros((rows, *shape), dtype)
 
     def _fill(self, name: str, first: int, last: int, values: np.ndarray) -> None:
         """Read rows of the matrix or of another column into an array of zeros."""
-        if name:
-            fill_other(self.dataset, self._layout, name, first, last, values)
+        layout, own = self._columns[name]
+        if own:
+            fill_other(self.dataset, layout, own, first, last, values)
             return
-        place = fill_matrix(self.dataset, self._layout, first, last, values)
+        place = fill_matrix(self.dataset, layout, first, last, values)
         if place and not self._allow_non_finite:
             raise not_finite(self.dataset, place, "stream_transitions(.., allow_non_finite=True)")
 
@@ -387,7 +411,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         last = min(done + count, own.stop) - done
         if first >= last:
             return []
-        return [group.sampler.gather(group.chosen[into + first : into + last])]
+        return [group.gather(into + first, into + last)]
 
 
 def _threads() -> int:
@@ -422,6 +446,7 @@ def stream_transitions(
     discount: float = 0.99,
     buffer_bytes: int = 2**28,
     allow_non_finite: bool = False,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> StreamedTransitions:
@@ -440,13 +465,17 @@ def stream_transitions(
         discount: Discount of a step, for `n_steps` above 1.
         buffer_bytes: Memory for decoded steps. Half of it is mixed at a time, so more memory mixes
             better; another value gives another stream. A larger episode is held whole, twice.
+            Infos take memory beside it.
         allow_non_finite: Take NaN and infinity as they are.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: as `orlog.transitions`, though values are checked as they are decoded; or the
             dataset is a weighted mixture.
+        NotFoundError: there is no such info.
         IntegrityError: a file is damaged; also while iterating.
         ValueError: a number is out of range.
         TypeError: a number is not an integer, or no dataset is given.
@@ -460,6 +489,7 @@ def stream_transitions(
         discount=discount,
         buffer_bytes=buffer_bytes,
         allow_non_finite=allow_non_finite,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

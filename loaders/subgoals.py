@@ -18,6 +18,7 @@ takes the nearest and the farthest state half as often as those between.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -100,6 +101,7 @@ def subgoals(
     discount: float = 0.99,
     negative_rewards: bool = True,
     goal_key: str | None = None,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> Batches[SubgoalBatch]:
@@ -119,17 +121,20 @@ def subgoals(
         discount: As in `orlog.goals`.
         negative_rewards: As in `orlog.goals`.
         goal_key: As in `orlog.goals`.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
             final observations that were never recorded.
+        NotFoundError: there is no such info.
         IntegrityError: a file is damaged.
         ValueError: a number is out of range, or observations have no such key.
         TypeError: an argument is of the wrong type.
     """
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, infos)
     refuse_missing_finals(arrays, "a next observation")
     above = GoalSampler(
         arrays,
@@ -145,6 +150,7 @@ def subgoals(
         batch_size=batch_size,
         seed=seed,
         start=start,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

@@ -29,6 +29,7 @@ from orlog.loaders.arrays.arrays import Arrays, check_arrays
 from orlog.loaders.arrays.statistics import Moments, derived_digest, finite_returns, load_statistics
 from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import canonical_number
+from orlog.manifests.names import counted
 
 Transform: TypeAlias = Callable[[Arrays], Arrays]
 BatchT = TypeVar("BatchT")
@@ -214,7 +215,7 @@ def scale_rewards_by_return_range(
     spread = float(returns.max() - returns.min())
     if not spread > 0:
         raise SchemaError(
-            f"{arrays.name}: the returns of {len(returns)} episodes have a range of {spread:g}, "
+            f"{arrays.name}: the returns of {counted(len(returns), 'episode')} have a range of {spread:g}, "
             "which cannot be scaled; choose a factor yourself with scale_rewards."
         )
     return scale_rewards(arrays, scale=total / spread, in_place=in_place)

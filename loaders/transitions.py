@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,7 @@ class Transitions(Batches[Any]):
         n_steps: int = 1,
         discount: float = 0.99,
         next_actions: bool = False,
-        **place: int,
+        **place: Any,
     ) -> None:
         n_steps = as_steps(n_steps, discount)
         is_plain = n_steps == 1 and packed.is_flat
@@ -181,6 +181,7 @@ def transitions(
     n_steps: int = 1,
     discount: float = 0.99,
     next_actions: bool = False,
+    infos: Sequence[str] = (),
     rank: int = 0,
     ranks: int = 1,
 ) -> Transitions:
@@ -199,17 +200,20 @@ def transitions(
         discount: Discount of a step, for `discounts` of batches that have them.
         next_actions: Also return the actions that the data took next: batches are `NextActionBatch`,
             or `StructuredNextActionBatch`.
+        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
             next actions that are asked for where items are not single steps.
+        NotFoundError: there is no such info.
         IntegrityError: a file is damaged.
         ValueError: a number is out of range.
         TypeError: a number is no integer.
     """
-    arrays = as_arrays(data)
+    arrays = as_arrays(data, infos)
     return Transitions(
         arrays,
         arrays.digest,
@@ -219,6 +223,7 @@ def transitions(
         batch_size=batch_size,
         seed=seed,
         start=start,
+        infos=infos,
         rank=rank,
         ranks=ranks,
     )

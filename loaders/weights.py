@@ -10,6 +10,7 @@ item is more than a step (a window, a goal), the weight of the step that it is c
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -24,7 +25,9 @@ from orlog.loaders.sampling.arguments import check_choice
 Per: TypeAlias = Literal["episode", "step"]
 
 
-def weighted(arrays: Given | Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
+def weighted(
+    arrays: Given | Arrays, weights: Float64[np.ndarray, " steps"], *, infos: Sequence[str] = ()
+) -> Arrays:
     """Return the same steps, drawn in proportion to weights; nothing is copied.
 
     The probability of a step is its previous one (from a mixture, or from earlier weights) times
@@ -37,13 +40,14 @@ def weighted(arrays: Given | Arrays, weights: Float64[np.ndarray, " steps"]) -> 
         weights: One number a step, >= 0. Only their ratios to the largest count, rounded to
             float32. So `3 * weights` has the same digest and stream (except for about one weight in
             10^8, whose ratio is rounded the other way).
+        infos: As in `orlog.load_arrays`, where a dataset is given.
 
     Raises:
         ValueError: a wrong number of weights; one that is negative, NaN or infinite; or no step
             has a chance left.
         TypeError: neither arrays nor a dataset.
     """
-    arrays = as_arrays(arrays)
+    arrays = as_arrays(arrays, infos)
     steps = arrays.total_steps
     values = np.asarray(weights)
     if values.shape != (steps,):

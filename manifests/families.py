@@ -85,14 +85,15 @@ FAMILIES = {
         Family(
             name="words",
             about="observations or actions are texts",
-            names=("words/*",),
+            names=("words/*", "minari/minigrid/babyai*"),
             recognizes=_has_texts,
         ),
         Family(
             name="demos",
             about="demonstrations, to be imitated or to begin from",
             names=(
-                *("demos/*", "robomimic/*", "mimicgen/*", "minari/*/human-*", "rlds/*/human_*"),
+                *("demos/*", "robomimic/*", "mimicgen/*", "libero/*", "lerobot/*"),
+                *("minari/*/human-*", "rlds/*/human_*"),
                 *("d4rl/*-human-*", "d4rl/*-human-v*"),
             ),
         ),

@@ -97,6 +97,7 @@ class ForeignEntry(
         horizon: Steps after which the environment truncates an episode, for files that do not flag
             truncations themselves.
         task: Name of one of several tasks that the files have rewards for.
+        about_bytes: The size of all files together as upstream rounds it, where that is all that is known.
     """
 
     url: _Url = ""
@@ -110,6 +111,7 @@ class ForeignEntry(
     license: Annotated[str, Meta(max_length=1000)] | None = None
     horizon: Annotated[int, Meta(ge=1, le=2**53)] | None = None
     task: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    about_bytes: Count | None = None
 
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.
@@ -153,6 +155,12 @@ class ForeignEntry(
         """What messages and lineages call it: its URL, or that of the folder of its files."""
         folders = {file.url.removesuffix(f"/{file.path}") for file in self.files}
         return self.url or (folders.pop() if len(folders) == 1 else self.files[0].url)
+
+    @property
+    def hub_folder(self) -> str:
+        """The repository of the Hugging Face Hub that it is, such as `lerobot/pusht`; empty if it has files."""
+        kind, _, repository = self.url.partition("hf://datasets/")
+        return repository if not kind and repository.count("/") == 1 else ""
 
     @property
     def total_bytes(self) -> int | None:

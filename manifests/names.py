@@ -134,6 +134,25 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+_VERBS_OF_ONE = {"have": "has", "are": "is", "were": "was", "belong": "belongs"}
+_VERBS_OF_ONE |= {"begin": "begins", "end": "ends", "occur": "occurs"}
+
+
+def said_of(number: int, clause: str) -> str:
+    """Return a clause about a number of things: of `rows have no end`, `3 rows have ..` or `1 row has ..`.
+
+    In the clause, the things are the first word that ends in an s.
+    """
+    words = clause.split(" ")
+    if number == 1:
+        thing = next(index for index, word in enumerate(words) if word.endswith("s"))
+        words[thing] = words[thing].removesuffix("s")
+        verb = next((i for i, word in enumerate(words) if word in _VERBS_OF_ONE), None)
+        if verb is not None:
+            words[verb] = _VERBS_OF_ONE[words[verb]]
+    return f"{number:,} {' '.join(words)}"
+
+
 def size_text(size_bytes: float | None) -> str:
     """Return a size in words, such as `1.5 MB`; a dash if it is not known."""
     if size_bytes is None:

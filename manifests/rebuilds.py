@@ -72,6 +72,15 @@ def as_rebuild(manifest: Manifest, recorded: Manifest, finding: str) -> Manifest
     )
 
 
+def rebuild_notes(name: str, versions: Iterable[str]) -> list[str]:
+    """Return a sentence for each of the versions of a dataset that is marked as a rebuild."""
+    return [
+        f"the data are a rebuild, {name}@{version}, not the recorded {name}."
+        for version in dict.fromkeys(versions)
+        if "+" in version
+    ]
+
+
 def rebuild_text(manifest: Manifest) -> str:
     """Return what a rebuild was made with and how it compares, in words; empty if it is none."""
     if not is_rebuild(manifest):

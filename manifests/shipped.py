@@ -51,7 +51,10 @@ def _read_shipped(path: Path, _changed: int) -> Manifest:
 # D4RL's 183 datasets: 118 with a published checksum, and 65 whose first download is trusted; and 24
 # files that D4RL replaced under the same names, as version 0.9.0. The others are made by
 # `tools/write_catalogue.py`.
-SHIPPED = ("d4rl", "dsrl", "mimicgen", "minari", "neorl2", "ogbench", "ogmarl", "rlds", "robomimic")
+SHIPPED = (
+    *("d4rl", "dsrl", "lerobot", "libero", "mimicgen", "minari"),
+    *("neorl2", "ogbench", "ogmarl", "rlds", "robomimic"),
+)
 
 
 @functools.cache

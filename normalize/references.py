@@ -271,8 +271,13 @@ def _differences(references: PublishedReferences, protocol: Protocol) -> list[st
     return notes
 
 
-def benchmark_references(dataset: BenchmarkDataset) -> PublishedReferences | None:
-    """Return the references that a benchmark publishes for a dataset, or None."""
+def benchmark_references(
+    dataset: BenchmarkDataset, *, is_its_own: bool = True
+) -> PublishedReferences | None:
+    """Return the references that a benchmark publishes for a dataset, or None.
+
+    Unless the data are the benchmark's own, no caveat is about its files.
+    """
     if dataset.anchors is None:
         return None
     low, high = dataset.anchors
@@ -296,14 +301,15 @@ def benchmark_references(dataset: BenchmarkDataset) -> PublishedReferences | Non
         ),
         source=dataset.source,
         simulator=simulator,
-        caveats=_caveats(dataset),
+        caveats=_caveats(dataset, is_its_own),
     )
 
 
-def _caveats(dataset: BenchmarkDataset) -> list[str]:
+def _caveats(dataset: BenchmarkDataset, is_its_own: bool) -> list[str]:
     """Return what to know before comparing scores on a benchmark's dataset."""
     facts, family = dataset.facts, dataset.facts.get("family", "")
-    found = [_FAMILY_CAVEATS[family]] if family in _FAMILY_CAVEATS else []
+    of_files = _FILE_CAVEATS.get(family, "") if is_its_own else ""
+    found = list(filter(None, [f"{_FAMILY_CAVEATS.get(family, '')} {of_files}".strip()]))
     environment = benchmark_environment(dataset.name)
     if environment is not None and environment.reason:
         found.append(f"no policy can be scored here: {environment.reason}.")
@@ -331,14 +337,17 @@ _POLICIES = {
     "franka-kitchen": ("none of 4 subtasks is finished", "all 4 subtasks are finished"),
 }
 _FAMILY_CAVEATS = {
+    "antmaze": (
+        "D4RL's evaluation ends at the first success, so the return of an episode is 0 or 1; use "
+        "at least 100 episodes."
+    ),
+    "maze2d": "v0 and v1, sparse and dense rewards have different references and horizons.",
+}
+_FILE_CAVEATS = {
     "gym-mujoco": (
         "D4RL's v0, v1 and v2 files are different data: their scores never share a column, though "
         "the references are the same."
     ),
-    "antmaze": (
-        "D4RL's evaluation ends at the first success, so the return of an episode is 0 or 1; use "
-        "at least 100 episodes. v0, v1 and v2 files are different data."
-    ),
-    "maze2d": "v0 and v1, sparse and dense rewards have different references and horizons.",
+    "antmaze": "v0, v1 and v2 files are different data.",
     "adroit": "the longhorizon datasets are the same files with longer episodes in evaluation.",
 }

@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from orlog.manifests.names import counted
 from orlog.normalize.judgements import (
     ERROR,
     INTERVAL_ERROR,
@@ -111,7 +112,7 @@ class Verdict:
     def _finding(self) -> str:
         if self.word == "identical":
             return "the same seeds gave the same returns to the bit"
-        how = f"{self.pairs} pairs of equal seeds" if self.pairs else "means of seeds"
+        how = f"{counted(self.pairs, 'pair')} of equal seeds" if self.pairs else "means of seeds"
         between = ""
         if self.interval is not None:
             low, high = self.interval
@@ -281,7 +282,7 @@ def _episodes(side: str, scores: Mapping[int, np.ndarray]) -> int:
     for seed, values in scores.items():
         if numbers[seed] != expected:
             raise ValueError(
-                f"seed {seed} of the {side} scores has {numbers[seed]} episodes, but seed {first} has "
+                f"seed {seed} of the {side} scores has {counted(numbers[seed], 'episode')}, but seed {first} has "
                 f"{expected}; evaluate every seed with the same number of episodes."
             )
         broken = int((~np.isfinite(values)).sum())

@@ -37,6 +37,15 @@ def mounted_in(folder: Path) -> Iterator[Mount]:
             subprocess.run(["umount", "-l", disk], check=True)
 
 
+def can_mount() -> bool:
+    """Return whether a process can have mounts of its own."""
+    try:
+        command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=100k tmpfs /mnt"]
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
 def change_mount(options: str, folder: Path) -> None:
     """Mount a disk in memory, or change the one that is there with `remount,`."""
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]

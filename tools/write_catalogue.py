@@ -30,11 +30,17 @@ Tables = Callable[[str], Iterable[Row]]
 
 REFERENCE = Path(__file__).parent / "reference"
 VERSION = "1.0.0"
+KNOWN_SINCE = (
+    "1.0.1"  # of a checksum or license that came later: versions read from 1.0.0 keep their digests
+)
 D4RL_VERSION = "1.0.1"
 D4RL_LICENSE = "CC-BY-4.0"  # Farama-Foundation/D4RL@89141a689b:README.md
 OTHER_FILES = "0.9.0"
 SERIALS = {"d4rl": 110}  # readers refuse an index with a smaller one than they have seen
 HUB = "https://huggingface.co/datasets"
+# Its README: "the pre-downloaded D4RL dataset", in the layout of D4RL's own cache; the SHA-256 of its pages
+# in hub_files.csv are those of D4RL's files but for one, so that files without a checksum are not taken there.
+D4RL_HUB = "imone/D4RL"
 
 # Farama-Foundation/Minari@1880118a0d:minari/storage/remotes (address, layout); the bucket is where
 # Minari kept D4RL's before (Farama-Foundation/Minari@3864a98f:minari/storage/remotes/__init__.py).
@@ -60,7 +66,6 @@ MINARI_DATASETS = {
         for maze in ("open", "umaze", "medium", "large")
         for reward in ("", "-dense")
     ),
-    "minigrid/BabyAI-Pickup": ("optimal-v0",),
     **{
         f"mujoco/{robot}": ("simple-v0", "medium-v0", "expert-v0")
         for robot in ("ant", "halfcheetah", "hopper", "humanoid", "walker2d")
@@ -71,14 +76,20 @@ MINARI_DATASETS = {
     },
 }
 
+# seohongpark/ogbench#49, a comment of OGBench's author: "uploaded the datasets to Hugging Face". Read_file id
+# 61184244544 (a repository that loads from there) says which: all of states, and visual-scene.
+OGBENCH_HUB = f"{HUB}/zhouzypaul/ogbench_datasets/resolve/main"
 DEFAULT_TASK = "single-task default task: "
 TASKS = "12345"
 
 # huggingface.co/datasets/polixirai/NeoRL2, which NeoRL-2's README names
 NEORL2_HUB = f"{HUB}/polixirai/NeoRL2/resolve/main"
 
-# ARISE-Initiative/robomimic@d309eaecc1:robomimic/__init__.py
+# ARISE-Initiative/robomimic@d309eaecc1:robomimic/__init__.py, and docs/datasets/robomimic_v0.1.md for the
+# second place, where @7c66e7a had it; huggingface.co/datasets/amandlek/robomimic says the license
 ROBOMIMIC_HUB = f"{HUB}/robomimic/robomimic_datasets/resolve/main"
+ROBOMIMIC_HUB_BEFORE = f"{HUB}/amandlek/robomimic/resolve/main"
+ROBOMIMIC_LICENSE = "MIT"
 ROBOMIMIC_15 = (
     *(f"{task}/ph/low_dim" for task in ("lift", "can", "square", "transport", "tool_hang")),
     *(f"{task}/mh/low_dim" for task in ("lift", "can", "square", "transport")),
@@ -89,6 +100,14 @@ ROBOMIMIC_15 = (
 # NVlabs/mimicgen, whose registry of datasets says the repository on the Hub
 MIMICGEN_HUB = f"{HUB}/amandlek/mimicgen_datasets/resolve/main"
 
+# Lifelong-Robot-Learning/LIBERO@8f1084e313: libero/libero/utils/download_utils.py (the repository on the Hub),
+# libero/libero/benchmark/__init__.py (names of files), README.md (license)
+LIBERO_HUB = f"{HUB}/yifengzhu-hf/LIBERO-datasets/resolve/main"
+LIBERO_LICENSE = "CC-BY-4.0"
+
+# liuzuxin/DSRL@40dd4db:dsrl/infos.py, before DSRL moved its files to the Hub
+DSRL_BEFORE = "http://data.offline-saferl.org/download"
+
 
 def _dsrl(tables: Tables) -> Entries:
     """DSRL's files; their names hold the largest cost and the number of episodes."""
@@ -97,6 +116,7 @@ def _dsrl(tables: Tables) -> Entries:
             row["dataset_id"],
             ForeignEntry(
                 url=row["url"],
+                mirrors=(f"{DSRL_BEFORE}/{row['url'].rpartition('/')[2]}",),
                 format="dsrl-hdf5",
                 description=f"DSRL's {row['dataset_id']}.",
                 license="CC-BY-4.0",  # liuzuxin/DSRL@71064f2197:README.md
@@ -104,23 +124,29 @@ def _dsrl(tables: Tables) -> Entries:
         )
 
 
-def _minari(_tables: Tables) -> Entries:
-    for folder, names in MINARI_DATASETS.items():
-        for name in names:
-            dataset = f"{folder}/{name}"
-            repository, _, rest = dataset.partition("/")
-            files = tuple(
-                ForeignFile(
-                    path=path,
-                    url=f"{MINARI_HUB}/{repository}/resolve/main/{rest}/{path}",
-                    mirrors=(f"{MINARI_BUCKET}/{dataset}/{path}",) if repository == "D4RL" else (),
-                )
-                for path in ("data/main_data.hdf5", "data/metadata.json")
+def _minari(tables: Tables) -> Entries:
+    sizes = {row["dataset_id"]: row["size_mb"] for row in tables("minari")}
+    names = [f"{folder}/{name}" for folder, names in MINARI_DATASETS.items() for name in names]
+    for dataset in (*names, *_names(tables, "minari")):
+        repository, _, rest = dataset.partition("/")
+        files = tuple(
+            ForeignFile(
+                path=path,
+                url=f"{MINARI_HUB}/{repository}/resolve/main/{rest}/{path}",
+                mirrors=(f"{MINARI_BUCKET}/{dataset}/{path}",) if repository == "D4RL" else (),
             )
-            yield (
-                dataset,
-                ForeignEntry(files=files, format="minari-hdf5", description=f"Minari's {dataset}."),
-            )
+            for path in ("data/main_data.hdf5", "data/metadata.json")
+        )
+        size = float(sizes.get(dataset) or 0) * 1e6
+        yield (
+            dataset,
+            ForeignEntry(
+                files=files,
+                format="minari-hdf5",
+                description=f"Minari's {dataset}.",
+                about_bytes=round(size) or _about(tables, f"farama-minari/{repository}", files),
+            ),
+        )
 
 
 def _neorl2(tables: Tables) -> Entries:
@@ -169,9 +195,13 @@ def _ogbench(tables: Tables) -> Entries:
     }
     for row in tables("ogbench"):
         files = []
+        has_copy = row["obs"] == "state" or row["dataset_id"].startswith("visual-scene-")
         for url in (row["url"], row["val_url"]):
             path = url.rpartition("/")[2]
-            files.append(ForeignFile(path=path, url=url, **_checksum(checked.get(path))))
+            mirrors = (f"{OGBENCH_HUB}/{path}",) if has_copy else ()
+            files.append(
+                ForeignFile(path=path, url=url, mirrors=mirrors, **_checksum(checked.get(path)))
+            )
         dataset, says = row["dataset_id"], f"OGBench's {row['dataset_id']}"
         entry = ForeignEntry(files=tuple(files), format="ogbench-npz", description=f"{says}.")
         yield dataset, entry
@@ -205,6 +235,7 @@ def _ogmarl(tables: Tables) -> Entries:
                 task=row["dataset"],
                 description=f"OG-MARL's {dataset}.",
                 license="Apache-2.0",  # huggingface.co/datasets/InstaDeepAI/og-marl
+                about_bytes=_about(tables, "InstaDeepAI/og-marl", row["url"]),
             ),
         )
 
@@ -241,28 +272,87 @@ def _robomimic(tables: Tables) -> Entries:
                 ),
             )
     for dataset in ROBOMIMIC_15:
-        yield (
-            f"{dataset}-v15",
-            ForeignEntry(
-                url=f"{ROBOMIMIC_HUB}/v1.5/{dataset}_v15.hdf5",
-                format="robomimic-hdf5",
-                description=f"robomimic's {dataset} for robosuite 1.5.",
-            ),
+        path = f"v1.5/{dataset}_v15.hdf5"
+        entry = ForeignEntry(
+            url=f"{ROBOMIMIC_HUB}/{path}",
+            mirrors=(f"{ROBOMIMIC_HUB_BEFORE}/{path}",),
+            format="robomimic-hdf5",
+            description=f"robomimic's {dataset} for robosuite 1.5.",
+            about_bytes=_about(tables, "robomimic/robomimic_datasets", path),
         )
+        yield from _also(f"{dataset}-v15", entry, license=ROBOMIMIC_LICENSE)
 
 
 def _mimicgen(tables: Tables) -> Entries:
     """MimicGen's generated demonstrations and the sources of them, by the paths that its registry has."""
+    pages = _pages(tables, "amandlek/mimicgen_datasets")
     for row in tables("mimicgen"):
+        path = f"{row['dataset_id']}.hdf5"
+        entry = ForeignEntry(
+            url=f"{MIMICGEN_HUB}/{path}",
+            format="robomimic-hdf5",
+            description=f"MimicGen's {row['dataset_id']}; episodes are evaluated for {row['horizon']} steps.",
+            license="CC-BY-4.0",  # NVlabs/mimicgen@72bd767c25:README.md
+            about_bytes=_about(tables, "amandlek/mimicgen_datasets", path),
+        )
+        page = pages.get(path, {})
+        facts: dict[str, Any] = {"sha256": page["sha256"]} if page.get("sha256") else {}
+        if page.get("size_bytes"):
+            facts |= {"size_bytes": int(page["size_bytes"]), "about_bytes": None}
+        yield from _also(row["dataset_id"], entry, **facts)
+
+
+def _libero(tables: Tables) -> Entries:
+    """LIBERO's demonstrations, a file for each task of its five suites."""
+    for dataset in _names(tables, "libero"):
         yield (
-            row["dataset_id"],
+            dataset,
             ForeignEntry(
-                url=f"{MIMICGEN_HUB}/{row['dataset_id']}.hdf5",
+                url=f"{LIBERO_HUB}/{dataset}_demo.hdf5",
                 format="robomimic-hdf5",
-                description=f"MimicGen's {row['dataset_id']}; episodes are evaluated for {row['horizon']} steps.",
-                license="CC-BY-4.0",  # NVlabs/mimicgen@72bd767c25:README.md
+                description=f"LIBERO's {dataset}.",
+                license=LIBERO_LICENSE,
             ),
         )
+
+
+def _lerobot(tables: Tables) -> Entries:
+    """LeRobot's own datasets: names of folders of the Hub, whose files are not known."""
+    for dataset in _names(tables, "lerobot"):
+        yield (
+            dataset,
+            ForeignEntry(
+                url=f"hf://datasets/lerobot/{dataset}",
+                format="lerobot",
+                description=f"LeRobot's {dataset}.",
+            ),
+        )
+
+
+def _names(tables: Tables, benchmark: str) -> list[str]:
+    return [row["dataset_id"] for row in tables("names") if row["benchmark"] == benchmark]
+
+
+def _pages(tables: Tables, repository: str) -> dict[str, Row]:
+    """Return what pages of a repository on the Hub say of its files, by path."""
+    return {row["path"]: row for row in tables("hub_files") if row["repository"] == repository}
+
+
+def _about(tables: Tables, repository: str, file: str | tuple[ForeignFile, ...]) -> int | None:
+    """Return the size of a file as its page on the Hub rounds it; that of the first one of several."""
+    url = file if isinstance(file, str) else file[0].url
+    for path, row in _pages(tables, repository).items():
+        if url.endswith(f"/{path}") or url == path:
+            number, unit = row["size"].split()
+            return round(float(number) * {"MB": 1e6, "GB": 1e9}[unit])
+    return None
+
+
+def _also(dataset: str, entry: ForeignEntry, **facts: Any) -> Entries:
+    """Yield an entry, and another version of it where more is known that its versions would say."""
+    yield dataset, entry
+    if facts:
+        yield f"{dataset}@{KNOWN_SINCE}", msgspec.structs.replace(entry, **facts)
 
 
 def _checksum(row: Row | None) -> dict[str, Any]:
@@ -271,15 +361,21 @@ def _checksum(row: Row | None) -> dict[str, Any]:
 
 def _d4rl(tables: Tables) -> Entries:
     checked = {row["url"]: row for row in tables("d4rl_files")}
+    pages = _pages(tables, D4RL_HUB)
     for row in tables("d4rl"):
+        file = checked.get(row["url"])
+        path = row["url"].rpartition("/")[2]
+        page = pages.get(path)
+        has_copy = file is not None and (page is None or page["sha256"] == file["sha256"])
         yield (
             f"{row['dataset_id']}@{D4RL_VERSION}",
             ForeignEntry(
                 url=row["url"],
+                mirrors=(f"{HUB}/{D4RL_HUB}/resolve/main/{path}",) if has_copy else (),
                 format="d4rl-hdf5",
                 description=f"D4RL's {row['dataset_id']}.",
                 license=D4RL_LICENSE,
-                **_checksum(checked.get(row["url"])),
+                **_checksum(file),
             ),
         )
 
@@ -304,6 +400,8 @@ CATALOGUE: dict[str, Callable[[Tables], Entries]] = {
     "d4rl": _d4rl,
     "d4rl-superseded": _d4rl_superseded,
     "dsrl": _dsrl,
+    "lerobot": _lerobot,
+    "libero": _libero,
     "mimicgen": _mimicgen,
     "minari": _minari,
     "neorl2": _neorl2,

@@ -38,6 +38,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError, StorageError
 from orlog.manifests.environments import environment_versions, make_environment
+from orlog.manifests.names import counted
 from orlog.normalize.metrics.metrics import as_fields, counts_for, warn_of_untold
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Count, Episodes, Policy, run_episodes
@@ -210,7 +211,7 @@ def _check_statistics(folder: Path, record: RunRecord, dataset: Dataset) -> None
         found = len(getattr(record, name))
         if found != width:
             raise ManifestError(
-                f"{folder / RUN_FILE}: {name} has {found} numbers, but observations of "
+                f"{folder / RUN_FILE}: {name} has {counted(found, 'number')}, but observations of "
                 f"{dataset.name} have {width}; restore the file, or train again in another folder."
             )
 

@@ -1,4 +1,4 @@
-"""What a run takes from its data: rewards as they are trained with, and settings, unless they are set."""
+"""What a run takes from its data: infos, rewards as they are trained with, settings unless they are set."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ SOURCES: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
     "return_scale": ("1 / the largest absolute return of an episode", _one_over_largest),
 }
 """What each setting that an algorithm may name in `FROM_DATA` becomes: in words, from returns."""
+
+
+def infos_of(kind: type[Any], config: Any) -> tuple[str, ...]:
+    """Return the infos that an algorithm learns from: those that its loader is asked for."""
+    return tuple(kind.loader(config)[1].get("infos", ()))
 
 
 def settings_from_data(kind: type[Any], config: Any, packed: Arrays) -> tuple[Any, list[str]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from orlog.algos.algorithms import own_errors
 from orlog.algos.relu_networks import Precision, products_in
 from orlog.errors import DivergedError
+from orlog.manifests.names import counted
 
 
 class Trainable(Protocol):
@@ -54,7 +55,7 @@ def train(
             diverged = [name for name, value in means.items() if not abs(value) < float("inf")]
             if diverged:
                 raise DivergedError(
-                    f"{diverged[0]} is not finite after {step} steps: the run has diverged; lower "
+                    f"{diverged[0]} is not finite after {counted(step, 'step')}: the run has diverged; lower "
                     "the learning rate.",
                     step=step,
                     metric=diverged[0],

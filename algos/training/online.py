@@ -32,6 +32,7 @@ from orlog.algos.algorithms import (
 )
 from orlog.algos.encoders import Observations
 from orlog.algos.training.devices import batches_on
+from orlog.algos.training.from_data import infos_of
 from orlog.algos.training.policy import Spaces, outside_bounds
 from orlog.algos.training.replay import Replay, mixed
 from orlog.algos.training.runs import ONLINE_FILE, OnlineRecord, RunRecord
@@ -123,6 +124,11 @@ def check_explores(
         raise SchemaError(
             f"{refused}: fine-tuning takes continuous actions (a Box), found {dataset.action_space}. "
             "No algorithm is fine-tuned with other actions."
+        )
+    if infos := infos_of(kind, config):
+        raise SchemaError(
+            f"{refused}: it learns from infos ({', '.join(infos)}), which are not kept of the steps "
+            "taken in an environment."
         )
     batch = _check_transitions(kind, config, dataset.name, packed)
     if not hasattr(kind, "explore") and online.noise is None:

@@ -9,6 +9,7 @@ import msgspec
 
 from orlog.algos.training.commands import resume_command, setting_text
 from orlog.algos.training.runs import RUN_FILE, RunRecord, read_run
+from orlog.manifests.names import counted
 
 RUNS_IN_WORDS = {
     "algorithm": ("a run of the algorithm {}, not {}", "train {}"),
@@ -63,7 +64,7 @@ def check_same_run(
     if not is_known:
         note(
             f"{folder / RUN_FILE} is of an older orlog and does not say evaluations or "
-            f"keep_checkpoints: it goes on with {record.evaluations} evaluations, "
+            f"keep_checkpoints: it goes on with {counted(record.evaluations, 'evaluation')}, "
             f"{'keeping' if record.keep_checkpoints else 'not keeping'} checkpoints."
         )
     for name in ("version", "preset", *(["log"] if is_known else [])):

@@ -25,6 +25,7 @@ from orlog.algos.training.devices import device_versions, find_device, keep_free
 from orlog.algos.training.evaluating import curve_point, scoring_protocol, vector_environment
 from orlog.algos.training.from_data import (
     check_rewards,
+    infos_of,
     reward_numbers,
     settings_from_data,
     with_rewards,
@@ -123,8 +124,8 @@ def train_run(
         acting = scoring_protocol(dataset, curve_episodes, trust_environment=trust_environment)
         protocol = acting if evaluations else None
     elif evaluations:
-        protocol = _curve_protocol(kind, dataset, curve_episodes, trust_environment)
-    packed = load_arrays(dataset, where)
+        protocol = curve_protocol(kind, dataset, curve_episodes, trust_environment)
+    packed = load_arrays(dataset, where, infos=infos_of(kind, config))
     check_rewards(kind, name, packed)
     scale, shift = reward_numbers(recipe.rewards, packed)
     mean, std = torch.zeros(packed.obs_dim), torch.ones(packed.obs_dim)
@@ -407,7 +408,7 @@ def _sole_trainer(folder: Path) -> Iterator[None]:
         yield
 
 
-def _curve_protocol(
+def curve_protocol(
     kind: type[Any], dataset: Dataset, episodes: int, trust_environment: bool
 ) -> Protocol:
     """Return how to evaluate for the learning curve, before a step is taken that nothing could score."""
@@ -476,7 +477,7 @@ def _check_finite(algorithm: Algorithm, sums: Mapping[str, Tensor | float], step
     wrong = [name for name, total in _floats(sums).items() if not math.isfinite(total)]
     name = next(iter(wrong), "") or first_not_finite(algorithm)
     if name:
-        raise DivergedError(f"{name} is not finite after {step} steps.", step=step, metric=name)
+        raise DivergedError(f"{name} is not finite at step {step}.", step=step, metric=name)
 
 
 def _floats(sums: Mapping[str, Tensor | float]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.hashing import ODD, OTHER, mixed
 from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.audit.thresholds import limit
+from orlog.manifests.names import said_of
 
 _HELD_OUT = re.compile(
     r"(^|[^a-z])(val|valid|validation|test|testing|eval|evaluation|held.?out|holdout)($|[^a-z])",
@@ -45,8 +46,8 @@ def check_splits(facts: Facts) -> Check:
                 check="splits",
                 severity="error",
                 column="episodes/split",
-                text=f"{len(both):,} episodes are both for training and held out: "
-                f"{', '.join(sorted(facts.splits[both[0]]))}",
+                text=said_of(len(both), "episodes are both for training and held out: ")
+                + f"{', '.join(sorted(facts.splits[both[0]]))}",
                 episode=both[0],
                 count=len(both),
             )
@@ -66,7 +67,9 @@ def check_splits(facts: Facts) -> Check:
                 check="splits",
                 severity="error",
                 column="episodes/split",
-                text=f"{len(shared):,} stored episodes are in a held-out split and in another one",
+                text=said_of(
+                    len(shared), "stored episodes are in a held-out split and in another one"
+                ),
                 episode=shared[0],
                 count=len(shared),
             )
@@ -78,7 +81,7 @@ def check_splits(facts: Facts) -> Check:
                 check="splits",
                 severity="warning",
                 column="episodes/split",
-                text=f"{len(none):,} episodes are in no split, though others are",
+                text=said_of(len(none), "episodes are in no split, though others are"),
                 episode=none[0],
                 count=len(none),
             )
@@ -186,8 +189,9 @@ def _copied_transitions(
                     check="duplicates",
                     severity="error" if all(is_real.values()) else "warning",
                     column="steps",
-                    text=f"{about}{round(len(crosses) / share):,} transitions of a held-out split are "
-                    "also in another split",
+                    text=about
+                    + said_of(round(len(crosses) / share), "transitions of a held-out split are ")
+                    + "also in another split",
                     episode=int(episodes[place]),
                     step=int(steps[place]),
                     count=round(len(crosses) / share),
@@ -200,7 +204,7 @@ def _copied_transitions(
             check="duplicates",
             severity="warning" if is_real["actions"] else "note",
             column="steps",
-            text=f"{about}{count:,} transitions occur more than once",
+            text=about + said_of(count, "transitions occur more than once"),
             episode=int(episodes[first]),
             step=int(steps[first]),
             count=count,

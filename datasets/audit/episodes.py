@@ -10,6 +10,7 @@ from orlog.datasets.audit.findings import Check, Facts, Finding, Severity, about
 from orlog.datasets.audit.pieces import plain_columns
 from orlog.datasets.audit.thresholds import limit
 from orlog.manifests.columns import ALWAYS, FLAGS
+from orlog.manifests.names import counted
 
 _LENGTHS = re.compile(
     r"(episode_)?(length|lengths|len|num_steps|n_steps|steps|num_samples|num_frames)"
@@ -63,7 +64,7 @@ def check_flags(facts: Facts) -> Check:
     lengths = dataset.episode_lengths
     long = np.flatnonzero(lengths > horizon)
     if len(long):
-        text = f"{{}} is longer than the environment's limit of {horizon:,} steps"
+        text = f"{{}} is longer than the environment's limit of {counted(horizon, 'step')}"
         # Play is often recorded without the limit of the tasks, then in all episodes alike.
         severity: Severity = "warning" if len(long) == len(lengths) else "error"
         findings.append(about_episodes("flags", severity, "episodes/lengths", text, long))
@@ -72,13 +73,13 @@ def check_flags(facts: Facts) -> Check:
     share = len(wrong) / max(1, int(at_limit.sum()))
     if len(wrong) >= limit("fewest episodes") and share > limit("terminations at the horizon"):
         text = (
-            f"{{}} is terminated exactly at the environment's limit of {horizon:,} steps, where "
+            f"{{}} is terminated exactly at the environment's limit of {counted(horizon, 'step')}, where "
             "episodes are truncated: their last value would count as 0"
         )
         findings.append(about_episodes("flags", "warning", "terminations", text, wrong))
     short = np.flatnonzero((lengths < horizon) & truncated & ~terminated)
     if len(short):
-        text = f"{{}} is truncated before the environment's limit of {horizon:,} steps"
+        text = f"{{}} is truncated before the environment's limit of {counted(horizon, 'step')}"
         findings.append(about_episodes("flags", "note", "truncations", text, short))
     return findings
 
@@ -87,7 +88,7 @@ def _equal_lengths(facts: Facts, terminated: np.ndarray) -> list[Finding]:
     lengths = facts.dataset.episode_lengths
     if len(lengths) < 10 or lengths[0] < 2 or not terminated.all() or lengths.min() < lengths.max():
         return []
-    text = f"{{}} is terminated after exactly {lengths[0]:,} steps: perhaps a time limit"
+    text = f"{{}} is terminated after exactly {counted(lengths[0], 'step')}: perhaps a time limit"
     return [about_episodes("flags", "warning", "terminations", text, np.arange(len(lengths)))]
 
 
@@ -128,7 +129,9 @@ def check_lengths(facts: Facts) -> Check:
         wrong = min(both, key=np.count_nonzero)
         if wrong.any():
             one = int(wrong.argmax())
-            text = f"{{}} has {lengths[one]:,} steps, but this column says {recorded[one]:g}"
+            text = (
+                f"{{}} has {counted(lengths[one], 'step')}, but this column says {recorded[one]:g}"
+            )
             findings.append(about_episodes("lengths", "error", name, text, np.flatnonzero(wrong)))
     return findings
 

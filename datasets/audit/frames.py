@@ -10,6 +10,7 @@ from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.pieces import Piece, plain_columns
 from orlog.datasets.audit.runs import Runs
 from orlog.datasets.audit.thresholds import limit
+from orlog.manifests.names import counted
 
 SAMPLED = (
     64  # numbers of a frame that are compared first: few frames are equal in them and not elsewhere
@@ -101,8 +102,8 @@ def _frozen_frames(name: str, camera: _Camera) -> list[Finding]:
             check="frames",
             severity="warning",
             column=name,
-            text=f"stays the same for {longest:,} steps"
-            + (f" at most, in {count:,} places" if count > 1 else "")
+            text=f"stays the same for {counted(longest, 'step')}"
+            + (f" at most, in {counted(count, 'place')}" if count > 1 else "")
             + ", though it changes in nearly every other step: a camera that hangs",
             episode=runs[0].episode,
             step=runs[0].step,

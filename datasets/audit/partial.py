@@ -22,7 +22,7 @@ from orlog.datasets.store.contents import DamageFinder, column_of
 from orlog.datasets.store.version import schema_of_manifest
 from orlog.errors import NotFoundError
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
-from orlog.manifests.names import parse_name
+from orlog.manifests.names import counted, parse_name
 from orlog.manifests.spaces import named_parts
 
 
@@ -75,7 +75,7 @@ def open_part(given: Given) -> Part | None:
             severity="note",
             column="",
             text=f"a part of the version, as it was downloaded: {len(episodes):,} of "
-            f"{manifest.total_episodes:,} episodes{without}; nothing is damaged, and the rest was "
+            f"{counted(manifest.total_episodes, 'episode')}{without}; nothing is damaged, and the rest was "
             "not looked at",
             count=len(absent),
         ),

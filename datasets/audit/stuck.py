@@ -12,6 +12,7 @@ from orlog.datasets.audit.runs import Run, Runs
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.audit.values import judged_columns
 from orlog.manifests.columns import axis_of
+from orlog.manifests.names import counted
 
 MOST_RUNS = 2**14  # of one number: what rests so often does so by nature
 LOOKED_AT = 32  # runs whose surroundings are read again
@@ -129,8 +130,8 @@ def _of_number(facts: Facts, name: str, index: int, number: _Number) -> list[Fin
                 check="stuck",
                 severity="warning",
                 column=column,
-                text=f"stays the same for {longest:,} steps"
-                + (f" at most, in {count:,} places" if count > 1 else "")
+                text=f"stays the same for {counted(longest, 'step')}"
+                + (f" at most, in {counted(count, 'place')}" if count > 1 else "")
                 + f", though it changes in nearly every other step: frozen{' or saturated' * is_action}",
                 episode=first.episode,
                 step=first.step,

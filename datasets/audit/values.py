@@ -14,6 +14,7 @@ from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.columns.bounds import Bounds, bounds_of, describe_outside, lies_inside
 from orlog.manifests.columns import axis_of, offsets_of
 from orlog.manifests.manifest import Outside
+from orlog.manifests.names import counted
 from orlog.manifests.spaces import leaf_spaces
 
 
@@ -183,7 +184,7 @@ def _constant(
             check="unused actions" if is_action else "constant",
             severity=severity,
             column=_dimensions(facts, name, run),
-            text=f"always {f'{value:g}' if same else 'the same'} in {extremes.rows:,} rows"
+            text=f"always {f'{value:g}' if same else 'the same'} in {counted(extremes.rows, 'row')}"
             + (": this action was never used" if is_action else ""),
             count=len(run),
         )
@@ -261,7 +262,7 @@ def check_unused_actions(facts: Facts) -> Check:
             check="unused actions",
             severity="warning",
             column=name,
-            text=f"{len(unused)} of {len(count)} actions were never taken in {count.sum():,} steps: "
+            text=f"{len(unused)} of {len(count)} actions were never taken in {counted(count.sum(), 'step')}: "
             f"{_listed(unused + starts[name])}",
             count=len(unused),
         )

@@ -45,8 +45,16 @@ from orlog.datasets.formats._shared.episodes import Asked, Found, Options
 from orlog.datasets.formats.formats import Format, Wanted, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
+from orlog.datasets.reading.finding import how_to_fetch
 from orlog.datasets.recording.finishing import finish_version
-from orlog.errors import IntegrityError, MissingExtraError, SchemaError, TransferError, clause
+from orlog.errors import (
+    IntegrityError,
+    MissingExtraError,
+    NotFoundError,
+    SchemaError,
+    TransferError,
+    clause,
+)
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
@@ -86,6 +94,8 @@ def download_foreign_file(
     one thread at a time. `on_read` is called when reading starts, `on_mirror` with a sentence about each file that its first
     mirror did not give. With `replace` they are downloaded and read again, as a repair does, and must give
     the same version.
+
+    Raises NotFoundError if it is a folder of the Hugging Face Hub, and says how to get that.
     """
     _check_packages(source)
     here = version_folder(source.name, source.version)
@@ -114,7 +124,12 @@ def download_foreign_file(
 
 
 def _check_packages(source: ForeignFileSource) -> None:
-    """Raise one MissingExtraError that names all that downloading, reading and scoring will need."""
+    """Raise one MissingExtraError that names all that downloading, reading and scoring will need.
+
+    Raises NotFoundError for a folder of the Hub, of whose files only the Hub has a list.
+    """
+    if source.entry.hub_folder:
+        raise NotFoundError(f"{source.name}: {how_to_fetch(source.entry.hub_folder)}")
     checks = [find_format(source.entry.format, f"{source.name}@{source.version}").check]
     if any(file.url.startswith(("http:", "https:")) for file in source.entry.each):
         checks.append(check_http)

@@ -14,6 +14,7 @@ import logging
 import os
 import random
 import re
+import socket
 import time
 import urllib.parse
 import urllib.request
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from orlog.datasets.download.credentials import authorization, hidden, with_query
-from orlog.datasets.download.watchdog import ends_within
+from orlog.datasets.download.watchdog import ends_within, find_host
 from orlog.errors import MissingExtraError, NotFoundError, TransferError, clause
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Patience:
     idle: float = 120.0
     first_wait: float = 0.5
     longest_wait: float = 60.0
-    unreached: float = 8.0
+    unreached: float = 3.0
 
 
 class Failure(Exception):  # noqa: N818 (the result of one request, not an error that users see)
@@ -166,7 +167,9 @@ def _request(url: str, start: int, patience: Patience) -> urllib3.BaseHTTPRespon
 
         connect = min(patience.timeout, patience.unreached)
         while True:
-            response = _pool(os.getpid(), _proxy_of(seen[-1])).request(
+            proxy = _proxy_of(seen[-1])
+            find_host(urllib.parse.urlsplit(proxy or seen[-1]).hostname or "", connect)
+            response = _pool(os.getpid(), proxy).request(
                 "GET",
                 seen[-1],
                 headers={**headers, **authorization(seen[-1])},
@@ -329,6 +332,8 @@ def _http_errors(patience: Patience) -> Iterator[None]:
         raise Failure(f"sent nothing for {patience.timeout:g} seconds") from error
     except ValueError as error:
         raise Failure(f"not an address: {clause(error)}", is_final=True) from error
+    except socket.gaierror as error:
+        raise Failure(f"failed to resolve its name ({clause(error)})", is_unreached=True) from error
     except (errors.HTTPError, http.client.HTTPException, OSError) as error:
         raise Failure(clause(error) or type(error).__name__) from error
 

@@ -1,4 +1,4 @@
-"""Enforces a deadline on slow-dripping servers, which never trip a socket's timeout.
+"""Enforces deadlines on what a socket's timeout does not: servers that drip slowly, and lookups of names.
 
 One thread watches the sockets that other threads wait for, and shuts down those past their
 deadline. It ends by itself when there has been nothing to watch for a while.
@@ -40,6 +40,34 @@ def ends_within(seconds: float, watched: socket.socket | None) -> Iterator[None]
         watcher.remove(wait)
     if wait.is_over:
         raise TimeoutError(f"did not finish its answer in {seconds:g} seconds.")
+
+
+@functools.lru_cache(256)
+def find_host(host: str, seconds: float) -> None:
+    """Look up the address of a host, which takes minutes where a network has no name server that answers.
+
+    A host that was found is not looked up again.
+
+    Raises socket.gaierror if there is no such host, or no answer within `seconds`.
+    """
+    problems: list[OSError] = [
+        socket.gaierror(socket.EAI_AGAIN, f"no answer in {seconds:g} seconds")
+    ]
+
+    def look_up() -> None:
+        try:
+            socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            problems.clear()
+        except OSError as error:
+            problems[:] = [error]
+        except UnicodeError:  # said as an address that is none
+            problems.clear()
+
+    thread = threading.Thread(target=look_up, name="orlog-lookup", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    for problem in problems[:1]:
+        raise problem
 
 
 class _Wait:

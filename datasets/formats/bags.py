@@ -27,6 +27,7 @@ from orlog.datasets.formats._shared.places import FILE, Place, files_in
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
+from orlog.manifests.names import said_of
 
 SECOND = 10**9
 MOST_ROWS = 2**31
@@ -50,7 +51,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     ) as opened:
         for topic, seconds in ages.items():
             opened.doubts.append(
-                f"{topic}: {len(seconds):,} rows have its last message up to their time; the oldest was "
+                f"{topic}: {said_of(len(seconds), 'rows have its last message up to their time')}; the oldest was "
                 f"{max(seconds):.3g} seconds old."
             )
         yield opened

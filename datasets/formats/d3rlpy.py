@@ -52,6 +52,7 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted
 
 LAYOUT = "the layout of a dump of d3rlpy"
 VERSION = "2.1"
@@ -309,12 +310,12 @@ def _losses(dataset: Dataset) -> list[str]:
     if known in dataset.schema.extras:
         ended -= int(np.count_nonzero(dataset.column(known)))
     if ended:
-        said.append(f"The final observations of {ended:,} episodes that ended are lost.")
+        said.append(f"The final observations of {counted(ended, 'episode')} that ended are lost.")
     stopped = len(dataset) - int(
         np.count_nonzero(dataset.column("terminations") | dataset.column("truncations"))
     )
     if stopped:
-        said.append(f"{stopped:,} episodes that just stop are taken to be cut off.")
+        said.append(f"{counted(stopped, 'unfinished episode')} will be taken to be cut off.")
     return said
 
 

@@ -14,7 +14,7 @@ import dataclasses
 import importlib
 import runpy
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from orlog.datasets.formats._shared.inventory import not_read
 from orlog.datasets.formats._shared.pointers import refuse_pointers
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
+from orlog.datasets.formats._shared.sums import SUMS_FILE
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import FormatVersionError, NotFoundError
@@ -174,7 +175,7 @@ def choose_format(
             raise ValueError(f"{said} Run: {call}")
         raise ValueError(
             f"{said} For others a file of your own can be the format: docs/your-own-format.md"
-            + (_around(files[0], known, dataset) or "".join(told))
+            + "".join((_around(files[0], known, dataset), *told))
         )
     return known[fitting[0]]
 
@@ -184,11 +185,28 @@ def _around(file: Path, known: Mapping[str, Format], dataset: str) -> str:
     for folder in file.absolute().parents[:MOST_AROUND]:
         if folder in (Path.home(), Path(folder.anchor)):
             break
-        for one in known.values():
-            if "" in one.extensions and not one.only_mapped and one.recognizes([folder]):
-                line = shlex.join(["orlog", "import", str(folder), dataset])
-                return f". The folder around it looks like {one.name}; run: {line}"
+        name = next(_of_folder(folder, known), None)
+        if name is not None:
+            line = shlex.join(["orlog", "import", str(folder), dataset])
+            return f". The folder around it looks like {name}; run: {line}"
     return ""
+
+
+def _of_folder(folder: Path, known: Mapping[str, Format]) -> Iterator[str]:
+    """Yield the names of formats that a folder looks like."""
+    for one in known.values():
+        if "" in one.extensions and not one.only_mapped and one.recognizes([folder]):
+            yield one.name
+
+
+def only_file(path: Path) -> Path:
+    """Return the file of a folder with one exported file beside its checksums; any other path as it is."""
+    if not (path / SUMS_FILE).is_file():
+        return path
+    files = [one for one in path.iterdir() if one.name != SUMS_FILE]
+    if len(files) != 1 or not files[0].is_file() or any(_of_folder(path, formats())):
+        return path
+    return files[0]
 
 
 def _is_pickle(path: Path) -> bool:

@@ -32,6 +32,7 @@ from orlog.datasets.formats._shared.flags import HOW, flags_of, unknown_end
 from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.manifests.names import counted
 
 STATE = "state.json"
 ARRAYS = ("obs", "acts", "rews")
@@ -105,7 +106,7 @@ def _opened(
         doubts.append("The trajectories have no rews: rewards are zeros.")
     if unknown:
         doubts.append(
-            f"Of {unknown:,} episodes nothing says whether a time limit ended them: "
+            f"Of {counted(unknown, 'episode')} nothing says whether a time limit ended them: "
             + (
                 f"taken to be {HOW[options.ends]}, as --ends says."
                 if options.ends
@@ -156,7 +157,7 @@ def _checked(arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]
             )
     if "rews" in arrays and arrays["rews"].shape != (count,):
         raise SchemaError(
-            f"{where}, rews: expected {count} numbers, found shape {arrays['rews'].shape}."
+            f"{where}, rews: expected {counted(count, 'number')}, found shape {arrays['rews'].shape}."
         )
     return arrays
 
@@ -272,7 +273,7 @@ def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:
             )
         if len(columns["obs"]) != ends[-1] + len(ends):
             raise SchemaError(
-                f"{where}, obs: expected {ends[-1] + len(ends)} rows, one more for each trajectory, found "
+                f"{where}, obs: expected {counted(ends[-1] + len(ends), 'row')}, one more for each trajectory, found "
                 f"{len(columns['obs'])}."
             )
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def check_environment(
             raise
         raise NotFoundError(
             f"{name}: {clause(error)}. The data were recorded with the module {record.module!r:.100}; "
-            "orlog imports it only if you name it."
+            f"orlog imports it only if you name it: --import {shlex.quote(record.module[:100])}"
         ) from error
     for argument, value in own.items():
         if (path := _find_path(value)) is not None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from orlog.base.png import png_bytes
-from orlog.datasets.looking.sparklines import counts_between
+from orlog.datasets.looking.sparklines import histogram, parts_between
+from orlog.manifests.names import counted
 
 BINS = 30
 WIDTH, HEIGHT, MARGIN = 280, 180, 40  # of one panel, in pixels
@@ -54,14 +56,41 @@ def card_picture(
     )
 
 
+def maze_picture(
+    maze: Sequence[Sequence[Any]], paths: Sequence[np.ndarray], returns: np.ndarray, episodes: int
+) -> str:
+    """Return paths (steps, 2) through a maze as the text of an SVG file; the darker, the higher the return."""
+    side = (HEIGHT + 60) / max(len(maze), len(maze[0]))
+    width, height = side * len(maze[0]), side * len(maze)
+    drawn = [
+        f'<rect x="{column * side:.1f}" y="{row * side:.1f}" width="{side:.1f}" height="{side:.1f}" '
+        f'fill="{"#3b4252" if cell == 1 else "#a3d9a5"}"/>'
+        for row, cells in enumerate(maze)
+        for column, cell in enumerate(cells)
+        if cell in (1, "g")
+    ]
+    for share, path in zip(
+        parts_between(returns, returns.min(), returns.max()), paths, strict=True
+    ):
+        places = (path * [1, -1] * side + [width / 2, height / 2])[:: max(1, len(path) // 150)]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places.tolist())
+        shade = f"rgb({160 - 152 * share:.0f},{205 - 157 * share:.0f},{235 - 128 * share:.0f})"
+        drawn.append(f'<polyline points="{points}" fill="none" stroke="{shade}" opacity="0.8"/>')
+    text = f"{len(paths)} of {episodes:,} episodes; dark: high return"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 20:.0f}" height="{height + 34:.0f}" '
+        'font-family="sans-serif" font-size="11" fill="#333333"><rect width="100%" height="100%" '
+        f'fill="white"/>{_text(10, 16, text)}<g transform="translate(10, 24)">{"".join(drawn)}</g></svg>\n'
+    )
+
+
 def _histogram(values: np.ndarray, title: str) -> str:
-    values = values[np.isfinite(values)].astype(np.float64)
+    values = values[np.isfinite(values)]
     if not len(values):
         return _text(0, 0, f"{title}: no finite value")
-    low, high = float(values.min()), float(values.max())
-    edges = (low - 0.5, high + 0.5) if low == high else (low, high)
-    counts = counts_between(values, *edges, BINS)
-    width, height = (WIDTH - 30) / BINS, HEIGHT - MARGIN
+    drawn = histogram(values, BINS)
+    counts, (low, high) = drawn.counts, drawn[-2:]
+    width, height = (WIDTH - 30) / len(counts), HEIGHT - MARGIN
     bars = [
         f'<rect x="{index * width:.1f}" y="{height - bar:.1f}" width="{width - 1:.1f}" height="{bar:.1f}" '
         f'fill="{BLUE}"/>'
@@ -72,9 +101,9 @@ def _histogram(values: np.ndarray, title: str) -> str:
         [
             *bars,
             f'<line x1="0" y1="{height}" x2="{right}" y2="{height}" stroke="{GRAY}"/>',
-            _text(0, -8, f"{title}; tallest bar: {int(counts.max()):,} episodes"),
-            _text(0, height + 14, f"{edges[0]:,.5g}"),
-            _text(right, height + 14, f"{edges[1]:,.5g}", anchor="end"),
+            _text(0, -8, f"{title}; tallest bar: {counted(int(counts.max()), 'episode')}"),
+            _text(0, height + 14, f"{low:,.5g}"),
+            _text(right, height + 14, f"{high:,.5g}", anchor="end"),
         ]
     )
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orlog.datasets.looking.leaves import as_picture, dimensions_of, frames_of
+from orlog.datasets.looking.leaves import as_picture, dimensions_of, frames_of, maze_of, paths_of
 from orlog.datasets.looking.looked import Looked, LookedEpisode
+from orlog.datasets.looking.sparklines import histogram
 from orlog.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _COLORS = (
 TRAJECTORIES = 60
 MOST_LINES, MOST_NAMED = 24, 8  # of one column
 FRAMES = 4
+BINS = 40
 
 
 def line_colors(names: Iterable[str]) -> dict[str, str]:
@@ -41,9 +43,7 @@ def line_colors(names: Iterable[str]) -> dict[str, str]:
 
 def dataset_picture(dataset: Looked) -> Figure:
     """Return trajectories over the maze (where there is one) and histograms of return and length."""
-    maze = (dataset.manifest.environment.kwargs if dataset.manifest.environment else {}).get(
-        "maze_map"
-    )
+    maze = maze_of(dataset.manifest.environment)
     figure, axes = new_figure(3 if maze else 2, width=11.5 if maze else 7.5, height=3.6)
     if maze:
         _draw_trajectories(axes[0], dataset, maze)
@@ -102,15 +102,7 @@ def _draw_trajectories(axes: Axes, dataset: Looked, maze: list[list[Any]]) -> No
             elif cell == "g":
                 axes.add_patch(Rectangle((x, y), 1, 1, color="#a3d9a5", linewidth=0))
                 axes.text(x + 0.5, y + 0.5, "goal", ha="center", va="center", zorder=5)
-    count = min(TRAJECTORIES, dataset.total_episodes)
-    chosen = np.linspace(0, dataset.total_episodes - 1, count).astype(int)
-    paths = []
-    for index in chosen:
-        observations = dataset[int(index)].observations
-        assert isinstance(observations, dict)
-        positions = observations["achieved_goal"]
-        assert isinstance(positions, np.ndarray)
-        paths.append(positions)
+    chosen, paths = paths_of(dataset, TRAJECTORIES)
     lines = LineCollection(paths, linewidths=0.8, alpha=0.7, cmap="viridis", rasterized=True)
     lines.set_array(dataset.column("episodes/returns")[chosen])
     axes.add_collection(lines)
@@ -118,15 +110,17 @@ def _draw_trajectories(axes: Axes, dataset: Looked, maze: list[list[Any]]) -> No
     axes.set_xlim(-half_width, half_width)
     axes.set_ylim(-half_height, half_height)
     axes.set_aspect("equal")
-    axes.set_title(f"{count} of {dataset.total_episodes:,} episodes")
+    axes.set_title(f"{len(paths)} of {dataset.total_episodes:,} episodes")
     axes.set_xlabel("x (m)")
     axes.set_ylabel("y (m)")
 
 
 def _histogram(axes: Axes, values: np.ndarray, label: str) -> None:
-    low, high = float(values.min()), float(values.max())
-    bins = np.linspace(low - 0.5, high + 0.5, 31) if low == high else np.linspace(low, high, 41)
-    axes.hist(values, bins=bins.tolist(), color="#1f6fb4")
+    finite = values[np.isfinite(values)]
+    if len(finite):
+        drawn = histogram(finite, BINS)
+        edges = np.linspace(drawn.low, drawn.high, len(drawn.counts) + 1)
+        axes.stairs(drawn.counts, edges, fill=True, color="#1f6fb4")
     axes.set_xlabel(label)
     axes.set_ylabel("episodes")
     axes.set_title(f"mean {values.mean():,.1f}")

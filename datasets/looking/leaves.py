@@ -130,6 +130,13 @@ def first_frames(dataset: Looked, count: int) -> list[np.ndarray]:
     return []
 
 
+def paths_of(dataset: Looked, count: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return episodes of a maze, evenly spread, and the places (steps + 1, 2) of each."""
+    count = min(count, dataset.total_episodes)
+    chosen = np.linspace(0, dataset.total_episodes - 1, count).astype(np.int64)
+    return chosen, [dataset[index].observations["achieved_goal"] for index in chosen.tolist()]
+
+
 def maze_of(environment: EnvironmentRecord | None) -> list[list[Any]] | None:
     """Return the map of the maze that data were recorded in, if there is one: rows of cells, 1 is a wall."""
     maze = (environment.kwargs if environment else {}).get("maze_map")

@@ -1,15 +1,16 @@
-"""A dataset as a notebook shows it: totals, histograms of returns and lengths, and frames."""
+"""A dataset as a notebook shows it: totals, histograms of returns and lengths, frames, and paths through a maze."""
 
 from __future__ import annotations
 
 import html
 
-from orlog.datasets.looking.card_picture import card_picture
-from orlog.datasets.looking.leaves import first_frames
+from orlog.datasets.looking.card_picture import card_picture, maze_picture
+from orlog.datasets.looking.leaves import first_frames, maze_of, paths_of
 from orlog.datasets.looking.looked import Looked
 from orlog.manifests.names import size_text
 
 FRAMES = 6
+PATHS = 60
 
 
 def notebook_html(dataset: Looked, text: str) -> str:
@@ -35,5 +36,10 @@ def notebook_html(dataset: Looked, text: str) -> str:
     picture = ""
     if dataset.total_episodes:
         returns, lengths = dataset.column("episodes/returns"), dataset.episode_lengths
-        picture = card_picture(returns, lengths, [], first_frames(dataset, FRAMES))
+        frames = first_frames(dataset, FRAMES)
+        maze = maze_of(environment)
+        if maze:
+            chosen, paths = paths_of(dataset, PATHS)
+            picture = maze_picture(maze, paths, returns[chosen], dataset.total_episodes)
+        picture += card_picture(returns, lengths, [], frames)
     return f"<div><code>{html.escape(text)}</code><table>{rows}</table>{picture}</div>"

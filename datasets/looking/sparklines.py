@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -37,6 +40,44 @@ def spread(values: np.ndarray, width: int) -> str:
     counts = counts_between(finite, float(finite.min()), float(finite.max()), width)
     levels = np.ceil(counts * (len(LEVELS) / counts.max())).astype(int)
     return "".join(LEVELS[level - 1] if level else " " for level in levels)
+
+
+class Histogram(NamedTuple):
+    """How numbers are spread: how many lie in each of equal bins.
+
+    Attributes:
+        counts: Numbers in each bin.
+        low: Where the first bin begins.
+        high: Where the last one ends.
+        whole: How many whole numbers each bin holds; 0 if the numbers are not whole.
+        least: The smallest number.
+        most: The largest one.
+    """
+
+    counts: np.ndarray
+    low: float
+    high: float
+    whole: int
+    least: float
+    most: float
+
+
+def histogram(values: np.ndarray, most: int) -> Histogram:
+    """Return finite numbers, of which there is one at least, in so many bins at most.
+
+    Whole numbers have bins of their own, or bins that hold equally many of them, so that none looks
+    rarer than it is.
+    """
+    numbers = values.astype(np.float64)
+    low, high = ends = float(numbers.min()), float(numbers.max())
+    whole = 0
+    if max(abs(low), abs(high)) < 2.0**51 and bool((numbers == np.floor(numbers)).all()):
+        whole = math.ceil((high - low + 1) / most)
+        most = math.ceil((high - low + 1) / whole)
+        low, high = low - 0.5, low - 0.5 + most * whole
+    elif low == high:
+        low, high, most = low - 0.5, high + 0.5, 1
+    return Histogram(counts_between(numbers, low, high, most), low, high, whole, *ends)
 
 
 def counts_between(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:

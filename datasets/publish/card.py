@@ -24,7 +24,7 @@ from orlog.datasets.looking.leaves import first_frames
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.manifest import Manifest
-from orlog.manifests.names import size_text
+from orlog.manifests.names import counted, size_text
 from orlog.manifests.rebuilds import version_of
 from orlog.manifests.spaces import leaf_spaces
 
@@ -163,7 +163,7 @@ def _quality(
         ("version", f"{version_of(manifest)}, `{manifest.digest}`"),
         ("episodes", f"{dataset.total_episodes:,}"),
         ("steps", f"{dataset.total_steps:,}"),
-        ("size", f"{size_text(manifest.size_bytes)} in {len(manifest.objects):,} files"),
+        ("size", f"{size_text(manifest.size_bytes)} in {counted(len(manifest.objects), 'file')}"),
         ("length of an episode", _spread(lengths)),
         ("return of an episode", _spread(returns)),
         ("ends of episodes", _ends(dataset)),
@@ -213,7 +213,7 @@ def _use_of_actions(dataset: Dataset) -> list[tuple[str, str]]:
             taken = set[int]()
             for values in _blocks(dataset, name):
                 taken.update(np.unique(values).tolist())
-            text = f"{len(taken):,} of {int(leaf.n):,} actions taken"
+            text = f"{len(taken):,} of {counted(int(leaf.n), 'action')} taken"
         elif isinstance(leaf, gymnasium.spaces.Box) and name in bounds and bounds[name].are_finite:
             low, high = bounds[name].low.astype(np.float64), bounds[name].high.astype(np.float64)
             lowest, highest, on_bound, count = np.inf, -np.inf, 0, 0
@@ -235,7 +235,7 @@ def _use_of_actions(dataset: Dataset) -> list[tuple[str, str]]:
 
 def _audit_text(audit: Audit) -> str:
     word = "passed" if audit.is_good else "failed"
-    return f"{word}: {audit.summary()}, in {len(audit.checks)} checks"
+    return f"{word}: {audit.summary()}, in {counted(len(audit.checks), 'check')}"
 
 
 def _environment(manifest: Manifest) -> str:

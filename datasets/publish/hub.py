@@ -29,6 +29,7 @@ from orlog.datasets.publish.targets import (
 )
 from orlog.errors import NotFoundError, StorageError, clause
 from orlog.manifests.manifest import StoredObject
+from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
@@ -139,7 +140,7 @@ class HubTarget(RemoteTarget):
                 for _ in blocks:
                     pass
             operations.append(CommitOperationAdd(self._path(f"{place}/{item.path}"), content))
-        return self._commit(operations, f"{place}: {len(batch)} files", jobs=jobs)
+        return self._commit(operations, f"{place}: {counted(len(batch), 'file')}", jobs=jobs)
 
     def _commit(
         self, operations: Sequence[Any], message: str, *, parent: str | None = None, jobs: int = 1

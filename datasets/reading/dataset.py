@@ -38,7 +38,7 @@ from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause
 from orlog.manifests.columns import has_offsets, row_ends
 from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
-from orlog.manifests.names import did_you_mean
+from orlog.manifests.names import counted, did_you_mean
 from orlog.manifests.rebuilds import version_of
 from orlog.manifests.roles import roles_of
 
@@ -102,8 +102,8 @@ class Dataset:
         """Return name, version, totals and the start of the digest."""
         kind = "" if self.operation is None else f", {next(iter(self.operation))} view"
         return (
-            f"Dataset({self.name}@{self.version}{kind}, {self.total_episodes:,} episodes, "
-            f"{self.total_steps:,} steps, {self.digest[:19]})"
+            f"Dataset({self.name}@{self.version}{kind}, {counted(self.total_episodes, 'episode')}, "
+            f"{counted(self.total_steps, 'step')}, {self.digest[:19]})"
         )
 
     def _repr_html_(self) -> str:
@@ -335,7 +335,7 @@ class Dataset:
         """
         if not 0 <= count <= self.total_episodes:
             raise ValueError(
-                f"{self.name}: expected a count from 0 to its {self.total_episodes} episodes, found "
+                f"{self.name}: expected a count from 0 to its {counted(self.total_episodes, 'episode')}, found "
                 f"{count}."
             )
         drawn = seeded_order(seed, self.total_episodes)[:count]

@@ -46,7 +46,7 @@ from orlog.manifests.rebuilds import (
     recorded_build,
     version_of,
 )
-from orlog.manifests.shipped import recorded_manifests, shipped_names
+from orlog.manifests.shipped import listed_versions, recorded_manifests, shipped_names
 
 FILES = (".json", ".hdf5", ".h5")
 HDF5_START = b"\x89HDF\r\n\x1a\n"
@@ -253,11 +253,7 @@ def near_names(text: str) -> str:
     # A name of the Hugging Face Hub, such as lerobot/pusht, has another first part and no version.
     owner, _, last = wanted.rpartition("/")
     if owner == "lerobot":
-        folder, name = shlex.quote(last), shlex.quote(f"lab/{last.replace('_', '-')}-v1")
-        return (
-            f" LeRobot's datasets are folders of the Hugging Face Hub: hf download --repo-type dataset "
-            f"{shlex.quote(wanted)} --local-dir {folder} && orlog import {folder} {name}"
-        )
+        return f" {how_to_fetch(wanted)}"
     if versioned(wanted) == wanted:
         close = nearest(wanted, known)
     else:
@@ -267,10 +263,23 @@ def near_names(text: str) -> str:
     return f" To find names like it, run: orlog list --remote --search {shlex.quote(last)}"
 
 
+def how_to_fetch(repository: str) -> str:
+    """Return a sentence with the line that brings and imports a dataset of LeRobot, such as `lerobot/pusht`."""
+    last = repository.rpartition("/")[2]
+    folder, name = shlex.quote(last), shlex.quote(f"lab/{last.replace('_', '-')}-v1")
+    return (
+        "LeRobot's datasets are folders of the Hugging Face Hub: hf download --repo-type dataset "
+        f"{shlex.quote(repository)} --local-dir {folder} && orlog import {folder} {name}"
+    )
+
+
 def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
     built = {one.name: one for one in recorded_manifests() if one.recipe is not None}
     entry = built.get(wanted.name)
     if wanted.name in shipped_names() and not versions:
+        repository = next(iter(listed_versions(wanted.name).values())).hub_folder
+        if repository:
+            return f"{wanted} is not on this machine. {how_to_fetch(repository)}"
         return (
             f"{wanted} is not on this machine yet; run: orlog download {wanted} "
             f'(or in Python: orlog.load_dataset("{wanted}", download=True)).'

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
@@ -174,6 +175,41 @@ def select_columns(dataset: SourceT, columns: Sequence[str]) -> SourceT:
 def operation_text(operation: Operation) -> str:
     """Return an operation as canonical JSON, for a lineage."""
     return canonical_json(operation).decode()
+
+
+def operation_words(text: str) -> str:
+    """Return an operation of a lineage in words; what is no view's operation as it is."""
+    try:
+        ((kind, value),) = json.loads(text).items()
+        return _WORDS[kind](value)
+    except (ValueError, KeyError, AttributeError, TypeError, IndexError):
+        return text
+
+
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "filter": lambda value: f"episodes with {value}",
+    "episodes": lambda value: (
+        "episodes "
+        + ", ".join(str(a) if b - a == 1 else f"{a} to {b - 1}" for a, b in value[:20])
+        + (", .." if len(value) > 20 else "")
+    ),
+    "split": lambda value: (
+        f"part {value['part'] + 1} of a split into "
+        + " : ".join(f"{size:g}" for size in value["sizes"])
+        + ("" if value["seed"] is None else f", seed {value['seed']}")
+    ),
+    "top": lambda value: f"the best {value['percent']:g} % by {value['by']}",
+    "columns": lambda value: f"only these columns: {', '.join(value)}",
+    "combine": lambda value: (
+        "combined"
+        + (
+            f", weights {' : '.join(f'{one:g}' for one in value['weights'])}"
+            if value["weights"]
+            else ""
+        )
+    ),
+    "rebuild": lambda value: f"built again, {value['finding']}",
+}
 
 
 def apply_operation(operation: Operation, parents: list[SourceT]) -> SourceT:

@@ -22,6 +22,7 @@ import numpy as np
 
 from orlog.datasets.columns.options import options_from_text
 from orlog.errors import NotFoundError, SchemaError
+from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.datasets.columns.episode import Episode
@@ -68,7 +69,9 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
     """
     where = f"{name}, episode {episode.index}"
     if not -len(episode) <= step < len(episode):
-        raise NotFoundError(f"{where}: has {len(episode)} steps, none of them number {step}.")
+        raise NotFoundError(
+            f"{where}: has {counted(len(episode), 'step')}, none of them number {step}."
+        )
     step %= len(episode)
     recorded = _recorded_state(episode, step)
     _check_agents(where, episode, step)

@@ -50,7 +50,7 @@ from orlog.datasets.store.encoding import Encoding
 from orlog.errors import IntegrityError, SchemaError, StorageError
 from orlog.manifests.environments import environment_record
 from orlog.manifests.manifest import Container, Manifest, Parent
-from orlog.manifests.names import version_parts
+from orlog.manifests.names import counted, version_parts
 from orlog.manifests.roles import check_roles, spread_roles
 
 CHECKPOINT_SECONDS = 60.0
@@ -234,7 +234,7 @@ class DatasetWriter:
             if journal is not None and not how.resume:
                 raise StorageError(  # noqa: TRY301 (the lock is released below)
                     f"{self._recording}: an interrupted recording of {wanted} is here, with "
-                    f"{journal['episodes']} episodes acknowledged; resume=True continues it, "
+                    f"{counted(journal['episodes'], 'episode')} acknowledged; resume=True continues it, "
                     "discard=True drops it."
                 )
             self._new_writer = functools.partial(
@@ -266,8 +266,8 @@ class DatasetWriter:
     def __repr__(self) -> str:
         """Return name, version, and the totals so far."""
         return (
-            f"DatasetWriter({self._wanted}, {self.total_episodes:,} episodes, "
-            f"{self.total_steps:,} steps)"
+            f"DatasetWriter({self._wanted}, {counted(self.total_episodes, 'episode')}, "
+            f"{counted(self.total_steps, 'step')})"
         )
 
     @property

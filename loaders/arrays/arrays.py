@@ -14,7 +14,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,16 +27,21 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.alias import AliasTable
-from orlog.loaders.arrays.filling import Leaf as Leaf
 from orlog.loaders.arrays.filling import (
+    Layout,
     fill_matrix,
     fill_other,
     layout_of,
     not_finite,
     warn_of_outside,
 )
+from orlog.loaders.arrays.filling import Leaf as Leaf
 from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.arrays.infos import check_names, info_layout
 from orlog.loaders.arrays.step_table import StepTable
+from orlog.manifests.names import counted
+
+ArraysT = TypeVar("ArraysT", bound="Arrays")
 
 MISSING_FINALS = "episodes/final_observation_missing"
 _BLOCK_BYTES = 2**25  # read at a time: decoded data then take little memory besides the arrays
@@ -97,6 +103,9 @@ class Arrays:
         parts: If observations are given as one flat vector, where each part lies, by key.
         missing_finals: Episodes whose final observation was never recorded; zeros stand for it.
             All of them end by a termination, so the value after it is never needed.
+        infos: Other columns of the same rows, if any were read: arrays that have these as their
+            observations, by name, zeros at final observations, and nothing else.
+        ends: Numbers after the actions in a row of the matrix: 3, or 0 in `infos`.
     """
 
     rows: Float32[Tensor, "steps_and_episodes width"]
@@ -111,6 +120,8 @@ class Arrays:
     observation_leaves: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
     parts: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
     missing_finals: tuple[int, ...] = ()
+    infos: Arrays | None = None
+    ends: int = 3
 
     def __repr__(self) -> str:
         """Return name, digest, totals and fields, with shapes and dtypes in place of values."""
@@ -123,6 +134,8 @@ class Arrays:
             "action_dim": self.action_dim,
             "others": self.others,
         }
+        if self.infos is not None:
+            fields["infos"] = [*self.infos.observation_leaves]
         return fields_summary(type(self).__name__, fields)
 
     def __post_init__(self) -> None:
@@ -130,7 +143,8 @@ class Arrays:
 
         Raises ValueError if the number of rows does not fit the episodes.
         """
-        expected = int(self.lengths.sum()) + len(self.lengths), self.obs_dim + self.action_dim + 3
+        width = self.obs_dim + self.action_dim + self.ends
+        expected = int(self.lengths.sum()) + len(self.lengths), width
         rows = self.rows
         if rows.dtype is not torch.float32 or rows.shape != expected or not rows.is_contiguous():
             raise ValueError(
@@ -179,6 +193,11 @@ class Arrays:
         """Row of each episode's first step."""
         rows: np.ndarray = self.final_rows - self.lengths
         return rows
+
+    @property
+    def empty_row(self) -> int:
+        """A row that is no step: what is a column of steps holds zeros there."""
+        return len(self.rows) - 1
 
     @functools.cached_property
     def final_rows(self) -> Int64[np.ndarray, " episodes"]:
@@ -232,6 +251,7 @@ class Arrays:
             self,
             rows=self.rows.to(device),
             others={name: values.to(device) for name, values in self.others.items()},
+            infos=None if self.infos is None else self.infos.to(device),
         )
 
     @contextlib.contextmanager
@@ -259,12 +279,28 @@ class Arrays:
         return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
 
 
-def as_arrays(data: Given | Arrays) -> Arrays:
-    """Return arrays as they are; read a dataset, or the one that a name or path names."""
-    return data if isinstance(data, Arrays) else read_arrays(as_dataset(data, "data"))
+def as_arrays(data: Given | Arrays, infos: Sequence[str] = ()) -> Arrays:
+    """Return arrays as they are; read a dataset, or the one that a name or path names.
+
+    Raises SchemaError if arrays are given that lack one of the infos.
+    """
+    if not isinstance(data, Arrays):
+        return read_arrays(as_dataset(data, "data"), infos=infos)
+    wanted = check_names(infos)
+    there = () if data.infos is None else tuple(data.infos.observation_leaves)
+    lacking = [name for name in wanted if name not in there]
+    if lacking:
+        found = f"the infos {', '.join(there)}" if there else "no infos"
+        raise SchemaError(
+            f"{data.name or 'these arrays'}: loaded with {found}, without {lacking[0]!r}; load them "
+            f"with it: orlog.load_arrays(ds, infos={tuple(dict.fromkeys([*there, *wanted]))})."
+        )
+    return data
 
 
-def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
+def read_arrays(
+    dataset: Dataset, *, allow_non_finite: bool = False, infos: Sequence[str] = ()
+) -> Arrays:
     """Read a dataset's steps into memory: floats into one float32 matrix, all else unchanged.
 
     Observations and actions of Box spaces with floats or small integers are packed and given as
@@ -275,12 +311,31 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
     Args:
         dataset: What to read.
         allow_non_finite: Take NaN and infinity as they are.
+        infos: Other columns to read, as in `orlog.transitions`.
 
     Raises SchemaError if a space whose values are no numbers of a fixed shape, numbers that are not finite,
-    or end flags inside an episode; IntegrityError if a file is damaged.
+    or end flags inside an episode; IntegrityError if a file is damaged; NotFoundError if there is no such
+    info.
     """
-    layout = layout_of(dataset)
+    layout, names = layout_of(dataset), check_names(infos)
+    beside = info_layout(dataset, names) if names else None
     warn_of_outside(dataset)
+    arrays = _read_layout(dataset, layout, allow_non_finite)
+    arrays = dataclasses.replace(
+        arrays, mixture=mixture_of(dataset), missing_finals=missing_finals(dataset)
+    )
+    if beside is None:
+        return arrays
+    return with_infos(arrays, _read_layout(dataset, beside, allow_non_finite))
+
+
+def with_infos(arrays: ArraysT, infos: Arrays) -> ArraysT:
+    """Return arrays with infos beside them."""
+    return dataclasses.replace(arrays, infos=infos, texts={**arrays.texts, **infos.texts})
+
+
+def _read_layout(dataset: Dataset, layout: Layout, allow_non_finite: bool) -> Arrays:
+    """Read the columns of a layout."""
     arrays = {
         name: np.zeros((layout.rows, *shape), dtype)
         for name, (shape, dtype) in layout.forms.items()
@@ -292,19 +347,30 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
     for name in layout.others:
         for first, last in layout.ranges(name, _BLOCK_BYTES):
             fill_other(dataset, layout, name, first, last, arrays[name][first:last])
+    return arrays_of(layout, arrays, dataset.episode_lengths, dataset.name, dataset.digest)
+
+
+def arrays_of(
+    layout: Layout,
+    filled: Mapping[str, np.ndarray],
+    lengths: Int64[np.ndarray, " episodes"],
+    name: str,
+    digest: str,
+) -> Arrays:
+    """Return what was read by a layout as arrays: its matrix has the empty name."""
+    others = {column: torch.from_numpy(values) for column, values in filled.items() if column}
     return Arrays(
-        rows=torch.from_numpy(arrays.pop("")),
-        lengths=dataset.episode_lengths,
+        rows=torch.from_numpy(filled[""]),
+        lengths=lengths,
         obs_dim=layout.obs_dim,
         action_dim=layout.action_dim,
-        mixture=mixture_of(dataset),
-        name=dataset.name,
-        digest=dataset.digest,
-        others={name: torch.from_numpy(values) for name, values in arrays.items()},
+        ends=layout.width - layout.obs_dim - layout.action_dim,
+        name=name,
+        digest=digest,
+        others=others,
         texts=layout.texts,
         observation_leaves=layout.observation_leaves,
         parts=layout.parts,
-        missing_finals=missing_finals(dataset),
     )
 
 
@@ -325,7 +391,7 @@ def refuse_missing_finals(arrays: Arrays, what: str) -> None:
     """
     if arrays.missing_finals:
         raise SchemaError(
-            f"{arrays.name}: the final observation of {len(arrays.missing_finals)} episodes was "
+            f"{arrays.name}: the final observation of {counted(len(arrays.missing_finals), 'episode')} was "
             f"never recorded (episode {arrays.missing_finals[0]} is the first), and {what} would give "
             'zeros for it; leave these out: ds.filter_episodes("final_observation_missing == 0").'
         )

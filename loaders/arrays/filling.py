@@ -78,7 +78,7 @@ class Layout:
     @property
     def width(self) -> int:
         """Numbers in a row of the matrix."""
-        return self.obs_dim + self.action_dim + 3
+        return max((place.stop for place in self.packed.values()), default=0)
 
     @property
     def row_bytes(self) -> Mapping[str, int]:
@@ -187,7 +187,6 @@ def layout_of(dataset: Dataset) -> Layout:
         packed[name] = slice(position, position + 1)
         position += 1
     is_vector = not any(one.column for one in leaves.values())
-    first_rows = dataset.episode_starts + np.arange(dataset.total_episodes)
     return Layout(
         packed=packed,
         others=others,
@@ -196,9 +195,14 @@ def layout_of(dataset: Dataset) -> Layout:
         action_dim=action_dim,
         observation_leaves={} if is_vector else leaves,
         parts=leaves if is_vector else {},
-        first_rows=first_rows,
-        final_rows=first_rows + dataset.episode_lengths,
+        **rows_of(dataset),
     )
+
+
+def rows_of(dataset: Dataset) -> dict[str, Int64[np.ndarray, " episodes"]]:
+    """Return the first and the final row of each episode, as fields of a `Layout`."""
+    first_rows = dataset.episode_starts + np.arange(dataset.total_episodes)
+    return {"first_rows": first_rows, "final_rows": first_rows + dataset.episode_lengths}
 
 
 def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix: np.ndarray) -> str:
@@ -256,6 +260,10 @@ def fill_other(
         dataset.column(column, first, last, out=out)
         return
     values = _read(dataset, layout, column, first, last, table)
+    if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
+        raise SchemaError(
+            f"{dataset.name}: column {column} holds {values.max()}, more than int64 can; leave it out."
+        )
     if axis_of(column) == "observation":
         out[:] = values
     else:
@@ -279,11 +287,26 @@ def not_finite(dataset: Dataset, place: str, switch: str = ALLOW_NON_FINITE) -> 
 def _read(
     dataset: Dataset, layout: Layout, column: str, first: int, last: int, table: TextTable | None
 ) -> np.ndarray:
-    """Return a column's values for a range of rows; for texts, their places in the table."""
-    if axis_of(column) != "observation":
+    """Return a column's values for a range of rows; for texts, their places in the table.
+
+    Of columns of steps, and of episodes, there is a value for each of `layout.step_rows`.
+    """
+
+    def read(start: int, stop: int) -> np.ndarray:
+        return table.read(dataset, start, stop) if table else dataset.column(column, start, stop)
+
+    axis = axis_of(column)
+    if axis == "observation":
+        return read(first, last)
+    if axis == "step":
         before = np.searchsorted(layout.final_rows, [first, last])
-        first, last = first - int(before[0]), last - int(before[1])
-    return table.read(dataset, first, last) if table else dataset.column(column, first, last)
+        return read(first - int(before[0]), last - int(before[1]))
+    episodes = np.searchsorted(layout.final_rows, layout.step_rows(first, last))
+    if not len(episodes):
+        return read(0, 0)
+    values = read(int(episodes[0]), int(episodes[-1]) + 1)
+    of_steps: np.ndarray = np.take(values, episodes - episodes[0], axis=0)
+    return of_steps
 
 
 def _check_flags(dataset: Dataset, layout: Layout, name: str, flagged: np.ndarray) -> None:

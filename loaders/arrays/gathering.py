@@ -75,9 +75,12 @@ def gather_rows(
     if _copy_rows is None or not _is_plain(source, rows):
         return source.index_select(0, rows)
     available, *shape = source.shape
+    is_on_disk = bool(_on_disk) and source.untyped_storage().data_ptr() in _on_disk
+    if shape == [1] and not is_on_disk:
+        # Of single numbers PyTorch's is three times faster, but only without a second dimension.
+        return source.squeeze(1).index_select(0, rows).unsqueeze(1)
     found = source.new_empty((rows.numel(), *shape))
     size = found.nbytes
-    is_on_disk = bool(_on_disk) and source.untyped_storage().data_ptr() in _on_disk
     is_for_threads = size > _LARGE and torch.get_num_threads() >= _MANY_THREADS
     if not size or (is_for_threads and not is_on_disk):
         return source.index_select(0, rows)

@@ -25,10 +25,16 @@ from orlog.datasets.home.verified import Stamp, is_settled, remember_files, reme
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import Problem, verify_folder
 from orlog.errors import IntegrityError
-from orlog.loaders.arrays.arrays import mixture_of
-from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of
+from orlog.loaders.arrays.arrays import Mixture
+from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other
 from orlog.loaders.arrays.pack_cache import RECORD_FILE
-from orlog.loaders.arrays.pack_record import PackRecord, describe_pack, file_forms, find_problems
+from orlog.loaders.arrays.pack_record import (
+    PackRecord,
+    PackSource,
+    describe_pack,
+    file_forms,
+    find_problems,
+)
 from orlog.loaders.arrays.step_table import count_since
 
 _logger = logging.getLogger("orlog")
@@ -46,7 +52,7 @@ def trust(folder: Path, digest: str, stamps: Mapping[str, Stamp], before_ns: int
 
 
 def find_damage(
-    dataset: Dataset,
+    source: PackSource,
     folder: Path,
     record: PackRecord,
     maps: Mapping[str, np.ndarray],
@@ -59,8 +65,8 @@ def find_damage(
     `is_own` says that it lies in the user's own home, where forgery is not expected; `limit` is the bytes to
     compare at a time.
     """
-    layout = layout_of(dataset)
-    problem = _compare_record(dataset, layout, record)
+    dataset, layout, mixture = source.dataset, source.layout, source.mixture
+    problem = _compare_record(source, layout, mixture, record)
     if problem is not None:
         return problem
     if is_own:
@@ -74,18 +80,19 @@ def find_damage(
     tables = [*layout.tables]
     rest = [name for name in layout.others if name not in tables]
     return (
-        _compare_lengths(dataset, maps)
+        _compare_lengths(dataset, mixture, maps)
         or _compare_others(dataset, layout, record, maps, tables, limit)
         or _compare_rows(dataset, layout, record, maps["rows.f32"], limit)
         or _compare_others(dataset, layout, record, maps, rest, limit)
     )
 
 
-def _compare_record(dataset: Dataset, layout: Layout, record: PackRecord) -> Problem | None:
+def _compare_record(
+    source: PackSource, layout: Layout, mixture: Mixture | None, record: PackRecord
+) -> Problem | None:
     """Compare a record with the dataset, as far as that needs no column."""
-    mixture = mixture_of(dataset)
     expected = msgspec.structs.replace(
-        describe_pack(dataset, layout, mixture),
+        describe_pack(source, layout, mixture),
         name=record.name,  # it does not affect sampling
         non_finite=record.non_finite,
         texts={name: record.texts.get(name, ()) for name in layout.tables},
@@ -97,7 +104,9 @@ def _compare_record(dataset: Dataset, layout: Layout, record: PackRecord) -> Pro
     return Problem(RECORD_FILE, "damaged", "what the dataset's columns say", "something else")
 
 
-def _compare_lengths(dataset: Dataset, maps: Mapping[str, np.ndarray]) -> Problem | None:
+def _compare_lengths(
+    dataset: Dataset, mixture: Mixture | None, maps: Mapping[str, np.ndarray]
+) -> Problem | None:
     lengths = dataset.episode_lengths
     if not np.array_equal(maps["lengths.i64"], lengths):
         return _other_values("lengths.i64")
@@ -106,7 +115,6 @@ def _compare_lengths(dataset: Dataset, maps: Mapping[str, np.ndarray]) -> Proble
         if not np.array_equal(maps["since.u8"][first : first + len(since)], since):
             return _other_values("since.u8")
         first += len(since)
-    mixture = mixture_of(dataset)
     if mixture is not None and not np.array_equal(maps["mixture.i64"], mixture.steps):
         return _other_values("mixture.i64")
     return None

@@ -5,6 +5,7 @@ A record is refused unless it describes exactly one pack, so that no row lies ou
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -19,8 +20,9 @@ from orlog.base.files import too_many_files
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import Problem
 from orlog.errors import IntegrityError
-from orlog.loaders.arrays.arrays import Mixture
-from orlog.loaders.arrays.filling import Layout, Leaf
+from orlog.loaders.arrays.arrays import Mixture, mixture_of
+from orlog.loaders.arrays.filling import Layout, Leaf, layout_of
+from orlog.loaders.arrays.infos import info_layout, infos_digest
 from orlog.loaders.arrays.pack_cache import RECORD_FILE
 from orlog.manifests.documents import read_json_file
 
@@ -110,13 +112,54 @@ def is_pack(folder: Path) -> bool:
         return False
 
 
-def describe_pack(dataset: Dataset, layout: Layout, mixture: Mixture | None) -> PackRecord:
-    """Return a dataset's record without its files; texts as far as they were read."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class PackSource:
+    """What a pack is made from: the transitions of a dataset, or some of its infos."""
+
+    dataset: Dataset
+    infos: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """The digest that names the pack."""
+        return infos_digest(self.dataset, self.infos) if self.infos else self.dataset.digest
+
+    @property
+    def layout(self) -> Layout:
+        """The columns; new each time, as its tables of texts fill while columns are read."""
+        return info_layout(self.dataset, self.infos) if self.infos else layout_of(self.dataset)
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """How steps are weighted, which a pack of transitions says."""
+        return None if self.infos else mixture_of(self.dataset)
+
+    @property
+    def name(self) -> str:
+        """What it holds, in words."""
+        of = self.dataset.name
+        return f"{of} (infos: {', '.join(sorted(self.infos))})" if self.infos else of
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Digests of the stored versions, sorted; for infos also of the view they are of, or their own.
+
+        A pack whose own digest is not among them counts as that of a view.
+        """
+        found = {one.digest for one in self.dataset.selection().versions}
+        if self.infos:
+            is_view = self.dataset.digest not in found
+            found.add(self.dataset.digest if is_view else self.digest)
+        return tuple(sorted(found))
+
+
+def describe_pack(source: PackSource, layout: Layout, mixture: Mixture | None) -> PackRecord:
+    """Return a pack's record without its files; texts as far as they were read."""
     return PackRecord(
         pack_version=PACK_VERSION,
-        name=dataset.name,
-        digest=dataset.digest,
-        sources=tuple(sorted({one.digest for one in dataset.selection().versions})),
+        name=source.name,
+        digest=source.digest,
+        sources=source.sources,
         non_finite="",
         obs_dim=layout.obs_dim,
         action_dim=layout.action_dim,
@@ -237,6 +280,12 @@ def leaves_of(recorded: Mapping[str, PackLeaf]) -> dict[str, Leaf]:
     }
 
 
+def ends_of(record: PackRecord) -> int:
+    """Return how many numbers follow the actions in a row, as `Arrays.ends`."""
+    widths = [one.shape[-1] for one in record.files if one.name == "rows.f32" and one.shape]
+    return sum(widths) - record.obs_dim - record.action_dim
+
+
 def _is_one_pack(record: PackRecord) -> bool:
     """Return whether the files are those of one pack, and all places lie inside them."""
     forms = {one.name: (one.dtype, one.shape) for one in record.files}
@@ -245,8 +294,9 @@ def _is_one_pack(record: PackRecord) -> bool:
         math.prod(forms.get(name, ("", ()))[1]) for name in ("lengths.i64", "since.u8")
     )
     rows = steps + episodes
+    ends = ends_of(record)
     expected: dict[str, tuple[str, tuple[int, ...]]] = {
-        "rows.f32": ("float32", (rows, record.obs_dim + record.action_dim + 3)),
+        "rows.f32": ("float32", (rows, record.obs_dim + record.action_dim + ends)),
         "since.u8": ("uint8", (steps,)),
         "lengths.i64": ("int64", (episodes,)),
     }
@@ -256,7 +306,8 @@ def _is_one_pack(record: PackRecord) -> bool:
     columns = {one.column for one in others}
     leaves = [*record.observation_leaves.values(), *record.parts.values()]
     return (
-        1 <= episodes <= steps
+        ends in (0, 3)
+        and 1 <= episodes <= steps
         and {name: form for name, form in forms.items() if name in expected} == expected
         and len(expected) + len(columns) == len(forms) == len(record.files)
         and all(one.shape[:1] == (rows,) for one in others)

@@ -16,12 +16,12 @@ import numpy as np
 from orlog.base.files import storage_errors, sync, write_durably
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError, StorageError
-from orlog.loaders.arrays.arrays import mixture_of
-from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of, not_finite
+from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, not_finite
 from orlog.loaders.arrays.pack_cache import RECORD_FILE
 from orlog.loaders.arrays.pack_record import (
     PackFile,
     PackRecord,
+    PackSource,
     describe_pack,
     file_forms,
     find_problems,
@@ -34,11 +34,10 @@ BLOCK_BYTES = 2**24
 
 
 def make_pack(
-    dataset: Dataset, folder: Path, allow_non_finite: bool, progress: Callable[[int], None]
+    source: PackSource, folder: Path, allow_non_finite: bool, progress: Callable[[int], None]
 ) -> None:
     """Write a pack into an empty folder and read it back."""
-    layout = layout_of(dataset)
-    mixture = mixture_of(dataset)
+    dataset, layout, mixture = source.dataset, source.layout, source.mixture
     _check_room(dataset, folder, layout)
     non_finite = ""
     with storage_errors(folder), contextlib.ExitStack() as opened:
@@ -50,7 +49,7 @@ def make_pack(
         # Texts first: only they can make the record invalid, which should not show hours later.
         for writer in [one for one in others if one.column in layout.tables]:
             _write_other(dataset, layout, writer, progress)
-        record = describe_pack(dataset, layout, mixture)
+        record = describe_pack(source, layout, mixture)
         _encode(record)
         for first, last in layout.ranges("", BLOCK_BYTES):
             matrix = np.zeros((last - first, layout.width), np.float32)

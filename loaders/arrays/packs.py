@@ -26,7 +26,7 @@ import mmap
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,10 @@ from orlog.datasets.home.verified import Stamp, stamp_of
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import Problem
 from orlog.errors import FormatVersionError, IntegrityError, StorageError
-from orlog.loaders.arrays.arrays import Arrays, Mixture, missing_finals
+from orlog.loaders.arrays.arrays import Arrays, Mixture, missing_finals, with_infos
 from orlog.loaders.arrays.filling import not_finite, warn_of_outside
 from orlog.loaders.arrays.gathering import expect_on_disk
+from orlog.loaders.arrays.infos import check_names, info_layout
 from orlog.loaders.arrays.memory import available_memory
 from orlog.loaders.arrays.pack_cache import (
     RECORD_FILE,
@@ -57,7 +58,9 @@ from orlog.loaders.arrays.pack_record import (
     PACK_VERSION,
     PackFile,
     PackRecord,
+    PackSource,
     damaged_pack,
+    ends_of,
     find_problems,
     is_pack,
     leaves_of,
@@ -130,7 +133,8 @@ def pack_folder(dataset: Dataset) -> Path:
 
     A pack in a home of ORLOG_SHARED is used like one in the user's own home.
     """
-    return next(filter(is_pack, _folders(dataset)), _own_folder(dataset))
+    source = PackSource(dataset)
+    return next(filter(is_pack, _folders(source)), _own_folder(source))
 
 
 def is_packed(dataset: Dataset) -> bool:
@@ -142,6 +146,7 @@ def open_pack(
     dataset: Dataset,
     *,
     allow_non_finite: bool = False,
+    infos: Sequence[str] = (),
     progress: Callable[[int], None] = lambda _: None,
 ) -> MappedArrays:
     """Map a dataset's pack into memory; make and verify it first if there is none.
@@ -152,23 +157,38 @@ def open_pack(
     alone, and one is made in the user's own home. The logger `orlog` warns of both. If several processes open
     the same pack at the same time, it is made once. Making it takes the memory of one block, plus 8 bytes a
     step for a weighted mixture; for a view with reordered episodes, the memory of all episodes in a block.
-    `progress` gets the bytes written since its last call.
+    Infos have a pack of their own. `progress` gets the bytes written since its last call.
     """
-    own, opened = _own_folder(dataset), None
-    for folder in filter(is_pack, _folders(dataset)):
-        opened = opened or _open_checked(dataset, folder)
+    names = check_names(infos)
+    if names:
+        info_layout(dataset, names)  # a wrong name shows before anything is written
+    arrays = _open_or_make(PackSource(dataset), allow_non_finite, progress)
+    warn_of_outside(dataset)
+    arrays = dataclasses.replace(arrays, missing_finals=missing_finals(dataset))
+    if not names:
+        return arrays
+    beside = _open_or_make(PackSource(dataset, names), allow_non_finite, progress)
+    return with_infos(arrays, beside)
+
+
+def _open_or_make(
+    source: PackSource, allow_non_finite: bool, progress: Callable[[int], None]
+) -> MappedArrays:
+    """Map one pack into memory; make and verify it first if there is none."""
+    dataset, own, opened = source.dataset, _own_folder(source), None
+    for folder in filter(is_pack, _folders(source)):
+        opened = opened or _open_checked(source, folder)
     while opened is None:
         with unfinished_folder(own) as unfinished:  # nothing is written to a shared home
             is_new = not is_pack(own)  # no other process made it during the wait
             if is_new:
-                make_pack(dataset, unfinished, allow_non_finite, progress)
+                make_pack(source, unfinished, allow_non_finite, progress)
                 put_in_place(unfinished, own)
-        opened = _open_checked(dataset, own, is_new=is_new)
-    warn_of_outside(dataset)
+        opened = _open_checked(source, own, is_new=is_new)
     arrays, record = opened
     if record.non_finite and not allow_non_finite:
         raise not_finite(dataset, record.non_finite)
-    return dataclasses.replace(arrays, name=dataset.name, missing_finals=missing_finals(dataset))
+    return dataclasses.replace(arrays, name=dataset.name)
 
 
 def verify_pack(
@@ -182,19 +202,19 @@ def verify_pack(
     return find_problems(folder, read_record(folder, dataset.digest), progress)
 
 
-def _own_folder(dataset: Dataset) -> Path:
-    return packs_folder() / f"{dataset.digest.removeprefix('sha256:')[:32]}-{PACK_VERSION}"
+def _own_folder(source: PackSource) -> Path:
+    return packs_folder() / f"{source.digest.removeprefix('sha256:')[:32]}-{PACK_VERSION}"
 
 
-def _folders(dataset: Dataset) -> list[Path]:
-    """Return the folders where a dataset's pack may be: first in the user's own home."""
-    own = _own_folder(dataset)
+def _folders(source: PackSource) -> list[Path]:
+    """Return the folders where a pack may be: first in the user's own home."""
+    own = _own_folder(source)
     shared = [folder.parent / "packs" / own.name for folder in dataset_folders()]
     return list(dict.fromkeys([own, *shared]))
 
 
 def _open_checked(
-    dataset: Dataset, folder: Path, *, is_new: bool = False
+    source: PackSource, folder: Path, *, is_new: bool = False
 ) -> tuple[MappedArrays, PackRecord] | None:
     """Open a pack that matches its dataset; None if there is none (any more).
 
@@ -206,29 +226,29 @@ def _open_checked(
     before = time.time_ns()
     is_own = folder.parent == packs_folder()
     try:
-        arrays, record = _open(folder, dataset.digest, held)
+        arrays, record = _open(folder, source.digest, held)
     except (IntegrityError, FormatVersionError) as error:
         what = str(error)
     else:
         stamps = arrays.opened["stamps"]
-        if is_trusted(folder, dataset.digest, stamps):
+        if is_trusted(folder, source.digest, stamps):
             return arrays, record
         problem = None
         if not is_new:
             problem = find_damage(
-                dataset, folder, record, arrays.opened["maps"], is_own=is_own, limit=BLOCK_BYTES
+                source, folder, record, arrays.opened["maps"], is_own=is_own, limit=BLOCK_BYTES
             )
         if problem is None:
-            trust(folder, dataset.digest, stamps, before)
+            trust(folder, source.digest, stamps, before)
             return arrays, record
         what = f"{folder}: {problem}"
     if is_own:
-        _logger.warning("%s: its pack is damaged and is made again: %s", dataset.name, what)
+        _logger.warning("%s: its pack is damaged and is made again: %s", source.dataset.name, what)
         discard_pack(folder, held)
     else:
         _logger.warning(
             "%s: the pack in a shared home does not match the dataset, so one is made in %s: %s",
-            dataset.name,
+            source.dataset.name,
             packs_folder(),
             what,
         )
@@ -257,6 +277,7 @@ def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArray
         "lengths": maps["lengths.i64"],
         "obs_dim": record.obs_dim,
         "action_dim": record.action_dim,
+        "ends": ends_of(record),
         "mixture": mixture
         and Mixture(
             steps=maps["mixture.i64"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.filling import layout_of
+from orlog.loaders.arrays.infos import check_names, info_layout
 from orlog.loaders.arrays.memory import Memory, measure_memory
 from orlog.loaders.arrays.packs import is_packed, open_pack
 from orlog.manifests.names import did_you_mean, size_text
@@ -43,7 +44,13 @@ class Place:
     reason: str
 
 
-def load_arrays(dataset: Given, where: str = "auto", *, allow_non_finite: bool = False) -> Arrays:
+def load_arrays(
+    dataset: Given,
+    where: str = "auto",
+    *,
+    allow_non_finite: bool = False,
+    infos: Sequence[str] = (),
+) -> Arrays:
     """Return a dataset's arrays in RAM, in mapped files or on a GPU, to sample from.
 
     The same seed gives the same batches wherever they are.
@@ -55,22 +62,27 @@ def load_arrays(dataset: Given, where: str = "auto", *, allow_non_finite: bool =
             no more than half of the free memory, else `mmap`. `choose_place` returns the choice and
             the reason; the logger `orlog` reports them at level info.
         allow_non_finite: Take NaN and infinity as they are.
+        infos: Other columns that batches can then give with their `infos`: names of infos of steps
+            such as "cost", or "episodes/NAME" for the same value in all steps of an episode.
 
     Raises:
+        NotFoundError: there is no such info.
         ValueError: there is no such place, or no such GPU, or it has too little memory.
         SchemaError: as `orlog.transitions`.
         IntegrityError: a file is damaged.
         StorageError: the disk has no room for mapped files.
     """
-    dataset = as_dataset(dataset)
-    place = choose_place(dataset, where)
+    dataset, names = as_dataset(dataset), check_names(infos)
+    place = choose_place(dataset, where, infos=names)
     _logger.info("%s", place.reason)
     reader: Callable[..., Arrays] = open_pack if place.kind == "mmap" else read_arrays
-    arrays = reader(dataset, allow_non_finite=allow_non_finite)
+    arrays = reader(dataset, allow_non_finite=allow_non_finite, infos=names)
     return arrays.to(place.device) if place.device else arrays
 
 
-def choose_place(dataset: Given, where: str = "auto", memory: Memory | None = None) -> Place:
+def choose_place(
+    dataset: Given, where: str = "auto", memory: Memory | None = None, *, infos: Sequence[str] = ()
+) -> Place:
     """Return where `load_arrays` would put a dataset, and why; the free `memory` is measured by default."""
     dataset = as_dataset(dataset)
     if not isinstance(where, str):
@@ -88,6 +100,8 @@ def choose_place(dataset: Given, where: str = "auto", memory: Memory | None = No
             f"{dataset.name}: where must be auto, ram, mmap, gpu or cuda:NUMBER, found {where!r}{hint}"
         )
     needed = layout_of(dataset).total_bytes
+    if names := check_names(infos):
+        needed += info_layout(dataset, names).total_bytes
     kind: Literal["ram", "mmap"]
     if where == "mmap":  # does not depend on free memory, so that is not measured
         kind, why = "mmap", "as asked for"

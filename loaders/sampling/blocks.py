@@ -32,10 +32,14 @@ def gather_in_blocks(
         size: Items in a batch.
         item_bytes: Memory that one gathered item takes.
     """
-    at_once = max(1, _BLOCK_BYTES // item_bytes // size) * size
-    for items in torch.split(chosen, at_once):
+    for items in torch.split(chosen, items_at_once(size, item_bytes)):
         batches = len(items) // size
         yield from map(
             make,
             *(column.view(batches, size, *column.shape[1:]).unbind(0) for column in columns(items)),
         )
+
+
+def items_at_once(size: int, item_bytes: int) -> int:
+    """Return how many items a block takes: a multiple of `size`, at least one batch."""
+    return max(1, _BLOCK_BYTES // item_bytes // size) * size

@@ -5,13 +5,14 @@
     batch b  = sampler.gather(items b * batch_size, .., (b + 1) * batch_size - 1)
 
 There is no state to lose: to continue, start at `b`. A rank takes its slice of each batch and a
-worker every n-th batch, so the stream is the same for any number of ranks and workers.
+worker every n-th batch, so the stream is the same for any number of ranks and workers. Infos
+(`loaders/sampling/infos.py`) are given beside the items, and change nothing of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -23,6 +24,7 @@ from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.sampling.arguments import as_integer
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import draw_uniform
+from orlog.loaders.sampling.infos import InfoReader
 
 BLOCK = 64  # batches whose items are chosen at once, to share the cost of a generator
 _BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
@@ -33,7 +35,7 @@ BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 @runtime_checkable
 class Sampler(Protocol[BatchT_co]):
-    """What makes batches of one kind.
+    """What makes batches of one kind; `loaders/sampling/infos.py` says how it gets infos.
 
     Attributes:
         kind: Name of the kind and its settings; samplers that choose differently must differ in it.
@@ -177,12 +179,14 @@ class Batches(Stream[BatchT], Generic[BatchT]):
         start: int = 0,
         rank: int = 0,
         ranks: int = 1,
+        infos: Sequence[str] = (),
     ) -> None:
         """Start a stream.
 
         Raises:
             ValueError: a number is out of range, or the batch size is no multiple of the ranks.
             TypeError: a number is no integer.
+            SchemaError: the arrays lack one of the infos.
         """
         cursor = Cursor(
             kind=sampler.kind,
@@ -195,6 +199,7 @@ class Batches(Stream[BatchT], Generic[BatchT]):
         )
         super().__init__(cursor, sampler.arrays.name)
         self.sampler = sampler
+        self._infos = InfoReader(sampler.arrays, infos, sampler) if infos else None
         self._key = cursor.key
 
     def __iter__(self) -> Iterator[BatchT]:
@@ -212,6 +217,8 @@ class Batches(Stream[BatchT], Generic[BatchT]):
             else:  # a worker sends what it gathers, so it should send no more than a batch
                 pieces = torch.split(chosen, size)
                 made = map(self.sampler.gather, [pieces[one - index] for one in mine])
+            if self._infos is not None:
+                made = self._with_infos(made, chosen, size, [one - index for one in mine])
             for one, batch in zip(mine, made, strict=True):
                 self._next = one + workers
                 yield batch
@@ -224,7 +231,19 @@ class Batches(Stream[BatchT], Generic[BatchT]):
             ValueError: it is negative.
             TypeError: it is no integer.
         """
-        return self.sampler.gather(self._choose(batch_number(index), 1))
+        chosen = self._choose(batch_number(index), 1)
+        batch = self.sampler.gather(chosen)
+        return batch if self._infos is None else self._infos.give(batch, chosen)
+
+    def _with_infos(
+        self, batches: Iterable[BatchT], chosen: torch.Tensor, size: int, places: list[int]
+    ) -> Iterator[BatchT]:
+        """Yield batches at some places of a block with their infos."""
+        assert self._infos is not None
+        if get_worker_info() is None:
+            return self._infos.give_many(batches, chosen, size)
+        pieces = torch.split(chosen, size)
+        return map(self._infos.give, batches, [pieces[one] for one in places])
 
     def _choose(self, first: int, batches: int) -> torch.Tensor:
         """Return this rank's items of some batches, one after the other."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orlog.manifests.names import counted
 from orlog.normalize.metrics.metrics import Metric, Number, Played, mean_over
 
 _NORMAL = 1.959963984540054  # the 97.5 % quantile
@@ -34,7 +35,7 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
     if len(reached) == 1:
         count, episodes = int(reached[0].sum()), len(reached[0])
         interval = wilson_interval(count, episodes)
-        note = f"{count} of {episodes} episodes"
+        note = f"{count} of {counted(episodes, 'episode')}"
     return [
         Number(
             metric="success",

@@ -68,7 +68,7 @@ def make_batch(scaling: Scaling) -> MakeBatch:
             return torch.from_numpy(rng.normal(size=shape).astype(np.float32))
 
         unit = torch.from_numpy(rng.uniform(-0.95, 0.95, (rows, 2)).astype(np.float32))
-        fields = {
+        fields: dict[str, Any] = {
             "observations": normal(rows, 3) * scaling.obs_std + scaling.obs_mean,
             "actions": scaling.actions_from_unit(unit),
             "rewards": normal(rows),

@@ -320,11 +320,11 @@ def recorded_batches(recorded: Any) -> Iterator[Any]:
     """Yield the batches that a recorded reference was trained on; what it lacks is 0."""
     kind = next((kind for name, kind in BATCHES.items() if name in recorded), StructuredBatch)
     for rows in recorded["rows"]:
-        found = {}
+        found: dict[str, Any] = {}
         for field in dataclasses.fields(kind):
             if field.name in recorded:
                 found[field.name] = torch.from_numpy(recorded[field.name][rows])
-            elif field.default is dataclasses.MISSING:
+            elif field.default is field.default_factory is dataclasses.MISSING:
                 found[field.name] = torch.zeros(recorded.get("mask", rows)[: len(rows)].shape)
         if kind is NextActionBatch:
             found["has_next_action"] += 1

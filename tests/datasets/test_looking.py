@@ -13,7 +13,14 @@ from hypothesis.extra import numpy as arrays
 
 import orlog
 from orlog.datasets.looking.leaves import as_picture, dimensions_of, is_frame
-from orlog.datasets.looking.sparklines import LEVELS, MISSING, counts_between, course, spread
+from orlog.datasets.looking.sparklines import (
+    LEVELS,
+    MISSING,
+    counts_between,
+    course,
+    histogram,
+    spread,
+)
 from orlog.datasets.reading.dataset import Dataset
 from tests.command_line import orlog as run_orlog
 
@@ -51,6 +58,27 @@ def test_numbers_that_differ_in_the_last_digit_are_all_counted(
     low, high = float(values.min()), float(values.max())
     assert counts_between(values, low, high, bins).sum() == len(values)
     assert len(spread(values, bins)) in (1, bins)
+
+
+@given(
+    st.lists(st.integers(-(2**51), 2**51) | st.integers(-60, 60), min_size=1, max_size=40),
+    st.integers(1, 60),
+    st.sampled_from([1.0, 0.5]),
+)
+def test_bins_of_whole_numbers_hold_equally_many_of_them(
+    numbers: list[int], most: int, unit: float
+) -> None:
+    values = np.array(numbers) * unit
+    drawn = histogram(values, most)
+    assert drawn.counts.sum() == len(values)
+    assert len(drawn.counts) <= most
+    assert drawn.low <= values.min() <= values.max() <= drawn.high
+    is_whole = all(float(one).is_integer() and abs(one) < 2**51 for one in values.tolist())
+    assert bool(drawn.whole) == is_whole
+    if is_whole:
+        assert drawn.high - drawn.low == drawn.whole * len(drawn.counts)
+        places = ((values - drawn.low) // drawn.whole).astype(int).tolist()
+        assert [places.count(place) for place in range(len(drawn.counts))] == drawn.counts.tolist()
 
 
 def test_means_of_the_largest_numbers_are_drawn() -> None:
@@ -159,3 +187,9 @@ def test_an_episode_is_shown_in_the_terminal(mini: Dataset) -> None:
     assert refused.returncode == 1
     assert "numbered from 0" in refused.stderr
     assert '"return"' in run_orlog("show", name, "--episode", "-1", "--json").stdout
+
+
+def test_a_notebook_shows_paths_through_the_maze_of_the_data(mini: Dataset) -> None:
+    checked = Checked(mini._repr_html_())
+    assert checked.open == []
+    assert "polyline" in checked.tags

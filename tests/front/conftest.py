@@ -23,8 +23,7 @@ class ThisProcess(Executor):
 
 
 @contextlib.contextmanager
-def pool_in_this_process(_: int, prepare: Callable[[], object]) -> Iterator[Executor]:
-    prepare()
+def pool_in_this_process(_: int) -> Iterator[Executor]:
     yield ThisProcess()
 
 

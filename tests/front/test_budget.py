@@ -19,7 +19,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 85_960, "tests": 68_830, "benchmarks": 6_420, "tools": 2_700}
+LINES = {"product": 87_400, "tests": 70_240, "benchmarks": 6_679, "tools": 2_914}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18

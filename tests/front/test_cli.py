@@ -99,6 +99,18 @@ def test_a_wrong_option_is_a_usage_error() -> None:
     assert found.stderr.endswith("error: No such option: --nothing.\n")
 
 
+def test_an_argument_too_many_is_named_where_an_option_is_missing() -> None:
+    found = orlog("view", "pointmaze/umaze-v1", "good ones.json", "--where", "returns > 20")
+    assert found.returncode == 2
+    last = found.stderr.splitlines()[-1]
+    assert last == (
+        "error: Missing option '--save'; 'good ones.json' is more than it takes: "
+        "did you mean --save 'good ones.json'?"
+    )
+    nothing_more = orlog("view", "pointmaze/umaze-v1")
+    assert nothing_more.stderr.endswith("error: Missing option '--save'.\n")
+
+
 def test_usage_errors_are_not_wrapped_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     long = "7" * 200 + "x"
@@ -409,10 +421,12 @@ def test_every_command_answers_a_bare_name_with_the_nearest(command: tuple[str, 
 def test_python_answers_a_bare_name_with_the_nearest() -> None:
     with pytest.raises(InvalidNameError, match="mean pointmaze/umaze-v1"):
         orlog_package.load_dataset("umaze-v1")
-    found = orlog("show", "lerobot/pusht")
-    assert "hf download --repo-type dataset lerobot/pusht --local-dir pusht" in found.stderr
-    assert "orlog import pusht lab/pusht-v1" in found.stderr
-    assert "orlog list --remote --search pusht" in orlog("show", "somebody/pusht").stderr
+    for name in ("lerobot/pusht_new", "lerobot/pusht"):  # one that is not listed, and one that is
+        found = orlog("download", name)
+        line = f"hf download --repo-type dataset {name} --local-dir {name[8:]} && orlog import"
+        assert line in found.stderr
+    assert "mean lerobot/pusht-v0?" in orlog("show", "somebody/pusht").stderr
+    assert "orlog list --remote --search drawer" in orlog("show", "somebody/drawer").stderr
 
 
 def test_settings_are_options_and_recorded_as_settings(mini_folder: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def names(*arguments: object) -> list[str]:
 
 def test_remote_lists_everything_that_can_be_downloaded() -> None:
     assert names("--remote") == sorted(shipped_names())
-    assert names("--remote", "--benchmark", "minari", "--search", "Hopper") == [
+    assert names("--remote", "mujoco", "--benchmark", "minari", "--search", "Hopper") == [
         "minari/mujoco/hopper/expert-v0",
         "minari/mujoco/hopper/medium-v0",
         "minari/mujoco/hopper/simple-v0",
@@ -55,7 +55,7 @@ def test_a_line_says_version_size_license_and_what_is_here() -> None:
     assert "45.5 MB" in out
     assert "orlog show NAME" in out
     out, err = run("list", "--remote", "--benchmark", "ogbenc")
-    assert "no dataset is of ogbenc; there are d4rl, dsrl, mimicgen" in err
+    assert "no dataset is of ogbenc; there are d4rl, dsrl, lerobot, libero, mimicgen" in err
     assert (
         "no dataset matches qq and is of d4rl." in run("list", "qq", "--all", "--benchmark=d4rl")[1]
     )
@@ -68,8 +68,40 @@ def test_what_no_format_reads_is_told() -> None:
 
 
 def test_lines_fit_a_terminal_of_80_columns() -> None:
-    lines = run("list", "--remote", "--benchmark", "minari")[0].splitlines()
-    assert max(map(len, lines[:-1])) <= 80
+    lines = run("list", "--remote", "d4rl/", "--benchmark", "minari")[0].splitlines()
+    assert max(len(line) for line in lines if line.startswith("minari/")) <= 80
+
+
+def test_a_size_that_upstream_rounds_is_shown_and_what_nobody_knows_is_said_once() -> None:
+    lines = run("list", "--remote", "minari/d4rl/*")[0].splitlines()
+    (door,) = [line for line in lines if line.startswith("minari/d4rl/door/cloned-v2")]
+    assert door.split() == ["minari/d4rl/door/cloned-v2", "1.0.0", "~1.1", "GB", "-", "-"]
+    (told,) = [line for line in lines if "nor checksum" in line]
+    unknown = [line for line in lines[1:] if " -  -  " in line]
+    assert told.startswith(f"Neither size nor checksum is known of {len(unknown)}: ")
+    assert "nor checksum" not in run("list", "--remote", "neorl2/")[0]
+    (one,) = orlog.list_datasets("minari/d4rl/door/cloned-v2", remote=True)
+    assert (one.size_bytes, one.about_bytes, one.has_checksum) == (None, 1_077_700_000, False)
+    assert "about 1.1 GB" in run("show", "minari/D4RL/door/cloned-v2")[0]
+
+
+def test_second_places_are_said_to_be_equal_only_where_a_checksum_shows_it() -> None:
+    told = "not known to have equal bytes"
+    assert told in run("show", "dsrl/OfflineCarCircle-v0")[0]
+    out, _ = run("show", "d4rl/hopper-medium-v2")
+    assert "imone/D4RL/resolve/main/hopper_medium-v2.hdf5" in out
+    assert told not in out
+
+
+def test_a_folder_of_the_hub_is_listed_with_the_line_that_brings_it() -> None:
+    line = "hf download --repo-type dataset lerobot/pusht --local-dir pusht"
+    (listed,) = orlog.list_datasets("lerobot/pusht-v0", remote=True)
+    assert listed.command is None
+    assert line in (listed.problem or "")
+    assert "by hf download" in run("list", "--remote", "lerobot/pusht-v0")[0]
+    assert line in run("show", "lerobot/pusht")[0]
+    with pytest.raises(NotFoundError, match=line):
+        orlog.load_dataset("lerobot/pusht-v0", download=True)
 
 
 def test_python_returns_the_same_lists() -> None:

@@ -22,7 +22,7 @@ MINI = "pointmaze/umaze-mini-v1"
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 LISTED = {
     *("name", "version", "steps", "size_bytes", "state", "source", "command", "problem"),
-    *("rebuild", "license", "format", "audit", "description"),
+    *("rebuild", "license", "format", "audit", "description", "about_bytes", "has_checksum"),
 }
 
 

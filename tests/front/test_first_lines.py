@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -12,6 +13,8 @@ import orlog
 from orlog.algos.training.runs import read_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.environments import make_environment
+from tests.command_line import orlog as orlog_command
+from tests.first_lines import run_lines
 from tests.front.test_d4rl import Upstream, run, with_goal
 from tests.front.test_d4rl import upstream as upstream
 
@@ -106,3 +109,20 @@ def test_the_first_lines_work_as_they_are_written(upstream: Upstream, tmp_path: 
 
     said = run("finetune", "runs/iql/pointmaze/umaze-v1/seed-0", *FEW)
     assert "fine-tuned IQL for 5 steps" in said
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.usefixtures("jobs_run_here")
+def test_the_lines_that_the_wheel_is_tried_with_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ORLOG_IMPORT", "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run_here(words: list[str]) -> tuple[int, str]:
+        ended = orlog_command(*words, cwd=tmp_path)
+        return ended.returncode, ended.stdout + ended.stderr
+
+    run_lines(run_here, tmp_path)

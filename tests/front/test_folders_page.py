@@ -11,11 +11,20 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 import zarr
 
 from tests.command_line import orlog
+from tests.datasets.formats import (
+    test_bags,
+    test_layouts,
+    test_lerobot,
+    test_minari_arrow,
+    test_rlds,
+    test_torchrl,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "folders.md"
 LINES = [
@@ -62,9 +71,18 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         clicks.writerows(
             [number, number % 3, number % 2, 0.4, *rng.random(2)] for number in range(12)
         )
+    test_lerobot.write(Path("my_lerobot_set"))
+    test_lerobot.write(Path("openpi_libero"))
+    test_lerobot.rename(Path("openpi_libero"))
+    test_rlds.write(Path("bridge/1.0.0"), test_rlds.SAMPLE)
+    test_torchrl.write(Path("buffer"), test_torchrl.arrays())
+    test_layouts.write_dqn_replay(Path("dqn_logs"))
+    test_minari_arrow.odd(tmp_path / "minari", "arrow").rename("my_minari_set")
+    test_bags.write_mcap(tmp_path / "drive")[0].rename("drive.mcap")
     columns = {name: rng.random(20) for name in ("obs_0", "obs_1", "u", "r")}
     table = pa.table({"run": np.repeat(["a", "b"], 10), **columns})
     pq.write_table(table, "logs.parquet")
+    pyarrow.feather.write_feather(table, "logs.arrow")
     with Path("logs.csv").open("w", newline="") as file, Path("logs.jsonl").open("w") as lines:
         writer = csv.DictWriter(file, table.column_names)
         writer.writeheader()
@@ -72,6 +90,15 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             writer.writerow(row)
             obs = [row["obs_0"], row["obs_1"]]
             lines.write(json.dumps({"run": row["run"], "obs": obs, "u": row["u"], "r": 1.0}) + "\n")
+
+
+@pytest.mark.usefixtures("files")
+def test_a_lone_arrow_file_becomes_a_table_as_the_page_says() -> None:
+    (code,) = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    exec(code, {})
+    line = next(one for one in LINES if one.startswith("orlog import logs.parquet"))
+    words = shlex.split(line.replace("logs.parquet", "from_arrow.parquet"))[1:]
+    assert orlog(*words).returncode == 0
 
 
 @pytest.mark.usefixtures("files")
@@ -88,5 +115,8 @@ def test_every_line_of_the_page_works_as_written() -> None:
         ended = orlog(*words)
         if words[1] == "unknown.h5":
             assert "--map observation=ARRAY --map action=ARRAY" in ended.stderr
+        elif words[1] == "drive.mcap" and "--map" not in words:
+            assert ended.returncode != 0
+            assert all(text in ended.stderr for text in ("/camera", "/cmd_vel", "--rate"))
         else:
             assert ended.returncode == 0, f"{line}: {ended.stderr}"

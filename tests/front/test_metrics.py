@@ -29,7 +29,7 @@ from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.normalize.metrics.metrics import metrics, numbers_of
 from orlog.reports.dataset_page import write_report
 from orlog.scoring.evaluated_runs import find_runs
-from orlog.viewer.runs import runs_of
+from orlog.viewer.runs import EVALUATED, runs_of
 from tests.command_line import orlog as run
 from tests.front.conftest import pool_in_this_process
 
@@ -113,7 +113,8 @@ def test_costs_are_kept_printed_and_compared(costly: Dataset) -> None:
     groups = json.loads(run("runs", "compare", "--json").stdout)["groups"]
     assert groups[0]["numbers"][0] == first.to_json()
     (group,) = runs_of(Path("runs"))["groups"]
-    assert group["counted"][0] == str(first)
+    (measured,) = (one for one in group["scores"] if one["source"] == EVALUATED)
+    assert measured["counted"][0] == str(first)
 
 
 def test_an_environment_that_does_not_tell_costs_is_named(

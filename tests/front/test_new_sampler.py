@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -60,9 +62,10 @@ class PairSampler:
         )
 
 
-def pairs(data, batch_size=4, *, seed, start=0, noise=0.0, rank=0, ranks=1):
-    arrays = as_arrays(data)
+def pairs(data, batch_size=4, *, seed, start=0, noise=0.0, infos=(), rank=0, ranks=1):
+    arrays = as_arrays(data, infos)
     place = {"batch_size": batch_size, "seed": seed, "start": start, "rank": rank, "ranks": ranks}
+    place["infos"] = infos
     return Batches(PairSampler(arrays, noise), arrays.digest, **place)
 '''
 
@@ -130,6 +133,36 @@ def test_a_state_continues_it_and_is_refused_by_other_settings(
     assert numbers(iter(resumed), 2) == numbers(batches, 2)
     with pytest.raises(ValueError, match="another stream: kind"):
         pairs_module.pairs(arrays, seed=0, noise=0.5).load_state_dict(state)
+
+
+def test_it_gives_infos_though_it_knows_nothing_of_them(
+    pairs_module: ModuleType, built_mini: Path
+) -> None:
+    dataset = orlog.load_dataset(built_mini)
+    both = ("behavior_goal", "episodes/seeds")
+    stream = pairs_module.pairs(dataset, seed=0, infos=both)
+    without = pairs_module.pairs(dataset, seed=0)
+    assert stream.cursor == without.cursor
+    places = {
+        state.tobytes(): (goal, episode.seed)
+        for episode in dataset
+        for state, goal in zip(
+            flat(episode.observations), episode.infos["behavior_goal"], strict=False
+        )
+    }
+    for batch, plain in itertools.islice(zip(stream, without, strict=True), 5):
+        assert torch.equal(batch.observations, plain.observations)
+        assert plain.infos == {}
+        found = [places[state.tobytes()] for state in batch.observations.numpy()]
+        goals = np.stack([goal for goal, _ in found]).astype(np.float32)
+        np.testing.assert_array_equal(batch.infos["behavior_goal"].numpy(), goals)
+        assert batch.infos["episodes/seeds"].tolist() == [seed for _, seed in found]
+
+
+def flat(observations: Any) -> np.ndarray:
+    """Return observations of a Dict side by side, sorted by key, as batches have them."""
+    values = [np.asarray(observations[key], np.float32) for key in sorted(observations)]
+    return np.concatenate(values, axis=1)
 
 
 def test_names_mixtures_and_weights_work_as_with_every_kind(

@@ -395,7 +395,7 @@ def test_two_writers_of_which_one_is_killed_leave_whole_anchors(home: Path) -> N
         ("d4rl/hopper-medium-v2", ["-20.272305", "3234.3", "simulator: mujoco-py and gym of 2020"]),
         ("atari/breakout", ["1.7", "30.5", "a human player", "source: google-deepmind/dqn_zoo@"]),
         ("d4rl/antmaze-umaze-v2", ["an episode that reaches the goal", "note: "]),
-        ("pointmaze/umaze-v1", ["11.585", "1.1", "protocol: 1000 episodes", "mujoco 3.3.0"]),
+        ("pointmaze/umaze-v1", ["11.585", "1.1", "protocol: 1,000 episodes", "mujoco 3.3.0"]),
     ],
 )
 def test_what_is_known_is_shown_for_data_that_are_not_here(name: str, lines: list[str]) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import concurrent.futures.process
 import contextlib
 import errno
 import math
@@ -12,13 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 
 from orlog.base.processes import map_in_order, process_pool
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StorageError
 from orlog.executors.processes import execute
+from tests.command_line import orlog
+from tests.small_disks import can_mount
 
 SCRIPT = """
 import os, sys, time
@@ -107,9 +110,7 @@ def test_an_executor_brings_back_what_a_disk_said_and_replaces_a_process_killed_
         yield 1
         for process in multiprocessing.active_children():
             process.kill()
-        for thread in threading.enumerate():  # those of the pool, which end once they have seen it
-            if isinstance(thread, concurrent.futures.process._ExecutorManagerThread):
-                thread.join()
+            process.join()
         yield 2
 
     found = dict(execute(fail_on_0, jobs(), workers=1, running=lambda _job: None))
@@ -117,3 +118,58 @@ def test_an_executor_brings_back_what_a_disk_said_and_replaces_a_process_killed_
     assert isinstance(error, StorageError)
     assert (str(error), error.errno) == ("the disk is full.", errno.ENOSPC)
     assert found == {1: 1, 2: 2}
+
+
+def make_what_no_pipe_takes(number: int) -> object:
+    return threading.Lock() if number else number
+
+
+def test_what_cannot_be_sent_is_an_error_of_its_own_work() -> None:
+    with process_pool(2) as pool:
+        assert pool.submit(make_what_no_pipe_takes, 0).result() == 0
+        with pytest.raises(TypeError, match="pickle"):
+            pool.submit(make_what_no_pipe_takes, 1).result()
+        with pytest.raises(TypeError, match="pickle"):
+            pool.submit(repr, threading.Lock()).result()
+        assert pool.submit(abs, -3).result() == 3
+
+
+def test_a_process_that_is_killed_ends_no_other_work() -> None:
+    with process_pool(2) as pool:
+        killed = pool.submit(os._exit, 1)
+        assert [pool.submit(abs, -number).result() for number in range(4)] == [0, 1, 2, 3]
+        assert isinstance(killed.exception(), BrokenProcessPool)
+
+
+COMMANDS = """
+mount --rbind "$1" /mnt  # the test's own folder may lie in /dev/shm
+mount -t tmpfs -o ro tmpfs /dev/shm
+cd /mnt
+export ORLOG_HOME=/mnt/there
+"$0" -m orlog.cli build {name} --workers 2
+"$0" -m orlog.cli verify {name}
+"$0" -m orlog.cli train bc {name} --seeds 2 --steps 3 --evaluations 0
+"$0" -m orlog.cli reproduce bc {name} --seeds 2 --steps 3 --episodes 1 --workers 2
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_mount(), reason="needs the right to mount")
+def test_without_shared_memory_processes_do_the_same(mini: Dataset, tmp_path: Path) -> None:
+    script = COMMANDS.format(name=mini.name)
+    ended = subprocess.run(
+        ["unshare", "-rm", "sh", "-ec", script, sys.executable, tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    folder = Path("runs/bc") / mini.name
+    for seed in ("0", "1"):
+        few = ("--seed", seed, "--steps", "3", "--evaluations", "0")
+        assert orlog("train", "bc", mini.name, *few, cwd=tmp_path / "home").returncode == 0
+        found, alone = (
+            (tmp_path / one / folder / f"seed-{seed}" / "checkpoint.safetensors").read_bytes()
+            for one in (".", "home")
+        )
+        assert found == alone

@@ -115,6 +115,11 @@ def test_a_dataset_without_environment_of_another_name_has_none() -> None:
     assert references_of(bare) is None
     named = msgspec.structs.replace(bare, name="d4rl/hopper-medium-v2")
     assert references_of(named) == orlog.references("d4rl/hopper-medium-v2")
+    own = msgspec.structs.replace(named, name="lab/hop-v1", benchmark="d4rl/hopper-medium-v2")
+    found = references_of(own)
+    assert isinstance(found, PublishedReferences)
+    assert found.random == orlog.references("d4rl/hopper-medium-v2").random
+    assert found.caveats == []  # what is said of D4RL's files says nothing of these data
 
 
 def test_a_score_names_its_simulator_and_that_of_published_references() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from orlog.experiments.run_folders import find_run_folders, group_runs
 from orlog.experiments.running import finetune as orlog_finetune
 from orlog.normalize.intervals import mean_interval
 from orlog.reports.run_plots import curves_plot
+from orlog.reports.runs_seen import runs as orlog_runs
 from orlog.scoring.references import references
 from tests.command_line import orlog
 from tests.training import train_run
@@ -194,6 +196,9 @@ def test_a_later_evaluation_counts_and_curves_are_means_over_seeds(
     (group,) = group_runs(runs)
     steps, means, low, high = group.curve()
     assert steps.tolist() == [5, 10]
+    assert re.fullmatch(r"Runs\('.*bc': \d+ BC\)", repr(orlog_runs(some / "bc")))
+    assert runs[0].is_evaluated
+    assert not runs[1].is_evaluated
     first = known.normalize(np.array([1.0, 2.0, 3.0, 11.0]))
     assert means[0] == pytest.approx(first.mean())
     assert (low[0], high[0]) == pytest.approx(mean_interval(first))

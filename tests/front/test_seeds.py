@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
+import orlog as orlog_package
 from orlog.algos.bc import BC
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.options import TrainOptions
@@ -229,3 +232,27 @@ def test_the_log_is_read_again_when_a_run_is_resumed(mini: Dataset, tmp_path: Pa
         )
     assert [one["step"] for one in lines] == 2 * [1, 2, 3, 4, 5, 6]
     assert lines[:6] == lines[6:] == read_metrics(tmp_path)
+
+
+@pytest.mark.usefixtures("jobs_run_here")
+def test_seeds_that_fail_alike_are_named_in_one_message(tmp_path: Path) -> None:
+    with orlog_package.DatasetWriter(
+        "lab/still-v1",
+        observation_space=spaces.Box(-1, 1, (2,), np.float32),
+        action_space=spaces.Box(-1, 1, (1,), np.float32),
+    ) as writer:
+        writer.add_episode(
+            orlog_package.Episode(
+                observations=np.zeros((21, 2), np.float32),
+                actions=np.zeros((20, 1), np.float32),
+                rewards=np.zeros(20),
+                terminations=np.zeros(20, np.bool_),
+                truncations=np.arange(20) == 19,
+            )
+        )
+    found = orlog(
+        "train", "iql", "lab/still-v1", "--seeds", "3", "--evaluations", "0", cwd=tmp_path
+    )
+    assert found.returncode == 1
+    (line,) = (one for one in found.stderr.splitlines() if one.startswith("error: "))
+    assert line.startswith("error: seeds 0, 1, 2: lab/still-v1: every reward is 0")

@@ -81,6 +81,9 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
     resumed = orlog(*words, "--resume")
     assert resumed.returncode == 2
     assert "--resume is not for sweeps: the same command goes on" in resumed.stderr
+    placed = orlog(*words, "--out", "here")
+    assert placed.returncode == 2
+    assert "the folder for the report is --report" in placed.stderr
     assert orlog("reproduce", "bc").returncode == 2
     assert orlog("reproduce", "bc", mini.name, "--suite", "all").returncode == 2
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console, ConsoleDimensions
+from rich.text import Text
 
 from orlog.base import terminal
 from orlog.base.terminal import (
@@ -28,6 +29,7 @@ from orlog.base.terminal import (
     transfer_bar,
 )
 from tests.command_line import orlog
+from tests.viewer.made import write_robot
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 LONG = f"{DIGEST} {'a sentence of many words ' * 20}{DIGEST}"
@@ -52,17 +54,17 @@ def test_what_is_not_a_terminal_gets_lines_as_wide_as_needed(
     assert max(map(len, lines)) < 2000
 
 
-def test_a_terminal_still_gets_lines_of_its_width() -> None:
+def in_a_terminal(*arguments: str, **environment: str) -> str:
+    """Return what Python prints into a terminal of 100 columns that has colors."""
     ours, theirs = pty.openpty()
-    code = f"from orlog.base.terminal import console; console.print({LONG!r})"
-    environment = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    kept = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "LINES")}
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     with subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=environment | {"TERM": "xterm"},
+        env=kept | {"TERM": "xterm-256color"} | environment,
     ):
         os.close(theirs)
         text = b""
@@ -72,9 +74,24 @@ def test_a_terminal_still_gets_lines_of_its_width() -> None:
         except OSError:  # Linux says so when the other end is closed
             pass
     os.close(ours)
-    widths = [len(line) for line in text.decode().splitlines()]
+    return text.decode()
+
+
+def test_a_terminal_still_gets_lines_of_its_width() -> None:
+    code = f"from orlog.base.terminal import console; console.print({LONG!r})"
+    widths = [len(line) for line in in_a_terminal("-c", code).splitlines()]
     assert len(widths) > 3
     assert max(widths) <= 100
+
+
+@pytest.mark.slow
+def test_frames_are_drawn_only_where_colors_are_wanted() -> None:
+    write_robot(episodes=1, steps=4)
+    command = ("-m", "orlog.cli", "show", "lab/robot-v1", "--episode", "0")
+    assert "▀" in in_a_terminal(*command)
+    plain = in_a_terminal(*command, NO_COLOR="1")
+    assert "▀" not in plain
+    assert "a terminal with colors shows them" in plain
 
 
 def test_json_is_one_document_that_any_reader_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,6 +110,15 @@ def test_a_file_and_its_class_are_printed_as_they_are(one: Console) -> None:
         one.print(table(["algorithm"], [["./mine.py:X: and :smile:"]]))
     assert "./mine.py:X: must" in printed.get()
     assert "./mine.py:X: and :smile:" in printed.get()
+
+
+def test_a_line_break_of_a_cell_is_escaped_and_a_text_keeps_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_table(("space", "told"), [("Text(1, 5, charset=\n\r a)", Text("one\ntwo"))])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split("  ")[0] == r"Text(1, 5, charset=\n\r a)"
+    assert [line.split()[-1] for line in lines] == ["told", "one", "two"]
 
 
 def test_columns_without_text_and_those_a_window_lacks_are_left_out(
@@ -114,6 +140,7 @@ def test_orlog_alone_says_what_is_here_and_what_to_try(mini_folder: Path) -> Non
     lines = greeted.stdout.splitlines()
     assert len(lines) == 6
     assert "1 dataset," in lines[1]
+    assert "orlog open pointmaze/umaze-mini-v1" in lines[2]
     assert "orlog show pointmaze/umaze-mini-v1 --episode 0" in lines[2]
     shutil.rmtree(mini_folder)
     assert "orlog build classic/pendulum-mixed-v1" in orlog().stdout

@@ -16,6 +16,7 @@ import signal
 import time
 import traceback
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from unittest import mock
@@ -32,6 +33,8 @@ MOST_BYTES = 2**29
 MOST_FINDINGS = 20
 NAME = "lab/damaged-v0"
 LONGEST_MESSAGE = 10_000
+KEPT = Path(__file__).with_name("corpus.zip")
+"""Inputs that the fuzzer kept because they ran code that no sample runs, by format; `--keep` writes it."""
 
 
 class Finding(NamedTuple):
@@ -130,6 +133,11 @@ class Place:
             for sample in samples
         }
         self._pieces = [data for files in self.files.values() for data in files.values()]
+        with zipfile.ZipFile(KEPT) as kept:
+            self.kept = {
+                name: [kept.read(one) for one in kept.namelist() if one.startswith(f"{name}/")]
+                for name in self.samples
+            }
         outside = folder / "samples" / "outside"
         outside.mkdir()
         for files in self.files.values():
@@ -137,12 +145,21 @@ class Place:
                 (outside / Path(name).name).write_bytes(data)
 
     def damage(self, name: str, number: int) -> tuple[Sample, dict[str, bytes | Link | None]]:
-        """Return the sample that a number damages, and the damage."""
+        """Return the sample that a number damages, and the damage; below 0, an input that the fuzzer kept."""
+        if number < 0:
+            data = self.kept[name][-number - 1]
+            targets = self.targets(name)
+            sample, path = targets[data[0] % len(targets)]
+            return sample, {path: data[1:]}
         samples = self.samples[name]
         sample = samples[number % len(samples)]
         rng = np.random.default_rng(number)
         links = sample.given[0].is_dir()
         return sample, damage_folder(self.files[sample.root], self._pieces, rng, links=links)
+
+    def targets(self, name: str) -> list[tuple[Sample, str]]:
+        """Return every file of every sample of a format; the first byte of an input picks one."""
+        return [(sample, path) for sample in self.samples[name] for path in self.files[sample.root]]
 
     def check(self, sample: Sample, damage: dict[str, bytes | Link | None], *, writes: bool) -> str:
         """Read a sample that is damaged; return `right` or the name of the OrlogError."""

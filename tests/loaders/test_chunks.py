@@ -19,6 +19,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import ChunkBatch
 from orlog.loaders.chunks import ChunkSampler, action_chunks
+from tests.batches import columns
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -67,7 +68,7 @@ def slow_chunks(dataset: Dataset, length: int, discount: float) -> Iterator[dict
 
 
 def flatten(batch: ChunkBatch) -> dict[str, torch.Tensor]:
-    found = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+    found = {name: getattr(batch, name) for name in columns(batch)}
     for name in ("observations", "next_observations"):
         found |= {f"{name}/{key}": one for key, one in parts(found.pop(name)).items()}
     return found

@@ -19,6 +19,7 @@ from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.episodes import EpisodeBatch, EpisodeSampler, PackedEpisodeBatch, episodes
+from tests.batches import columns
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -146,8 +147,8 @@ def test_padding_holds_no_number_of_another_episode() -> None:
     arrays = random_arrays(structure, 0)
     arrays.rows[3:9] = torch.nan  # the second episode
     batch = EpisodeSampler(arrays).gather(torch.tensor([0, 2]))
-    for field in dataclasses.fields(batch):
-        assert not getattr(batch, field.name).isnan().any(), field.name
+    for name in columns(batch):
+        assert not getattr(batch, name).isnan().any(), name
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "steps"])
@@ -205,8 +206,8 @@ def test_workers_give_the_stream_of_the_direct_loop() -> None:
     for workers in (0, 2):
         loader = DataLoader(stream, batch_size=None, num_workers=workers)
         for one, other in zip(direct, loader, strict=False):
-            for field in dataclasses.fields(EpisodeBatch):
-                assert torch.equal(getattr(one, field.name), getattr(other, field.name))
+            for name in columns(EpisodeBatch):
+                assert torch.equal(getattr(one, name), getattr(other, name))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.frames import FrameSampler, frame_stacks
+from tests.batches import columns
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -237,8 +238,8 @@ def test_workers_give_the_stream_of_the_direct_loop() -> None:
     for workers in (0, 2):
         loader = DataLoader(stream, batch_size=None, num_workers=workers)
         for one, other in zip(direct, loader, strict=False):
-            for field in dataclasses.fields(one):
-                assert torch.equal(getattr(one, field.name), getattr(other, field.name))
+            for name in columns(one):
+                assert torch.equal(getattr(one, name), getattr(other, name))
 
 
 def test_a_dataset_without_images_is_refused_with_what_it_has(write: Write, make: Make) -> None:

@@ -19,6 +19,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.preferences import PreferenceBatch, PreferenceSampler, preferences
 from orlog.loaders.sampling.streams import BLOCK
+from tests.batches import columns
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -55,8 +56,7 @@ def slow_segments(lengths: list[int], length: int) -> dict[int, int]:
 
 def same(one: PreferenceBatch, other: PreferenceBatch) -> bool:
     return all(
-        torch.equal(getattr(one, name), getattr(other, name))
-        for name in PreferenceBatch.__dataclass_fields__
+        torch.equal(getattr(one, name), getattr(other, name)) for name in columns(PreferenceBatch)
     )
 
 
@@ -180,7 +180,7 @@ def test_any_start_and_any_ranks_give_the_same_batches(start: int, half: int, se
     for index, batch in enumerate(itertools.islice(late, 5), start):
         assert same(batch, whole.batch(index))
         first, second = (next(part) for part in parts)
-        for name in PreferenceBatch.__dataclass_fields__:
+        for name in columns(PreferenceBatch):
             both = torch.cat([getattr(first, name), getattr(second, name)])
             assert torch.equal(both, getattr(batch, name))
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -30,6 +29,7 @@ from orlog.loaders.priorities import (
 from orlog.loaders.sampling.draws import draw_uniform
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.transitions import transitions
+from tests.batches import columns
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -133,8 +133,8 @@ def test_batches_are_those_of_a_slow_version(arrays: Arrays, stratified: bool) -
         weights = (50 * levels[steps] / levels.sum()) ** -0.3
         np.testing.assert_allclose(batch.weights.numpy(), weights / weights.max(), rtol=1e-6)
         expected = plain.sampler.gather(NStepSampler(arrays, 2, 0.9).items_of(steps))
-        for field in dataclasses.fields(expected):
-            assert torch.equal(getattr(batch, field.name), getattr(expected, field.name))
+        for name in columns(expected):
+            assert torch.equal(getattr(batch, name), getattr(expected, name))
         errors = rng.exponential(size=8) + 1e-3
         stream.update(batch.steps, torch.from_numpy(errors))
         levels[steps] = errors**0.7

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.loaders.goals import GoalMixture, GoalSampler, goals
 from orlog.loaders.subgoals import SubgoalSampler, subgoals
+from tests.batches import columns
 from tests.levels import scaled
 from tests.loaders.test_goals import (
     GOAL_SPACE,
@@ -79,10 +79,10 @@ def test_batches_are_those_of_goals_and_start_anywhere() -> None:
     parts = [iter(subgoals(arrays, 8, start=2, rank=rank, ranks=2, **settled)) for rank in (0, 1)]
     for index, batch in enumerate(itertools.islice(subgoals(arrays, 8, start=2, **settled), 4), 2):
         first, second = (next(part) for part in parts)
-        for field in dataclasses.fields(batch):
-            tensor = getattr(batch, field.name)
-            assert torch.equal(tensor, getattr(whole.batch(index), field.name))
-            halves = [getattr(first, field.name), getattr(second, field.name)]
+        for name in columns(batch):
+            tensor = getattr(batch, name)
+            assert torch.equal(tensor, getattr(whole.batch(index), name))
+            halves = [getattr(first, name), getattr(second, name)]
             assert torch.equal(torch.cat(halves), tensor)
     assert whole.cursor.kind != subgoals(arrays, 8, **{**settled, "steps": 3}).cursor.kind
     assert whole.cursor.kind != goals(arrays, 8, seed=3, actor_goals=mixture).cursor.kind
@@ -103,3 +103,4 @@ def test_steps_must_be_a_positive_integer() -> None:
         subgoals(numbered([3]), 8, seed=0, steps=0)
     with pytest.raises(TypeError, match="steps must be an integer"):
         subgoals(numbered([3]), 8, seed=0, steps=2.0)  # type: ignore[arg-type]  # the point
+    assert len(subgoals(numbered([3]), 8, seed=0, steps=1).batch(0).actions) == 8

@@ -267,7 +267,7 @@ def test_rewards_by_return_range_are_those_of_iql(arrays: Arrays) -> None:
     )
     new = episode_returns(found)
     assert new.max() - new.min() == pytest.approx(1000, rel=1e-6)
-    with pytest.raises(SchemaError, match="returns of 1 episodes have a range of 0"):
+    with pytest.raises(SchemaError, match="returns of 1 episode have a range of 0"):
         scale_rewards_by_return_range(made_arrays(np.ones((3, 4), np.float32), [3]))
 
 

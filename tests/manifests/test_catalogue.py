@@ -19,8 +19,10 @@ COUNTS = {
     "d4rl": 183,
     "d4rl-superseded": 24,
     "dsrl": 38,
+    "lerobot": 83,
+    "libero": 130,
     "mimicgen": 62,
-    "minari": 57,
+    "minari": 57 + 57 + 167,
     "neorl2": 8,
     "ogbench": 85 + 47 * 6,
     "ogmarl": 84,
@@ -91,7 +93,9 @@ def test_sizes_and_checksums_are_known_of_these() -> None:
         "d4rl": 118 + 24,
         "d4rl-superseded": 24,
         "dsrl": 0,
-        "mimicgen": 0,
+        "lerobot": 0,
+        "libero": 0,
+        "mimicgen": 17,
         "minari": 0,
         "neorl2": 8,
         "ogbench": 4 + 4 * 6,
@@ -101,6 +105,49 @@ def test_sizes_and_checksums_are_known_of_these() -> None:
     }
     entry = shipped_index("robomimic").foreign["robomimic/can/ph/low_dim-v0"]["1.0.0"]
     assert (entry.size_bytes, (entry.sha256 or "")[:8]) == (45491992, "2e90c445")
+
+
+def test_second_places_are_named_of_these() -> None:
+    named = {
+        one: sum(
+            all(file.mirrors for file in versions[max(versions)].each)
+            for versions in shipped_index(one).foreign.values()
+        )
+        for one in CATALOGUE
+    }
+    assert {one: count for one, count in named.items() if count} == {
+        "d4rl": 117,
+        "dsrl": 38,
+        "minari": 31,
+        "ogbench": 49 + 47 * 6,
+        "robomimic": 14,
+    }
+    # A page says that this one is another file there.
+    assert not shipped_index("d4rl").foreign["d4rl/halfcheetah-medium-v0"]["1.0.1"].mirrors
+
+
+def test_a_fact_that_came_later_is_another_version_so_that_digests_stay() -> None:
+    for name in ("mimicgen/core/stack_d0-v0", "robomimic/can/ph/low_dim-v15"):
+        versions = shipped_index(name.partition("/")[0]).foreign[name]
+        old, new = versions["1.0.0"], versions["1.0.1"]
+        changed = {one for one in old.__struct_fields__ if getattr(old, one) != getattr(new, one)}
+        assert changed == ({"sha256"} if "mimicgen" in name else {"license"})
+
+
+def test_rounded_sizes_are_known_of_these() -> None:
+    known = {
+        one: sum(
+            any(entry.about_bytes is not None for entry in versions.values())
+            for versions in shipped_index(one).foreign.values()
+        )
+        for one in CATALOGUE
+    }
+    assert {one: count for one, count in known.items() if count} == {
+        "mimicgen": 34,
+        "minari": 7,
+        "ogmarl": 27,
+        "robomimic": 3,
+    }
 
 
 def test_a_listed_dataset_is_one_of_its_benchmark() -> None:

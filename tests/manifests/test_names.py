@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from orlog.errors import InvalidNameError
-from orlog.manifests.names import did_you_mean, either, parse_name, size_text
+from orlog.manifests.names import did_you_mean, either, parse_name, said_of, size_text
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,17 @@ def test_words_are_a_choice_in_a_sentence() -> None:
 )
 def test_sizes_are_written_in_one_way(size_bytes: float | None, text: str) -> None:
     assert size_text(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "clause", "text"),
+    [
+        (1, "episodes that ended have no end", "1 episode that ended has no end"),
+        (1, "last rows of episodes were left out", "1 last row of episodes was left out"),
+        (1, "records with no action", "1 record with no action"),
+        (2000, "records end without is_last", "2,000 records end without is_last"),
+        (0, "texts are no UTF-8", "0 texts are no UTF-8"),
+    ],
+)
+def test_a_clause_about_one_thing_has_no_plural(number: int, clause: str, text: str) -> None:
+    assert said_of(number, clause) == text

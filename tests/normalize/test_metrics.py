@@ -15,6 +15,7 @@ from scipy import stats
 
 import orlog
 from orlog.manifests.benchmarks import benchmark_datasets
+from orlog.manifests.names import counted
 from orlog.normalize.metrics import cost, success
 from orlog.normalize.metrics.metrics import (
     Number,
@@ -126,8 +127,8 @@ def test_metrics_are_found_and_apply_by_roles() -> None:
     assert {*modules_for(roles)} == {cost.__name__, success.__name__}
 
 
-def played(dataset: str = "lab/a-v1", limit: Any = None, **counted: Any) -> Played:
-    arrays = {name: np.array(values) for name, values in counted.items()}
+def played(dataset: str = "lab/a-v1", limit: Any = None, **values: Any) -> Played:
+    arrays = {name: np.array(one) for name, one in values.items()}
     size = len(next(iter(arrays.values())))
     made = {} if limit is None else {"cost_limit": limit}
     return Played(returns=np.zeros(size), metrics=arrays, dataset=dataset, settings=made)
@@ -139,7 +140,7 @@ def test_the_share_of_successes_has_wilsons_interval(reached: list[bool]) -> Non
     found = stats.binomtest(sum(reached), len(reached)).proportion_ci(method="wilson")
     assert one.value == pytest.approx(sum(reached) / len(reached))
     assert one.interval == pytest.approx((found.low, found.high), abs=1e-9)
-    assert one.note == f"{sum(reached)} of {len(reached)} episodes"
+    assert one.note == f"{sum(reached)} of {counted(len(reached), 'episode')}"
 
 
 def test_over_seeds_each_seed_counts_alike() -> None:
@@ -180,11 +181,11 @@ def test_the_limit_of_a_run_counts_too_and_zero_is_a_limit() -> None:
 
 
 def test_what_was_counted_comes_back_from_the_fields_of_an_evaluation() -> None:
-    counted = {"success": np.array([True, False]), "cost": np.array([0.5, 3.0])}
-    fields = as_fields(counted)
+    arrays = {"success": np.array([True, False]), "cost": np.array([0.5, 3.0])}
+    fields = as_fields(arrays)
     assert fields == {"successes": [True, False], "metrics": {"cost": [0.5, 3.0]}}
     found = of_fields({"returns": [1.0], **fields})
-    for name, values in counted.items():
+    for name, values in arrays.items():
         np.testing.assert_array_equal(found[name], values)
     assert of_fields({"successes": None, "metrics": {}}) == {}
     for wrong in ({"successes": "yes"}, {"metrics": {"cost": [["a"]]}}):

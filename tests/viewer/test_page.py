@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import re
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 import orlog
+from tests.pendulum import pendulum
 from tests.viewer.conftest import Serve
 from tests.viewer.made import SCRIPT, record_cartpole, write_numbers, write_robot
 
@@ -194,7 +198,7 @@ def test_the_dataset_is_drawn_and_findings_lead_to_their_step(serve: Serve, brow
     write_numbers(episodes=60)
     page = browse(f"{serve('lab/numbers-v1').address}#/0/dataset")
     page.wait_for_selector("text=Coverage")
-    assert page.locator(".picture rect.bar-fill").count() > 40
+    assert page.locator(".picture rect.bar-fill").count() > 30
     page.click("text=Audit the data")
     page.locator("td a").first.click()
     page.wait_for_selector(".episode h2")
@@ -234,18 +238,147 @@ def test_a_report_is_framed_and_its_script_does_not_run(
     assert page.frame_locator("iframe").locator("#a").inner_text() == "scores"
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_texts_can_be_read_in_both_themes_and_on_a_phone(
-    serve: Serve, browse: Browse, scheme: str
+def test_videos_of_a_run_play_beside_episodes_of_the_data(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    pytest.importorskip("av")
+    pytest.importorskip("pygame")
+    pendulum(episodes=3)
+    run = orlog.train(
+        "bc",
+        "lab/pendulum-v1",
+        settings={"hidden": [8]},
+        steps=3,
+        evaluations=0,
+        out=tmp_path / "run",
+    )
+    result = orlog.evaluate(run, episodes=4, video=True)
+    page = browse(f"{serve('lab/pendulum-v1', run.folder).address}#/runs/0")
+    wait_for(page, "document.querySelectorAll('.film video').length === 3")
+    captions = page.locator(".film:has(video) figcaption").all_inner_texts()
+    assert [text.split()[0] for text in captions] == ["worst", "median", "best"]
+    assert f"{result.returns.max():.1f}" in captions[2]
+    wait_for(page, "[...document.querySelectorAll('video')].every((one) => one.readyState >= 2)")
+    page.locator("video").first.evaluate("(one) => one.play()")
+    wait_for(page, "document.querySelector('video').currentTime > 0.1")
+    wait_for(page, "document.querySelectorAll('.film canvas').length === 3")
+    page.locator(".film button").last.click()
+    wait_for(page, "Number([...document.querySelectorAll('.film input')].at(-1).value) > 3")
+
+
+def test_another_page_and_a_guessed_token_get_nothing(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    write_numbers(episodes=2)
+    served = serve("lab/numbers-v1")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "index.html").write_text(
+        f"""<script type="module">
+        const read = (address) => fetch(address).then((one) => one.text()).catch(() => "refused");
+        const load = (address) => import(address).then(() => "loaded", () => "refused");
+        const of = "{served.address}";
+        document.title = [await read(of), await read(of + "api/opened"), await load(of + "page/dom.js")].join(" ");
+        </script>""",
+        "utf-8",
+    )
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(foreign))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        page = browse(f"http://127.0.0.1:{other.server_port}/")
+        wait_for(page, "document.title !== ''")
+        assert page.title() == "refused refused refused"
+        other.shutdown()
+    guessed = served.address.replace(served.token, "A" * len(served.token))
+    page.goto(f"{guessed}#/0/episodes/1")
+    assert "not the whole address" in page.locator("body").inner_text()
+    assert page.locator("nav").count() == 0
+
+
+def test_frames_of_imported_videos_are_shown(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    pytest.importorskip("PIL")
+    from tests.datasets.formats.test_lerobot import write
+
+    write(tmp_path / "arm")
+    ds = orlog.load_dataset(orlog.import_dataset(tmp_path / "arm", "lab/arm-v1"))
+    page = browse(f"{serve('lab/arm-v1').address}#/0/episodes/1?step=3")
+    side = page.locator(".frame", has_text="side").locator("canvas[data-step='3']")
+    side.wait_for()
+    pixel = side.evaluate("(one) => [...one.getContext('2d').getImageData(9, 9, 1, 1).data]")
+    (name,) = (name for name in ds[1].observations if "side" in name)
+    assert pixel[:3] == ds[1].observations[name][3, 9, 9].tolist()
+
+
+def test_two_of_several_versions_are_chosen_to_be_compared(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    write_robot(episodes=2)
+    view = write_numbers(episodes=4)[:2].save(tmp_path / "good.json")
+    with orlog.DatasetWriter.append("lab/numbers-v1") as writer:
+        writer.add_episode(orlog.load_dataset("lab/numbers-v1")[0])
+    names = ("lab/robot-v1", view, "lab/numbers-v1@1.0.0", "lab/numbers-v1")
+    page = browse(f"{serve(*names).address}#/differences")
+    page.wait_for_selector("text=From lab/numbers-v1@1.0.0 to lab/numbers-v1")
+    page.wait_for_selector("text=good.json: a view is not compared here")
+    page.locator("td a").first.click()
+    title_is(page, 4)
+    page.goto(page.url.split("#")[0] + "#/3/dataset")
+    page.click("text=all differences")
+    page.locator("[aria-label='Compared dataset 2']").select_option("lab/robot-v1")
+    page.wait_for_selector("text=From lab/numbers-v1@1.0.0 to lab/robot-v1")
+
+
+def test_cells_are_read_by_keyboard_and_hidden_columns_are_announced(
+    serve: Serve, browse: Browse
 ) -> None:
     write_robot()
-    served = serve("lab/robot-v1")
+    page = browse(serve("lab/robot-v1").address, viewport={"width": 400, "height": 800})
+    more = page.locator(".more")
+    more.wait_for()
+    assert re.fullmatch(r"\d more columns →", more.inner_text())
+    while more.is_visible():
+        more.click()
+        page.wait_for_timeout(200)
+    assert page.locator(".row.head span").last.is_visible()
+    page.fill("[aria-label='Filter episodes']", "seeds > 2")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=This episode does not meet the filter")
+    page.goto(page.url.split("#")[0] + "#/0/dataset")
+    correlation = page.locator("figure", has_text="Correlation of numbers")
+    correlation.locator("canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert re.search(r"actions\[0\], actions\[0\]: 1.000", correlation.inner_text())
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_texts_can_be_read_in_both_themes_and_on_a_phone(
+    serve: Serve, browse: Browse, scheme: str, tmp_path: Path
+) -> None:
+    write_robot()
+    ds = write_numbers(episodes=20)
+    orlog.train("bc", ds, steps=2, evaluations=0, out=tmp_path / "runs" / "seed-0")
+    (tmp_path / "report.html").write_text("<p>scores</p>")
+    served = serve("lab/robot-v1", "lab/numbers-v1", tmp_path / "runs", tmp_path / "report.html")
     size = {"width": 400, "height": 800}
     page = browse("about:blank", color_scheme=scheme, viewport=size)
-    for place in ("#/0/episodes/1", "#/0/dataset", "#/compare"):
-        page.goto(served.address + place)
+    views = (
+        "0/episodes/1",
+        "0/dataset",
+        "compare",
+        "runs/0",
+        "differences",
+        "report/0",
+        "nowhere",
+        "?",
+    )
+    for place in views:
+        page.goto(f"{served.address}#/{place}")
         page.reload()
         page.wait_for_load_state("networkidle")
+        if place == "?":
+            page.keyboard.press("?")
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, place
         assert page.evaluate(CONTRASTS) == [], place
         unnamed = page.evaluate(

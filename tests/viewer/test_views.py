@@ -17,7 +17,7 @@ import orlog
 from orlog.algos.training.runs import read_run
 from orlog.normalize.baselines import Baseline
 from orlog.viewer.jobs import Jobs
-from orlog.viewer.opened import open_all
+from orlog.viewer.opened import count_runs, open_all
 from orlog.viewer.statistics import draw_sample
 from tests.viewer.conftest import Serve, Served
 from tests.viewer.made import record_cartpole, robot_episode, write_numbers, write_robot
@@ -91,7 +91,7 @@ def test_lineage_leads_back_to_the_recipe_and_scores_are_shown(
     titles = [node["title"] for node in about["lineage"]]
     assert titles[:2] == ["view", "pointmaze/umaze-mini-v1@1.0.0"]
     assert titles[2].startswith("recipe ")
-    assert about["lineage"][0]["parents"] == [[1, '{"filter":"returns > 0"}']]
+    assert about["lineage"][0]["parents"] == [[1, "episodes with returns > 0"]]
     assert [row[0] for row in about["references"]] == ["0 = random", "100 = expert"]
 
 
@@ -123,6 +123,30 @@ def test_versions_and_what_changed(serve: Serve) -> None:
     found = result_of(served, "api/diff")
     assert found["unchanged"] == 2
     assert found["added"] == [{"start": 2, "stop": 3}]
+    assert "append" in next(d["after"] for d in found["differences"] if d["name"] == "lineage")
+    said = about["versions"][0]["differs"]
+    assert said.startswith("compared with 1.0.0: +1 episodes, +30 steps; other values in ")
+
+
+def test_a_view_is_compared_under_the_name_that_it_was_opened_by(
+    serve: Serve, tmp_path: Path
+) -> None:
+    ds = write_numbers(episodes=3)
+    served = serve("lab/numbers-v1", ds[:2].save(tmp_path / "good.json"))
+    status, text = served.problem("api/diff")
+    assert status == 400
+    assert "good.json is a view of lab/numbers-v1@1.0.0" in text
+
+
+def test_a_folder_with_too_much_in_it_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "seed-0" / "run.json").write_text("{}")
+    assert count_runs(tmp_path) == 1
+    monkeypatch.setattr("orlog.viewer.opened.MOST_FILES", 1)
+    with pytest.raises(ValueError, match="name the folder that orlog train wrote into"):
+        open_all([str(tmp_path)])
 
 
 def test_findings_of_the_audit_name_episode_and_step(serve: Serve) -> None:
@@ -159,6 +183,8 @@ def test_actions_are_replayed_and_compared_with_the_recording(serve: Serve) -> N
     assert same[0] == other[0] == again[0] == 200, same[2]
     assert same[2] == other[2] != again[2]
     assert "x-differs" not in same[1]
+    assert (same[1]["x-equals"], again[1]["x-equals"]) == ("6", "2")
+    assert "x-equals" not in other[1]
     assert other[1]["x-differs"] == "4"
     assert "x-differs" not in again[1]
 
@@ -190,7 +216,19 @@ def test_runs_have_curves_scores_and_videos(
     for seed in range(2):
         out = runs / f"seed-{seed}"
         orlog.train("bc", mini_folder, steps=20, evaluations=1, seed=seed, out=out)
+    orlog.evaluate(runs / "seed-0", episodes=3)
     (runs / "seed-0" / "best.mp4").write_bytes(b"0123456789")
+    videos = runs / "seed-1" / "videos"
+    videos.mkdir()
+    kinds = (("best", 2, 3.0), ("median", 1, 2.0), ("worst", 0, 1.0))
+    about = {"seed": 0, "step": 20, "frames": 9, "evaluated": 0.0}
+    for kind, *_ in kinds:
+        (videos / f"{kind}.mp4").write_bytes(b"0")
+    listed = [
+        {"kind": kind, "file": f"{kind}.mp4", "episode": episode, "returned": returned, **about}
+        for kind, episode, returned in kinds
+    ]
+    (videos / "videos.json").write_text(json.dumps(listed))
     (runs / "outside.mp4").symlink_to(mini_folder / "manifest.json")
     (runs / "broken").mkdir()
     (runs / "broken" / "run.json").write_text("{")
@@ -199,13 +237,24 @@ def test_runs_have_curves_scores_and_videos(
     (group,) = found["groups"]
     assert group["seeds"] == [0, 1]
     assert group["curve"]["steps"] == [20]
-    assert group["curve"]["means"][0] == pytest.approx(group["score"])
+    curve, evaluated = group["scores"]  # of two sources, which are not mixed
+    assert (curve["source"], curve["seeds"], curve["step"]) == (
+        "last point of the curve",
+        [0, 1],
+        20,
+    )
+    assert group["curve"]["means"][0] == pytest.approx(curve["score"])
+    assert (evaluated["source"], evaluated["seeds"]) == ("orlog evaluate", [0])
+    assert (evaluated["episodes"], evaluated["interval"]) == (3, None)
+    assert [one["source"] for one in group["each"]] == ["orlog evaluate", "last point of the curve"]
     assert group["reason"]
     assert [name for name, _ in found["problems"]] == ["broken"]
-    assert found["videos"] == ["seed-0/best.mp4"]
+    assert found["videos"][0] == {"file": "seed-0/best.mp4"}
+    found = [(one["kind"], one["return"], one["run"]) for one in found["videos"][1:]]
+    assert found == [("worst", 1.0, "seed-1"), ("median", 2.0, "seed-1"), ("best", 3.0, "seed-1")]
     status, _, body = served.ask("api/runs/0/video/0", headers={"Range": "bytes=2-4"})
     assert (status, body) == (206, b"234")
-    assert served.ask("api/runs/0/video/1")[0] == 404
+    assert served.ask("api/runs/0/video/4")[0] == 404
 
 
 def test_a_view_of_no_episode_is_said_to_be_empty(serve: Serve, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ ends the process, another goes on with what is left of the part. In FOLDER it ke
 which grows from run to run, and findings: an error that is no OrlogError or names no file, over 5 seconds,
 over 512 MiB, or the input of a crash (`crash-..`) or of a hang (`timeout-..`). results.txt there holds what
 came of the formats that had their part. An input is a byte that picks a file of the samples, and the file.
+A run begins with the samples and with what was kept of earlier ones in tests/fuzz/corpus.zip; `--keep` adds to that.
 Not collected by pytest.
 """
 
@@ -24,12 +25,15 @@ import tempfile
 import time
 import traceback
 import warnings
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 LARGEST_INPUT = 2**17
+LARGEST_KEPT = 20_000
 LONGEST = 5.0
 MOST_BYTES = 2**29
 LEAST_SECONDS = 10  # of what is left of a part, for another process to be worth its start
@@ -47,17 +51,15 @@ class Fuzzer:
         self.error, self.readers, self.name = OrlogError, readers, name
         self.place = readers.Place(work)
         self.damage = importlib.import_module("tests.fuzz.file_damage")
-        self.targets = [
-            (sample, path)
-            for sample in self.place.samples[name]
-            for path in self.place.files[sample.root]
-        ]
+        self.targets = self.place.targets(name)
         self.pieces = [data for files in self.place.files.values() for data in files.values()]
         self.findings = folder / "findings"
         self.seen = {path.name for path in self.findings.iterdir()}
         for number, (sample, path) in enumerate(self.targets):
             data = self.place.files[sample.root][path]
             (folder / "corpus" / f"seed-{number}").write_bytes(bytes([number]) + data)
+        for number, data in enumerate(self.place.kept[name]):
+            (folder / "corpus" / f"seed-kept-{number}").write_bytes(data)
 
     def run(self, data: bytes) -> None:
         """Check one input."""
@@ -179,6 +181,9 @@ def main() -> None:
     asked.add_argument("folder", type=Path)
     asked.add_argument("names", nargs="*", metavar="FORMAT")
     asked.add_argument("--minutes", type=float, default=60.0)
+    asked.add_argument(
+        "--keep", action="store_true", help="add small inputs to tests/fuzz/corpus.zip"
+    )
     asked.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     given = asked.parse_intermixed_args()
     folder = given.folder.absolute()
@@ -196,6 +201,25 @@ def main() -> None:
             for file in (results, sys.stdout):
                 file.write(line if number else f"{HEADER}\n{line}")
                 file.flush()
+    if given.keep:
+        _keep(folder, names)
+
+
+def _keep(folder: Path, names: Sequence[str]) -> None:
+    """Put small new inputs of a corpus, and all findings, into the file that the tests read."""
+    from tests.fuzz.readers import KEPT
+
+    with zipfile.ZipFile(KEPT, "a", zipfile.ZIP_LZMA) as kept:
+        known = {kept.read(one) for one in kept.namelist()}
+        for name in names:
+            found = [*(folder / name / "corpus").iterdir(), *(folder / name / "findings").iterdir()]
+            for path in sorted(one for one in found if not one.name.startswith("seed-")):
+                data = path.read_bytes()
+                if data and len(data) <= LARGEST_KEPT and data not in known:
+                    known.add(data)
+                    kept.writestr(
+                        zipfile.ZipInfo(f"{name}/{path.name[:12]}"), data, zipfile.ZIP_LZMA
+                    )
 
 
 if __name__ == "__main__":

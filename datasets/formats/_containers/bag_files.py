@@ -9,11 +9,16 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+from orlog.datasets.formats._containers.bounded_unpacking import (
+    LARGEST_CHUNK,
+    bound_mcap,
+    bound_rosbags,
+    refuse_programs,
+)
 from orlog.datasets.formats._containers.ros_messages import Types, decode_message
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
 LARGEST_MESSAGE = 2**28
-LARGEST_CHUNK = 2**30
 MCAP_START = b"\x89MCAP0\r\n"
 BAG_START = b"#ROSBAG V2.0\n"
 METADATA = "metadata.yaml"
@@ -83,6 +88,7 @@ def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
         from mcap.reader import make_reader
     except ModuleNotFoundError as error:
         raise _missing(where, error) from error
+    bound_mcap()
     with path.open("rb") as file:
         summary = make_reader(file, validate_crcs=True).get_summary()
     if summary is None or summary.statistics is None:
@@ -123,6 +129,9 @@ def _open_rosbag(path: Path, where: str, stack: contextlib.ExitStack) -> dict[st
         raise _missing(where, error) from error
     if path.is_dir() and any(one.is_symlink() for one in path.iterdir()):
         raise SchemaError(f"{where}: holds a link, which is not followed.")
+    bound_rosbags()
+    for database in path.glob("*.db3") if path.is_dir() else ():
+        refuse_programs(database)
     reader: Any = rosbags.rosbag2.Reader(path) if path.is_dir() else rosbags.rosbag1.Reader(path)
     stack.enter_context(reader)
     found = {}

@@ -83,7 +83,7 @@ class PictureColumn:
         with opened_picture(_bytes_of(rows[0:1][0]), f"{where}, row 0") as image:
             size = picture_size(image)
         if size[0] * size[1] > MOST_PIXELS:
-            raise SchemaError(f"{where}: pictures of {size} are too large.")
+            raise SchemaError(f"{where}: frames of {size} are too large.")
         self.shape = (len(rows), *size)
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class PictureColumn:
                 size = picture_size(image)
                 if size != self.shape[1:]:
                     raise SchemaError(
-                        f"{where}: expected a picture of {self.shape[1:]}, found {size}."
+                        f"{where}: expected a frame of {self.shape[1:]}, found {size}."
                     )
                 frames[number] = np.asarray(image).reshape(size)
         return frames

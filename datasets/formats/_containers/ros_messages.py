@@ -163,14 +163,14 @@ def _frame(message: Mapping[str, Any]) -> np.ndarray:
     """Return the pixels of a sensor_msgs/Image, (height, width, channels), red before blue."""
     encoding = str(message["encoding"])
     if encoding not in PIXELS:
-        raise ValueError(f"pictures of the encoding {encoding!r:.50} are not read")
+        raise ValueError(f"frames of the encoding {encoding!r:.50} are not read")
     kind, channels = PIXELS[encoding]
     dtype = np.dtype(kind).newbyteorder(">" if message["is_bigendian"] else "<")
     height, width, step = (int(message[name]) for name in ("height", "width", "step"))
     rows = np.asarray(message["data"], np.uint8)
     row = width * channels * dtype.itemsize
     if not row or step < row or len(rows) != height * step:
-        raise ValueError(f"a picture of {height} rows of {step} bytes has {len(rows)}")
+        raise ValueError(f"a frame of {height} rows of {step} bytes has {len(rows)}")
     pixels = np.ascontiguousarray(rows.reshape(height, step)[:, :row]).view(dtype)
     frame = pixels.reshape(height, width, channels).astype(dtype.newbyteorder("="), copy=False)
     return frame[..., [2, 1, 0, 3][:channels]] if encoding.startswith("bgr") else frame

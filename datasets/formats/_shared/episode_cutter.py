@@ -14,6 +14,7 @@ import numpy as np
 
 from orlog.datasets.formats._shared.episodes import Steps
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted, said_of
 
 HELD = 2
 GOES_ON: Mapping[str, Any] = {"ends": False}
@@ -64,7 +65,7 @@ class EpisodeCutter:
     ) -> None:
         """Take where episodes end, and the values and the seed of the reset of an episode by its position.
 
-        An episode that no flag ends was `terminated` by the task, `truncated`, or just stops, as `unknown`
+        An episode that no flag ends was `terminated` by the task, `truncated`, or is unfinished, as `unknown`
         says. With `has_final_rows`, where the last two rows both end the task, the episode ended at the first
         of them, and the other one holds its final observation.
         """
@@ -115,21 +116,27 @@ class EpisodeCutter:
         said = []
         if self.left_out:
             said.append(
-                f"{self.left_out:,} last rows of episodes were left out, since what followed them was "
-                "not recorded."
+                said_of(
+                    self.left_out, "last rows of episodes were left out, since what followed was "
+                )
+                + "not recorded."
             )
         if self.vanished:
             said.append(
-                f"{self.vanished:,} whole episodes were left out with them: of one row, they have no step."
+                said_of(self.vanished, "whole episodes were left out with them: ")
+                + "those of one row have no step."
             )
         if self.missing:
             said.append(
-                f"{self.missing:,} episodes that ended have no final observation; zeros stand for it, "
-                f"and episodes/{MISSING} is true."
+                said_of(
+                    self.missing,
+                    "episodes that ended have no final observation; zeros stand for it, ",
+                )
+                + f"and episodes/{MISSING} is true."
             )
         if self.finals:
             said.append(
-                f"In {self.finals:,} episodes the last two rows are both done: the last one was taken for the "
+                f"In {counted(self.finals, 'episode')} the last two rows are both done: the last one was taken for the "
                 "final observation alone."
             )
         return said

@@ -122,7 +122,7 @@ class Steps:
         rewards: (n,).
         ends: Whether the episode ends after these steps.
         terminated: Whether the task itself ended there.
-        truncated: Whether the episode was cut off there. One that is neither just stops.
+        truncated: Whether the episode was cut off there. One that is neither is unfinished.
         infos: Extra columns of n rows each; all pieces have the same.
         seed: Seed of the reset, where the piece ends the episode and the files tell it.
         metadata: Values for the whole episode, where the piece ends it; all episodes have the same.

@@ -27,6 +27,7 @@ from orlog.datasets.formats._shared.episodes import Opened, Steps
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
+from orlog.manifests.names import counted, said_of
 
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
 LARGEST_ROW_BYTES = 2**26
@@ -93,22 +94,27 @@ def _remarks(cutter: EpisodeCutter, ends: _Ends, rows: FlatRows) -> list[str]:
     said = []
     if ends.horizon is not None:
         said.append(
-            f"The file has no timeouts: episodes were taken to be truncated after {ends.horizon:,} "
-            "steps."
+            "The file has no timeouts: episodes were taken to be truncated after "
+            f"{counted(ends.horizon, 'step')}."
         )
     if cutter.left_out:
         said.append(
-            f"The file has no next_observations: {cutter.left_out:,} last steps of episodes that no "
-            "terminal ended were left out, since what followed them was not recorded."
+            "The file has no next_observations: "
+            + said_of(
+                cutter.left_out, "last steps of episodes that no terminal ended were left out, "
+            )
+            + "since what followed was not recorded."
         )
     if cutter.missing:
         said.append(
-            f"{cutter.missing:,} episodes that a terminal ended have no final observation; zeros "
-            f"stand for it, and episodes/{MISSING} is true."
+            said_of(
+                cutter.missing, "episodes that a terminal ended have no final observation; zeros "
+            )
+            + f"stand for it, and episodes/{MISSING} is true."
         )
     if ends.joints:
         said.append(
-            f"In {ends.joints:,} places next_observations is not the observation that follows, and "
+            f"In {counted(ends.joints, 'place')} next_observations is not the observation that follows, and "
             "no flag ends the episode: it was taken to be truncated there."
         )
     if rows.choices and rows.benchmark is None:

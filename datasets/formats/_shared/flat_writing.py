@@ -11,6 +11,7 @@ import numpy as np
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted
 
 
 def file_stem(dataset: Dataset) -> str:
@@ -56,10 +57,10 @@ def _name(column: str, part: str) -> str:
 
 
 def stop_losses(dataset: Dataset, becomes: str) -> list[str]:
-    """Say that episodes which just stop become something else in files that have no word for it."""
+    """Say that unfinished episodes become something else in files that have no word for it."""
     ends = dataset.column("terminations").astype(bool) | dataset.column("truncations").astype(bool)
     stopped = int(np.count_nonzero(~ends[np.cumsum(dataset.episode_lengths) - 1]))
-    return [f"{stopped:,} episodes just stop, and become {becomes}."] if stopped else []
+    return [f"{counted(stopped, 'unfinished episode')} will become {becomes}."] if stopped else []
 
 
 def flat_losses(

@@ -202,7 +202,7 @@ def _numbers(place: Place, role: str, name: str) -> Any:
     if may_be and begins_a_picture(column[0:1][0]):
         return PictureColumn(column, where)
     if is_text:
-        raise SchemaError(f"{where}: expected numbers or pictures, found {column.dtype}.")
+        raise SchemaError(f"{where}: expected numbers or frames, found {column.dtype}.")
     return column
 
 

@@ -470,6 +470,9 @@ FORMAT = Format(
     losses=lerobot_losses,
     check=check_pyarrow,
     reads=(
+        *(f"meta_data/info.json:{key}" for key in ("codebase_version", "fps", "video")),
+        "./meta_data/episode_data_index.safetensors",
+        "./train/data-*.arrow",
         "data/*.parquet:*index",
         "data/*.parquet:timestamp",
         *(f"meta/episodes/*.parquet:{name}" for name in EPISODE_KEYS),

@@ -25,6 +25,7 @@ from orlog.datasets.formats._containers.arrow_files import reading_arrow
 from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT, read_json_object
 from orlog.datasets.formats.lerobot.video_frames import Video, frame_times, open_video
 from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.manifests.names import counted
 
 INFO = Path("meta") / "info.json"
 V3 = "v3.0"
@@ -237,7 +238,7 @@ class Videos:
         self.close()
         if not self._unused:
             return []
-        return [f"{self._unused:,} frames of videos belong to no row and were left out."]
+        return [f"Left out: {counted(self._unused, 'frame')} of videos that belong to no row."]
 
     def _video(self, camera: str, file: str) -> Video:
         if camera in self._open and self._open[camera][0] == file:

@@ -49,6 +49,7 @@ from orlog.datasets.formats.rlds.values import Column
 from orlog.datasets.formats.rlds.writing import SEED, SPLIT, TfdsWriter, tfds_losses
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted, said_of
 
 BLOCK_BYTES = 2**24
 ONLY_SPLIT = {"train"}
@@ -115,7 +116,7 @@ def _unlisted(folder: Path, info: DatasetInfo) -> list[str]:
     found = sorted(file.name for file in folder.glob("*.tfrecord*") if file.name not in listed)
     if not found:
         return []
-    return [f"{len(found)} files of records that {INFO_FILE} does not list were left out."]
+    return [f"Left out: {counted(len(found), 'file')} of records that {INFO_FILE} does not list."]
 
 
 def _steps(
@@ -146,7 +147,7 @@ def _steps(
                 yield from episode.steps(plan, index, int(looks["rows"][index]), metadata)
                 replaced += episode.replaced_bytes()
     if replaced:
-        doubts.append(f"{replaced:,} texts are no UTF-8: \\x.. stands for their bytes.")
+        doubts.append(f"{said_of(replaced, 'texts are no UTF-8')}: \\x.. stands for the bytes.")
 
 
 class _Episode:

@@ -34,6 +34,7 @@ from orlog.datasets.formats.rlds.values import Column, image_shape, stored_names
 from orlog.datasets.formats.rlds.writing import SPLIT
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
+from orlog.manifests.names import counted, said_of
 
 MOST_LISTED = 10_000
 FLAGS = ("is_first", "is_last", "is_terminal")
@@ -420,7 +421,7 @@ class Plan:
             self.terminated = self.terminated | (unknown & (how == "terminated"))
             self.truncated = self.truncated | (unknown & (how == "truncated"))
             self.doubts.append(
-                f"Of {int(unknown.sum()):,} episodes nothing says how they ended: taken to be {HOW[how]}, as "
+                f"Of {counted(int(unknown.sum()), 'episode')} nothing says how they ended: taken to be {HOW[how]}, as "
                 "--ends says."
             )
 
@@ -474,4 +475,4 @@ class Plan:
 
     def _add(self, count: int, what: str) -> None:
         if count:
-            self.doubts.append(f"{count:,} {what}.")
+            self.doubts.append(f"{said_of(count, what)}.")

@@ -206,7 +206,7 @@ def image_shape(data: bytes, shape: tuple[int | None, ...], where: str) -> tuple
         sizes = picture_size(image)
     found = tuple(one or other for one, other in zip(shape, sizes, strict=False))
     if len(shape) != 3 or math.prod(found) > LARGEST_VALUE:
-        raise SchemaError(f"{where}: an image of {sizes} is too large, or no picture.")
+        raise SchemaError(f"{where}: an image of {sizes} is too large, or no frame.")
     return found
 
 

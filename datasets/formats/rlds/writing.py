@@ -31,6 +31,7 @@ from orlog.datasets.formats.rlds.tf_examples import example_bytes
 from orlog.datasets.formats.rlds.tfrecord_files import write_record
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted
 
 SEED = "reset_seed"
 SPLIT = "split"
@@ -250,9 +251,11 @@ def tfds_losses(dataset: Dataset) -> list[str]:
     terminated, truncated = _ends(dataset)
     both, neither = int((terminated & truncated).sum()), int((~terminated & ~truncated).sum())
     if both:
-        said.append(f"{both:,} episodes that ended and were cut off at once are only ended.")
+        said.append(
+            f"{counted(both, 'episode')} that ended and were cut off at once will be only ended."
+        )
     if neither:
-        said.append(f"{neither:,} episodes that just stop become episodes that were cut off.")
+        said.append(f"{counted(neither, 'unfinished episode')} will be cut off.")
     return said
 
 

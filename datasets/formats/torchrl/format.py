@@ -131,7 +131,7 @@ class _Reader:
             self._lanes = np.sort(np.concatenate([self._lanes, starts + cursor - 1]))
         if batch.environments > 1:
             self.doubts.append(
-                f"Rows of {batch.environments:,} environments; what goes on at the end of a batch just stops."
+                f"Rows of {batch.environments:,} environments; what goes on at the end of a batch is unfinished."
             )
         self._ids = next((name for name in IDS if name in tensors), None)
         self._parts = self._observations(said)

@@ -11,12 +11,15 @@ import platform
 import signal
 import subprocess
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from orlog.errors import WorkerDiedError
 
@@ -42,36 +45,119 @@ def result_or_error(function: Callable[[Item], Result], item: Item) -> Result | 
         return error
 
 
-def _nothing() -> None:
-    """Prepare nothing."""
+class _Processes(Executor):
+    """Freshly started processes, each behind a pipe and a thread of this one that waits for it.
+
+    It needs no semaphores, as Python's own pool does: Linux keeps these in `/dev/shm`, which is missing or
+    read-only in some containers. A process that is killed ends no work but its own.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._threads = ThreadPoolExecutor(workers)
+        self._of_thread = threading.local()
+        self._lock = threading.Lock()
+        self._started: list[tuple[SpawnProcess, Connection]] = []
+        self._is_over = False
+
+    def submit(
+        self, function: Callable[..., Result], /, *arguments: Any, **named: Any
+    ) -> Future[Result]:
+        """Begin work in a process that has none, or in a new one if there may be more."""
+        work = functools.partial(function, *arguments, **named)
+        return self._threads.submit(self._run, work)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the processes once their work is done."""
+        self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
+        for process, pipe in self._started:
+            pipe.close()
+            process.join()
+
+    def kill(self) -> None:
+        """End the processes at once, whatever they do."""
+        with self._lock:
+            self._is_over = True
+            for process, _ in self._started:
+                process.kill()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, work: functools.partial[Result]) -> Result:
+        pipe: Connection | None = getattr(self._of_thread, "pipe", None)
+        try:
+            if pipe is None or not _is_sent(pipe, work):  # it was killed while it had nothing to do
+                self._of_thread.pipe = pipe = self._start()
+                pipe.send(work)
+            is_done, outcome = pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            self._of_thread.pipe = None
+            raise BrokenProcessPool("a process was killed while it worked.") from error
+        if is_done:
+            return cast("Result", outcome)
+        raise cast("BaseException", outcome)
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        pipe, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs,))
+        with self._lock:
+            if self._is_over:
+                raise BrokenProcessPool("the pool was ended.")
+            process.start()
+            self._started.append((process, pipe))
+        theirs.close()  # or the end of the process would not be seen
+        return pipe
+
+
+def _is_sent(pipe: Connection, work: object) -> bool:
+    try:
+        pipe.send(work)
+    except ConnectionError:
+        return False
+    return True
+
+
+def _serve(pipe: Connection) -> None:
+    """Do the work that comes through a pipe, until its other end is closed."""
+    _follow_parent()
+    while True:
+        answer: tuple[bool, object]
+        try:
+            work = pipe.recv()
+        except EOFError:
+            return
+        except Exception as error:  # noqa: BLE001 (as below: such as a module that is not here)
+            answer = False, error
+        else:
+            answer = _outcome(work)
+        try:
+            pipe.send(answer)
+        except Exception as error:  # noqa: BLE001 (such as a result that cannot be pickled)
+            pipe.send((False, error))
+
+
+def _outcome(work: Callable[[], object]) -> tuple[bool, object]:
+    """Return whether work was done, and what it gave or the error that it raised."""
+    try:
+        return True, work()
+    except BaseException as error:  # noqa: BLE001 (it is raised where the result is asked for)
+        error.add_note("".join(traceback.format_exception(error)))
+        return False, error
 
 
 @contextlib.contextmanager
-def process_pool(
-    workers: int, prepare: Callable[[], object] = _nothing
-) -> Iterator[ProcessPoolExecutor]:
+def process_pool(workers: int) -> Iterator[Executor]:
     """Yield a pool of freshly started processes; an error or Ctrl-C inside kills them at once.
 
-    The script that calls this needs `if __name__ == "__main__":`, as with any started process. Each process
-    calls `prepare` first, which reaches it through a pipe.
+    The script that calls this needs `if __name__ == "__main__":`, as with any started process. A process is
+    started when there is work for it, and takes more afterwards.
 
     Raises WorkerDiedError if a worker was killed.
     """
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        workers,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_begin,
-        initargs=(prepare,),
-    )
+    pool = _Processes(workers)
     try:
         yield pool
     except BaseException as error:
-        # If Ctrl-C comes while the pool starts its processes, its own shutdown waits for them
-        # forever.
-        for process in set(multiprocessing.active_children()) - others:
-            process.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.kill()
         if isinstance(error, BrokenProcessPool):
             raise WorkerDiedError(
                 "a worker process was killed, often because memory ran out; no unfinished work was "
@@ -82,11 +168,7 @@ def process_pool(
 
 
 def map_in_order(
-    pool: ProcessPoolExecutor,
-    function: Callable[[Item], Result],
-    items: Iterable[Item],
-    *,
-    ahead: int,
+    pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
 ) -> Iterator[Result]:
     """Yield `function(item)` in the order of items, with at most `ahead` results in memory.
 
@@ -103,11 +185,6 @@ def map_in_order(
     finally:
         for one in waiting:
             one.cancel()
-
-
-def _begin(prepare: Callable[[], object]) -> None:
-    _follow_parent()
-    prepare()
 
 
 def _follow_parent() -> None:

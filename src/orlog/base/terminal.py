@@ -106,14 +106,21 @@ def waits(what: str, say: Callable[[str], None] = tell) -> Callable[[], None]:
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str | Text]], *, numbers: Sequence[int] = ()
 ) -> Table:
-    """Return a table; the columns in `numbers` are aligned to the right, and `Text` has a style."""
+    """Return a table; the columns in `numbers` are aligned to the right, and `Text` has a style.
+
+    Line breaks of plain cells are escaped; `Text` keeps its own.
+    """
     made = Table(box=None, pad_edge=False, header_style="bold", show_header=any(headings))
     for index, heading in enumerate(headings):
         justify: Literal["left", "right"] = "right" if index in numbers else "left"
-        made.add_column(Text(printable(heading)), justify=justify, overflow="fold")
+        made.add_column(_cell(heading), justify=justify, overflow="fold")
     for row in rows:
-        made.add_row(*(one if isinstance(one, Text) else Text(printable(one)) for one in row))
+        made.add_row(*map(_cell, row))
     return made
+
+
+def _cell(text: str | Text) -> Text:
+    return text if isinstance(text, Text) else Text(printable(text).replace("\n", "\\n"))
 
 
 def show_table(
@@ -145,7 +152,7 @@ def show_table(
         print(line.rstrip(), file=console.file)
 
 
-def show_facts(facts: Iterable[tuple[str, str]], *, alarming: Collection[str] = ()) -> None:
+def show_facts(facts: Iterable[tuple[str, str | Text]], *, alarming: Collection[str] = ()) -> None:
     """Print what is known of one thing: names and texts, the names in `alarming` in yellow."""
     show_table(
         ("", ""),

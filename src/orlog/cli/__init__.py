@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import shlex
 import sys
 import traceback
 import warnings
@@ -178,9 +179,28 @@ def _fail_usage(error: Any) -> None:
             path = error.ctx.command_path
             hint = f"{usage}\nFor help, run: {path} --help"
             tell(hint)
+        option = next(
+            (one for one in getattr(getattr(error, "param", None), "opts", ()) if one[:2] == "--"),
+            None,
+        )
+        extra = [] if option is None or error.ctx is None else _arguments_too_many(error.ctx)
+        if extra:
+            message = (
+                f"{message.removesuffix('.')}; {shlex.join(extra)} is more than it takes: did you mean "
+                f"{option} {shlex.quote(extra[0])}?"
+            )
         end = "" if message.endswith((".", "?")) else "."
         tell(f"{message}{end}", label="error")
     sys.exit(error.exit_code)
+
+
+def _arguments_too_many(context: Any) -> list[str]:
+    """Return the arguments of this command line that the command has no place for."""
+    words = sys.argv[1:]
+    for one in context.command_path.split()[1:]:
+        words = words[words.index(one) + 1 :] if one in words else []
+    _, extra, _ = context.command.make_parser(context).parse_args(words)
+    return list(extra)
 
 
 def _is_folder_there() -> bool:

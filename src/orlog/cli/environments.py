@@ -128,7 +128,9 @@ def finetune(
             algorithm=algorithm,
         )[1]
     advice = advice_to_evaluate(folder, record, algorithm, given.trust_environment)
-    say(f"fine-tuned {algorithm_title(record.algorithm)} for {record.steps:,} steps; {advice}")
+    say(
+        f"fine-tuned {algorithm_title(record.algorithm)} for {counted(record.steps, 'step')}; {advice}"
+    )
 
 
 def _share(text: str) -> float | None:
@@ -187,7 +189,7 @@ def train(
         )
     for line in record.policies:
         say(
-            f"kept: policy of {line.steps:,} steps, mean return {line.mean:,.1f} over "
+            f"kept: policy of {counted(line.steps, 'step')}, mean return {line.mean:,.1f} over "
             f"{counted(len(line.returns), 'episode')}"
         )
     say(f"{record.digest}\nis in {out}")

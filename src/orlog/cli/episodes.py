@@ -125,7 +125,7 @@ def _show_frames(episode: Episode) -> None:
         say()
         chosen = np.linspace(0, len(rows) - 1, min(FRAMES, len(rows))).round().astype(int)
         say(f"{name}, steps {', '.join(map(str, chosen))}", style="bold")
-        if console.color_system is None or not console.file.isatty():
+        if console.color_system is None or console.no_color or not console.file.isatty():
             say(
                 f"  frames of {'x'.join(map(str, rows.shape[1:]))}; a terminal with colors shows them"
             )

@@ -19,6 +19,7 @@ from orlog.cli.options import (
     app,
     takes_options,
 )
+from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.datasets.formats._shared.episodes import Found
@@ -221,7 +222,10 @@ def _show_found(found: Found) -> None:
     ends = {"terminated": found.terminated, "truncated": found.truncated, "unfinished": stopped}
     rows = [
         ("format", found.format),
-        ("episodes", f"{found.episodes:,}, of {found.shortest:,} to {found.longest:,} steps"),
+        (
+            "episodes",
+            f"{found.episodes:,}, of {found.shortest:,} to {counted(found.longest, 'step')}",
+        ),
         ("steps", f"{found.steps:,}"),
         ("ends", ", ".join(f"{count:,} {how}" for how, count in ends.items() if count > 0)),
         ("returns", f"{found.lowest_return:.6g} to {found.highest_return:.6g}"),

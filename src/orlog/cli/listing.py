@@ -103,6 +103,11 @@ def list_datasets(
             f"\n{counted(len(chosen), 'dataset')}. Files and checksums: orlog show NAME; to get one: "
             "orlog download NAME"
         )
+        unknown = sum(_size(one) == "-" and not one.has_checksum for one in chosen)
+        if unknown:
+            say(
+                f"Neither size nor checksum is known of {unknown:,}: their first download is trusted."
+            )
 
 
 def _nothing(pattern: str, benchmark: str, search: str, family: str, benchmarks: list[str]) -> str:
@@ -124,7 +129,7 @@ def _print_all(chosen: list[Listed]) -> None:
             one.name,
             one.version,
             "-" if one.steps is None else f"{one.steps:,}",
-            size_text(one.size_bytes),
+            _size(one),
             _returns(one),
             _state(one),
         )
@@ -153,10 +158,7 @@ def _returns(one: Listed) -> str:
 def _print_remote(chosen: list[Listed]) -> None:
     """Print a line for each; a table of rich would take longer than all the rest."""
     heading = ("name", "version", "size", "license", "here")
-    rows = [
-        (one.name, one.version, size_text(one.size_bytes), one.license or "-", _note(one))
-        for one in chosen
-    ]
+    rows = [(one.name, one.version, _size(one), one.license or "-", _note(one)) for one in chosen]
     widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
     # A name that is too long for the terminal moves its own line only.
     room = console.width - sum(widths[1:4]) - 4 * len("  ") - len(heading[4])
@@ -170,12 +172,19 @@ def _print_remote(chosen: list[Listed]) -> None:
         say(line, style="" if number else "bold")
 
 
+def _size(one: Listed) -> str:
+    """Return a size, with a tilde in front where only a rounded one is known."""
+    is_rounded = one.size_bytes is None and one.about_bytes is not None
+    return f"~{size_text(one.about_bytes)}" if is_rounded else size_text(one.size_bytes)
+
+
 def _note(one: Listed) -> str:
     """Return what is here of a dataset that can be downloaded, and what is to be known of it."""
+    unread = "by hf download" if one.format == "lerobot" else "cannot be read"
     notes = (
         {"not here": "", "here": "yes"}.get(one.state, one.state),
         "not audited" if one.audit else "",
-        "cannot be read" if one.problem else "",
+        unread if one.problem else "",
     )
     return ", ".join(filter(None, notes)) or "-"
 

@@ -12,6 +12,7 @@ import typer
 from orlog.base.terminal import say
 from orlog.cli.options import Imports, TrustEnvironment, app
 from orlog.errors import MissingExtraError
+from orlog.manifests.names import counted
 
 NEEDED = ("starlette", "uvicorn")
 
@@ -46,14 +47,17 @@ def open_viewer(
             extra="open",
         )
     from orlog.viewer.guard import new_token
-    from orlog.viewer.opened import open_all
+    from orlog.viewer.opened import count_runs, open_all
     from orlog.viewer.server import Viewer, application, listen, serve
 
-    viewer = Viewer(open_all(names, trust_environment=trust_environment))
+    opened = open_all(names, trust_environment=trust_environment)
+    viewer = Viewer(opened)
     token, listening = new_token(), listen(port)
     host, port = listening.getsockname()[:2]
     address = f"http://{host}:{port}/{token}/"
-    say(f"{address}\nCtrl-C ends it.")
+    counts = {str(folder): counted(count_runs(folder), "run") for folder in opened.runs}
+    shown = [*(one.title for one in opened.datasets), *(f"{one} ({counts[one]})" for one in counts)]
+    say(f"{address}\nshows {', '.join([*shown, *map(str, opened.reports)])}\nCtrl-C ends it.")
     if browser:
         # In a thread, since a browser in the terminal would keep the server from answering it.
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

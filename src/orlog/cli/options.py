@@ -74,7 +74,7 @@ def greet() -> None:
     to_build = sum(one.source == "catalogue" for one in listed)
     size = size_text(sum(one.size_bytes or 0 for one in here))
     name = here[0].name if here else "classic/pendulum-mixed-v1"
-    first = f"orlog show {name} --episode 0" if here else f"orlog build {name}"
+    first = "" if here else f"orlog build {name}, then "
     say(f"orlog {orlog.__version__}: {app.info.help}", style="bold")
     show_facts(
         [
@@ -82,7 +82,7 @@ def greet() -> None:
                 "here",
                 f"{counted(len(here), 'dataset')}, {size}; {to_build} more to build: orlog list",
             ),
-            ("next", first),
+            ("next", f"{first}orlog open {name}, in a terminal orlog show {name} --episode 0"),
             ("find", "orlog list --remote --search hopper"),
             ("try", "orlog quickstart"),
             ("help", "orlog --help"),

@@ -171,7 +171,7 @@ def _print_downloaded(folder: Path) -> None:
     size = sum(item.size_bytes for item in objects)
     part = ""
     if is_partial(folder):
-        part = f" (a part: {len(objects)} of {len(manifest.objects)} files)"
+        part = f" (a part: {len(objects)} of {counted(len(manifest.objects), 'file')})"
     lines = [
         f"{manifest.name}@{manifest.version}: {size:,} bytes in {folder}{part}",
         manifest.digest,

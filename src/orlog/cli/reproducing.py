@@ -171,8 +171,13 @@ def _check_sweep(algorithm: str | None, given: Reproduction) -> None:
         raise typer.BadParameter(
             "a sweep takes --algorithms, and either --suite or --datasets, without other names."
         )
-    if given.sequential or given.max_seeds is not None or given.out != OUT:
-        raise typer.BadParameter("--sequential, --max-seeds and --out are not for sweeps.")
+    if given.sequential or given.max_seeds is not None:
+        raise typer.BadParameter("--sequential and --max-seeds are not for sweeps.")
+    if given.out != OUT:
+        raise typer.BadParameter(
+            "--out is not for sweeps, which keep their runs in ORLOG_HOME; the folder for the report is "
+            "--report."
+        )
     if given.resume:
         raise typer.BadParameter(
             "--resume is not for sweeps: the same command goes on where it was interrupted."

@@ -187,7 +187,7 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
         seeds = ", ".join(str(run.record.seed) for run in group.runs if run.record is not None)
         score = _score(group.score, group.interval)
         row = [
-            group.dataset,
+            group.shown_dataset,
             algorithm_title(group.algorithm),
             _settings(group.settings),
             seeds,

@@ -53,7 +53,7 @@ def evaluate(
 ) -> None:
     """Run a trained policy in the dataset's environment and print return and score.
 
-    The score comes with its interval, what 0 and 100 mean, the simulator and caveats; and with the
+    The score comes with its interval, the reference scores, the simulator and caveats; and with the
     share of episodes that succeeded, where the environment tells.
 
     Where there is no score, a line says why. Of a folder with several runs, each is evaluated; those
@@ -241,7 +241,7 @@ def _show_references(
     if isinstance(protocol, PublishedProtocol):
         how = protocol.description
     else:
-        how = f"{protocol.episodes} episodes of each policy, seeds from {protocol.first_seed}"
+        how = f"{counted(protocol.episodes, 'episode')} of each policy, seeds from {protocol.first_seed}"
     ends = (("random", 0, found.random), ("expert", 100, found.expert))
     deviations = {kind: getattr(one, "standard_error", None) for kind, _, one in ends}
     if as_json:

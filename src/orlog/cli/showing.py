@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from rich.text import Text
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import print_json, say, show_facts, show_table, tell
+from orlog.base.terminal import print_json, printable, say, show_facts, show_table, tell
 from orlog.cli.cards import show_croissant, write_card
 from orlog.cli.episodes import show_episode
 from orlog.cli.options import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
-from orlog.manifests.names import size_text
+from orlog.manifests.names import counted, size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.listing import Offered
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 AUDIT_SKIPPED = "skipped: published without one; after the download run: orlog audit NAME"
 ALARMING = ("audit", "rebuild", "not finite", "outside of their Box")
 NO_CHECKSUM = "no checksum known: the first download is trusted, and kept"
+NOT_EQUAL = "these places are not known to have equal bytes; the first that answers is taken"
 
 
 @app.command(epilog="Example: orlog show pointmaze/umaze-v1 --episode 7")
@@ -140,13 +142,14 @@ def _offers_as_json(offers: list[Offered]) -> dict[str, Any]:
             "md5": file.md5,
             "urls": [file.url, *file.mirrors],
         }
-        for file in entry.each
+        for file in (() if entry.hub_folder else entry.each)
     ]
     return body | {
         "description": entry.description,
         "format": entry.format,
         "license": entry.license,
         "size_bytes": entry.total_bytes,
+        "about_bytes": entry.about_bytes,
         "files": files,
     }
 
@@ -154,7 +157,8 @@ def _offers_as_json(offers: list[Offered]) -> dict[str, Any]:
 def _offer_as_lines(offer: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [("version", offer["version"]), ("from", offer["source"])]
     lines += [("also", f"{one['version']} from {one['source']}") for one in offer["others"]]
-    size = ("size", size_text(offer["size_bytes"]))
+    rounded = offer.get("about_bytes") if offer["size_bytes"] is None else None
+    size = ("size", f"about {size_text(rounded)}" if rounded else size_text(offer["size_bytes"]))
     if "digest" not in offer:
         return [
             *lines,
@@ -176,6 +180,8 @@ def _print_file(file: dict[str, Any]) -> None:
         say(text)
     for url in file["urls"]:
         say(f"  {url}")
+    if len(file["urls"]) > 1 and not sums:
+        say(f"  {NOT_EQUAL}")
 
 
 def _show(name: str, *, as_json: bool) -> None:
@@ -346,6 +352,7 @@ def _versions(name: str) -> list[dict[str, Any]]:
 def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | None) -> None:
     from orlog.datasets.columns.bounds import bounds_of, describe_outside
     from orlog.datasets.reading.finding import read_installed
+    from orlog.datasets.reading.operations import operation_words
     from orlog.manifests.rebuilds import how_to_record
     from orlog.manifests.roles import shown_roles
     from orlog.manifests.spaces import leaf_spaces, original_type
@@ -355,17 +362,17 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     if facts["state"] not in ("here", "not here"):
         again = f"orlog download {facts['name']}@{facts['version']}"
         where = f"{where} ({facts['state']}; for the rest run: {again})"
-    lines = [
+    lines: list[tuple[str, str | Text]] = [
         ("name", f"{'a view of ' if facts['is_view'] else ''}{facts['name']}@{facts['version']}"),
         ("digest", facts["digest"]),
         ("folder", where),
-        ("description", facts["description"]),
+        ("description", Text(printable(facts["description"]))),
         ("episodes", f"{facts['episodes']:,}"),
         ("steps", f"{facts['steps']:,}"),
         *_spreads(dataset),
         (
             "size",
-            f"{size_text(facts['size_bytes'])}, {facts['objects']} {facts['container']} files"
+            f"{size_text(facts['size_bytes'])}, {counted(facts['objects'], facts['container'] + ' file')}"
             + (" (of the whole version)" if facts["is_view"] else ""),
         ),
         ("observations", str(manifest.spaces[0])),
@@ -385,7 +392,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
         lines.append(("environment", made))
     if facts["benchmark"]:
         lines.append(("benchmark", facts["benchmark"]))
-    lines += [("behavior policy", facts["behavior_policy"]), ("license", facts["license"])]
+    policy = Text(printable(facts["behavior_policy"]))
+    lines += [("behavior policy", policy), ("license", facts["license"])]
     if facts["audit"]:
         lines.append(("audit", f"{facts['audit']}: published without one"))
     if manifest.recipe is not None:
@@ -394,12 +402,12 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     if facts["rebuild"]:
         lines.insert(2, ("rebuild", facts["rebuild"]))
     lines += [
-        ("derived from", f"{parent['digest'][:19]} by {parent['operation']}")
+        ("derived from", f"{parent['digest'][:19]} by {operation_words(parent['operation'])}")
         for parent in facts["lineage"]
         if not parent["operation"].startswith('{"rebuild":')
     ]
     for column, count in facts["non_finite"].items():
-        lines.append(("not finite", f"{count:,} numbers of {column}"))
+        lines.append(("not finite", f"{counted(count, 'number')} of {column}"))
     for column, names in facts["dimension_names"].items():
         lines.append((f"numbers of {column}", ", ".join(names)))
     lines += [(f"role {role}", text) for role, text in shown_roles(facts["roles"]).items()]

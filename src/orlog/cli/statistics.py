@@ -10,6 +10,7 @@ import typer
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import print_json, say, say_notes, show_table, tell
 from orlog.cli.options import AsJson, EvaluatedRuns, app
+from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.normalize.comparison import Comparison
@@ -114,7 +115,7 @@ def _reading_notes(comparison: Comparison) -> list[str]:
         notes.append("there is one task: ranks over it say nothing about other tasks.")
     if comparison.consensus is not None and not comparison.consensus.is_exact:
         notes.append(
-            f"the consensus of {len(comparison.methods)} methods was searched for; a better one may "
+            f"the consensus of {counted(len(comparison.methods), 'method')} was searched for; a better one may "
             "exist."
         )
     return notes
@@ -153,7 +154,7 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
         others = "" if consensus.rankings in (None, 1) else f", {consensus.rankings} are as good"
         say(
             f"\nconsensus of the tasks (Kemeny): {' > '.join(map(algorithm_title, comparison.ranking()))} "
-            f"({consensus.disagreements} disagreements{others})"
+            f"({counted(consensus.disagreements, 'disagreement')}{others})"
         )
         say("\nprobability that a run of the row scores above one of the column")
         rows = [
@@ -188,7 +189,7 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
 
 
 def _print_sequential(decided: SequentialComparison) -> None:
-    say(f"\nsequential comparison (AdaStop) after {decided.groups} groups of seeds")
+    say(f"\nsequential comparison (AdaStop) after {counted(decided.groups, 'group')} of seeds")
     rows = [
         [", ".join(map(algorithm_title, pair)), word] for pair, word in decided.decisions.items()
     ]

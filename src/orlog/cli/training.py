@@ -29,6 +29,7 @@ from orlog.cli.options import (
     takes_options,
 )
 from orlog.errors import StoppedError
+from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.algos.presets import Recipe
@@ -351,7 +352,7 @@ def _train_one(
     if dataset.environment is not None:
         own = algorithm if ":" in algorithm else None
         advice = advice_to_evaluate(folder, record, own, options.trust_environment)
-    say(f"trained {algorithm_title(algorithm)} for {record.steps:,} steps; {advice}")
+    say(f"trained {algorithm_title(algorithm)} for {counted(record.steps, 'step')}; {advice}")
 
 
 def advice_to_evaluate(
@@ -396,9 +397,13 @@ def _train_several(
         )
     _print_outcomes(outcomes)
     unfinished = [one for one in outcomes if one.status.state != "finished"]
+    failed: dict[tuple[str, str], list[str]] = {}  # seeds, by what they say: often all the same
     for one in outcomes:
         if one.message:
-            tell(f"{one.details}error: seed {one.seed}: {in_options(one.message)}")
+            failed.setdefault((one.details, one.message), []).append(str(one.seed))
+    for (details, message), of_seeds in failed.items():
+        which = "seed" if len(of_seeds) == 1 else "seeds"
+        tell(f"{details}error: {which} {', '.join(of_seeds)}: {in_options(message)}")
     if unfinished:
         tell(
             f"{len(unfinished)} of {len(outcomes)} seeds are not finished; to continue them, run: "

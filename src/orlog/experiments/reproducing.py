@@ -20,6 +20,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError, SchemaError
 from orlog.experiments.jobs import Executor, Job, Outcome, make_jobs, run_jobs
+from orlog.manifests.names import counted
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.judgements import look_counts
@@ -197,7 +198,7 @@ def check_comparable(algorithm: str, dataset: Given, steps: int | None = None) -
         )
     if steps is not None and steps != baseline.steps:
         raise NotFoundError(
-            f"the baseline of {algorithm} on {dataset.name} was recorded after {baseline.steps:,} steps, "
+            f"the baseline of {algorithm} on {dataset.name} was recorded after {counted(baseline.steps, 'step')}, "
             f"not {steps:,}: leave out --steps."
         )
 
@@ -399,7 +400,7 @@ def _notes(
         here, recorded = evaluation.protocol, baseline.protocol
         if here.episodes != recorded.episodes:
             notes.append(
-                f"{here.episodes} episodes of each seed, but {recorded.episodes} were recorded: the "
+                f"{counted(here.episodes, 'episode')} of each seed, but {recorded.episodes} were recorded: the "
                 f"verdict compares the first {min(here.episodes, recorded.episodes)} of both."
             )
         notes += _differing("the baseline", here.versions, recorded.versions)

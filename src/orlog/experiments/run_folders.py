@@ -54,10 +54,12 @@ class RunSummary:
         step: Gradient steps of the last checkpoint or line of the log.
         settings: Settings, steps, preset, device, precision, and how it was fine-tuned; no seed.
         points: Step and scores of the episodes of each point of the learning curve.
-        success_points: Step and share of successful episodes of each, where the environment tells.
+        counted: What came of the episodes of each of these points, with what metrics counted.
         scores: Scores of the episodes of the last evaluation; None if there was none.
         played: What came of these episodes, with what metrics counted; None if there was none.
         scored_step: Gradient steps of the policy that was scored last.
+        is_evaluated: Whether `scores` are those of `orlog evaluate`; otherwise they are those of the last
+            point of the learning curve.
         is_normalized: Whether scores are normalized; otherwise they are returns.
         changed: When training last wrote to it, in seconds since 1970.
     """
@@ -69,10 +71,11 @@ class RunSummary:
     step: int = 0
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     points: list[tuple[int, np.ndarray]] = dataclasses.field(default_factory=list)
-    success_points: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    counted: list[Played] = dataclasses.field(default_factory=list)
     scores: np.ndarray | None = None
     played: Played | None = None
     scored_step: int = 0
+    is_evaluated: bool = False
     is_normalized: bool = True
     changed: float = 0.0
 
@@ -85,6 +88,16 @@ class RunSummary:
     def interval(self) -> tuple[float, float] | None:
         """Interval of the mean at 95 %, over the episodes of this run."""
         return None if self.scores is None else mean_interval(self.scores)
+
+    @property
+    def success_points(self) -> list[tuple[int, float]]:
+        """Step and share of successful episodes of each point, where the environment tells."""
+        rates = map(_success_rate, self.counted)
+        return [
+            (step, rate)
+            for (step, _), rate in zip(self.points, rates, strict=True)
+            if rate is not None
+        ]
 
     @property
     def numbers(self) -> list[Number]:
@@ -143,6 +156,12 @@ class RunGroup:
     def label(self) -> str:
         """Algorithm, and the settings that set it apart."""
         return " ".join([algorithm_title(self.algorithm), *setting_words(self.settings)])
+
+    @property
+    def shown_dataset(self) -> str:
+        """Name of the dataset for people; that of a rebuild has its version."""
+        record = self.runs[0].record
+        return self.dataset if record is None else record.shown_dataset
 
     @property
     def scored(self) -> list[RunSummary]:
@@ -281,14 +300,15 @@ def _read(folder: Path) -> RunSummary:
         )
         for line in evaluated
     ]
-    rates = [_success_rate(one) for one in each]
     scored_step, scores = points[-1] if points else (0, None)
     played = each[-1] if each else None
+    is_evaluated = False
     if (folder / EVALUATION_FILE).exists():
         evaluation = read_evaluation(folder)
         if evaluation.step >= scored_step:
             scored_step, scores = evaluation.step, scored(evaluation.returns)
             played = evaluation.played(record)
+            is_evaluated = True
     settings = {name: value for name, value in record.config.items() if name != "seed"}
     for name in ("steps", "preset", "device", "precision"):
         settings[name] = getattr(record, name)
@@ -304,12 +324,11 @@ def _read(folder: Path) -> RunSummary:
         step=step,
         settings=settings,
         points=points,
-        success_points=[
-            (step, rate) for (step, _), rate in zip(points, rates, strict=True) if rate is not None
-        ],
+        counted=each,
         scores=scores,
         played=played,
         scored_step=scored_step,
+        is_evaluated=is_evaluated,
         is_normalized=known is not None,
         changed=max(
             (folder / name).stat().st_mtime

@@ -20,7 +20,7 @@ from orlog.algos.training.options import Hooks, TrainOptions
 from orlog.algos.training.policy import fitting_form
 from orlog.algos.training.runs import PathLike, as_path, run_folder
 from orlog.algos.training.stopping import StopRequest
-from orlog.algos.training.train import check_folder, train_run
+from orlog.algos.training.train import check_folder, curve_protocol, train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import OrlogError, StoppedError
@@ -119,7 +119,9 @@ def train_seeds(
     """
     check_log(options.log)
     dataset = load_dataset(dataset)
-    fitting_form(algorithm, dataset)
+    kind = fitting_form(algorithm, dataset)
+    if executor == "processes" and options.evaluations:  # said once, before any seed is begun
+        curve_protocol(kind, dataset, options.curve_episodes, options.trust_environment)
     if folder is None:
         folders = [run_folder("runs", algorithm, dataset, seed) for seed in seeds]
     else:

@@ -47,10 +47,24 @@ def write_audit_page(audit: Audit, path: Path, dataset: Dataset | None = None) -
             f"{counted(audit.episodes, 'episode')}, {counted(audit.steps, 'step')}: {audit.summary()}."
         )
     ]
+    links: dict[str, str] = {}
     if dataset is not None:
         named = [one for one in audit.findings if one.episode is not None and one.step is not None]
         first = episode_figure(dataset, named[0].episode if named else None)
-        parts.append(pictures([first, *(_figure(one, dataset) for one in named[:MOST_PLOTS])]))
+        drawn: dict[str, str] = {}  # several findings may be at one place
+        for one in named[:MOST_PLOTS]:
+            drawn[_anchor(one)] = drawn.get(_anchor(one), "") + _figure(one, dataset)
+        links = {place_text(one): f"#{_anchor(one)}" for one in named if drawn.get(_anchor(one))}
+        parts.append(
+            pictures([first, *(f'<div id="{at}">{one}</div>' for at, one in drawn.items() if one)])
+        )
+        if named:
+            address = f"#/0/episodes/{named[0].episode}?step={named[0].step}"
+            parts.append(
+                f'<p class="note">To look at an episode: <code>orlog open {html.escape(name)}</code>; each finding of '
+                "its audit leads to its step. The address of the first place below ends in "
+                f"<code>{address}</code>.</p>"
+            )
     parts += [f'<p class="note">{HOW_TO_READ}</p>']
     for severity, meaning in SEVERITIES.items():
         found = audit.of(severity)
@@ -60,7 +74,7 @@ def write_audit_page(audit: Audit, path: Path, dataset: Dataset | None = None) -
                 (one.check, one.column, one.text, place_text(one), f"{one.count:,}")
                 for one in found
             ]
-            parts.append(html_table(HEADINGS, rows, {4}))
+            parts.append(html_table(HEADINGS, rows, {4}, links))
     parts += ["<h2>What was checked</h2>", paragraph(f"{', '.join(audit.checks)}.")]
     if audit.not_checked:
         parts.append(html_table(("not checked", "why"), [*audit.not_checked.items()]))
@@ -71,6 +85,10 @@ def write_audit_page(audit: Audit, path: Path, dataset: Dataset | None = None) -
     with storage_errors(path):
         make_folder(path.parent)
         path.write_text(page(f"Audit of {name}", parts), "utf-8")
+
+
+def _anchor(finding: Finding) -> str:
+    return f"episode-{finding.episode}-step-{finding.step}"
 
 
 def _figure(finding: Finding, dataset: Dataset) -> str:

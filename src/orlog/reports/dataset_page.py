@@ -11,7 +11,7 @@ from orlog.algos.training.options import CURVE_EPISODES
 from orlog.base.files import make_folder
 from orlog.base.terminal import say, say_notes, show_table
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import operation_text
+from orlog.datasets.reading.operations import operation_text, operation_words
 from orlog.experiments.reproducing import Result
 from orlog.manifests.names import counted, size_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
@@ -188,7 +188,7 @@ def _facts(dataset: Dataset) -> str:
         ("license", manifest.license),
     ]
     if dataset.operation is not None:
-        rows.insert(1, ("view", operation_text(dataset.operation)))
+        rows.insert(1, ("view", operation_words(operation_text(dataset.operation))))
     return html_table(("", ""), rows, frozenset())
 
 

@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 _STYLE = Path(__file__).parents[1] / "viewer" / "page" / "shared.css"
 HOW_TO_READ = '<a href="#how-to-read">How to read this</a>'
@@ -30,17 +31,23 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def html_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int] = ()
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Collection[int] = (),
+    links: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Return a table of texts; the columns in `numbers` are aligned to the right.
 
-    Where the window is narrow, the table alone is scrolled.
+    A text in `links` leads to that place. Where the window is narrow, the table alone is scrolled.
     """
 
     def cell(tag: str, index: int, text: str) -> str:
         kind = "number" if index in numbers else "long" if len(text) > 24 else ""
         kind = "breaks" if re.search(r"\S{25}", text) else kind
-        return f"<{tag}{_class(kind)}>{html.escape(text)}</{tag}>"
+        inner = html.escape(text)
+        if text in links:
+            inner = f'<a href="{html.escape(links[text])}">{inner}</a>'
+        return f"<{tag}{_class(kind)}>{inner}</{tag}>"
 
     head = "".join(cell("th", index, text) for index, text in enumerate(headings))
     body = "".join(

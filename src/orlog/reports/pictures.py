@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.looking.sparklines import histogram
+
 WIDTH = 360
 SERIES = 8  # colors that the style sheet has
 MOST_POINTS = 1000
@@ -156,8 +158,8 @@ def bars(values: np.ndarray, label: str) -> str:
     values = values[np.abs(values) < LARGEST]
     if not len(values):
         return ""
-    low, high = _ends(values.tolist())
-    counts, _ = np.histogram(values - low, 30, (0, high - low))
+    spread = histogram(values, 30)
+    counts, (low, high) = spread.counts, spread[-2:]
     step = WIDTH / len(counts)
     drawn = [
         f'<rect class="bar-fill" x="{_number(index * step)}" y="{_number(100 - tall)}" '

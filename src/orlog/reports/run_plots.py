@@ -32,19 +32,19 @@ def curves_plot(groups: Sequence[RunGroup], *, success: bool = False) -> Figure:
         raise ValueError(
             "no run has a learning curve: they were trained with --evaluations 0, or not far enough."
         )
-    datasets = list(dict.fromkeys(group.dataset for group in drawn))
+    datasets = list(dict.fromkeys(group.shown_dataset for group in drawn))
     colors = line_colors(group.label for group in drawn)
-    most = max(sum(group.dataset == dataset for group in drawn) for dataset in datasets)
+    most = max(sum(group.shown_dataset == dataset for group in drawn) for dataset in datasets)
     figure, axes = new_figure(len(datasets), width=6.5, height=3.8 + 0.2 * most, in_row=3)
     for group in drawn:
-        one, shade = axes[datasets.index(group.dataset)], colors[group.label]
+        one, shade = axes[datasets.index(group.shown_dataset)], colors[group.label]
         steps, means, low, high = group.curve(success=success)
         count = sum(bool(run.success_points if success else run.points) for run in group.runs)
         label = f"{group.label} ({count} seed{'s' if count > 1 else ''})"
         one.plot(steps, means, color=shade, marker="o", markersize=3, label=label)
         one.fill_between(steps, low, high, color=shade, alpha=0.2, linewidth=0)
     for one, dataset in zip(axes, datasets, strict=True):
-        there = [group for group in drawn if group.dataset == dataset]
+        there = [group for group in drawn if group.shown_dataset == dataset]
         is_normalized = all(run.is_normalized for group in there for run in group.runs)
         one.set_title(dataset)
         one.set_xlabel("gradient steps")

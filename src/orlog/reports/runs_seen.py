@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Runs:
     """The runs of a folder, as they were when it was read.
 
@@ -36,6 +37,15 @@ class Runs:
     def __iter__(self) -> Iterator[RunSummary]:
         """Iterate over them, by folder."""
         return iter(self.runs)
+
+    def __repr__(self) -> str:
+        """Return the folder, and how many runs of each algorithm are in it."""
+        names = Counter(
+            algorithm_title(run.record.algorithm) if run.record else "unreadable"
+            for run in self.runs
+        )
+        counts = ", ".join(f"{count} {name}" for name, count in names.items())
+        return f"Runs({str(self.folder)!r}: {counts})"
 
     def __getitem__(self, index: int) -> RunSummary:
         """Return one of them."""

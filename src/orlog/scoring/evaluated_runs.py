@@ -19,6 +19,7 @@ from orlog.manifests.benchmarks import BenchmarkDataset
 from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import is_name
+from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
 from orlog.normalize.references import Protocol, References, score_caveats
 from orlog.scoring.normalized_scores import normalized_score
@@ -39,6 +40,7 @@ class EvaluatedRun:
         algorithm: Name of the algorithm.
         dataset: Name of the dataset.
         digest: Digest of the dataset.
+        version: Its version, by which a rebuild is told; empty if it is not known.
         seed: Training seed.
         settings: What the method was trained with, apart from the seed; empty if it is not known.
         code: Version of orlog that trained; empty if it is not known.
@@ -64,6 +66,7 @@ class EvaluatedRun:
     returns: np.ndarray
     curve: list[np.ndarray]
     metrics: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    version: str = ""
 
     @property
     def played(self) -> Played:
@@ -169,6 +172,7 @@ def _read_folder(folder: Path, label: str) -> EvaluatedRun:
         returns=np.array(evaluation.returns, float),
         curve=curve,
         metrics=evaluation.counted,
+        version=record.version,
     )
 
 
@@ -184,6 +188,7 @@ class _Document(msgspec.Struct, kw_only=True):
     algorithm: str
     dataset: str
     digest: str
+    version: str = ""
     steps: int
     protocol: Protocol
     seeds: list[_Seed] = []
@@ -231,6 +236,7 @@ def _read_document(path: Path, label: str) -> list[EvaluatedRun]:
             returns=np.array(one.returns, float),
             curve=[],
             metrics=metrics,
+            version=body.version,
         )
         for one, metrics in zip(seeds, counted, strict=True)
     ]
@@ -262,6 +268,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
                 f"{task}: the methods were evaluated on different numbers of episodes: "
                 f"{', '.join(map(str, episodes))}."
             )
+        notes += rebuild_notes(task, (run.version for run in there))
         digests = {run.digest for run in there}
         if len(digests) > 1:
             notes.append(

@@ -28,6 +28,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import MissingExtraError, NotFoundError, SchemaError
+from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize import value_estimates
 from orlog.normalize.references import Protocol
 from orlog.normalize.value_estimates import Terms
@@ -120,7 +121,7 @@ def evaluate_off_policy(
         f"values are means of returns discounted by {gamma:g} for each step; estimates are over the "
         f"first observations of {judged_on.name}, measured ones over the resets of the environment."
     )
-    notes = [what]
+    notes = [what, *rebuild_notes(data.name, [data.version])]
     protocol = _protocol(data, episodes, trust_environment, notes)
     if protocol is not None:
         notes += notes_on_ends(protocol, gamma)

@@ -42,7 +42,9 @@ def references_of(manifest: Manifest) -> References | None:
     benchmark, environment = benchmark_of(manifest), manifest.environment
     if benchmark is not None and not holds_in(benchmark, environment):
         return None
-    found: References | None = None if benchmark is None else benchmark_references(benchmark)
+    found: References | None = None
+    if benchmark is not None:
+        found = benchmark_references(benchmark, is_its_own=manifest.name == benchmark.name)
     if found is None and environment is not None:
         found = stored_references(environment) or recorded_references(environment)
     return _minari_references(manifest) if found is None else found

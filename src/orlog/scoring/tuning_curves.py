@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from orlog.manifests.documents import canonical_json
+from orlog.manifests.names import counted
 from orlog.normalize.tuning import (
     EXPLORATION,
     POLICIES,
@@ -184,7 +185,7 @@ def _tune_curve(
             f"{protocol.environment_id}, {every.shape[1]} "
             f"{'episode' if every.shape[1] == 1 else 'episodes'} of each policy with reset seeds from "
             f"{protocol.first_seed}; UCB with exploration {exploration:g} over {drawn} of "
-            f"{len(every)} policies, {trials} trials, one stored episode an evaluation"
+            f"{len(every)} policies, {counted(trials, 'trial')}, one stored episode an evaluation"
         ),
         is_normalized=results.is_normalized,
         notes=notes,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
@@ -13,19 +12,21 @@ from orlog.datasets.home.folders import installed_names
 from orlog.datasets.home.history import known_versions, read_history
 from orlog.datasets.home.origin import read_origin
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import operation_text
+from orlog.datasets.reading.operations import operation_text, operation_words
 from orlog.errors import NotFoundError, OrlogError
+from orlog.manifests.diff import diff_manifests
 from orlog.manifests.manifest import Manifest
-from orlog.manifests.names import size_text
+from orlog.manifests.names import counted, size_text
 from orlog.manifests.rebuilds import version_of
 from orlog.manifests.roles import shown_roles
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.published_scores import PublishedScore
-from orlog.scoring.baseline_scores import baselines, in_sections
+from orlog.scoring.baseline_scores import baselines, in_sections, score_is_raw
 from orlog.scoring.references import references_of_dataset
 from orlog.viewer.opened import Shown
 
 MOST_NODES = 40
+MOST_NAMED = 4
 
 
 def about(shown: Shown) -> dict[str, Any]:
@@ -51,14 +52,15 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
     dataset = shown.dataset
     manifest, environment = dataset.manifest, dataset.environment
     if dataset.operation is not None:
-        yield "view", f"{operation_text(dataset.operation)} of {dataset.name}@{dataset.version}"
+        words = operation_words(operation_text(dataset.operation))
+        yield "view", f"{words}; of {dataset.name}@{dataset.version}"
     yield "name", f"{dataset.name}@{dataset.version}"
     yield "description", manifest.description
     yield "episodes", f"{dataset.total_episodes:,}"
     yield "steps", f"{dataset.total_steps:,}"
     yield (
         "size",
-        f"{size_text(manifest.size_bytes)} in {len(manifest.objects):,} {manifest.container} files",
+        f"{size_text(manifest.size_bytes)} in {counted(len(manifest.objects), f'{manifest.container} file')}",
     )
     yield "observations", str(dataset.observation_space)[:2000]
     yield "actions", str(dataset.action_space)[:2000]
@@ -73,9 +75,9 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
     yield "digest", dataset.digest
     yield "folder", str(shown.selection.versions[0].folder)
     for column, count in manifest.non_finite.items():
-        yield "not finite", f"{count:,} numbers of {column}"
+        yield "not finite", f"{counted(count, 'number')} of {column}"
     for column, outside in manifest.outside_bounds.items():
-        yield "outside of their Box", f"{outside.numbers:,} numbers of {column}"
+        yield "outside of their Box", f"{counted(outside.numbers, 'number')} of {column}"
 
 
 def _versions(manifest: Manifest) -> list[dict[str, Any]]:
@@ -86,7 +88,8 @@ def _versions(manifest: Manifest) -> list[dict[str, Any]]:
     except (OrlogError, OSError):
         return []
     found = []
-    for version, (one, folder) in known.items():
+    newer = [*known.values()]
+    for (version, (one, folder)), older in zip(known.items(), [*newer[1:], None], strict=True):
         status = history.get(version)
         note = "" if status is None else f"{status.status}: {status.reason}"
         found.append(
@@ -97,12 +100,26 @@ def _versions(manifest: Manifest) -> list[dict[str, Any]]:
                 "episodes": one.total_episodes,
                 "steps": one.total_steps,
                 "changes": one.changes,
+                "differs": "" if older is None else _difference(older[0], one),
                 "status": note,
                 "here": folder is not None,
                 "shown": one.digest == manifest.digest,
             }
         )
     return found
+
+
+def _difference(before: Manifest, after: Manifest) -> str:
+    """Return in one line what a version has that the one before had not, by their manifests."""
+    episodes = after.total_episodes - before.total_episodes
+    steps = after.total_steps - before.total_steps
+    words = [f"{episodes:+,} episodes, {steps:+,} steps"] if episodes or steps else []
+    differences = diff_manifests(before, after)
+    for kind, text in (("column", "changed:"), ("values", "other values in")):
+        names = [one.name for one in differences if one.kind == kind]
+        listed = ", ".join(names) if len(names) <= MOST_NAMED else counted(len(names), "column")
+        words += [f"{text} {listed}"] if names else []
+    return f"compared with {before.version}: {'; '.join(words) or 'the same data'}"
 
 
 def _lineage(shown: Shown) -> list[dict[str, Any]]:
@@ -124,8 +141,11 @@ def _lineage(shown: Shown) -> list[dict[str, Any]]:
         if manifest.recipe is not None:
             recipe = manifest.recipe
             title = f"recipe {recipe.name} {recipe.version}"
-            parameters = msgspec.json.encode(recipe.parameters).decode()
-            link(child, add(title, title, f"seed {recipe.seed}; {parameters}", level), "built by")
+            said = [
+                f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
+                for name, value in {"seed": recipe.seed, **recipe.parameters}.items()
+            ]
+            link(child, add(title, title, ", ".join(said), level), "built by")
         for parent in manifest.lineage:
             add_parent(child, parent.digest, parent.operation, level)
 
@@ -137,7 +157,7 @@ def _lineage(shown: Shown) -> list[dict[str, Any]]:
         title = "a file" if how.startswith("read ") else "a version that is not here"
         title = f"{known.name}@{version_of(known)}" if known else title
         parent = add(digest, title, digest, level)
-        link(child, parent, how)
+        link(child, parent, operation_words(how))
         if known and is_new:
             add_origin(parent, known, level + 1)
 
@@ -149,7 +169,8 @@ def _lineage(shown: Shown) -> list[dict[str, Any]]:
         )
         if is_new and dataset.operation is not None and len(nodes) < MOST_NODES:
             for parent in dataset.parents:
-                link(own, add_dataset(parent, level + 1), operation_text(dataset.operation))
+                words = operation_words(operation_text(dataset.operation))
+                link(own, add_dataset(parent, level + 1), words)
         elif is_new:
             add_origin(own, dataset.manifest, level + 1)
             origin = read_origin(dataset.folder)
@@ -188,7 +209,7 @@ def _references(dataset: Dataset) -> list[list[str]]:
     if known is None:
         return []
     episodes = known.protocol.episodes
-    measured = "" if episodes is None else f"{episodes:,} episodes"
+    measured = "" if episodes is None else f"{counted(episodes, 'episode')}"
     return [
         [f"{score} = {word}", f"{one.mean:,.4g}", one.policy, f"{known.source} {measured}".strip()]
         for score, word, one in (("0", "random", known.random), ("100", "expert", known.expert))
@@ -203,7 +224,7 @@ def _scores(dataset: Dataset) -> Iterator[dict[str, Any]]:
         return
     own = [score for score in known if score.implementation == "orlog"]
     if own:
-        yield _section(own, "Recorded with orlog", "Steps and policy of each: hover over its name.")
+        yield _section(own, "Recorded with orlog", "")
     for section in in_sections(score for score in known if score.implementation != "orlog"):
         rows = [one for by_algorithm in section.scores.values() for one in by_algorithm.values()]
         title = f"{section.key.publication}: {section.key.metric}"
@@ -215,6 +236,7 @@ def _section(scores: Sequence[PublishedScore], title: str, protocol: str) -> dic
         "title": title,
         "protocol": protocol,
         "source": scores[0].source,
+        "normalized": not score_is_raw(scores[0].metric),
         "scores": sorted(map(_score, scores), key=lambda row: -row["score"]),
     }
 

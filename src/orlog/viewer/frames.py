@@ -12,6 +12,7 @@ from orlog.base.png import png_bytes
 from orlog.datasets.columns.schema import Schema
 from orlog.errors import NotFoundError
 from orlog.manifests.columns import is_part
+from orlog.manifests.names import counted
 from orlog.viewer.opened import Shown
 
 SMALLEST_SIDE = 16  # of what counts as an image, as for its encoding
@@ -46,7 +47,7 @@ class Frames:
             return ""
         if self.layout == "first":
             return f"the newest of {self.channels} stacked images"
-        return f"the first {self.shown} of {self.channels} channels"
+        return f"the first {self.shown} of {counted(self.channels, 'channel')}"
 
     @property
     def shown(self) -> int:
@@ -118,6 +119,6 @@ def _read(shown: Shown, name: str, episode: int, steps: np.ndarray) -> np.ndarra
     count = stored.count_rows(name, np.array([position]))
     if not (steps.min() >= 0 and steps.max() < count):
         raise IndexError(
-            f"{shown.title}, episode {episode}: {name} has {count} frames, found number {steps.max()}."
+            f"{shown.title}, episode {episode}: {name} has {counted(count, 'frame')}, found number {steps.max()}."
         )
     return stored.read_rows(name, first + steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from orlog.datasets.store.version import StoredVersion
 from orlog.errors import NotFoundError
 
 REPORT = "report.html"
+RUN_FILE = "run.json"
+MOST_FILES = 50_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,7 @@ def open_all(names: Sequence[str], *, trust_environment: bool = False) -> Opened
     With `trust_environment`, environment arguments that come with the data are used to render.
 
     Raises NotFoundError if something is not here, or a folder holds nothing that can be shown;
-    IntegrityError if a file is missing, cut or altered.
+    IntegrityError if a file is missing, cut or altered; ValueError if a folder holds too much to search.
     """
     datasets: list[Shown] = []
     runs: list[Path] = []
@@ -94,7 +97,7 @@ def open_all(names: Sequence[str], *, trust_environment: bool = False) -> Opened
             datasets.append(Shown(title=name, dataset=load_dataset(name)))
         elif (path / REPORT).is_file():
             reports.append((path / REPORT).resolve())
-        elif _holds_runs(path):
+        elif count_runs(path):
             runs.append(path.resolve())
         else:
             raise NotFoundError(
@@ -110,5 +113,18 @@ def open_all(names: Sequence[str], *, trust_environment: bool = False) -> Opened
     )
 
 
-def _holds_runs(folder: Path) -> bool:
-    return next(folder.rglob("run.json"), None) is not None
+def count_runs(folder: Path) -> int:
+    """Return how many runs are in a folder and below; links are not followed.
+
+    Raises ValueError if more lies there than can be searched each time it is shown.
+    """
+    count = seen = 0
+    for _, folders, files in os.walk(folder):
+        seen += len(folders) + len(files)
+        if seen > MOST_FILES:
+            raise ValueError(
+                f"{folder}: more than {MOST_FILES:,} files and folders lie in it, too many to search for runs; "
+                "name the folder that orlog train wrote into."
+            )
+        count += RUN_FILE in files
+    return count

@@ -39,10 +39,13 @@ class Rendered(NamedTuple):
     Attributes:
         png: The picture, as a PNG file.
         differs: First step of a replay whose observation is not the recorded one; None if none is.
+        equals: Last step of a replay whose observations are all as recorded; None if one differs, or
+            nothing was replayed.
     """
 
     png: bytes
     differs: int | None
+    equals: int | None
 
 
 @dataclasses.dataclass
@@ -122,10 +125,11 @@ class Renderer:
             ) from error
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
             raise SimulatorError(
-                f"{dataset.name}: the environment draws {picture.dtype} {picture.shape}, no image."
+                f"{dataset.name}: the environment renders {picture.dtype} {picture.shape}, no frame of uint8 (height, width, 3)."
             )
         is_late = replay.differs is not None and replay.differs <= step
-        return Rendered(png_bytes(picture), replay.differs if is_late else None)
+        equals = None if source == "states" or is_late else step
+        return Rendered(png_bytes(picture), replay.differs if is_late else None, equals)
 
     def _make(self, shown: Shown) -> Any:
         if sys.platform == "linux" and not os.environ.get("DISPLAY"):

@@ -5,14 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from orlog.algos.algorithms import algorithm_title
 from orlog.errors import OrlogError
-from orlog.experiments.run_folders import RunGroup, find_run_folders, group_runs, setting_words
+from orlog.experiments.run_folders import (
+    RunGroup,
+    RunSummary,
+    find_run_folders,
+    group_runs,
+    setting_words,
+)
+from orlog.experiments.videos import VIDEOS as FILMED
+from orlog.experiments.videos import read_videos
 from orlog.normalize.baselines import read_baseline
+from orlog.normalize.intervals import mean_interval
+from orlog.normalize.metrics.metrics import numbers_of
 from orlog.normalize.verdicts import compare
 from orlog.scoring.references import references
 
 VIDEOS = (".mp4", ".webm")
+KINDS = ("worst", "median", "best")
+CURVE, EVALUATED = "last point of the curve", "orlog evaluate"
 
 
 def runs_of(folder: Path) -> dict[str, Any]:
@@ -24,13 +38,14 @@ def runs_of(folder: Path) -> dict[str, Any]:
     return {
         "groups": [_group(group, folder) for group in group_runs(found)],
         "problems": [[_name(run.folder, folder), run.problem] for run in found if run.problem],
-        "videos": [str(path.relative_to(folder)) for path in videos_of(folder)],
+        "folder": str(folder),
+        "videos": [_video(path, folder) for path in videos_of(folder)],
     }
 
 
 def videos_of(folder: Path) -> list[Path]:
-    """Return the videos of a folder of runs, in order; links are not followed."""
-    return sorted(
+    """Return the videos of a folder of runs: of each run the worst, the median, the best; links are not followed."""
+    found = (
         path
         for path in folder.rglob("*")
         if path.suffix in VIDEOS
@@ -38,6 +53,30 @@ def videos_of(folder: Path) -> list[Path]:
         and path.resolve().is_relative_to(folder)
         and not path.is_symlink()
     )
+    return sorted(found, key=lambda path: (path.parent, _place(path), path.name))
+
+
+def _place(path: Path) -> int:
+    return next((at for at, word in enumerate(KINDS) if path.name.startswith(word)), len(KINDS))
+
+
+def _video(path: Path, folder: Path) -> dict[str, Any]:
+    """Return what is known of a video: its run, and what the list beside it says."""
+    run = path.parent.parent
+    listed = [
+        one for one in read_videos(run) if path.parent == run / FILMED and one.file == path.name
+    ]
+    about: dict[str, Any] = {"file": path.relative_to(folder).as_posix()}
+    if listed:
+        about |= {
+            "run": _name(run, folder),
+            "kind": " and ".join(one.kind for one in listed),
+            "episode": listed[0].episode,
+            "return": listed[0].returned,
+            "step": listed[0].step,
+            "frames": listed[0].frames,
+        }
+    return about
 
 
 def _name(run: Path, folder: Path) -> str:
@@ -54,9 +93,7 @@ def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
         "settings": setting_words(group.settings),
         "seeds": [run.record.seed for run in group.runs if run.record is not None],
         "normalized": all(run.is_normalized for run in group.runs),
-        "score": group.score,
-        "interval": group.interval,
-        "counted": [str(one) for one in group.numbers],
+        "scores": _scores(group),
         "verdict": word,
         "reason": reason,
         "curve": {"steps": steps, "means": means, "low": low, "high": high},
@@ -68,8 +105,8 @@ def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
                 "step": run.step,
                 "steps": None if run.record is None else run.record.steps,
                 "score": run.score,
-                "interval": run.interval,
-                "points": [[step, float(scores.mean())] for step, scores in run.points],
+                "source": EVALUATED if run.is_evaluated else CURVE,
+                "episodes": None if run.scores is None else len(run.scores),
             }
             for run in group.runs
         ],
@@ -79,6 +116,35 @@ def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
             for run, counts in group.left_out
         ],
     }
+
+
+def _scores(group: RunGroup) -> list[dict[str, Any]]:
+    """Return means over seeds, each of one source, one step and one number of episodes."""
+    found: dict[tuple[str, int, int], list[tuple[RunSummary, np.ndarray]]] = {}
+    for run in group.runs:
+        if run.is_evaluated and run.scores is not None:
+            found.setdefault((EVALUATED, run.scored_step, len(run.scores)), []).append(
+                (run, run.scores)
+            )
+        for step, scores in run.points[-1:]:
+            found.setdefault((CURVE, step, len(scores)), []).append((run, scores))
+    listed = []
+    for (source, step, episodes), each in sorted(found.items(), key=lambda one: one[0][0]):
+        means = np.array([scores.mean() for _, scores in each], float)
+        played = [run.played if source == EVALUATED else run.counted[-1] for run, _ in each]
+        listed.append(
+            {
+                "source": source,
+                "step": step,
+                "episodes": episodes,
+                "seeds": [run.record.seed for run, _ in each if run.record is not None],
+                "each": means.tolist(),
+                "score": float(means.mean()),
+                "interval": mean_interval(means),
+                "counted": [str(n) for n in numbers_of([one for one in played if one])],
+            }
+        )
+    return listed
 
 
 def _verdict(group: RunGroup) -> tuple[str, str]:
@@ -93,7 +159,12 @@ def _verdict(group: RunGroup) -> tuple[str, str]:
     new = {}
     for run in group.runs:
         record = run.record
-        if record is None or run.scores is None or run.scored_step != record.steps:
+        if (
+            record is None
+            or not run.is_evaluated
+            or run.scores is None
+            or run.scored_step != record.steps
+        ):
             return "", "not compared: a run is not finished and evaluated"
         if record.digest != baseline.digest:
             return "", "not compared: trained on other data than the recorded baseline"

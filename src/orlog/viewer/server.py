@@ -28,6 +28,8 @@ from starlette.types import ASGIApp
 from orlog.base.terminal import tell
 from orlog.datasets.audit.audit import audit
 from orlog.datasets.audit.findings import SEVERITIES
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.operations import operation_words
 from orlog.errors import NotFoundError, OrlogError, VersionExistsError
 from orlog.manifests.diff import diff_datasets
 from orlog.viewer.about import about
@@ -220,8 +222,9 @@ def _file(name: str) -> Response:
 
 def _render(viewer: Viewer, request: Request) -> Response:
     episode, step = request.path_params["episode"], number(request, "step", 0)
-    png, differs = viewer.renderer.picture(viewer.shown(request), episode, step)
-    headers = {} if differs is None else {"x-differs": str(differs)}
+    png, differs, equals = viewer.renderer.picture(viewer.shown(request), episode, step)
+    told = {"x-differs": differs, "x-equals": equals}
+    headers = {name: str(value) for name, value in told.items() if value is not None}
     return Response(png, media_type="image/png", headers=headers)
 
 
@@ -268,14 +271,27 @@ def _audit(viewer: Viewer, request: Request) -> dict[str, Any]:
 
 def _diff(viewer: Viewer, request: Request) -> dict[str, Any]:
     places = [number(request, name, default) for name, default in (("before", 0), ("after", 1))]
-    before, after = (one_of(viewer.lists, place, "dataset").shown.dataset for place in places)
-    return viewer.jobs.ask(
-        f"diff {places}",
-        lambda _: {
-            **diff_datasets(before, after).to_json(),
-            "views": [one.operation is not None for one in (before, after)],
-        },
-    )
+    shown = [one_of(viewer.lists, place, "dataset").shown for place in places]
+    for one in shown:
+        if one.dataset.operation is not None:
+            raise ValueError(
+                f"{one.title} is a view of {one.dataset.name}@{one.dataset.version}, and versions alone are "
+                f"compared; store it as one first: orlog save {one.title} NAME@VERSION"
+            )
+    before, after = (one.dataset for one in shown)
+    return viewer.jobs.ask(f"diff {places}", lambda _: _difference(before, after))
+
+
+def _difference(before: Dataset, after: Dataset) -> dict[str, Any]:
+    found = diff_datasets(before, after).to_json()
+    for one in found["differences"]:
+        if one["name"] == "lineage":
+            for side in ("before", "after"):
+                one[side] = "; ".join(
+                    f"{operation_words(parent['operation'])}, of {parent['digest'][:19]}"
+                    for parent in one[side] or []
+                )
+    return found
 
 
 def _runs(viewer: Viewer, request: Request) -> dict[str, Any]:

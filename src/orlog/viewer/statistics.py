@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.bounds import bounds_of
-from orlog.datasets.looking.sparklines import counts_between, parts_between
+from orlog.datasets.looking.sparklines import counts_between, histogram, parts_between
 from orlog.errors import NotFoundError, OrlogError
 from orlog.manifests.spaces import leaf_spaces
 from orlog.viewer.episode import number_columns
@@ -146,17 +146,12 @@ def _histogram(values: np.ndarray) -> dict[str, Any]:
     finite = values[np.isfinite(values)].astype(np.float64)
     if not len(finite):
         return {"counts": [], "edges": [0.0, 1.0], "text": "no finite value"}
-    low, high = float(finite.min()), float(finite.max())
-    # Whole numbers in a narrow range have bars of their own.
-    bins = BINS
-    is_whole = bool((finite == np.floor(finite)).all())
-    if low == high or (is_whole and high - low < BINS):
-        low, high = low - 0.5, high + 0.5
-        bins = max(1, round(high - low)) if is_whole else 1
-    counts = counts_between(finite, low, high, bins)
+    drawn = histogram(finite, BINS)
     return {
-        "counts": counts.tolist(),
-        "edges": [low, high],
+        "counts": drawn.counts.tolist(),
+        "edges": [drawn.low, drawn.high],
+        "whole": drawn.whole,
+        "ends": drawn[-2:],
         "mean": float(finite.mean()),
         "median": float(np.median(finite)),
         "deviation": float(finite.std()),

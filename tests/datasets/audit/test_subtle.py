@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,10 @@ def test_the_page_plots_the_place(
     page = (tmp_path / "audit.html").read_text("utf-8")
     assert page.count("<svg") == 3
     assert f"episode {BAD}" in page
+    places = set(re.findall(r'<td><a href="#([a-z0-9-]+)">', page))
+    assert places
+    assert places <= set(re.findall(r'<div id="([a-z0-9-]+)"><figure>', page))
+    assert "orlog open lab/subtle-v1" in page
 
 
 @pytest.mark.parametrize(("way_back", "copies"), [(1, 0), (2, 0), (3, 24), (20, 24)])

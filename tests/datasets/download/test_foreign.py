@@ -356,7 +356,7 @@ def test_d4rl_ships_with_orlog() -> None:
     source = find_source(parse_name("d4rl/hopper-medium-v2"))
     assert isinstance(source, ForeignFileSource)
     assert (source.registry, source.version) == ("d4rl", "1.0.1")
-    assert source.urls == ((source.entry.url,),)
+    assert source.urls == ((source.entry.url, *source.entry.mirrors),)
     with pytest.raises(NotFoundError, match="d4rl does not have it; did you mean"):
         find_source(parse_name("d4rl/hoper-medium-v2"))
     with pytest.raises(NotFoundError, match=r"d4rl has 0\.9\.0, 1\.0\.1 of it"):

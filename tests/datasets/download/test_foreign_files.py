@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import multiprocessing
 import random
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -281,6 +283,47 @@ def test_a_bad_mirror_is_named_and_the_next_one_used(
     assert any(upstream.url(0, MAIN) in text for text in said)
     assert sum(MAIN in request.path for request in good.requests) == 1
     assert leftovers(upstream.name) == []
+
+
+def swallow(held: contextlib.ExitStack) -> str:
+    """Return the address of a place that neither answers nor refuses, as behind some firewalls."""
+    full = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+    for _ in range(3):
+        one = held.enter_context(socket.socket())
+        one.setblocking(False)
+        one.connect_ex(full.getsockname())
+    return f"http://127.0.0.1:{full.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("upstream", [DOOR, "ogbench/cube-single-play-v0"], indirect=True)
+@pytest.mark.parametrize("blocked", ["refuses", "swallows"])
+@pytest.mark.parametrize("checked", [True, False])
+def test_with_the_first_place_blocked_the_second_one_gives_files_of_equal_sha256(
+    upstream: Upstream, blocked: str, checked: bool
+) -> None:
+    upstream.source(checked=checked)
+    sums = [hashlib.sha256((upstream.folder / path).read_bytes()) for path in upstream.paths]
+    patience = dataclasses.replace(QUICK, unreached=0.3)
+    said: list[str] = []
+    with contextlib.ExitStack() as held:
+        first, _ = upstream.servers
+        if blocked == "refuses":
+            first.__exit__()
+        else:
+            first.url = swallow(held)
+        source = upstream.source(checked=checked)
+        folder = download_foreign_file(
+            source, TransferOptions(patience=patience), on_mirror=said.append
+        )
+    dataset, imported = orlog.load_dataset(folder), upstream.imported()
+    assert same(dataset, imported)
+    assert [one.digest for one in dataset.lineage] == [one.digest for one in imported.lineage]
+    if upstream.name != DOOR:  # of a folder, the digest is that of a list of sums
+        digests = [one.digest for one in dataset.lineage]
+        assert digests == [f"sha256:{one.hexdigest()}" for one in sums]
+    assert len(said) == len(upstream.paths)
+    assert all(upstream.url(1, path) in " ".join(said) for path in upstream.paths)
+    assert verify_folder(folder)[1] == []
 
 
 def test_a_file_that_no_mirror_gives_is_an_error_with_the_reasons(upstream: Upstream) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import email.utils
 import errno
 import hashlib
@@ -684,6 +685,45 @@ def test_a_place_that_nobody_reaches_is_given_up_soon_and_each_try_is_told(
     with caplog.at_level("INFO", "orlog.download"), pytest.raises(TransferError, match="refused"):
         read_small(f"{address}/index", 100, patience=patience)
     assert len(caplog.records) >= 2
+
+
+def test_a_name_server_that_never_answers_is_given_up_as_a_place_that_nobody_reaches(
+    part: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def wait(host: str, *rest: Any, **others: Any) -> Any:
+        if host == "silent.example":
+            is_over.wait()
+        return look_up(host, *rest, **others)
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait)
+    patience = Patience(idle=3600, attempts=10_000, first_wait=0.05, unreached=0.2)
+    with pytest.raises(TransferError, match=r"no answer in 0\.2 seconds.*online"):
+        fetch_object([Mirror("http://silent.example")], object_of(), part, patience=patience)
+    with pytest.raises(TransferError, match=r"no answer in 0\.2 seconds"):
+        read_small("http://silent.example/index", 100, patience=patience)
+    is_over.set()
+
+
+def test_a_network_that_swallows_what_is_sent_is_given_up_and_the_next_place_asked(
+    server: FileServer, part: Path
+) -> None:
+    with socket.socket() as full, contextlib.ExitStack() as held:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(3):  # then nobody else is let in, and nobody is refused
+            one = held.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        address = f"http://127.0.0.1:{full.getsockname()[1]}"
+        patience = Patience(idle=3600, attempts=10_000, first_wait=0.05, unreached=0.3)
+        mirrors = [Mirror(address), Mirror(server.url)]
+        found = fetch_object(mirrors, object_of(), part, patience=patience)
+    assert part.read_bytes() == DATA
+    assert list(found.sources) == [f"{server.url}/{PATH}"]
+    assert "gave no connection for 0.3 seconds" in str(found.failed)
 
 
 def test_a_place_that_gave_something_is_waited_for_though_it_is_gone(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from orlog.datasets.formats._containers.ros_messages import decode_message
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+from tests.datasets.formats.reading import read_files
 
 START = 1_700_000_000 * 10**9
 MAPPED = {
@@ -319,17 +318,6 @@ def test_what_is_missing_is_said(tmp_path: Path, changed: dict[str, Any], text: 
     options = Options(**{"columns": MAPPED, "rate": 10.0, **changed})
     with pytest.raises(SchemaError, match=text):
         read_files(bags.FORMAT, path, tmp_path / "store", options)
-
-
-@pytest.mark.parametrize("write", [write_ros1, write_mcap])
-def test_damaged_recordings_are_refused_or_read(
-    tmp_path: Path, write: Callable[..., tuple[Path, list[Message]]]
-) -> None:
-    path, _ = write(tmp_path / "drive")
-    for number, data in enumerate(damaged(path.read_bytes(), 60)):
-        path.write_bytes(data)
-        store, options = tmp_path / f"store{number}", Options(columns=MAPPED, rate=10)
-        refuses_or_reads(functools.partial(read_files, bags.FORMAT, path, store, options))
 
 
 def test_the_command_line_takes_the_rate(tmp_path: Path) -> None:

@@ -7,16 +7,21 @@ its sample in `tests/fuzz/samples.py`. `tools/fuzzing/fuzz_files.py` looks for m
 from __future__ import annotations
 
 import sys
+import zipfile
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.fuzz.readers import Reader
+from tests.fuzz.readers import KEPT, Reader
 from tests.fuzz.samples import READERS
 from tests.levels import most
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are Linux's")
 
+IN_A_RELEASE, IN_ALL = 10_000, 1_500
+"""Damaged files of each format that `make test-release` and `make test-all` read."""
 REFUSED = {"FormatVersionError", "IntegrityError", "SchemaError"}
 
 
@@ -43,7 +48,16 @@ def test_every_format_has_a_sample_that_is_read(reader: Reader) -> None:
 
 def test_some_damaged_files_are_refused_or_read(reader: Reader) -> None:
     for name in READERS:
-        check(reader, name, range(12))
+        check(reader, name, range(40))
+
+
+def test_what_the_fuzzer_kept_is_refused_or_read(reader: Reader) -> None:
+    """Its inputs run code that no sample runs (`tests/fuzz/corpus.zip`)."""
+    with zipfile.ZipFile(KEPT) as kept:
+        counts = Counter(one.partition("/")[0] for one in kept.namelist())
+    assert set(counts) <= set(READERS)
+    for name, count in counts.items():
+        check(reader, name, range(-count, 0))
 
 
 @pytest.mark.thorough
@@ -51,4 +65,14 @@ def test_some_damaged_files_are_refused_or_read(reader: Reader) -> None:
 def test_thousands_of_damaged_files_of_a_format_are_refused_or_read(
     reader: Reader, name: str
 ) -> None:
-    check(reader, name, range(most(10_000, 1_500)))
+    check(reader, name, range(most(IN_A_RELEASE, IN_ALL)))
+
+
+def test_the_page_on_security_states_these_numbers() -> None:
+    page = " ".join(Path("docs/security.md").read_text("utf-8").split())
+    formats = len(READERS)
+    for number, level in ((IN_ALL, "make test-all"), (IN_A_RELEASE, "make test-release")):
+        said = (
+            f"`{level}` reads {number * formats:,} damaged files ({number:,} in each of {formats} "
+        )
+        assert said in page

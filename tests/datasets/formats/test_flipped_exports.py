@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -20,6 +21,7 @@ import pytest
 import orlog
 from orlog.datasets.formats.formats import formats
 from orlog.errors import IntegrityError, OrlogError
+from tests.command_line import orlog as orlog_command
 from tests.datasets.formats.reading import read_files
 from tests.levels import scaled
 
@@ -65,6 +67,7 @@ def test_no_flipped_bit_of_an_export_is_imported(
         if path.is_file() and path.name != "SHA256SUMS" and path.stat().st_size
     )
     assert files
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=tmp_path / "out", check=True)
     rng = np.random.default_rng(1)
     for number in range(scaled(40)):
         path = files[number % len(files)]
@@ -77,6 +80,23 @@ def test_no_flipped_bit_of_an_export_is_imported(
         with pytest.raises(IntegrityError, match="SHA256SUMS"):
             orlog.import_dataset(given, "lab/back-v1", format=name, dry_run=True)
         path.write_bytes(good)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_folder_of_an_export_is_imported_as_it_stands(
+    name: str, small: orlog.Dataset, tmp_path: Path
+) -> None:
+    out = orlog.export_dataset(small, tmp_path / "out", to=name, lossy=True)
+    said = orlog_command("import", str(out), "lab/back-v1")
+    assert said.returncode == 0, said.stderr
+    back = orlog.load_dataset("lab/back-v1")
+    assert back.total_episodes == 4
+    assert back.total_steps in (80, 76)  # without next observations the last steps are left out
+    files = [path for path in out.iterdir() if path.name != "SHA256SUMS"]
+    if "" not in formats()[name].extensions:  # it is what an import of the file itself gives
+        orlog.import_dataset(files, "lab/file-v1")
+        found = orlog.load_dataset("lab/file-v1").manifest
+        assert found.lineage == back.manifest.lineage
 
 
 def values_of(name: str, given: Path, folder: Path) -> object:

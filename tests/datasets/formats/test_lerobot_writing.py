@@ -18,8 +18,7 @@ from orlog.datasets.formats.lerobot import video_writing
 from orlog.datasets.formats.lerobot import writing as lerobot_writing
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
-from tests.levels import scaled
+from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python
 
 OBSERVATIONS = spaces.Dict(
@@ -179,16 +178,6 @@ def test_an_export_that_was_changed_is_refused(arm: orlog.Dataset, tmp_path: Pat
         with pytest.raises((SchemaError, IntegrityError), match=message) as told:
             read_files(lerobot.FORMAT, root, tmp_path / "store")
         assert len(str(told.value)) < 1000
-
-
-@pytest.mark.parametrize("name", ["meta/orlog.json", "meta/episodes/chunk-000/file-000.parquet"])
-def test_damaged_exports_are_refused_or_read(arm: orlog.Dataset, tmp_path: Path, name: str) -> None:
-    export_dataset(arm, tmp_path / "arm", to="lerobot")
-    file = tmp_path / "arm" / name
-    for number, data in enumerate(damaged(file.read_bytes(), scaled(80))):
-        file.write_bytes(data)
-        folder = tmp_path / str(number)
-        refuses_or_reads(lambda f=folder: read_files(lerobot.FORMAT, tmp_path / "arm", f))  # type: ignore[misc]
 
 
 LEROBOT = (

@@ -249,7 +249,7 @@ def test_what_is_shown_of_large_things_is_small(mini: Dataset) -> None:
     with orlog.DatasetWriter.append(mini) as writer:
         writer.add_episode(mini[0])
         things.append(writer)
-        assert "1 episodes, 300 steps" in repr(writer)
+        assert "1 episode, 300 steps" in repr(writer)
     for thing in things:
         lines = repr(thing).splitlines()
         assert len(lines) <= 8

@@ -1266,3 +1266,32 @@ def test_a_seed_means_the_same_episodes_for_ever(rich: Dataset) -> None:
     assert len(train) == 16
     drawn = [episode.seed for episode in rich.sample_episodes(3, seed=0)]
     assert drawn == [17, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda ds: ds.filter_episodes("returns > 0"), "episodes with returns > 0"),
+        (lambda ds: ds[[0, 1, 2, 7]], "episodes 0 to 2, 7"),
+        (lambda ds: ds.top_episodes(10), "the best 10 % by returns"),
+        (
+            lambda ds: orlog.split_dataset(ds, [15, 5], seed=3)[1],
+            "part 2 of a split into 15 : 5, seed 3",
+        ),
+        (
+            lambda ds: orlog.combine_datasets([ds, ds], weights=[1, 3]),
+            "combined, weights 0.25 : 0.75",
+        ),
+    ],
+)
+def test_an_operation_is_said_in_words(
+    rich: Dataset, make: Callable[[Dataset], Dataset], words: str
+) -> None:
+    assert operations.operation_words(make(rich).lineage[0].operation) == words
+
+
+@pytest.mark.parametrize(
+    "text", ["append", "read a.hdf5", "[]", '{"filter": 1, "top": 2}', '{"top": 1}']
+)
+def test_what_is_no_operation_of_a_view_is_said_as_it_is(text: str) -> None:
+    assert operations.operation_words(text) == text

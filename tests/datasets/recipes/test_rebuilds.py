@@ -347,7 +347,17 @@ def test_a_comparison_names_the_rebuild(rebuilt: Dataset, tmp_path: Path) -> Non
     result = summarize(rebuilt, jobs, [run_job(job) for job in jobs])
     assert result.record.version == rebuilt.version
     assert any(rebuilt.version in note and "rebuild" in note for note in result.notes)
-    assert f"{NAME}@{rebuilt.version}" in run("runs", "list", str(tmp_path), cwd=tmp_path)
+    shown = f"{NAME}@{rebuilt.version}"
+    for words in (("runs", "list"), ("runs", "compare"), ("compare",)):
+        assert shown in run(*words, str(tmp_path), cwd=tmp_path), words
+    (record,) = tmp_path.rglob("run.json")
+    folder = str(record.parent)
+    assert shown in run("ope", folder, "--episodes", "1", "--fqe-steps", "5", cwd=tmp_path)
+    figure = orlog.runs(tmp_path).plot()
+    assert [axes.get_title() for axes in figure.axes] == [shown]
+    printed = tmp_path / "scores.json"
+    printed.write_text(command_line.orlog("evaluate", folder, "--json").stdout)
+    assert shown in run("compare", str(printed), cwd=tmp_path)
 
 
 def test_episodes_of_another_distribution_are_refused_and_nothing_is_kept(

@@ -48,6 +48,7 @@ from tests.datasets.recording.arms import (
     tell,
 )
 from tests.levels import scaled
+from tests.small_disks import can_mount
 
 pytestmark = pytest.mark.usefixtures("small_shards")
 
@@ -393,14 +394,6 @@ def on_a_disk_of_its_own(script: str, *arguments: str, folder: Path) -> str:
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
-
-
-def can_mount() -> bool:
-    try:
-        command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=100k tmpfs /mnt"]
-        return subprocess.run(command, check=False, capture_output=True).returncode == 0
-    except OSError:
-        return False
 
 
 @pytest.mark.slow

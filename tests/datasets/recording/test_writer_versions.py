@@ -113,7 +113,7 @@ def test_a_refused_writer_does_not_keep_the_lock() -> None:
     with pytest.raises(StorageError) as caught:
         start()
     assert len(resumed(1)) == 1
-    assert "1 episodes acknowledged" in str(caught.value)
+    assert "1 episode acknowledged" in str(caught.value)
 
 
 def test_an_interrupted_recording_is_neither_dropped_nor_gone_on_with_unasked() -> None:

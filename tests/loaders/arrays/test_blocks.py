@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -17,6 +15,7 @@ from orlog.loaders.sampling import blocks, n_steps
 from orlog.loaders.sampling import streams as batches
 from orlog.loaders.sampling.n_steps import sum_rewards
 from orlog.loaders.sequences import returns_to_go
+from tests.batches import columns
 from tests.levels import scaled
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
@@ -76,8 +75,8 @@ def test_batches_are_the_same_in_blocks_of_any_size(
             patch.setattr(batches, "_BLOCK_ITEMS", block_items)
             found = [batch for batch, _ in zip(iter(stream), range(5), strict=False)]
         for one, other in zip(found, expected, strict=True):
-            for field in dataclasses.fields(other):
-                assert torch.equal(getattr(one, field.name), getattr(other, field.name))
+            for name in columns(other):
+                assert torch.equal(getattr(one, name), getattr(other, name))
 
 
 def test_priorities_are_drawn_the_same_in_blocks_of_any_size(

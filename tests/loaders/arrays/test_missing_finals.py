@@ -46,7 +46,7 @@ def test_what_would_give_them_is_refused_and_a_view_without_them_is_not(
     dataset: Dataset, kind: Any, where: str
 ) -> None:
     for data in (dataset, orlog.load_arrays(dataset, where)):
-        with pytest.raises(SchemaError, match=r"1 episodes was never recorded \(episode 2 is"):
+        with pytest.raises(SchemaError, match=r"1 episode was never recorded \(episode 2 is"):
             kind(data, 8, seed=0)
     view = dataset.filter_episodes("final_observation_missing == 0")
     assert view.total_episodes == 3

@@ -48,9 +48,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Return the folders of packs that are checked from now on."""
     found: list[Path] = []
 
-    def note(dataset: Dataset, folder: Path, *arguments: Any, **more: Any) -> Any:
+    def note(source: Any, folder: Path, *arguments: Any, **more: Any) -> Any:
         found.append(folder)
-        return pack_checks.find_damage(dataset, folder, *arguments, **more)
+        return pack_checks.find_damage(source, folder, *arguments, **more)
 
     monkeypatch.setattr(packs, "find_damage", note)
     return found

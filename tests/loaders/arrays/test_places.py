@@ -132,7 +132,7 @@ def test_a_gpu_that_is_not_there(small: Dataset) -> None:
 def test_arrays_are_moved_to_the_device(small: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's device without memory stands for a GPU."""
     place = places.Place(kind="mmap", device="meta", needed_bytes=1, reason="")
-    monkeypatch.setattr(places, "choose_place", lambda *_: place)
+    monkeypatch.setattr(places, "choose_place", lambda *_, **__: place)
     arrays = load_arrays(small, "gpu")
     assert type(arrays) is Arrays
     assert arrays.rows.device.type == "meta"

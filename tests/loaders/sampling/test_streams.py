@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -25,6 +24,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.arrays.packs import open_pack
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.transitions import transitions
+from tests.batches import columns
 
 SIZE = 12
 BATCHES = 150  # more than two blocks of choices
@@ -234,7 +234,7 @@ KINDS: dict[str, Any] = {
 
 
 def tensors(batch: Any) -> dict[str, torch.Tensor]:
-    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    values = {name: getattr(batch, name) for name in columns(batch)}
     return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
@@ -300,8 +300,8 @@ def test_a_batch_goes_elsewhere_as_a_whole(mini: Dataset) -> None:
     batch = transitions(mini, 8, seed=0, n_steps=2).batch(0)
     moved = batch.to("meta")
     assert type(moved) is type(batch)
-    for field in dataclasses.fields(batch):
-        found, expected = getattr(moved, field.name), getattr(batch, field.name)
+    for name in columns(batch):
+        found, expected = getattr(moved, name), getattr(batch, name)
         assert (found.device.type, found.shape) == ("meta", expected.shape)
     halved = batch.map(lambda tensor: tensor / 2)
     assert torch.equal(halved.rewards * 2, batch.rewards)

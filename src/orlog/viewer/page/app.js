@@ -52,15 +52,15 @@ function show() {
   if (datasets[first]) page.dataset = Number(first);
   drawTabs(path);
   if (datasets[first] && second === "episodes") showEpisodes(Number(first), third, Number(asked.get("step") || 0));
-  else if (datasets[first] && second === "dataset") main.replaceChildren(datasetView(Number(first), datasets[first]));
+  else if (datasets[first] && second === "dataset") main.replaceChildren(datasetView(Number(first), datasets[first], page.opened));
   else if (first === "compare" && datasets.length) {
     const { root, view } = sideBySide(page.opened, asked);
     page.view = { view };
     main.replaceChildren(root);
-  } else if (first === "differences" && datasets.length > 1) main.replaceChildren(differences(page.opened));
-  else if (first === "runs" && page.opened.runs[second]) main.replaceChildren(runsView(second, page.opened.runs[second]));
+  } else if (first === "differences" && datasets.length > 1) main.replaceChildren(differences(page.opened, asked));
+  else if (first === "runs" && page.opened.runs[second]) main.replaceChildren(runsView(second, page.opened));
   else if (first === "report" && page.opened.reports[second]) showReport(second);
-  else main.replaceChildren(problem(new Error("There is no such view; choose one above.")));
+  else main.replaceChildren(element("div", { class: "sheet" }, problem(new Error("There is no such view; choose one above."))));
 }
 
 function drawTabs(path) {
@@ -90,6 +90,7 @@ function showEpisodes(index, episode, step) {
         if (page.view?.list === list) history.replaceState(null, "", `#/${index}/episodes/${list.chosen}`);
       }, 300);
     };
+    list.left = (is) => view.left(is);
     list.shown = () => list.chosen == null && list.matching && list.move(0);
     const root = element("div", { class: "browse" }, list.root, view.root);
     page.lists.set(index, { list, view, root });

@@ -47,9 +47,9 @@ export class Charts {
     const values = plot.names.map(() => element("span", { class: "value" }));
     const toggles = plot.names.map((name, index) =>
       element("button", {
-        type: "button", class: "line", "aria-pressed": "true", title: `Show or hide ${plot.title}${name}`,
+        type: "button", class: "line", "aria-pressed": "true", title: `Show or hide ${plot.title}${name && `[${name}]`}`,
         click: (event) => this.toggle(one, index, event.currentTarget),
-      }, element("i", { class: `swatch c${index % LINES}` }), name ? `${name} ` : "", values[index]));
+      }, element("i", { class: `swatch c${index % LINES}` }), name ? element("span", {}, `${/^\d+$/.test(name) ? `[${name}]` : name} = `) : "", values[index]));
     const note = element("span", { class: "muted" });
     const place = element("div", { class: "plot" });
     const root = element("figure", { "aria-label": plot.title },

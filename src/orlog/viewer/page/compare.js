@@ -43,38 +43,57 @@ export function sideBySide(opened, asked) {
   return { root, view };
 }
 
-export function differences(opened) {
-  const [before, after] = opened.datasets;
+export function differences(opened, asked) {
+  // Of the datasets that are open, those that are versions; views are named with what to do.
+  const versions = opened.datasets.map((one, at) => ({ ...one, at })).filter((one) => !one.is_view);
+  const views = opened.datasets.filter((one) => one.is_view);
+  const root = element("article", { class: "sheet" });
+  if (views.length)
+    root.append(element("p", { class: "note" }, `${views.map((one) => one.title).join(", ")}: a view is not compared here. Its episodes are those of `,
+      views.map((one) => one.name).join(", "), "; to compare it, store it as a version: ", element("code", {}, `orlog save ${views[0].title} NAME@VERSION`)));
+  if (versions.length < 2) {
+    root.prepend(element("h2", {}, "Differences"), element("p", {}, "Two versions have to be open, for example: ", element("code", {}, "orlog open lab/arm-v1@1.0.0 lab/arm-v1")));
+    return root;
+  }
+  const read = (name, otherwise) => versions.find((one) => String(one.at) === asked.get(name)) || otherwise;
+  // Two of one name, if there are, are what one would compare.
+  const named = (one) => one.name.split("@")[0];
+  const first = versions.find((one) => versions.some((other) => other !== one && named(other) === named(one))) || versions[0];
+  const second = versions.find((one) => one !== first && named(one) === named(first)) || versions.find((one) => one !== first);
+  const sides = [read("before", first), read("after", second)];
+  const pick = (label, side) => element("label", {}, `${label} `, choice(`Compared dataset ${side + 1}`, versions.map((one) => [one.at, one.title]), sides[side].at, (at) => {
+    const chosen = sides.map((one, place) => (place === side ? at : one.at));
+    location.hash = `#/differences?before=${chosen[0]}&after=${chosen[1]}`;
+  }));
   const place = element("div", {}, element("p", { class: "muted", role: "status" }, "Comparing …"));
-  const root = element("article", { class: "sheet" }, element("h2", {}, `From ${before.title} to ${after.title}`), place);
-  getWhenReady("diff", {}, () => root.isConnected)
-    .then((found) => found && show(place, found)).catch((error) => place.replaceChildren(problem(error)));
+  root.prepend(element("h2", {}, `From ${sides[0].title} to ${sides[1].title}`), versions.length > 2 && element("div", { class: "bar" }, pick("from", 0), pick("to", 1)) || "");
+  root.append(place);
+  getWhenReady("diff", { before: String(sides[0].at), after: String(sides[1].at) }, () => root.isConnected)
+    .then((found) => found && show(place, found, sides.map((one) => one.at))).catch((error) => place.replaceChildren(problem(error)));
   return root;
 }
 
-function show(place, found) {
+function show(place, found, [before, after]) {
   const count = (ranges) => ranges.reduce((sum, range) => sum + range.stop - range.start, 0);
-  const words = (ranges, side) => ranges.slice(0, 40).flatMap((range, index) => [index ? ", " : "",
-    element("a", { href: `#/${side}/episodes/${range.start}` }, range.stop - range.start > 1 ? `${range.start}–${range.stop - 1}` : String(range.start))])
-    .concat(ranges.length > 40 ? [" …"] : []);
-  const cell = (parts) => element("span", {}, parts);
-  const changed = found.changed.slice(0, 40).flatMap((range) => [
-    element("a", { href: `#/compare?a=0:${range.start}&b=1:${range.start}` }, range.stop - range.start > 1 ? `${range.start}–${range.stop - 1}` : String(range.start)), " "]);
+  const said = (range) => (range.stop - range.start > 1 ? `${number(range.start)}–${number(range.stop - 1)}` : number(range.start));
+  const links = (ranges, address) => element("span", {}, ranges.slice(0, 40).flatMap((range, index) => [index ? ", " : "",
+    element("a", { href: address(range.start) }, said(range))]).concat(ranges.length > 40 ? [" …"] : []));
   place.replaceChildren(
     element("h3", {}, "Episodes"),
     table(["", "number", "which"], [
       ["unchanged", number(found.unchanged), ""],
-      ["changed", number(count(found.changed)), cell(changed)],
-      ["added", number(count(found.added)), cell(words(found.added, 1))],
-      ["removed", number(count(found.removed)), cell(words(found.removed, 0))],
-      ["moved", number(found.moved.reduce((sum, one) => sum + one.before.stop - one.before.start, 0)), found.moved.slice(0, 20).map((one) => `${one.before.start} → ${one.after.start}`).join(", ")],
+      ["changed", number(count(found.changed)), links(found.changed, (episode) => `#/compare?a=${before}:${episode}&b=${after}:${episode}`)],
+      ["added", number(count(found.added)), links(found.added, (episode) => `#/${after}/episodes/${episode}`)],
+      ["removed", number(count(found.removed)), links(found.removed, (episode) => `#/${before}/episodes/${episode}`)],
+      ["moved", number(found.moved.reduce((sum, one) => sum + one.before.stop - one.before.start, 0)), found.moved.slice(0, 20).map((one) => `${said(one.before)} → ${said(one.after)}`).join(", ")],
     ], { numbers: [1] }),
     Object.keys(found.changed_columns).length
       ? element("p", {}, `Columns of changed episodes: ${Object.entries(found.changed_columns).map(([name, times]) => `${name} in ${times}`).join(", ")}`) : "",
     element("h3", {}, "Metadata and columns"),
     found.differences.length
-      ? table(["what", "name", "change", "before", "after"], found.differences.map((one) => [one.kind, one.name, one.change, plain(one.before), plain(one.after)]))
+      ? table(["what", "name", "change", "before", "after"], found.differences.map((one) => [one.kind, one.name, one.change, plain(one.before), plain(one.after)]), { stacked: true })
       : element("p", { class: "good" }, "No difference."));
 }
 
-const plain = (value) => (value == null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
+const plain = (value) => (value == null || value === "" ? "–" : typeof value === "string" ? value : typeof value === "number" ? number(value)
+  : Array.isArray(value) && value.every((one) => typeof one !== "object") ? value.join(", ") : JSON.stringify(value));

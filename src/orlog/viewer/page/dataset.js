@@ -2,63 +2,88 @@
 
 import { choice, element, named, number, problem, say, table } from "./dom.js";
 import { getWhenReady } from "./net.js";
-import { bars, cells, dots, graph } from "./pictures.js";
+import { bars, cells, dots, graph, ticks } from "./pictures.js";
 
-const SIDE = 288;
-
-export function datasetView(index, dataset) {
-  const root = element("article", { class: "sheet" }, element("h2", {}, dataset.title));
-  const part = (title, path, fill) => {
-    const place = element("div", {});
+export function datasetView(index, dataset, opened) {
+  // Figures first; what is written about the data stands on the right where there is room, and below where there is none.
+  const [figures, scores, facts, audit] = [1, 2, 3, 4].map(() => element("section", {}));
+  const main = element("div", {}, figures, scores, audit);
+  const root = element("article", { class: "sheet about" }, element("h2", {}, dataset.title),
+    element("dl", { class: "facts" }, [["episodes", number(dataset.episodes)], ["steps", number(dataset.steps)], dataset.is_view && ["a view of", dataset.name]]
+      .filter(Boolean).map(([name, text]) => element("div", {}, element("dt", {}, name), element("dd", {}, text)))),
+    element("div", { class: "columns" }, main, facts));
+  const part = (place, path, fill) => {
     const wait = element("p", { class: "muted", role: "status" });
-    root.append(...(title ? [element("h3", {}, title)] : []), wait, place);
+    place.append(wait);
     const from = performance.now();
     const progress = (done, total) => {
       if (performance.now() - from > 500) wait.textContent = `Reading the data${total ? `: ${number(done)} of ${number(total)}` : ""} …`;
       return root.isConnected;
     };
     return getWhenReady(path, {}, progress)
-      .then((found) => found && fill(place, found)).catch((error) => place.replaceChildren(problem(error)))
+      .then((found) => found && fill(found)).catch((error) => place.append(problem(error)))
       .finally(() => wait.remove());
   };
-  part("", `data/${index}/about`, (place, found) => showAbout(place, found, index))
-    .then(() => part("Figures of the data", `data/${index}/statistics`, (place, found) => showFigures(place, found, index)))
-    .then(() => showAudit(root, index));
+  part(facts, `data/${index}/about`, (about) => {
+    showFacts(facts, about);
+    showScores(scores, about, opened);
+  });
+  part(figures, `data/${index}/statistics`, (found) => showFigures(figures, found, index)).then(() => showAudit(audit, index));
   return root;
 }
 
-function showAbout(place, about) {
-  place.append(table(["", ""], about.facts.map(([name, text]) => [element("b", {}, name), text]), { label: "Facts" }));
-  place.append(element("details", {}, element("summary", {}, `${about.columns.length} columns`),
-    table(["column", "type", "row", "rows"], about.columns, { numbers: [3] })));
-  place.append(element("h3", {}, "Where it comes from"),
-    element("p", { class: "note" }, about.lineage.length > 1 ? "Back to recipes and files. Hover for digests and parameters." : "It was written here from scratch, or nothing is recorded of what it was made from."), graph(about.lineage));
-  if (about.versions.length > 1)
-    place.append(element("h3", {}, "Versions"), table(["version", "episodes", "steps", "here", "changes", "digest"],
-      about.versions.map((one) => [one.version + (one.shown ? " (shown)" : ""), number(one.episodes), number(one.steps),
-        one.here ? "yes" : "no", [one.changes, one.status].filter(Boolean).join("; "), element("code", {}, one.digest.slice(0, 19))]),
-      { numbers: [1, 2] }),
-      element("p", { class: "note" }, "To see what differs between two that are here: orlog open ",
-        about.versions.filter((one) => one.here).slice(0, 2).map((one) => one.name).reverse().join(" ")));
-  if (about.references.length)
-    place.append(element("h3", {}, "Reference returns"), table(["score", "return", "policy", "source"], about.references, { numbers: [1] }));
-  if (!about.scores.length) return;
-  place.append(element("h3", {}, "Recorded and published scores"), element("p", { class: "note" },
-    "Large dots are means, small ones single seeds, bars what is said below. Compare scores of one block only: others were measured in another way."));
+function showFacts(place, about) {
+  place.append(element("h3", {}, "About the data"),
+    element("dl", { class: "told" }, about.facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)])),
+    element("details", {}, element("summary", {}, `${about.columns.length} columns`),
+      table(["column", "type", "row", "rows"], about.columns, { numbers: [3], stacked: true })));
+}
+
+function showScores(place, about, opened) {
+  if (about.scores.length)
+    place.append(element("h3", {}, "Recorded and published scores"), element("p", { class: "note" },
+      "Large dots are means, small ones single seeds, bars what is said below. Compare scores of one block only: others were measured in another way."));
   about.scores.forEach((section, at) => {
     const kinds = [...new Set(section.scores.map((row) => row.kind).filter(Boolean))];
     const caveats = [...new Set(section.scores.flatMap((row) => row.caveats))];
-    place.append(element("details", { open: at < 2 }, element("summary", {}, section.title), dots(section.scores, section.title),
-      element("p", { class: "note" }, [section.protocol, kinds.length && `bars: ${kinds.join("; ")}`, section.source, ...caveats].filter(Boolean).join(" · "))));
+    place.append(element("details", { open: at < 2 }, element("summary", {}, section.title), dots(section.scores, section.title, section.normalized),
+      element("p", { class: "note" }, [kinds.length && `bars: ${kinds.join("; ")}`, section.source, ...caveats].filter(Boolean).join(" · ")),
+      element("details", {}, element("summary", {}, "Protocol of each, in words"), section.protocol && element("p", { class: "note" }, section.protocol),
+        element("ul", { class: "note" }, section.scores.map((row) => element("li", {}, `${row.algorithm} ${number(row.score)}${row.interval ? ` (${row.interval.map((one) => one.toFixed(1)).join(" to ")})` : ""}`, row.protocol && `: ${row.protocol}`))))));
   });
+  if (about.references.length)
+    place.append(element("h3", {}, "Reference returns"), table(["score", "return", "policy", "source"], about.references, { numbers: [1], stacked: true }));
+  place.append(element("h3", {}, "Where it comes from"),
+    element("p", { class: "note" }, about.lineage.length > 1 ? "Back to recipes and files." : "It was written here from scratch, or nothing is recorded of what it was made from."), graph(about.lineage));
+  if (about.lineage.length > 1)
+    place.append(element("details", {}, element("summary", {}, "The same in words, with digests and parameters"), element("ul", { class: "breaks" }, about.lineage.map((node) => element("li", {},
+      element("b", {}, node.title), ` (${node.text})`, node.parents.map(([parent, how]) => `; ${how}: ${about.lineage[parent].title}`))))));
+  if (about.versions.length > 1) showVersions(place, about.versions, opened);
 }
 
+function showVersions(place, versions, opened) {
+  const open = (version) => opened.datasets.findIndex((one) => one.digest === version.digest && !one.is_view);
+  const rows = versions.map((one, at) => {
+    const [before, after] = [versions[at + 1] ? open(versions[at + 1]) : -1, open(one)];
+    const link = before >= 0 && after >= 0 && element("a", { href: `#/differences?before=${before}&after=${after}` }, "all differences");
+    return [one.version + (one.shown ? " (shown)" : ""), number(one.episodes), number(one.steps), one.here ? "yes" : "no",
+      element("span", {}, [one.changes, one.status, one.differs].filter(Boolean).join("; "), " ", link), element("code", {}, one.digest.slice(0, 19))];
+  });
+  const here = versions.filter((one) => one.here);
+  place.append(element("h3", {}, "Versions"), table(["version", "episodes", "steps", "here", "changes", "digest"], rows, { numbers: [1, 2], stacked: true }));
+  if (here.length > 1 && here.slice(0, 2).some((one) => open(one) < 0))
+    place.append(element("p", { class: "note" }, "For each episode that differs between two that are here: ", element("code", {}, `orlog open ${here.slice(0, 2).map((one) => one.name).reverse().join(" ")}`)));
+}
+
+// Names on axes and in captions leave out what most begin with.
+const short = (name) => name.replace(/^observations\//, "");
+
 function showFigures(place, found, index) {
-  const histograms = found.histograms.map((one) => element("figure", {},
+  const histograms = found.histograms.map((one) => element("figure", { class: "plotted" },
     element("figcaption", {}, element("b", {}, one.label), ` mean ${number(one.mean)}, median ${number(one.median)}, standard deviation ${number(one.deviation)}${one.non_finite ? `, ${number(one.non_finite)} not finite` : ""}`),
-    one.counts.length ? bars(one.counts, one.edges, `Histogram of ${one.label}`) : one.text));
+    one.counts.length ? bars(one.counts, one.edges, `Histogram of ${one.label}`, one) : one.text));
   const ends = Object.entries(found.ends).map(([word, count]) => `${number(count)} ${word}`).join(", ");
-  place.append(element("div", { class: "pictures" }, histograms), element("p", {}, element("b", {}, "ends: "), ends));
+  place.append(element("h3", {}, "Figures of the data"), element("div", { class: "pictures" }, histograms), element("p", {}, element("b", {}, "ends: "), ends));
   for (const [name, error] of Object.entries(found.errors)) place.append(problem(new Error(`${name}: ${error}`)));
   if (!found.names.length) return;
   const all = found.sampled_steps >= found.all_steps;
@@ -81,17 +106,17 @@ function showCoverage(place, found, index) {
   if (names.length < 2) return;
   const chosen = { x: pair[0], y: pair[1] };
   const drawn = element("div", {});
-  const said = element("figcaption", {});
+  const said = element("figcaption", { role: "status" });
   const draw = async () => {
     try {
       const map = await getWhenReady(`data/${index}/coverage`, chosen, () => place.isConnected);
       if (!map) return;
       const most = Math.log1p(Math.max(...map.counts.flat()));
-      drawn.replaceChildren(cells(map.counts, SIDE, (count) => (count ? 0.15 + 0.85 * (Math.log1p(count) / most) : null),
-        `Coverage of ${chosen.x} and ${chosen.y}`, (x, y, count) => {
-          const at = (range, cell) => number(range[0] + ((range[1] - range[0]) * (cell + 0.5)) / map.counts.length);
-          said.textContent = `${at(map.x, x)}, ${at(map.y, y)}: ${number(count)} steps`;
-        }));
+      const axis = (name, [low, high]) => ({ title: short(name), marks: ticks(low, high, 4).map((value) => [(value - low) / (high - low || 1), number(value)]) });
+      drawn.replaceChildren(cells(map.counts, `Coverage of ${chosen.x} and ${chosen.y}`, (x, y, count) => {
+        const at = (range, cell) => number(range[0] + ((range[1] - range[0]) * (cell + 0.5)) / map.counts.length);
+        said.textContent = `${short(chosen.x)} ${at(map.x, x)}, ${short(chosen.y)} ${at(map.y, y)}: ${number(count)} steps`;
+      }, { shade: (count) => (count ? 0.15 + 0.85 * (Math.log1p(count) / most) : null), x: axis(chosen.x, map.x), y: axis(chosen.y, map.y) }));
       said.textContent = `${(100 * map.visited).toFixed(0)} % of ${map.counts.length}² cells were visited; the stronger the color, the more often (logarithm).`;
     } catch (error) {
       drawn.replaceChildren(problem(error));
@@ -108,12 +133,13 @@ function showCoverage(place, found, index) {
 function showCorrelation(place, found) {
   if (found.correlation.length < 2) return;
   const turned = found.correlation.map((row) => [...row].reverse()); // the first number is on top
-  const said = element("figcaption", {}, "Blue: together, orange: opposite. Hover for names.");
+  const count = found.names.length;
+  const marks = found.names.map((name, at) => [(at + 0.5) / count, short(name)]);
+  const said = element("figcaption", { role: "status" }, "Blue: together, orange: opposite. Point at a cell, or choose it with arrow keys.");
   place.append(element("figure", { class: "map" }, element("b", {}, "Correlation of numbers"),
-    cells(turned, SIDE, (value) => value, "Correlation of numbers", (x, y, value) => {
-      const other = found.names[found.names.length - 1 - y];
-      said.textContent = `${found.names[x]}, ${other}: ${value == null ? "one of them never changes" : value.toFixed(3)}`;
-    }), said));
+    cells(turned, "Correlation of numbers", (x, y, value) => {
+      said.textContent = `${short(found.names[x])}, ${short(found.names[count - 1 - y])}: ${value == null ? "one of them never changes" : value.toFixed(3)}`;
+    }, { side: Math.max(220, 15 * count), shade: (value) => value, x: { marks }, y: { marks: marks.map(([at, name]) => [1 - at, name]) } }), said));
 }
 
 function showActions(place, found) {
@@ -121,9 +147,9 @@ function showActions(place, found) {
   place.append(element("h3", {}, "Use of actions"));
   const percent = (share) => `${(100 * share).toFixed(1)} %`;
   const figures = found.actions.map((one) => (one.taken
-    ? element("figure", {}, element("figcaption", {}, element("b", {}, one.name), ` ${one.taken.filter(([, share]) => share).length} of ${number(one.of)} actions taken`),
-      bars(one.taken.map(([, share]) => Math.round(share * found.sampled_steps)), [one.taken[0][0] - 0.5, one.taken.at(-1)[0] + 0.5], one.name))
-    : element("figure", {}, element("figcaption", {}, element("b", {}, one.name),
+    ? element("figure", { class: "plotted" }, element("figcaption", {}, element("b", {}, one.name), ` ${one.taken.filter(([, share]) => share).length} of ${number(one.of)} actions taken`),
+      bars(one.taken.map(([, share]) => Math.round(share * found.sampled_steps)), [one.taken[0][0] - 0.5, one.taken.at(-1)[0] + 0.5], one.name, { whole: 1, ends: [one.taken[0][0], one.taken.at(-1)[0]] }))
+    : element("figure", { class: "plotted" }, element("figcaption", {}, element("b", {}, one.name),
       ` on a bound: ${percent(one.on_low)} at ${number(one.bounds[0])}, ${percent(one.on_high)} at ${number(one.bounds[1])}`),
     bars(one.counts, one.bounds, one.name))));
   place.append(element("div", { class: "pictures" }, figures));
@@ -156,7 +182,7 @@ function showFindings(place, audit, index) {
   });
   const left = Object.entries(audit.not_checked).map(([name, why]) => `${name}: ${why}`).join("; ");
   place.replaceChildren(
-    rows.length ? table(["", "check", "column", "finding", "first at"], rows, { label: "Findings" }) : element("p", { class: "good" }, "Nothing was found."),
+    rows.length ? table(["", "check", "column", "finding", "first at"], rows, { label: "Findings", stacked: true }) : element("p", { class: "good" }, "Nothing was found."),
     element("p", { class: "note" }, `${audit.checks.length} checks ran.${left ? ` Not checked: ${left}` : ""}`));
   say(`The audit found ${rows.length} things.`);
 }

@@ -18,17 +18,20 @@ function filled(made, attributes, children) {
   return made;
 }
 
-export function table(headings, rows, { numbers = [], label } = {}) {
+export function table(headings, rows, { numbers = [], label, stacked = false } = {}) {
   const kind = (value, index) => {
     const text = value.textContent ?? value;
     if (value.firstElementChild || value.tagName === "CODE") return text.length > 24 && value.tagName !== "CODE" ? "long" : null;
-    return numbers.includes(index) ? "number" : /\S{25}/.test(text) ? "breaks" : text.length > 24 ? "long" : null;
+    return numbers.includes(index) ? "number" : /\S{25}/.test(text) ? "breaks" : text.length > 24 ? "long" : "short";
   };
-  const cell = (tag) => (value, index) => element(tag, { class: kind(value, index), scope: tag === "th" ? "col" : null }, value);
+  // A stacked table is a list of its rows on a phone, each value below its heading, and is told as a table still.
+  const role = (name) => (stacked ? name : null);
+  const cell = (tag) => (value, index) => element(tag, { class: kind(value, index), scope: tag === "th" ? "col" : null,
+    role: role(tag === "th" ? "columnheader" : "cell"), "data-heading": stacked && tag === "td" ? headings[index] : null }, value);
   return element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label || headings.join(", ") },
-    element("table", {},
-      element("thead", {}, element("tr", {}, headings.map(cell("th")))),
-      element("tbody", {}, rows.map((row) => element("tr", {}, row.map(cell("td")))))));
+    element("table", { class: stacked ? "stacked" : null, role: role("table") },
+      element("thead", { role: role("rowgroup") }, element("tr", { role: role("row") }, headings.map(cell("th")))),
+      element("tbody", { role: role("rowgroup") }, rows.map((row) => element("tr", { role: role("row") }, row.map(cell("td")))))));
 }
 
 export function problem(error) {

@@ -8,6 +8,9 @@ import { get, getEpisode } from "./net.js";
 
 const SPEEDS = [1, 2, 5, 10, 20, 30, 60, 120]; // steps a second
 
+const LONG = 120; // characters of a fact; longer ones are folded
+const folded = (text) => (text.length <= LONG ? text : element("details", {}, element("summary", {}, `${text.slice(0, 60)}…`), text));
+
 export class EpisodeView {
   constructor(index, episode, { stepped } = {}) {
     Object.assign(this, { index, episode, stepped, step: 0, speed: 20, playing: false, numbers: null });
@@ -25,6 +28,7 @@ export class EpisodeView {
     this.bytes = element("details", { toggle: () => this.showPlaces() },
       element("summary", {}, "Where do these bytes lie?"), this.places);
     this.notes = element("div", {});
+    this.outside = element("p", { class: "note", role: "status", hidden: true }, "This episode does not meet the filter; it is shown until another one is chosen.");
     const speed = choice("Speed", SPEEDS.map((one) => [one, `${one} steps a second`]), this.speed, (value) => {
       this.speed = Number(value);
     });
@@ -32,8 +36,12 @@ export class EpisodeView {
     this.pictures = element("div", { class: "pictures" }, this.frames.root, this.map.root);
     const over = element("div", {}, this.texts, this.charts.root);
     this.body = element("div", {}, this.player, element("div", { class: "shown" }, this.pictures, over), this.bytes);
-    this.root = element("article", { class: "episode", "aria-label": "Episode" }, this.title, this.facts, this.notes, this.body);
+    this.root = element("article", { class: "episode", "aria-label": "Episode" }, this.title, this.outside, this.facts, this.notes, this.body);
     this.body.hidden = true;
+  }
+
+  left(is) {
+    this.outside.hidden = !is;
   }
 
   get path() {
@@ -107,8 +115,8 @@ export class EpisodeView {
     const facts = [
       ["return", number(returns)], ["steps", number(lengths)],
       ["end", element("span", { class: `end ${String(end).replaceAll(" ", "-")}`, title: ended }, String(end), ended && element("small", {}, ended))],
-      ...Object.entries(own).filter(([, value]) => value !== "").map(([name, value]) => [name, name === "seeds" ? (value === -1 ? "unknown" : String(value)) : number(value)]),
-      ["behavior policy", head.policy || "unknown"],
+      ...Object.entries(own).filter(([, value]) => value !== "").map(([name, value]) => [name, name === "seeds" ? (value === -1 ? "unknown" : String(value)) : typeof value === "string" ? folded(value) : number(value)]),
+      ["behavior policy", folded(head.policy || "unknown")],
       ["stored as", `episode ${number(head.stored_as)} of ${head.version}`],
       ...Object.entries(head.errors).map(([name, text]) => [name, element("span", { class: "error" }, text)]),
     ];
@@ -175,7 +183,7 @@ export class EpisodeView {
           `${bytes(one.size_bytes)} from byte ${number(one.offset)}`, one.checksum, element("code", {}, one.sha256)]));
       this.places.replaceChildren(
         element("p", {}, `Step ${number(this.step)}, in `, element("code", {}, found.folder), ` (${found.container}). Each chunk was read now and its checksum compared.`),
-        table(["column", "file", "chunk", "row, of the chunk's rows", "bytes", "checksum", "SHA-256 of the file"], rows, { numbers: [2], label: "Places of the bytes" }));
+        table(["column", "file", "chunk", "row, of the chunk's rows", "bytes", "checksum", "SHA-256 of the file"], rows, { numbers: [2], label: "Places of the bytes", stacked: true }));
     } catch (error) {
       this.places.replaceChildren(problem(error));
     }

@@ -57,7 +57,7 @@ export class Frames {
     if (!one.images.has(step)) {
       // Whoever asks for one that is not there yet waits for the same request.
       const image = ask(`${this.path}/${one.source || "frame"}`, { column: one.name, step: String(step) })
-        .then(async (response) => ({ step, differs: response.headers.get("x-differs"), bitmap: await createImageBitmap(await response.blob()) }))
+        .then(async (response) => ({ step, differs: response.headers.get("x-differs"), equals: response.headers.get("x-equals"), bitmap: await createImageBitmap(await response.blob()) }))
         .catch((error) => ({ step, error }));
       one.images.set(step, image);
       if (one.images.size > one.kept) one.images.delete(one.images.keys().next().value);
@@ -65,12 +65,13 @@ export class Frames {
     return one.images.get(step);
   }
 
-  draw(one, { step, bitmap, error, differs }) {
+  draw(one, { step, bitmap, error, differs, equals }) {
     if (step !== one.wanted) return; // by now another step is shown
     one.canvas.hidden = Boolean(error);
     const wrong = differs == null ? error
       : new Error(`From step ${differs} on, the replay is not what was recorded: its observations differ.`);
-    one.message.replaceChildren(...(wrong ? [problem(wrong)] : []));
+    const right = equals == null ? null : element("p", { class: "good" }, `As recorded up to step ${equals}: observations agree to 0.0001.`);
+    one.message.replaceChildren(...[wrong && problem(wrong), right].filter(Boolean));
     if (bitmap) {
       if (one.source) [one.canvas.width, one.canvas.height] = [bitmap.width, bitmap.height];
       one.canvas.getContext("2d").drawImage(bitmap, 0, 0);

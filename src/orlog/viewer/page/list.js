@@ -2,12 +2,17 @@
 
 import { element, number, problem, say } from "./dom.js";
 import { get, post } from "./net.js";
+import { widthOf } from "./pictures.js";
 
 const ROW = 28; // pixels, as in style.css
 const PAGE = 200;
 const TALLEST = 12_000_000; // pixels that browsers can scroll; a longer list is scrolled in larger steps
 const KEPT = 30; // pages
-const [NUMBER, END, WIDE] = ["6.2rem", "8.2rem", "14rem"]; // of columns
+const [WIDEST, PADDING, MARK] = [320, 17, 17]; // pixels of a column, beside its text, and of a mark or an arrow
+const [PLAIN, STRONG] = ["14px system-ui, sans-serif", "600 14px system-ui, sans-serif"];
+
+// Seeds are names, not amounts.
+const shown = (name, value) => (value == null ? "–" : typeof value === "number" && name !== "seeds" ? number(value) : String(value));
 
 export class EpisodeList {
   constructor(dataset, index, opened) {
@@ -21,19 +26,27 @@ export class EpisodeList {
     });
     this.count = element("span", { class: "muted" });
     this.save = element("button", { type: "button", disabled: true, click: () => this.askName() }, "Save as view");
+    this.more = element("button", { type: "button", class: "more", hidden: true, click: () => this.box.scrollBy({ left: this.box.clientWidth * 0.8 }) });
     this.note = element("div", {});
+    this.widths = new Map();
     this.head = element("div", { class: "row head", role: "row" });
     this.layer = element("div", { class: "layer", role: "rowgroup" });
     this.space = element("div", { class: "space", role: "presentation" }, this.layer);
     this.box = element("div", {
       class: "list", role: "grid", tabindex: 0, "aria-label": "Episodes", "aria-rowcount": dataset.episodes + 1,
-      scroll: () => this.draw(),
+      scroll: () => {
+        this.draw();
+        this.hint();
+      },
     }, this.head, this.space);
     this.root = element("section", { class: "episodes", "aria-label": "List of episodes" },
       element("div", { class: "bar" }, this.filter),
-      element("div", { class: "bar" }, this.count, this.save), this.note, this.box);
-    this.drawHead();
-    new ResizeObserver(() => this.draw()).observe(this.box);
+      element("div", { class: "bar" }, this.count, this.more, this.save), this.note, this.box);
+    this.measure({ columns: {} });
+    new ResizeObserver(() => {
+      this.draw();
+      this.hint();
+    }).observe(this.box);
     this.show();
   }
 
@@ -46,7 +59,26 @@ export class EpisodeList {
   }
 
   template() {
-    return this.dataset.columns.map((name) => (this.isText(name) ? WIDE : name === "end" ? END : NUMBER)).join(" ");
+    return this.dataset.columns.map((name) => `${this.widths.get(name) + PADDING}px`).join(" ");
+  }
+
+  // Columns are as wide as what they hold, and grow when a page with wider values comes.
+  measure(page) {
+    for (const name of this.dataset.columns) {
+      const least = this.widths.get(name) ?? widthOf(name, STRONG) + (this.dataset.sortable.includes(name) ? MARK : 0);
+      const texts = new Set((page.columns[name] || []).map((value) => shown(name, value)));
+      const longest = [...texts].sort((a, b) => b.length - a.length).slice(0, 8); // the widest is among the longest
+      this.widths.set(name, Math.max(least, Math.min(WIDEST, Math.max(0, ...longest.map((text) => widthOf(text, PLAIN))) + (name === "end" ? MARK : 0))));
+    }
+    this.drawHead();
+  }
+
+  hint() {
+    // How many columns lie to the right of what is in sight.
+    const right = this.box.scrollLeft + this.box.clientWidth;
+    const hidden = [...this.head.children].filter((one) => one.offsetLeft + one.offsetWidth > right + 12).length;
+    this.more.hidden = !hidden;
+    this.more.textContent = `${hidden} more column${hidden > 1 ? "s" : ""} →`;
   }
 
   isText(name) {
@@ -65,6 +97,7 @@ export class EpisodeList {
     });
     this.head.style.gridTemplateColumns = this.template();
     this.head.replaceChildren(...cells);
+    this.hint();
   }
 
   sort(name) {
@@ -96,6 +129,7 @@ export class EpisodeList {
       const first = await get(`${this.path}/episodes`, { ...this.query, first: 0, count: PAGE });
       if (order !== this.order) return;
       this.pages.set(0, first);
+      this.measure(first);
       this.matching = first.matching;
       const all = this.dataset.episodes;
       this.count.textContent = this.where ? `${number(first.matching)} of ${number(all)} episodes` : `${number(all)} episodes`;
@@ -151,9 +185,9 @@ export class EpisodeList {
     const cells = this.dataset.columns.map((name) => {
       const values = page?.columns[name];
       const value = page?.error || page?.errors?.[name] ? "error" : values ? values[at] : "…";
-      const text = typeof value === "number" ? number(value) : value == null ? "–" : String(value);
+      const text = shown(name, value);
       const kind = name === "end" ? ` end ${text.replaceAll(" ", "-")}` : typeof value === "number" ? " number" : "";
-      return element("span", { role: "gridcell", class: `cell${kind}`, title: text.length > 14 ? text : null }, text);
+      return element("span", { role: "gridcell", class: `cell${kind}`, title: text.length > 30 ? text : null }, text);
     });
     const is = episode != null && episode === this.chosen;
     const made = element("div", {
@@ -179,6 +213,7 @@ export class EpisodeList {
       .then((page) => {
         if (order !== this.order) return;
         this.pages.set(index, page);
+        if (!page.error) this.measure(page);
         if (page.error) this.note.replaceChildren(problem(new Error(page.error)));
         this.draw();
       });
@@ -188,6 +223,7 @@ export class EpisodeList {
   choose(episode, row) {
     this.chosen = episode;
     this.row = row;
+    this.left?.(false);
     this.bringIntoSight(row);
     this.draw();
     this.picked?.(episode);
@@ -204,7 +240,9 @@ export class EpisodeList {
   async reveal(episode, scrolls = true) {
     this.chosen = episode;
     const found = await get(`${this.path}/row`, { ...this.query, episode }).catch(() => ({ row: null }));
-    if (found.row == null || this.chosen !== episode) return;
+    if (this.chosen !== episode) return;
+    this.left?.(found.row == null && Boolean(this.where));
+    if (found.row == null) return;
     this.row = found.row;
     if (scrolls) this.bringIntoSight(found.row);
     this.draw();

@@ -10,7 +10,7 @@ export class PathMap {
     this.canvas = element("canvas", { role: "img", "aria-label": "Path of the episode" });
     this.choices = element("div", { class: "bar" });
     this.root = element("figure", { class: "map" }, this.canvas,
-      element("figcaption", {}, "Path: ○ start, ● this step, ", element("span", { class: "muted" }, "■ terminated, □ truncated"), this.choices));
+      element("figcaption", {}, "Path: ○ start, ", element("span", { class: "mark" }, "●"), " this step, ■ terminated, □ truncated", this.choices));
     onTheme(() => this.root.isConnected && this.draw());
   }
 
@@ -28,7 +28,7 @@ export class PathMap {
     if (!names.includes(this.x)) this.x = `${root}[0]`;
     if (!names.includes(this.y)) this.y = `${root}[1]`;
     const options = named(names);
-    const select = (axis) => choice(`Number on the ${axis} axis`, options, this[axis], (name) => {
+    const select = (axis) => choice(`Dimension on the ${axis} axis`, options, this[axis], (name) => {
       this[axis] = name;
       this.draw();
     });

@@ -1,18 +1,23 @@
 // Runs: learning curves with intervals, scores and verdicts, settings that differ, videos.
 
 import { colors, element, number, onTheme, problem, table } from "./dom.js";
-import { get } from "./net.js";
-import { dots } from "./pictures.js";
+import { Frames } from "./frames.js";
+import { PathMap } from "./map.js";
+import { get, getEpisode } from "./net.js";
+import { dots, ticks } from "./pictures.js";
 
-export function runsView(index, name) {
+export function runsView(index, opened) {
   const place = element("div", {}, element("p", { class: "muted", role: "status" }, "Reading the runs …"));
-  const root = element("article", { class: "sheet" }, element("h2", {}, `Runs in ${name}`), place);
-  get(`runs/${index}`).then((found) => show(place, found, index)).catch((error) => place.replaceChildren(problem(error)));
+  const root = element("article", { class: "sheet" }, element("h2", {}, "Runs"), place);
+  get(`runs/${index}`).then((found) => show(place, found, index, opened)).catch((error) => place.replaceChildren(problem(error)));
   return root;
 }
 
-function show(place, found, index) {
-  place.replaceChildren();
+const rounded = (value) => number(Math.round(value * 10) / 10);
+const after = (score) => `${score.source} after ${number(score.step)} steps, ${number(score.episodes)} episode${score.episodes > 1 ? "s" : ""} a seed`;
+
+function show(place, found, index, opened) {
+  place.replaceChildren(element("p", { class: "note" }, "in ", element("code", {}, found.folder)));
   for (const [folder, text] of found.problems) place.append(problem(new Error(`${folder}: ${text}`)));
   for (const dataset of new Set(found.groups.map((group) => group.dataset))) {
     const groups = found.groups.filter((group) => group.dataset === dataset);
@@ -20,32 +25,108 @@ function show(place, found, index) {
     const unit = isNormalized ? "normalized score (0 random, 100 expert)" : "return";
     place.append(element("h3", {}, dataset));
     const drawn = groups.filter((group) => group.curve.steps.length);
-    if (drawn.length) place.append(curves(drawn, unit));
+    if (drawn.length) place.append(curves(drawn, unit, isNormalized));
     else place.append(element("p", { class: "note" }, "No learning curve: these runs were trained without evaluations, or not far enough."));
-    const scored = groups.filter((group) => group.score != null);
-    if (scored.length)
-      place.append(element("p", { class: "note" }, `Last ${unit}: mean over seeds with its 95 % interval, and each seed.`),
-        dots(scored.map((group) => ({ algorithm: group.label, score: group.score, interval: group.interval,
-          kind: "95 % interval of the mean over seeds", seeds: group.seeds.length, each: group.each.map((run) => run.score).filter((score) => score != null) })), `Scores on ${dataset}`));
-    place.append(table(["runs", "settings that differ", "seeds", "score", "counted", "verdict"], groups.map((group) => [
+    showScores(place, groups, unit, isNormalized);
+    place.append(table(["runs", "settings that differ", "seeds", "verdict"], groups.map((group) => [
       group.algorithm, group.settings.join(" ") || "–", group.seeds.join(", "),
-      group.score == null ? "–" : `${number(Math.round(group.score * 10) / 10)}${group.interval ? ` (${group.interval.map((one) => number(Math.round(one * 10) / 10)).join(" to ")})` : ""}`,
-      group.counted.join("; ") || "–",
-      element("span", {}, element("b", {}, group.verdict), " ", element("small", {}, group.reason))]), { label: `Runs on ${dataset}` }));
-    place.append(element("details", {}, element("summary", {}, "Each run"), table(["folder", "seed", "state", "step", "score"],
-      groups.flatMap((group) => group.each.map((run) => [run.folder, String(run.seed ?? "–"), run.state, `${number(run.step)} of ${number(run.steps)}`, number(run.score)])), { numbers: [4] })),
+      element("span", {}, element("b", {}, group.verdict), " ", element("small", {}, group.reason))]), { label: `Runs on ${dataset}`, stacked: true }));
+    place.append(element("details", {}, element("summary", {}, "Each run"), table(["folder", "seed", "state", "step", "score", "measured by"],
+      groups.flatMap((group) => group.each.map((run) => [run.folder, String(run.seed ?? "–"), run.state, `${number(run.step)} of ${number(run.steps)}`, run.score == null ? "–" : rounded(run.score),
+        run.score == null ? "–" : `${run.source}, ${number(run.episodes)} episodes`])), { numbers: [4], stacked: true })),
     ...groups.flatMap((group) => group.left_out).map((text) => element("p", { class: "note" }, `left out: ${text}`)));
+    const folders = groups.flatMap((group) => group.each.map((run) => run.folder));
+    showVideos(place, found.videos.map((video, at) => ({ ...video, at })).filter((video) => folders.includes(video.run)), index, dataset, opened);
   }
-  if (!found.videos.length) return;
-  place.append(element("h3", {}, "Videos"), element("div", { class: "pictures" }, found.videos.map((name, at) =>
-    element("figure", {}, element("video", { controls: true, preload: "none", width: 280, src: `api/runs/${index}/video/${at}`, "aria-label": name }), element("figcaption", {}, name)))));
+  const others = found.videos.map((video, at) => ({ ...video, at })).filter((video) => !video.run);
+  if (others.length) place.append(element("h3", {}, "Other videos"), element("div", { class: "pictures" }, others.map((video) => film(video, index))));
 }
 
-function curves(groups, unit) {
+function showScores(place, groups, unit, isNormalized) {
+  // Scores of another source, or of another number of episodes, are other measurements: each has a picture of its own.
+  const kinds = new Map();
+  for (const group of groups)
+    for (const score of group.scores) {
+      const kind = `${score.source}, ${number(score.episodes)} episode${score.episodes > 1 ? "s" : ""} a seed`;
+      kinds.set(kind, [...(kinds.get(kind) || []), { ...score, label: group.label }]);
+    }
+  for (const [kind, scores] of kinds) {
+    const steps = new Set(scores.map((score) => score.step));
+    const rows = scores.map((score) => ({ ...score, algorithm: steps.size > 1 ? `${score.label}, ${number(score.step)} steps` : score.label,
+      kind: "95 % interval of the mean over seeds", protocol: after(score) }));
+    const words = (score) => `${rounded(score.score)}${score.interval ? ` (95 % interval ${score.interval.map(rounded).join(" to ")})` : ""}, seed${score.seeds.length > 1 ? "s" : ""} ${score.seeds.join(", ")}${score.counted.map((one) => `, ${one}`).join("")}`;
+    place.append(element("figure", { class: "scores" }, element("figcaption", {}, element("b", {}, `By ${kind}`), ` after ${[...steps].map(number).join(", ")} steps: ${unit}`), dots(rows.map((row) => ({ ...row, seeds: row.seeds.length })), `Scores by ${kind}`, isNormalized),
+      element("ul", { class: "note" }, rows.map((row) => element("li", {}, `${row.algorithm}: ${words(row)}`)))));
+  }
+}
+
+function film(video, index) {
+  // The fragment shows the first frame before anything is played.
+  const said = video.kind ? [element("b", {}, video.kind), ` return ${rounded(video.return)}, episode ${number(video.episode)}, ${number(video.frames - 1)} steps`] : [video.file];
+  return element("figure", { class: "film" }, element("video", { controls: true, preload: "metadata", muted: true, playsinline: true, width: 280,
+    src: `api/runs/${index}/video/${video.at}#t=0.001`, "aria-label": `${video.kind ? `${video.kind} episode, ` : ""}${video.file}` }), element("figcaption", { title: video.file }, said));
+}
+
+function showVideos(place, videos, index, dataset, opened) {
+  for (const run of new Set(videos.map((video) => video.run))) {
+    const those = videos.filter((video) => video.run === run);
+    place.append(element("h4", {}, `Videos of ${run}, after ${number(those[0].step)} steps`), element("div", { class: "pictures" }, those.map((video) => film(video, index))));
+  }
+  if (!videos.length) return;
+  const at = opened.datasets.findIndex((one) => one.name.split("@")[0] === dataset.split("@")[0]);
+  const beside = element("div", { class: "pictures" });
+  place.append(element("h4", {}, "Beside them, episodes of the data"), beside);
+  if (at < 0) beside.append(element("p", { class: "note" }, "Shown where the dataset is open too: ", element("code", {}, `orlog open ${dataset} RUNS`)));
+  else showData(beside, at, opened.datasets[at]).catch((error) => beside.replaceChildren(problem(error)));
+}
+
+async function showData(place, at, dataset) {
+  const last = dataset.episodes - 1;
+  const rows = [["worst", 0], ["median", Math.floor(last / 2)], ["best", last]];
+  for (const [kind, row] of last > 1 ? rows : rows.slice(0, last + 1)) {
+    const { columns } = await get(`data/${at}/episodes`, { by: "returns", first: row, count: 1 });
+    place.append(await clip(kind, at, columns.episode[0]));
+  }
+}
+
+async function clip(kind, at, episode) {
+  // Frames, a rendered picture, or a path: what the episode of the data has of these.
+  const path = `data/${at}/episode/${episode}`;
+  const head = await getEpisode(path, {});
+  const [frames, map] = [new Frames(path), new PathMap()];
+  frames.show(head);
+  if (frames.root.hidden && head.renders) frames.addRendered(head);
+  map.show(head);
+  map.choices.hidden = true;
+  const go = (step) => {
+    frames.mark(step, true);
+    map.mark(step);
+  };
+  const slider = element("input", { type: "range", min: 0, max: head.length, value: 0, "aria-label": `Step of the ${kind} episode of the data`, input: () => go(Number(slider.value)) });
+  let isPlaying = false;
+  const button = element("button", { type: "button", click: () => {
+    isPlaying = !isPlaying;
+    button.textContent = isPlaying ? "Stop" : "Play";
+    if (isPlaying && Number(slider.value) >= head.length) slider.value = 0;
+    const tick = () => {
+      if (!isPlaying || !button.isConnected) return;
+      slider.value = Number(slider.value) + 1;
+      go(Number(slider.value));
+      if (Number(slider.value) >= head.length) button.click();
+      else setTimeout(tick, 1000 / 30);
+    };
+    if (isPlaying) tick();
+  } }, "Play");
+  go(0);
+  return element("figure", { class: "film" }, frames.root, frames.root.hidden ? map.root : "", element("div", { class: "bar" }, button, slider),
+    element("figcaption", {}, element("b", {}, kind), ` return ${rounded(head.facts.returns)}, `, element("a", { href: `#/${at}/episodes/${episode}` }, `episode ${number(episode)}`), `, ${number(head.length)} steps`));
+}
+
+function curves(groups, unit, isNormalized) {
   const place = element("div", { class: "plot" });
   const legend = element("figcaption", {}, groups.map((group, at) => element("span", { class: "line" },
     element("i", { class: `swatch c${at % 8}` }), `${group.label} (${group.seeds.length} seed${group.seeds.length > 1 ? "s" : ""}) `)));
-  const root = element("figure", {}, element("b", {}, unit), " over gradient steps; bands: 95 % interval over seeds", place, legend);
+  const root = element("figure", {}, element("b", {}, unit), " over gradient steps; each point is a short evaluation during training; bands: 95 % interval over seeds", place, legend);
   const steps = [...new Set(groups.flatMap((group) => group.curve.steps))].sort((a, b) => a - b);
   const line = (group, name) => {
     const known = new Map(group.curve.steps.map((step, at) => [step, group.curve[name][at]]));
@@ -57,8 +138,8 @@ function curves(groups, unit) {
     { width: 0, points: { show: false }, spanGaps: true }, { width: 0, points: { show: false }, spanGaps: true }]);
   const data = [steps, ...groups.flatMap((group) => ["means", "high", "low"].map((name) => line(group, name)))];
   const options = {
-    width: 640, height: 280, legend: { show: false }, cursor: { show: false }, scales: { x: { time: false } },
-    axes: [{ ...ink, size: 26, values: (_, ticks) => ticks.map(number) }, { ...ink, size: 56, values: (_, ticks) => ticks.map(number) }],
+    width: 640, height: 280, legend: { show: false }, cursor: { show: false }, scales: { x: { time: false }, y: { range: (_, low, high) => [Math.min(0, low), Math.max(isNormalized ? 100 : 0, high)] } },
+    axes: [{ ...ink, size: 26, values: (_, found) => found.map(number) }, { ...ink, size: 56, splits: (_, axis, low, high) => ticks(low, high, 6), values: (_, found) => found.map(number) }],
     series: [{}, ...series],
     bands: groups.map((_, at) => ({ series: [3 * at + 2, 3 * at + 3], fill: () => `${colors().lines[at % 8]}33` })),
   };

@@ -1,0 +1,111 @@
+"""Columns that batches give beside transitions: infos of steps, and values of their episodes.
+
+    infos=("cost", "sensors/front", "episodes/task")
+            |       |                episodes/task         the same value in all steps of an episode
+            |       infos/sensors/front
+            infos/cost
+
+They are kept as observations are, in arrays of their own that have the same rows: floats side by side
+in one float32 matrix, all else as stored. The rows of final observations hold zeros, since an info
+belongs to a step. A value of an episode takes the memory of one for each of its steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import NotFoundError, SchemaError, wrong_type
+from orlog.loaders.arrays.filling import Layout, Leaf, rows_of
+from orlog.loaders.arrays.texts import TextTable
+from orlog.manifests.columns import ColumnSpec
+from orlog.manifests.names import did_you_mean
+
+_OF_EPISODES = "episodes/"
+_WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}  # PyTorch lacks the former
+
+
+def check_names(infos: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of infos, each once.
+
+    Raises TypeError if they are no sequence of texts; ValueError if one is given twice.
+    """
+    if isinstance(infos, str) or not isinstance(infos, Sequence):
+        raise wrong_type("infos", 'names such as ("cost",)', infos)
+    for name in infos:
+        if not isinstance(name, str):
+            raise wrong_type("each of infos", "the name of an info", name)
+        if infos.count(name) > 1:
+            raise ValueError(f"infos: {name!r} is given more than once.")
+    return tuple(infos)
+
+
+def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
+    """Return how infos are laid out in arrays of their own, in which they are the observations.
+
+    Raises NotFoundError if there is no such info; SchemaError if its values have any number of numbers.
+    """
+    packed: dict[str, slice] = {}
+    others: dict[str, ColumnSpec] = {}
+    tables: dict[str, TextTable] = {}
+    leaves: dict[str, Leaf] = {}
+    position = 0
+    known = known_infos(dataset)
+    for name in sorted(names):  # so that one pack serves any order
+        if name not in known:
+            raise NotFoundError(
+                f"{dataset.name}: no info {name!r:.100}"
+                + (did_you_mean(name, known) or ".")
+                + f" It has: {', '.join(known) or 'none'}."
+            )
+        spec = known[name]
+        kind = dataset.schema.variable.get(spec.name)
+        if kind == "array":
+            raise SchemaError(
+                f"{dataset.name}: each value of column {spec.name} may have another length, so values "
+                "are in no batch; leave it out, or record it with one shape."
+            )
+        if kind == "text":
+            spec = ColumnSpec(spec.name, np.dtype(np.int64), ())
+            tables[spec.name] = TextTable(spec.name)
+        if spec.dtype.kind == "f":
+            stop = position + math.prod(spec.shape)
+            packed[spec.name] = slice(position, stop)
+            leaves[name] = Leaf(first=position, shape=spec.shape)
+            position = stop
+        else:
+            dtype = np.dtype(_WIDER.get(str(spec.dtype), spec.dtype))
+            others[spec.name] = ColumnSpec(spec.name, dtype, spec.shape)
+            leaves[name] = Leaf(column=spec.name)
+    return Layout(
+        packed=packed,
+        others=others,
+        tables=tables,
+        obs_dim=position,
+        action_dim=0,
+        observation_leaves=leaves,
+        parts={},
+        **rows_of(dataset),
+    )
+
+
+def known_infos(dataset: Dataset) -> Mapping[str, ColumnSpec]:
+    """Return the columns that batches may give beside transitions, by the names to ask for."""
+    specs = dataset.schema.columns()
+    specs |= dataset.schema.extras  # texts by their paths
+    return {
+        name if name.startswith(_OF_EPISODES) else name.removeprefix("infos/"): spec
+        for name, spec in sorted(specs.items(), key=lambda one: one[0].startswith(_OF_EPISODES))
+        if name.startswith(("infos/", _OF_EPISODES)) and "@" not in name
+    }
+
+
+def infos_digest(dataset: Dataset, names: tuple[str, ...]) -> str:
+    """Return the digest of infos of a dataset, whatever the order of their names."""
+    text = f"orlog infos 1\n{dataset.digest}\n{json.dumps(sorted(names))}"
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

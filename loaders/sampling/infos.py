@@ -1,0 +1,191 @@
+"""Gives the infos of items, for every kind of sampling: from the rows of their steps.
+
+A sampler of single steps has their rows as all that it chooses, or as the first column of it. Any
+other has a method `rows_of`, which returns the rows of some items in the shape of their rewards:
+
+    a tensor     `Arrays.empty_row` in slots without a step, since that row holds zeros
+    `Windows`    where the rows of an item follow one another: the first of each, which is faster
+
+Nothing else of a sampler knows of infos.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from orlog.loaders.arrays.arrays import Arrays, as_arrays
+from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.sampling.blocks import items_at_once
+
+BatchT = TypeVar("BatchT")
+RowsOf: TypeAlias = Callable[[Tensor], "Tensor | Windows"]
+
+_FEW = 64  # windows of which each is cleared by itself
+_ROW_NUMBER_BYTES = 8  # which each slot takes while it is gathered
+_set = object.__setattr__  # batches are frozen; to copy one would take longer than all else
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """Items whose rows follow one another.
+
+    Attributes:
+        first: Row of the first slot of each item; it may lie outside of the arrays.
+        length: Slots of an item.
+        begin: First slot of each item that has a step; None where it is 0.
+        end: Slot after the last one that has a step; None where it is the length.
+        is_ragged: Whether the length is another one in each batch, as the longest of its episodes.
+        is_packed: Whether steps are given one after the other, without empty slots between items.
+    """
+
+    first: Int64[Tensor, "*items"]
+    length: int
+    begin: Int64[Tensor, "*items"] | None = None
+    end: Int64[Tensor, "*items"] | None = None
+    is_ragged: bool = False
+    is_packed: bool = False
+
+    def gather(self, source: Tensor) -> Tensor:
+        """Return the values of the slots, zeros where they have no step.
+
+        In main memory each item is one copy, and NumPy does the small work, in half the time.
+        """
+        count, *shape = source.shape
+        if not source.is_cpu:
+            rows = self._rows(count - 1)
+            return gather_rows(source, rows.view(-1)).view(*rows.shape, *shape)
+        if self.is_packed:
+            return self._gather_packed(source.numpy())
+        length, width, first = self.length, math.prod(shape), self.first.reshape(-1).numpy()
+        windows = source.as_strided((count - length + 1, length * width), (width, 1))
+        inside = np.clip(first, 0, count - length)
+        gathered = gather_rows(windows, torch.from_numpy(inside))
+        if self.begin is not None or self.end is not None:
+            self._clear(source, gathered.numpy().reshape(-1, length, *shape), inside)
+        return gathered.view(*self.first.shape, length, *shape)
+
+    def _clear(self, source: Tensor, found: np.ndarray, inside: np.ndarray) -> None:
+        """Set slots without a step to zero, of windows that were read from the rows `inside`."""
+        first, length = self.first.numpy(), self.length
+        begin = np.zeros_like(first) if self.begin is None else self.begin.numpy()
+        end = np.full_like(first, length) if self.end is None else self.end.numpy()
+        partly = np.flatnonzero(end - begin < length)
+        if len(partly) <= _FEW:
+            for one in partly.tolist():
+                found[one, : begin[one]] = 0
+                found[one, end[one] :] = 0
+        else:
+            slots, some = np.arange(length), found[partly]
+            some[(slots < begin[partly, None]) | (slots >= end[partly, None])] = 0
+            found[partly] = some
+        for one in partly[first[partly] != inside[partly]].tolist():  # rare: at both ends of all
+            steps = slice(first[one] + begin[one], first[one] + end[one])
+            found[one] = 0
+            found[one, begin[one] : end[one]] = source[steps].numpy()
+
+    def _gather_packed(self, values: np.ndarray) -> Tensor:
+        assert self.end is not None
+        first, last = self.first.tolist(), (self.first + self.end).tolist()
+        pieces = [values[one:stop] for one, stop in zip(first, last, strict=True)]
+        return torch.from_numpy(np.concatenate(pieces))
+
+    def _rows(self, empty_row: int) -> Int64[Tensor, ...]:
+        """Return the row of each slot."""
+        slots = torch.arange(self.length, device=self.first.device)
+        rows = self.first.unsqueeze(-1) + slots
+        empty = torch.zeros_like(rows, dtype=torch.bool)
+        if self.begin is not None:
+            empty |= slots < self.begin.unsqueeze(-1)
+        if self.end is not None:
+            empty |= slots >= self.end.unsqueeze(-1)
+        return rows[~empty] if self.is_packed else rows.masked_fill_(empty, empty_row)
+
+
+class InfoReader:
+    """Gathers the infos of what a sampler chose."""
+
+    def __init__(self, arrays: Arrays, names: Sequence[str], sampler: object = None) -> None:
+        """Find them.
+
+        Args:
+            arrays: What is sampled.
+            names: Names of the infos.
+            sampler: What chooses; None for a sampler of single steps.
+
+        Raises SchemaError if the arrays lack one.
+        """
+        self._rows_of: RowsOf = getattr(sampler, "rows_of", _first_rows)
+        infos = as_arrays(arrays, names).infos
+        assert infos is not None
+        self._infos, self._names = infos, tuple(names)
+        self._leaves = [infos.observation_leaves[name] for name in names]
+        places = [leaf.place for leaf in self._leaves if not leaf.column]
+        self._first = min((place.start for place in places), default=0)
+        self._last = max((place.stop for place in places), default=0)
+        others = [infos.others[leaf.column] for leaf in self._leaves if leaf.column]
+        self._row_bytes = 4 * (self._last - self._first) + sum(one[0].nbytes for one in others)
+
+    def give(self, batch: BatchT, chosen: Tensor) -> BatchT:
+        """Give a batch that was just made the infos of its items, and return it."""
+        _set(batch, "infos", dict(zip(self._names, self._columns(chosen), strict=True)))
+        return batch
+
+    def give_many(self, batches: Iterable[BatchT], chosen: Tensor, size: int) -> Iterator[BatchT]:
+        """Give batches of `size` items each theirs, as views of a few gathered blocks."""
+        one = self._rows_of(chosen[:1])
+        if isinstance(one, Windows) and one.is_ragged:
+            yield from map(self.give, batches, torch.split(chosen, size))
+            return
+        slots = one.length * one.first.numel() if isinstance(one, Windows) else one.numel()
+        item_bytes = (_ROW_NUMBER_BYTES + self._row_bytes) * slots
+        names, rest = self._names, iter(batches)
+        # As `gather_in_blocks`, whose tuples and calls would take as long as the gather.
+        for items in torch.split(chosen, items_at_once(size, item_bytes)):
+            shape = (len(items) // size, size)
+            columns = [one.view(*shape, *one.shape[1:]).unbind(0) for one in self._columns(items)]
+            if len(names) == 1:
+                name = names[0]
+                for value, batch in zip(columns[0], rest):  # noqa: B905  # `rest` goes on
+                    _set(batch, "infos", {name: value})
+                    yield batch
+                continue
+            for values, batch in zip(zip(*columns, strict=True), rest):  # noqa: B905
+                _set(batch, "infos", dict(zip(names, values, strict=True)))
+                yield batch
+
+    def _columns(self, chosen: Tensor) -> Iterator[Tensor]:
+        """Yield the values of each info, a row per item."""
+        rows = self._rows_of(chosen)
+        packed = None
+        if self._last > self._first:
+            packed = _gather(self._infos.rows[:, self._first : self._last], rows)
+        for leaf in self._leaves:
+            if not leaf.column:
+                assert packed is not None
+                values = packed[..., leaf.place.start - self._first : leaf.place.stop - self._first]
+                yield values.view(*values.shape[:-1], *leaf.shape)
+                continue
+            source = self._infos.others[leaf.column]
+            values, is_image = (
+                _gather(source, rows),
+                source.dtype is torch.uint8 and source.ndim > 2,
+            )
+            yield values if is_image or values.dtype is torch.bool else values.long()
+
+
+def _gather(source: Tensor, rows: Tensor | Windows) -> Tensor:
+    if isinstance(rows, Windows):
+        return rows.gather(source)
+    return gather_rows(source, rows.reshape(-1).contiguous()).view(*rows.shape, *source.shape[1:])
+
+
+def _first_rows(chosen: Tensor) -> Int64[Tensor, " items"]:
+    return chosen if chosen.ndim == 1 else chosen[:, 0]
