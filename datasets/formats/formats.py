@@ -374,6 +374,7 @@ def read_version(
         behavior_policy=opened.behavior_policy,
         benchmark="" if benchmark is None else wanted.like or name,
         dimension_names=opened.dimension_names,
+        roles=opened.roles,
     )
     found.doubts += left
     return manifest, found

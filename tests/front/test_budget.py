@@ -19,7 +19,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 86_551, "tests": 69_710, "benchmarks": 6_679, "tools": 2_914}
+LINES = {"product": 88_043, "tests": 70_833, "benchmarks": 6_679, "tools": 2_914}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
@@ -38,7 +38,7 @@ WIDE = {
     "train_behavior",
 }
 """Functions inside that take more parameters than others may."""
-FULL = {"algos": 38, "datasets/formats": 21, "src/orlog/cli": 21}
+FULL = {"algos": 38, "datasets/formats": 21, "manifests": 20, "src/orlog/cli": 21}
 """Folders with more modules than others may have; `algos` has one for each algorithm, `cli` one for each group of commands."""
 
 

@@ -161,6 +161,7 @@ class Opened:
         reads: Names in these files that are read, as patterns like those of `Format.reads`.
         dimension_names: What the numbers in a row of a column are, as the manifest has them.
         asides: What else the files say, a sentence each; not for versions of listed files, whose digests others know.
+        roles: What columns mean, where their names do not say it (`manifests/roles.py`).
     """
 
     schema: Schema
@@ -174,6 +175,7 @@ class Opened:
     reads: Sequence[str] = ()
     dimension_names: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     asides: Sequence[str] = ()
+    roles: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

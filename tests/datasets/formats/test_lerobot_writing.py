@@ -411,6 +411,8 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
     assert len(videos) == 4
     orlog.import_dataset(tmp_path / "film", "lab/again-v1")
     ours, again = orlog.load_dataset("lab/film-v1"), orlog.load_dataset("lab/again-v1")
+    assert ours.roles["infos/language_instruction"] == "task_words"
+    assert again.roles["episodes/task"] == "task_words"
     assert [len(one) for one in again] == [5, 8]
     for one, other in zip(ours, again, strict=True):
         for camera in ("top", "side"):

@@ -180,6 +180,7 @@ def test_costs_of_dsrl_are_kept(tmp_path: Path) -> None:
     dataset, found = read_files(dsrl.FORMAT, path, tmp_path / "store")
     assert dataset.episode_lengths.tolist() == [4, 5]
     np.testing.assert_array_equal(dataset.column("infos/cost"), body["costs"])
+    assert (dataset.roles, dataset.manifest.roles) == ({"infos/cost": "cost"}, {})
     assert (found.terminated, found.truncated) == (1, 1)
 
 
