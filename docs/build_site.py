@@ -30,8 +30,8 @@ MOVED = {
     "notebooks/train_and_score.py": "notebooks/train_and_score.md",
 }
 """Pages outside of `docs/`, and their names in the site."""
-DATASETS = "      - datasets/index.md\n"
-"""The line of the menu below which the pages of single datasets are listed."""
+WRITTEN = {"datasets": "dataset_pages", "benchmarks": "benchmark_pages"}
+"""Folders of pages that are made here, and what `docs/write_FOLDER.py` makes them with."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
@@ -44,7 +44,7 @@ def main(site: Path) -> None:
         work = Path(name)
         copy_sources(work)
         copy_pages(work)
-        write_dataset_pages(work)
+        write_pages(work)
         build(work)
         shutil.rmtree(site, ignore_errors=True)
         shutil.copytree(work / "site", site)
@@ -62,16 +62,20 @@ def copy_pages(work: Path) -> None:
         (pages / page.relative_to(ROOT / "docs")).write_text(site_text(page, pages), "utf-8")
 
 
-def write_dataset_pages(work: Path) -> None:
-    """Write the pages of the suites' datasets, and list them in the menu."""
-    pages = work / "docs"
-    written = runpy.run_path(str(ROOT / "docs" / "write_datasets.py"))["dataset_pages"]()
-    for name, text in written.items():
-        (pages / "datasets" / name).parent.mkdir(parents=True, exist_ok=True)
-        (pages / "datasets" / name).write_text(text, "utf-8")
+def write_pages(work: Path) -> None:
+    """Write the pages of datasets and benchmarks, and list them in the menu below their overviews."""
     config = work / "mkdocs.yml"
-    menu = "".join(f"      - datasets/{name}\n" for name in written if name != "index.md")
-    config.write_text(config.read_text("utf-8").replace(DATASETS, f"{DATASETS}{menu}"), "utf-8")
+    menu = config.read_text("utf-8")
+    for folder, function in WRITTEN.items():
+        pages = runpy.run_path(str(ROOT / "docs" / f"write_{folder}.py"))[function]()
+        for name, text in pages.items():
+            page = work / "docs" / folder / name
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(text, "utf-8")
+        lines = [f"      - {folder}/{name}\n" for name in pages]
+        assert next(iter(pages)) == "index.md"
+        menu = menu.replace(lines[0], "".join(lines))
+    config.write_text(menu, "utf-8")
 
 
 def copy_sources(work: Path) -> None:
