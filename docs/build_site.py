@@ -3,10 +3,16 @@
 The pages are copied first: README.md becomes the first page, links that leave `docs/` get a place in the
 site, notebooks become pages without their output, and packages get the `__init__.py` without which
 docstrings below them are not found. Warnings, such as a link that leads nowhere, make the build fail.
+
+    python docs/build_site.py                          # with zensical, into site/
+    python docs/build_site.py FOLDER --with material   # with mkdocs-material: pip install --group docs-fallback
+
+The same `mkdocs.yml` serves both, so that the site does not depend on one tool.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import runpy
@@ -36,16 +42,22 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
 
-def main(site: Path) -> None:
+BUILDERS = {
+    "zensical": ("zensical", "build", "--strict", "--clean"),
+    "material": ("mkdocs", "build", "--strict", "--clean", "--quiet"),
+}
+
+
+def main(site: Path, builder: str = "zensical") -> None:
     """Build the site into a folder; an older site there is replaced, and nothing else."""
-    if site.exists() and not (site / "search.json").is_file() and any(site.iterdir()):
+    if site.exists() and not (site / "sitemap.xml").is_file() and any(site.iterdir()):
         raise SystemExit(f"{site} holds no site, so it is not replaced; name a new folder.")
     with tempfile.TemporaryDirectory(prefix="orlog-site-") as name:
         work = Path(name)
         copy_sources(work)
         copy_pages(work)
         write_pages(work)
-        build(work)
+        build(work, builder)
         shutil.rmtree(site, ignore_errors=True)
         shutil.copytree(work / "site", site)
 
@@ -122,10 +134,10 @@ def notebook_text(source: Path) -> str:
     return str(jupytext.writes(notebook, fmt="md"))
 
 
-def build(work: Path) -> None:
+def build(work: Path, builder: str = "zensical") -> None:
     """Build the pages of a working folder into its folder `site`; a warning is an error."""
     plain = {**os.environ, "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    command = [sys.executable, "-m", *BUILDERS[builder]]
     done = subprocess.run(  # noqa: S603  # our own interpreter
         command, cwd=work, capture_output=True, text=True, check=False, env=plain
     )
@@ -134,4 +146,8 @@ def build(work: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "site")
+    parser = argparse.ArgumentParser(description="Build the documentation site.")
+    parser.add_argument("site", type=Path, nargs="?", default=ROOT / "site")
+    parser.add_argument("--with", dest="builder", choices=BUILDERS, default="zensical")
+    given = parser.parse_args()
+    main(given.site, given.builder)

@@ -185,8 +185,12 @@ def _names_of(key: str) -> Iterator[str]:
         return
     index = shipped_index(key).foreign
     known = sum(one.has_checksum for one in _files(key))
-    first = "" if known == len(_files(key)) else (
-        " Of the others the first download is trusted, and a file that differs later is refused."
+    first = (
+        ""
+        if known == len(_files(key))
+        else (
+            " Of the others the first download is trusted, and a file that differs later is refused."
+        )
     )
     yield (
         f"{len(index)} names. Of {len(_files(key))} files, {known or 'none'} have a published checksum.{first} "

@@ -120,7 +120,9 @@ def _baselines(manifest: Manifest) -> list[str]:
     return [
         "## Recorded baselines",
         "Mean scores with their 95 % intervals; `orlog reproduce` trains and scores a method in the same way.",
-        figure(dots(drawn, UNIT, ends=(0, 100)), f"{UNIT}: ● mean with its 95 % interval, ○ each seed."),
+        figure(
+            dots(drawn, UNIT, ends=(0, 100)), f"{UNIT}: ● mean with its 95 % interval, ○ each seed."
+        ),
         table(headings, rows),
     ]
 

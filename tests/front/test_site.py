@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 import runpy
@@ -11,10 +12,19 @@ from typing import Any
 import pytest
 
 import orlog
-from orlog.manifests.shipped import recorded_manifests
+from orlog.manifests.benchmarks import BENCHMARKS
+from orlog.manifests.shipped import (
+    SHIPPED,
+    recorded_folder,
+    recorded_manifests,
+    shipped_index,
+    shipped_names,
+)
+from orlog.normalize.published_scores import published_scores
 
 ROOT = Path(__file__).parents[2]
 BUILD: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
+HAS_MATERIAL = importlib.util.find_spec("material") and importlib.util.find_spec("mkdocs")
 PAGES = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
 ELSEWHERE = re.compile(
     r"""<(?:script|link|img|source|iframe|video|use)\b[^>]*\s(?:src|srcset|href)=["']?(?:https?:)?//|"""
@@ -37,8 +47,55 @@ def test_the_site_has_every_page_and_asks_no_other_host(site: Path) -> None:
         assert f" {page}\n" in menu, f"{page} is not in the menu"
     for manifest in recorded_manifests():
         assert (site / "datasets" / f"{manifest.name}.html").is_file(), manifest.name
+    asks_nobody(site)
+
+
+def asks_nobody(site: Path) -> None:
     for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
         assert not ELSEWHERE.search(file.read_text("utf-8")), file.name
+
+
+@pytest.mark.slow
+def test_every_benchmark_has_a_page_with_its_names_files_and_scores(site: Path) -> None:
+    menu = (site / "index.html").read_text("utf-8")
+    for key in {*SHIPPED, *(one for one in BENCHMARKS if published_scores(one))}:
+        page = (site / "benchmarks" / f"{key}.html").read_text("utf-8")
+        assert f"benchmarks/{key}.html" in menu
+        names = [one for one in shipped_names() if one.startswith(f"{key}/")]
+        assert all(f"<code>{name}</code>" in page for name in names)
+        licenses = {
+            entry.license
+            for versions in (shipped_index(key).foreign.values() if names else ())
+            for entry in versions.values()
+        }
+        assert all(one in page for one in licenses if one)
+        assert bool(key in BENCHMARKS and published_scores(key)) == ("Published scores" in page)
+        assert "arXiv:" in page or "https:" in page
+
+
+@pytest.mark.slow
+def test_every_dataset_has_its_baselines_as_a_figure(site: Path) -> None:
+    for manifest in recorded_manifests():
+        page = (site / "datasets" / f"{manifest.name}.html").read_text("utf-8")
+        assert f"orlog open {manifest.name}" in re.sub(r"<[^>]*>", "", page)
+        recorded = [*(recorded_folder(manifest.name) / "baselines").glob("*.json")]
+        assert page.count('class="dot"') == len(recorded), manifest.name
+    shown = "".join(page.read_text("utf-8") for page in (site / "datasets").rglob("*.html"))
+    for picture in (ROOT / "docs" / "images" / "datasets").glob("*.svg"):
+        assert f"images/datasets/{picture.name}" in shown, picture.name
+        assert picture.stat().st_size < 25_000
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not HAS_MATERIAL, reason="needs: pip install --group docs-fallback")
+def test_mkdocs_material_builds_the_same_site(site: Path, tmp_path: Path) -> None:
+    BUILD["main"](tmp_path / "site", "material")
+    pages = {page.relative_to(site) for page in site.rglob("*.html")}
+    assert {
+        page.relative_to(tmp_path / "site") for page in (tmp_path / "site").rglob("*.html")
+    } == pages
+    asks_nobody(tmp_path / "site")
+    assert "iframe-worker" in (tmp_path / "site" / "index.html").read_text("utf-8")
 
 
 @pytest.mark.slow
