@@ -59,7 +59,8 @@ def _commands(extras: str, name: str, method: str = "") -> str:
 
 _OWN_BOUNDS = (
     "The files say no bounds of actions, and no method trains without: fetch the files (`orlog show NAME` has their "
-    "addresses) and import them with the bounds, as `orlog import {file} lab/{name} --action-low -1 --action-high 1`."
+    "addresses) and import them with the bounds, as `orlog import {file} lab/{name} --action-low -1 --action-high 1`. "
+    "Then methods train on them, and policies are scored with your own code."
 )
 ABOUT = {
     "atari": About(

@@ -25,7 +25,14 @@ WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 def test_they_follow_their_schema(schema: str, files: list[Path]) -> None:
     assert files
     python = tool_python("check-jsonschema==0.39.0", alone=True)
-    command = [python, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        f"vendor.{schema}",
+        *files,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

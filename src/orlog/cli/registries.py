@@ -256,7 +256,7 @@ def list_registries(as_json: AsJson = False) -> None:
 
     registered = read_registries()
     if as_json:
-        asked = [
+        asked: list[dict[str, Any]] = [
             {"name": one.name, "url": one.url, "mirrors": one.mirrors, "keys": one.keys}
             for one in registered
         ]
