@@ -19,7 +19,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 84_590, "tests": 68_010, "benchmarks": 6_420, "tools": 2_700}
+LINES = {"product": 84_590, "tests": 68_110, "benchmarks": 6_420, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
