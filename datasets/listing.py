@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 import fnmatch
 import warnings
 from pathlib import Path
@@ -12,6 +13,7 @@ from orlog.datasets.download.confirm import BRIEF
 from orlog.datasets.download.sources import offered_version, read_index
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import installed_names, installed_versions
+from orlog.datasets.home.holdings import last_used
 from orlog.datasets.home.origin import read_origin
 from orlog.datasets.home.presence import how_much, partial_names, partial_versions
 from orlog.datasets.home.registries import read_registries
@@ -51,6 +53,7 @@ class Listed:
         format: Format of the third-party files that it is imported from; None if it is no import.
         audit: `skipped` if it was published without an audit.
         description: What the data are.
+        last_used: When it was last opened or made, in UTC; listing it is no use.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Listed:
     format: str | None = None
     audit: str | None = None
     description: str | None = None
+    last_used: dt.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -186,6 +190,7 @@ def listed_here() -> dict[str, Listed]:
                 license=manifest.license or None,
                 audit=audit_of(folder),
                 description=manifest.description or None,
+                last_used=last_used(folder),
             )
         except OrlogError as error:
             is_damaged = isinstance(error, IntegrityError) and not isinstance(error, LockError)

@@ -3,10 +3,16 @@
 The pages are copied first: README.md becomes the first page, links that leave `docs/` get a place in the
 site, notebooks become pages without their output, and packages get the `__init__.py` without which
 docstrings below them are not found. Warnings, such as a link that leads nowhere, make the build fail.
+
+    python docs/build_site.py                          # with zensical, into site/
+    python docs/build_site.py FOLDER --with material   # with mkdocs-material: pip install --group docs-fallback
+
+The same `mkdocs.yml` serves both, so that the site does not depend on one tool.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import runpy
@@ -30,22 +36,28 @@ MOVED = {
     "notebooks/train_and_score.py": "notebooks/train_and_score.md",
 }
 """Pages outside of `docs/`, and their names in the site."""
-DATASETS = "      - datasets/index.md\n"
-"""The line of the menu below which the pages of single datasets are listed."""
+WRITTEN = {"datasets": "dataset_pages", "benchmarks": "benchmark_pages"}
+"""Folders of pages that are made here, and what `docs/write_FOLDER.py` makes them with."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
 
-def main(site: Path) -> None:
+BUILDERS = {
+    "zensical": ("zensical", "build", "--strict", "--clean"),
+    "material": ("mkdocs", "build", "--strict", "--clean", "--quiet"),
+}
+
+
+def main(site: Path, builder: str = "zensical") -> None:
     """Build the site into a folder; an older site there is replaced, and nothing else."""
-    if site.exists() and not (site / "search.json").is_file() and any(site.iterdir()):
+    if site.exists() and not (site / "sitemap.xml").is_file() and any(site.iterdir()):
         raise SystemExit(f"{site} holds no site, so it is not replaced; name a new folder.")
     with tempfile.TemporaryDirectory(prefix="orlog-site-") as name:
         work = Path(name)
         copy_sources(work)
         copy_pages(work)
-        write_dataset_pages(work)
-        build(work)
+        write_pages(work)
+        build(work, builder)
         shutil.rmtree(site, ignore_errors=True)
         shutil.copytree(work / "site", site)
 
@@ -62,16 +74,20 @@ def copy_pages(work: Path) -> None:
         (pages / page.relative_to(ROOT / "docs")).write_text(site_text(page, pages), "utf-8")
 
 
-def write_dataset_pages(work: Path) -> None:
-    """Write the pages of the suites' datasets, and list them in the menu."""
-    pages = work / "docs"
-    written = runpy.run_path(str(ROOT / "docs" / "write_datasets.py"))["dataset_pages"]()
-    for name, text in written.items():
-        (pages / "datasets" / name).parent.mkdir(parents=True, exist_ok=True)
-        (pages / "datasets" / name).write_text(text, "utf-8")
+def write_pages(work: Path) -> None:
+    """Write the pages of datasets and benchmarks, and list them in the menu below their overviews."""
     config = work / "mkdocs.yml"
-    menu = "".join(f"      - datasets/{name}\n" for name in written if name != "index.md")
-    config.write_text(config.read_text("utf-8").replace(DATASETS, f"{DATASETS}{menu}"), "utf-8")
+    menu = config.read_text("utf-8")
+    for folder, function in WRITTEN.items():
+        pages = runpy.run_path(str(ROOT / "docs" / f"write_{folder}.py"))[function]()
+        for name, text in pages.items():
+            page = work / "docs" / folder / name
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(text, "utf-8")
+        lines = [f"      - {folder}/{name}\n" for name in pages]
+        assert next(iter(pages)) == "index.md"
+        menu = menu.replace(lines[0], "".join(lines))
+    config.write_text(menu, "utf-8")
 
 
 def copy_sources(work: Path) -> None:
@@ -118,10 +134,10 @@ def notebook_text(source: Path) -> str:
     return str(jupytext.writes(notebook, fmt="md"))
 
 
-def build(work: Path) -> None:
+def build(work: Path, builder: str = "zensical") -> None:
     """Build the pages of a working folder into its folder `site`; a warning is an error."""
     plain = {**os.environ, "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    command = [sys.executable, "-m", *BUILDERS[builder]]
     done = subprocess.run(  # noqa: S603  # our own interpreter
         command, cwd=work, capture_output=True, text=True, check=False, env=plain
     )
@@ -130,4 +146,8 @@ def build(work: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "site")
+    parser = argparse.ArgumentParser(description="Build the documentation site.")
+    parser.add_argument("site", type=Path, nargs="?", default=ROOT / "site")
+    parser.add_argument("--with", dest="builder", choices=BUILDERS, default="zensical")
+    given = parser.parse_args()
+    main(given.site, given.builder)

@@ -1,7 +1,12 @@
-"""Draws the pictures of the pages: a dataset of this machine, and recorded baselines with their intervals."""
+"""Draws the pictures of the pages: datasets of this machine, and recorded baselines with their intervals.
+
+`python docs/draw_pictures.py classic/pendulum-mixed-v1 ..` draws datasets that are here for their own pages; without
+a name, the pictures of README.md and the guide are drawn.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +15,16 @@ from matplotlib.figure import Figure
 
 import orlog
 from orlog.algos.algorithms import algorithm_title
+from orlog.datasets.looking.card_picture import card_picture
 from orlog.datasets.looking.figures import dataset_picture
+from orlog.datasets.looking.leaves import first_frames
+from orlog.datasets.publish.card import dataset_card
 from orlog.manifests.shipped import recorded_folder, recorded_manifest
 from orlog.normalize.baselines import read_baseline
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.scoring.references import references_of
 
+FRAMES = 3  # in the picture of a dataset of frames
 IMAGES = Path(__file__).with_name("images")
 SCORED = ("mujoco/hopper-medium-v1", "mujoco/hopper-medium-expert-v1", "pointmaze/medium-stitch-v1")
 
@@ -54,7 +63,23 @@ def _draw_scores(place: Any, name: str) -> None:
     place.spines[["top", "right"]].set_visible(False)
 
 
-if __name__ == "__main__":
+def write_dataset_picture(name: str) -> None:
+    """Draw the picture of a suite's dataset: returns, lengths, ranges of numbers, and a few frames."""
+    dataset, recorded = orlog.load_dataset(name), recorded_manifest(name)
+    assert recorded is not None, name
+    assert recorded.digest == dataset.manifest.digest, f"{name} is not the recorded data here"
+    frames = first_frames(dataset, FRAMES)
+    picture = dataset_card(dataset, None, name).picture
+    if frames:  # a card has more of them, in a file too large for this repository
+        returns = dataset.column("episodes/returns")
+        picture = card_picture(returns, dataset.episode_lengths, [], frames)
+    path = IMAGES / "datasets" / f"{name.replace('/', '-')}.svg"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(picture, "utf-8")
+
+
+def write_pictures() -> None:
+    """Draw the pictures of README.md and the guide."""
     pictures = {
         "pointmaze-umaze-v1": dataset_picture(orlog.load_dataset("pointmaze/umaze-v1")),
         "scores": scores_picture(),
@@ -63,3 +88,10 @@ if __name__ == "__main__":
         picture.savefig(
             IMAGES / f"{name}.png", dpi=110, bbox_inches="tight", metadata={"Software": None}
         )
+
+
+if __name__ == "__main__":
+    for given in sys.argv[1:]:
+        write_dataset_picture(given)
+    if not sys.argv[1:]:
+        write_pictures()

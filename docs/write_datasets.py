@@ -7,12 +7,19 @@ import runpy
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from orlog.algos.algorithms import algorithm_title
 from orlog.datasets.publish.card import escaped
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import size_text
 from orlog.manifests.shipped import recorded_manifest, recorded_manifests
 from orlog.manifests.spaces import space_from_json
 from orlog.normalize.baselines import read_baseline
+from orlog.normalize.intervals import bootstrap_interval
+from orlog.reports.pages import figure
+from orlog.reports.pictures import Dot, dots
+from orlog.reports.result_figures import UNIT
 from orlog.scoring.references import references_of
 
 OVERVIEW = """# Datasets of the suites
@@ -20,6 +27,7 @@ OVERVIEW = """# Datasets of the suites
 Each is built on your machine from a recipe, without a network. These pages are made from the manifests that ship with
 orlog. [Suites](../suites.md) says what the datasets are for, and the [catalogue](../catalogue.md) how to find those of others.
 """
+PICTURES = Path(__file__).with_name("images") / "datasets"
 _cells = runpy.run_path(str(Path(__file__).with_name("write_suites.py")))["baseline_cells"]
 
 
@@ -31,7 +39,7 @@ def dataset_pages() -> dict[str, str]:
         (f"[`{one.name}`]({one.name}.md)", f"{one.total_episodes:,}", f"{one.total_steps:,}")
         for one in newest
     ]
-    pages = {"index.md": f"{OVERVIEW}\n{_table(('dataset', 'episodes', 'steps'), rows)}\n"}
+    pages = {"index.md": f"{OVERVIEW}\n{table(('dataset', 'episodes', 'steps'), rows)}\n"}
     return pages | {f"{one.name}.md": dataset_page(one) for one in newest}
 
 
@@ -44,15 +52,25 @@ def dataset_page(manifest: Manifest) -> str:
     parts = [
         f"# {manifest.name}",
         escaped(manifest.description),
-        f"```\norlog build {manifest.name}\norlog show {manifest.name}\n```",
-        _table(("", ""), _totals(manifest)),
+        *_picture(manifest),
+        f"```\norlog build {manifest.name}\norlog show {manifest.name}\norlog open {manifest.name}\n```",
+        table(("", ""), _totals(manifest)),
         "## How it was made",
-        _table(("", ""), _origin(manifest)),
+        table(("", ""), _origin(manifest)),
         *_baselines(manifest),
         "## Columns",
-        _table(("column", "type", "shape of a row", "rows"), columns),
+        table(("column", "type", "shape of a row", "rows"), columns),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _picture(manifest: Manifest) -> list[str]:
+    """Return the picture that `draw_pictures.py` drew of a version, if it did."""
+    name = f"{manifest.name.replace('/', '-')}.svg"
+    if not (PICTURES / name).is_file():
+        return []
+    said = f"Returns and lengths of the episodes of {manifest.name}, and ranges of its numbers"
+    return [f"![{said}](../../images/datasets/{name})"]
 
 
 def _totals(manifest: Manifest) -> list[tuple[str, str]]:
@@ -87,10 +105,13 @@ def _origin(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _baselines(manifest: Manifest) -> list[str]:
-    rows = []
+    rows, drawn = [], []
+    references = references_of(manifest)
     for algorithm, score in _cells(manifest.name).items():
         found = read_baseline(algorithm, manifest.name)
         assert found is not None
+        assert references is not None
+        drawn.append(_dot(algorithm, np.array([*found.scores(references).values()])))
         seeds, episodes = len(found.returns), found.protocol.episodes
         rows.append((f"`{algorithm}`", score, f"{found.steps:,}", f"{seeds}", f"{episodes}"))
     if not rows:
@@ -99,10 +120,24 @@ def _baselines(manifest: Manifest) -> list[str]:
     return [
         "## Recorded baselines",
         "Mean scores with their 95 % intervals; `orlog reproduce` trains and scores a method in the same way.",
-        _table(headings, rows),
+        figure(
+            dots(drawn, UNIT, ends=(0, 100)), f"{UNIT}: ● mean with its 95 % interval, ○ each seed."
+        ),
+        table(headings, rows),
     ]
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _dot(algorithm: str, scores: np.ndarray) -> Dot:
+    return Dot(
+        name=algorithm_title(algorithm),
+        value=float(scores.mean()),
+        interval=bootstrap_interval(scores, np.random.default_rng(0)),
+        series=0,
+        each=scores.reshape(len(scores), -1).mean(1).tolist(),
+    )
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

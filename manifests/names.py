@@ -82,6 +82,15 @@ def is_name(text: str) -> bool:
     return True
 
 
+def mended(text: str) -> str:
+    """Return the name that a text becomes in lower case and with a number at its end; nothing if it becomes none."""
+    name, at, pin = text.partition("@")
+    name = name.lower().replace(" ", "-")
+    if not _LAST.fullmatch(name.rpartition("/")[2]):
+        name += "-v1"
+    return next((one for one in (f"{name}{at}{pin}", name) if is_name(one)), "")
+
+
 def is_version(text: str) -> bool:
     """Return whether the text is a content version, `major.minor.patch`, perhaps of a rebuild."""
     return _VERSION.fullmatch(text) is not None

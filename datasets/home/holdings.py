@@ -220,6 +220,11 @@ def _was_last_used(path: Path, kind: Kind) -> float:
     return max(times)
 
 
+def last_used(folder: Path) -> dt.datetime:
+    """Return when a version, or a part of one, was last opened, in UTC."""
+    return dt.datetime.fromtimestamp(_was_last_used(folder, "version"), dt.UTC)
+
+
 def seconds_unused(path: Path, kind: Kind) -> float:
     """Return the seconds since the last use; 0 if that is in the future (a changed clock)."""
     return max(0.0, time.time() - _was_last_used(path, kind))

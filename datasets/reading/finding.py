@@ -34,6 +34,7 @@ from orlog.manifests.names import (
     did_you_mean,
     either,
     is_name,
+    mended,
     nearest,
     parse_name,
     plain_version,
@@ -249,18 +250,27 @@ def known_names() -> set[str]:
 
 def near_names(text: str) -> str:
     """Return a sentence with the known names that a text which is no name may mean."""
-    wanted, known = text.lower().partition("@")[0], sorted(known_names())
+    wanted, known = text.lower().partition("@")[0], known_names()
     # A name of the Hugging Face Hub, such as lerobot/pusht, has another first part and no version.
     owner, _, last = wanted.rpartition("/")
     if owner == "lerobot":
         return f" {how_to_fetch(wanted)}"
     if versioned(wanted) == wanted:
-        close = nearest(wanted, known)
+        close = nearest(wanted, sorted(known))
     else:
-        close = [one for one in known if one.rpartition("/")[2].startswith(f"{last}-v")]
-    if close:
-        return f" Did you mean {either(close[:3])}?"
-    return f" To find names like it, run: orlog list --remote --search {shlex.quote(last)}"
+        close = [one for one in sorted(known) if one.rpartition("/")[2].startswith(f"{last}-v")]
+    # In a group of the user's own, other groups' names are not meant.
+    group, others = f"{wanted.partition('/')[0]}/", known.difference(installed_names())
+    if owner and not any(one.startswith(group) for one in others):
+        close = [one for one in close if one.startswith(group)]
+        meant = mended(text)
+        if meant and not close:
+            return f" Did you mean {meant}?{_search(last)}"
+    return f" Did you mean {either(close[:3])}?" if close else _search(last)
+
+
+def _search(word: str) -> str:
+    return f" To find names like it, run: orlog list --remote --search {shlex.quote(word)}"
 
 
 def how_to_fetch(repository: str) -> str:

@@ -19,6 +19,7 @@ from orlog import cli
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.training.runs import read_run
 from orlog.cli import app
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import InvalidNameError
 from orlog.manifests.shipped import recorded_folder
 from tests.command_line import orlog
@@ -427,6 +428,19 @@ def test_python_answers_a_bare_name_with_the_nearest() -> None:
         assert line in found.stderr
     assert "mean lerobot/pusht-v0?" in orlog("show", "somebody/pusht").stderr
     assert "orlog list --remote --search drawer" in orlog("show", "somebody/drawer").stderr
+
+
+def test_a_name_to_store_under_is_answered_with_one_that_is_a_name(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    view = mini[range(2)].save(tmp_path / "good.json")
+    for given, meant in (("lab/good@1.0.0", "lab/good-v1@1.0.0"), ("lab/Good-v2", "lab/good-v2")):
+        refused = orlog("save", str(view), given)
+        assert refused.returncode == 1
+        assert f"Did you mean {meant}?" in refused.stderr
+        assert "ogmarl" not in refused.stderr
+    assert orlog("save", str(view), "lab/good-v1@1.0.0").returncode == 0
+    assert "Did you mean lab/good-v1?" in orlog("show", "lab/good").stderr
 
 
 def test_settings_are_options_and_recorded_as_settings(mini_folder: Path, tmp_path: Path) -> None:

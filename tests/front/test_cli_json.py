@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,16 @@ MINI = "pointmaze/umaze-mini-v1"
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 LISTED = {
     *("name", "version", "steps", "size_bytes", "state", "source", "command", "problem"),
-    *("rebuild", "license", "format", "audit", "description", "about_bytes", "has_checksum"),
+    *(
+        "rebuild",
+        "license",
+        "format",
+        "audit",
+        "description",
+        "about_bytes",
+        "has_checksum",
+        "last_used",
+    ),
 }
 
 
@@ -178,6 +188,53 @@ def test_a_policy_that_is_evaluated(mini: Dataset, tmp_path: Path) -> None:
     one = parsed("evaluate", tmp_path / "run", "--episodes", "1")
     assert one["standard_error"] is None
     assert one["protocol"]["episodes"] == 1
+
+
+@pytest.mark.usefixtures("jobs_run_here")
+def test_what_was_trained(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = ("--steps", "3", "--evaluations", "0", "--json")
+    for seeds, folders in (
+        (("--seed", "4"), ["seed-4"]),
+        (("--seeds", "0-1"), ["seed-0", "seed-1"]),
+    ):
+        out, err = run("train", "bc", MINI, *seeds, *few)
+        body = json.loads(out)
+        assert [Path(one["folder"]).name for one in body["runs"]] == folders
+        assert {one["state"] for one in body["runs"]} == {"finished"}
+        assert (body["runs"][0]["digest"], body["failures"]) == (mini.digest, [])
+        assert "preset" in err
+        keys = re.findall(r"^\| `runs list` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)[0]
+        assert set(body["runs"][0]) <= set(re.findall("`([a-z_]+)`", keys))
+    run("train", "iql", MINI, *few)
+    body = json.loads(run("finetune", f"runs/iql/{MINI}/seed-0", *few)[0])
+    assert [one["step"] for one in body["runs"]] == [3]
+
+
+def test_registries(tmp_path: Path) -> None:
+    add_registry("lab", str(tmp_path))
+    asked = json.loads(run("registry", "list", "--json")[0])["registries"]
+    assert [one["name"] for one in asked[:2]] == ["lab", "d4rl"]
+    assert asked[1]["url"] is None
+
+
+def test_a_quickstart(tmp_path: Path) -> None:
+    out, err = run("quickstart", "--smoke", "--workers", "1", "--out", tmp_path / "q", "--json")
+    body = json.loads(out)
+    assert sorted(one["algorithm"] for one in body["results"]) == ["bc", "cql", "iql"]
+    assert Path(body["report"]).is_file()
+    assert "every byte as in the manifest" in err
+
+
+def test_a_listing_says_when_a_dataset_was_last_opened_and_does_not_open_it(
+    mini_folder: Path,
+) -> None:
+    os.utime(mini_folder, (1e9, 1e9))
+    assert " days ago" in run("list", MINI)[0]
+    (one,) = parsed("list", MINI)["datasets"]
+    assert one["last_used"] == "2001-09-09T01:46:40+00:00"
+    orlog.load_dataset(MINI)
+    assert "just now" in run("list", MINI)[0]
 
 
 @pytest.mark.slow

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import runpy
+import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import orlog
-from orlog.manifests.shipped import recorded_manifests
+from orlog.manifests.benchmarks import BENCHMARKS
+from orlog.manifests.shipped import (
+    SHIPPED,
+    recorded_folder,
+    recorded_manifests,
+    shipped_index,
+    shipped_names,
+)
+from orlog.normalize.published_scores import published_scores
+from tests.tool_environments import tool_python
 
 ROOT = Path(__file__).parents[2]
 BUILD: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "build_site.py"))
@@ -37,8 +49,61 @@ def test_the_site_has_every_page_and_asks_no_other_host(site: Path) -> None:
         assert f" {page}\n" in menu, f"{page} is not in the menu"
     for manifest in recorded_manifests():
         assert (site / "datasets" / f"{manifest.name}.html").is_file(), manifest.name
+    asks_nobody(site)
+
+
+def asks_nobody(site: Path) -> None:
     for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
         assert not ELSEWHERE.search(file.read_text("utf-8")), file.name
+
+
+@pytest.mark.slow
+def test_every_benchmark_has_a_page_with_its_names_files_and_scores(site: Path) -> None:
+    menu = (site / "index.html").read_text("utf-8")
+    for key in {*SHIPPED, *(one for one in BENCHMARKS if published_scores(one))}:
+        page = (site / "benchmarks" / f"{key}.html").read_text("utf-8")
+        assert f"benchmarks/{key}.html" in menu
+        names = [one for one in shipped_names() if one.startswith(f"{key}/")]
+        assert all(f"<code>{name}</code>" in page for name in names)
+        licenses = {
+            entry.license
+            for versions in (shipped_index(key).foreign.values() if names else ())
+            for entry in versions.values()
+        }
+        assert all(one in page for one in licenses if one)
+        assert bool(key in BENCHMARKS and published_scores(key)) == ("Published scores" in page)
+        assert "arXiv:" in page or "https:" in page
+
+
+@pytest.mark.slow
+def test_every_dataset_has_its_baselines_as_a_figure(site: Path) -> None:
+    for manifest in recorded_manifests():
+        page = (site / "datasets" / f"{manifest.name}.html").read_text("utf-8")
+        assert f"orlog open {manifest.name}" in re.sub(r"<[^>]*>", "", page)
+        recorded = [*(recorded_folder(manifest.name) / "baselines").glob("*.json")]
+        assert page.count('class="dot"') == len(recorded), manifest.name
+    shown = "".join(page.read_text("utf-8") for page in (site / "datasets").rglob("*.html"))
+    for picture in (ROOT / "docs" / "images" / "datasets").glob("*.svg"):
+        assert f"images/datasets/{picture.name}" in shown, picture.name
+        assert picture.stat().st_size < 25_000
+
+
+@pytest.mark.thorough
+def test_mkdocs_material_builds_the_same_site(site: Path, tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    python, other = tool_python(*project["dependency-groups"]["docs-fallback"]), tmp_path / "site"
+    done = subprocess.run(
+        [python, ROOT / "docs" / "build_site.py", other, "--with", "material"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = {page.relative_to(site) for page in site.rglob("*.html")}
+    assert {page.relative_to(other) for page in other.rglob("*.html")} == pages
+    asks_nobody(other)
+    assert "iframe-worker" in (other / "index.html").read_text("utf-8")
 
 
 @pytest.mark.slow

@@ -170,9 +170,16 @@ def test_long_work_without_a_terminal_prints_a_line_now_and_then(
     monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
     with progress_bar("import") as update:
         update(1, 3_000)
+    with progress_bar("steps", "building a/b-v1") as update:
+        update(0, 1_000)
     with transfer_bar("download") as transfer:
         transfer(2_500_000, 5_000_000)
-    assert capsys.readouterr().err.splitlines() == ["import: 1 of 3,000", "download: 2.5 of 5.0 MB"]
+    assert capsys.readouterr().err.splitlines() == [
+        "import: 1 of 3,000",
+        "building a/b-v1: 1,000 steps",
+        "steps: 0 of 1,000",
+        "download: 2.5 of 5.0 MB",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -169,10 +169,22 @@ def printable(text: str) -> str:
 
 
 @contextlib.contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show one bar, or lines as `progress_bars` does; yield a function of (done, total)."""
+def progress_bar(what: str, begun: str = "") -> Iterator[Callable[[int, int], None]]:
+    """Show one bar, or lines as `progress_bars` does; yield a function of (done, total).
+
+    If the output is not a terminal, the first line says what has `begun`, and how much there is to do.
+    """
     with progress_bars() as update:
-        yield lambda done, total: update(what, done, total)
+        is_first = bool(begun) and not errors.is_terminal
+
+        def show(done: int, total: int) -> None:
+            nonlocal is_first
+            if is_first:
+                tell(f"{begun}: {total:,} {what}")
+                is_first = False
+            update(what, done, total)
+
+        yield show
 
 
 class MinuteLines:

@@ -12,6 +12,7 @@ from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import say
 from orlog.cli.options import (
     AlgorithmOfRun,
+    AsJson,
     DatasetOfRun,
     Device,
     Imports,
@@ -22,7 +23,13 @@ from orlog.cli.options import (
     command_group,
     takes_options,
 )
-from orlog.cli.training import advice_to_evaluate, read_settings, train_options, watched_run
+from orlog.cli.training import (
+    advice_to_evaluate,
+    print_runs,
+    read_settings,
+    train_options,
+    watched_run,
+)
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
@@ -91,6 +98,7 @@ def finetune(
     run: Annotated[Path, typer.Argument(help="Folder of the run to go on with.")],
     *,
     given: Finetuning,
+    as_json: AsJson = False,
 ) -> None:
     """Go on with a trained run in the environment of its dataset, which stays in the batches.
 
@@ -128,9 +136,8 @@ def finetune(
             algorithm=algorithm,
         )[1]
     advice = advice_to_evaluate(folder, record, algorithm, given.trust_environment)
-    say(
-        f"fine-tuned {algorithm_title(record.algorithm)} for {counted(record.steps, 'step')}; {advice}"
-    )
+    end = f"fine-tuned {algorithm_title(record.algorithm)} for {counted(record.steps, 'step')}; {advice}"
+    print_runs([folder], end, as_json=as_json)
 
 
 def _share(text: str) -> float | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orlog.base.terminal import console, print_json, say, show_table, tell
+from orlog.base.terminal import ago, console, print_json, say, show_table, tell
 from orlog.cli.options import AsJson, app
 from orlog.manifests.families import FAMILIES, find_family
 from orlog.manifests.names import counted, size_text
@@ -131,12 +131,13 @@ def _print_all(chosen: list[Listed]) -> None:
             "-" if one.steps is None else f"{one.steps:,}",
             _size(one),
             _returns(one),
+            "" if one.last_used is None else ago(one.last_used.timestamp()),
             _state(one),
         )
         for one in chosen
     ]
-    headings = ("name", "version", "steps", "size", "returns", "state")
-    spare = ("version", "returns", "steps")
+    headings = ("name", "version", "steps", "size", "returns", "used", "state")
+    spare = ("steps", "used", "size", "returns", "version")
     show_table(headings, rows, numbers=(2, 3), spare=spare)
     if any(one.source == "catalogue" for one in chosen):
         tell("\nto have one that is not here: orlog build NAME, or load_dataset(NAME, build=True)")
@@ -144,14 +145,17 @@ def _print_all(chosen: list[Listed]) -> None:
 
 def _returns(one: Listed) -> str:
     """Return how the returns of a dataset that is here are spread; nothing where they cannot be read."""
-    from orlog.datasets.loading import load_dataset
     from orlog.datasets.looking.sparklines import spread
+    from orlog.datasets.reading.dataset import Dataset
+    from orlog.datasets.reading.finding import find_stored
     from orlog.errors import OrlogError
 
     if one.state != "here" or one.problem is not None:
         return ""
     with contextlib.suppress(OrlogError, OSError):
-        return spread(load_dataset(f"{one.name}@{one.version}").column("episodes/returns"), 10)
+        # Not opened as a user would, which marks it as used.
+        dataset = Dataset(*find_stored(f"{one.name}@{one.version}"))
+        return spread(dataset.column("episodes/returns"), 10)
     return ""
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orlog.base.terminal import say, show_table, tell, transfer_bar, waits
+from orlog.base.terminal import print_json, say, show_table, tell, transfer_bar, waits
 from orlog.cli.options import (
+    AsJson,
     Description,
     Horizon,
     Jobs,
@@ -248,12 +249,20 @@ def add(
 
 
 @registries.command("list", epilog="Example: orlog registry list")
-def list_registries() -> None:
+def list_registries(as_json: AsJson = False) -> None:
     """List the registries in the order in which they are asked; the last ones ship with orlog."""
     from orlog.datasets.home.registries import read_registries, registries_file
     from orlog.manifests.shipped import SHIPPED
 
     registered = read_registries()
+    if as_json:
+        asked: list[dict[str, Any]] = [
+            {"name": one.name, "url": one.url, "mirrors": one.mirrors, "keys": one.keys}
+            for one in registered
+        ]
+        asked += [{"name": name, "url": None, "mirrors": [], "keys": []} for name in SHIPPED]
+        print_json({"file": str(registries_file()), "registries": asked})
+        return
     rows = [
         (
             one.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -391,11 +392,25 @@ def quickstart(
             help="A run of seconds that shows that everything works; its scores mean nothing.",
         ),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Build, verify, train, score and compare on one dataset, and write a page about it."""
     from orlog.reports.quickstart import quickstart as run
 
-    run(out or _free_folder("orlog-quickstart"), smoke=smoke, workers=workers)
+    folder = out or _free_folder("orlog-quickstart")
+    # For a script, what people read goes to stderr.
+    with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
+        done = run(folder, smoke=smoke, workers=workers)
+    if as_json:
+        dataset, results, page = done
+        print_json(
+            {
+                "dataset": dataset.name,
+                "digest": dataset.digest,
+                "report": str(page),
+                "results": [one.to_json() for one in results],
+            }
+        )
 
 
 def _free_folder(name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +13,12 @@ import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
-from orlog.base.terminal import say, show_table, tell
+from orlog.base.terminal import print_json, say, show_table, tell
 from orlog.cli.advice import in_options
 from orlog.cli.options import (
     CORES,
     Algorithm,
+    AsJson,
     Device,
     Imports,
     Log,
@@ -120,7 +121,12 @@ class Training:
 @app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seeds 0-3 --expectile 0.8")
 @takes_options
 def train(
-    context: typer.Context, algorithm: Algorithm, name: OptionalName = None, *, given: Training
+    context: typer.Context,
+    algorithm: Algorithm,
+    name: OptionalName = None,
+    *,
+    given: Training,
+    as_json: AsJson = False,
 ) -> None:
     """Train an algorithm on a dataset by its recipe or published settings, with one or more seeds.
 
@@ -171,9 +177,10 @@ def train(
     if several:
         introduce(options.steps or recipe.steps)
         again = shlex.join([*given.words(algorithm, name or ""), "--resume"])
-        _train_several(algorithm, dataset, several, given, again)
-    else:
-        _train_one(algorithm, dataset, out, options, given.resume, introduce)
+        _train_several(algorithm, dataset, several, given, again, as_json)
+        return
+    folder, end = _train_one(algorithm, dataset, out, options, given.resume, introduce)
+    print_runs([folder], end, as_json=as_json)
 
 
 def train_options(given: Any) -> TrainOptions:
@@ -330,7 +337,8 @@ def _train_one(
     options: TrainOptions,
     resume: bool,
     introduce: Callable[[int, Sequence[str]], None],
-) -> None:
+) -> tuple[Path, str]:
+    """Train a run, and return its folder and what to say in the end."""
     from orlog.algos.training.commands import resume_command
     from orlog.algos.training.runs import read_run, run_folder
     from orlog.algos.training.train import train_run
@@ -352,7 +360,22 @@ def _train_one(
     if dataset.environment is not None:
         own = algorithm if ":" in algorithm else None
         advice = advice_to_evaluate(folder, record, own, options.trust_environment)
-    say(f"trained {algorithm_title(algorithm)} for {counted(record.steps, 'step')}; {advice}")
+    done = f"trained {algorithm_title(algorithm)} for {counted(record.steps, 'step')}"
+    return folder, f"{done}; {advice}"
+
+
+def print_runs(
+    folders: Sequence[Path], end: str, failures: Mapping[int, str] | None = None, *, as_json: bool
+) -> None:
+    """Print what was trained, in words or as JSON; `failures` say why by the number of a seed."""
+    from orlog.experiments.run_folders import find_run_folders
+
+    if not as_json:
+        say(end)
+        return
+    found = [run for one in folders if one.is_dir() for run in find_run_folders(one)]
+    failed = [{"seed": seed, "message": message} for seed, message in (failures or {}).items()]
+    print_json({"runs": [run.to_json() for run in found], "failures": failed})
 
 
 def advice_to_evaluate(
@@ -368,7 +391,12 @@ def advice_to_evaluate(
 
 
 def _train_several(
-    algorithm: str, dataset: Dataset, seeds: Sequence[int], given: Training, again: str
+    algorithm: str,
+    dataset: Dataset,
+    seeds: Sequence[int],
+    given: Training,
+    again: str,
+    as_json: bool,
 ) -> None:
     from orlog.experiments.progress import Status, status_lines
     from orlog.experiments.seeds import train_seeds
@@ -395,7 +423,11 @@ def _train_several(
             show=show,
             stop=lambda: request.signal != 0,
         )
-    _print_outcomes(outcomes)
+    failures = {one.seed: in_options(one.message) for one in outcomes if one.message}
+    if as_json:
+        print_runs([one.folder for one in outcomes], "", failures, as_json=True)
+    else:
+        _print_outcomes(outcomes)
     unfinished = [one for one in outcomes if one.status.state != "finished"]
     failed: dict[tuple[str, str], list[str]] = {}  # seeds, by what they say: often all the same
     for one in outcomes:

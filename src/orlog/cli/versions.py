@@ -71,7 +71,7 @@ def build(
     from orlog.manifests.shipped import recorded_folder
 
     execute = where.on_cluster()
-    with progress_bar("steps") as update:
+    with progress_bar("steps", f"building {name}") as update:
         folder = build_dataset(
             name,
             workers=CORES if workers is None and execute is None else workers,

@@ -98,7 +98,7 @@ def build_and_verify(name: str, workers: int) -> Dataset:
 
     Raises IntegrityError if a byte is not what the manifest says.
     """
-    with progress_bar("steps") as update:
+    with progress_bar("steps", f"building {name}") as update:
         folder = build_dataset(
             name, workers=workers, progress=update, on_wait=waits("building it", say)
         )

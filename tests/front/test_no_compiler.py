@@ -1,0 +1,87 @@
+"""Where no compiler is, orlog installs without its compiled parts, and gives the same bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from orlog.loaders.arrays.gathering import is_compiled
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
+RECORD_AND_SAMPLE = """
+import hashlib, sys
+from pathlib import Path
+import gymnasium, numpy as np, orlog
+from orlog.loaders.arrays.gathering import is_compiled
+
+if len(sys.argv) > 1:
+    assert not is_compiled()
+    assert Path(orlog.__file__).is_relative_to(sys.argv[1]), orlog.__file__
+    assert not [*Path(sys.argv[1]).rglob("orlog/**/*.so")]
+with orlog.record(gymnasium.make("CartPole-v1"), "lab/cart-v1") as env:
+    for seed in range(5):
+        env.action_space.seed(seed)
+        env.reset(seed=seed)
+        done = False
+        while not done:
+            _, _, ended, cut, _ = env.step(env.action_space.sample())
+            done = ended or cut
+ds = orlog.load_dataset("lab/cart-v1")
+assert orlog.verify_store(ds.folder)[1] == []
+batch = next(iter(orlog.transitions(ds, 64, seed=0)))
+print(ds.digest, hashlib.sha256(batch.observations.numpy().tobytes()).hexdigest())
+"""
+
+
+def run(*command: str | Path, **environment: str) -> str:
+    given = {key: text for key, text in os.environ.items() if key not in ("CC", "PYTHONPATH")}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=given | environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not is_compiled(), reason="there are no compiled parts to compare with")
+def test_without_a_compiler_the_wheel_installs_and_gives_the_same_bytes(tmp_path: Path) -> None:
+    source, user = tmp_path / "source", tmp_path / "user"
+    for name in FOLDERS:
+        skipped = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=skipped)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    empty = tmp_path / "no-programs"
+    empty.mkdir()
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
+    run(*pip, "wheel", *options, "--wheel-dir", tmp_path, source, PATH=str(empty))
+    (wheel,) = tmp_path.glob("orlog-*.whl")
+    venv.create(user, symlinks=True)
+    python = user / "bin" / "python"
+    run(*pip, "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    ours = sysconfig.get_path(
+        "purelib"
+    )  # numpy, torch and the rest; not the editable orlog, whose .pth is not read
+    theirs = Path(sysconfig.get_path("purelib", vars={"base": str(user)}))
+    (theirs / "others.pth").write_text(f"{ours}\n", "utf-8")
+    (tmp_path / "program.py").write_text(RECORD_AND_SAMPLE, "utf-8")
+    told = [
+        run(
+            python, tmp_path / "program.py", user, ORLOG_HOME=str(tmp_path / "one"), PATH=str(empty)
+        ),
+        run(
+            *(sys.executable, tmp_path / "program.py"),
+            ORLOG_HOME=str(tmp_path / "other"),
+            PYTHONPATH=str(ROOT / "src"),
+        ),
+    ]
+    assert told[0] == told[1]
