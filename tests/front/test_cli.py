@@ -426,7 +426,7 @@ def test_python_answers_a_bare_name_with_the_nearest() -> None:
         found = orlog("download", name)
         line = f"hf download --repo-type dataset {name} --local-dir {name[8:]} && orlog import"
         assert line in found.stderr
-    assert "mean lerobot/pusht-v0?" in orlog("show", "somebody/pusht").stderr
+    assert "orlog list --remote --search pusht" in orlog("show", "somebody/pusht").stderr
     assert "orlog list --remote --search drawer" in orlog("show", "somebody/drawer").stderr
 
 
