@@ -19,7 +19,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 85_879, "tests": 69_222, "benchmarks": 6_679, "tools": 2_814}
+LINES = {"product": 86_150, "tests": 69_444, "benchmarks": 6_729, "tools": 2_814}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18

@@ -94,9 +94,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("files")
 def test_a_lone_arrow_file_becomes_a_table_as_the_page_says() -> None:
-    (code,) = re.findall(
-        r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
+    (code,) = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     exec(code, {})
     line = next(one for one in LINES if one.startswith("orlog import logs.parquet"))
     words = shlex.split(line.replace("logs.parquet", "from_arrow.parquet"))[1:]
