@@ -88,6 +88,12 @@ def make_config(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> Any
     return read_config(config, label, settings)
 
 
+def setting_types(algorithm: AlgorithmLike) -> dict[str, Any]:
+    """Return the settings that any form of an algorithm has, each with its type."""
+    forms = [form.CONFIG for form in algorithm_forms(algorithm)]
+    return {name: kind for form in forms for name, kind in get_type_hints(form).items()}
+
+
 def read_config(config: type[Any], label: str, settings: Mapping[str, object]) -> Any:
     """Return a configuration with some of its settings changed; errors begin with the label."""
     types = get_type_hints(config)

@@ -27,6 +27,8 @@ from orlog.datasets.reading.given import Given, as_dataset
 from orlog.errors import FormatVersionError, SchemaError, VersionExistsError
 from orlog.manifests.names import did_you_mean
 
+RATE_IN = "infos/timestamp"
+
 
 def export_dataset(
     dataset: Given,
@@ -99,6 +101,10 @@ def export_dataset(
         losses = found.losses(_without_empty_columns(dataset))
     if video:
         told.append("Frames are encoded as videos, which changes them.")
+    if "rate" in found.write_options and rate is None and RATE_IN not in dataset.schema.extras:
+        told.append(
+            f"Nothing tells how many steps a second has, no {RATE_IN}: 1 was written; --rate HZ says it."
+        )
     if losses or told:
         on_losses([*told, *losses])
         if losses and not lossy:

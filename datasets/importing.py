@@ -78,12 +78,12 @@ def import_dataset(
         format: Format of the files, such as `d4rl`, or the path of a file of your own that declares one
             (`./my_format.py`); by default the one that they look like.
         horizon: Steps after which the environment truncates an episode, for files that do not say
-            where that happened.
+            where that happened; none may be longer.
         columns: For tables, and for HDF5 and npz files of any layout: names of their columns or arrays, or
             patterns such as `obs_*`, by `observation`, `action`, `reward`, `terminated`, `truncated` and
             `infos/NAME`.
-        episode: What an episode is: for tables the column that tells them apart; for arrays a pattern of
-            groups such as `demo_*`, `file`, or the name of an array of numbers or ends.
+        episode: What an episode is: the column or array that tells them apart, an array of ends, `file` for a
+            file each, or a pattern of groups such as `demo_*`.
         step: For tables: the column that counts the steps of an episode.
         length: For tables: the column that holds the length of an episode.
         sort: For tables: put rows in the order of episodes and steps, where they are in none.

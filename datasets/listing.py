@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import warnings
@@ -17,11 +18,12 @@ from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.finding import find_whole_or_part, how_to_fetch
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import IntegrityError, LockError, OrlogError, clause
+from orlog.manifests.families import find_family, is_of_family
 from orlog.manifests.index import ForeignEntry, Index, IndexEntry
-from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import DatasetName, newest_first
 from orlog.manifests.rebuilds import rebuild_text, version_of
-from orlog.manifests.shipped import SHIPPED, shipped_index
+from orlog.manifests.shipped import SHIPPED, recorded_manifest, shipped_index
 
 NOT_READ = frozenset({"envlogger"})
 """Formats that orlog lists and does not read; importing all formats to see that takes too long."""
@@ -84,7 +86,12 @@ class Offered:
 
 
 def list_datasets(
-    pattern: str = "", *, remote: bool = False, benchmark: str = "", search: str = ""
+    pattern: str = "",
+    *,
+    remote: bool = False,
+    benchmark: str = "",
+    search: str = "",
+    family: str = "",
 ) -> list[Listed]:
     """Return the datasets on this machine and those that can be built, sorted by name.
 
@@ -94,29 +101,52 @@ def list_datasets(
             known benchmarks; each says whether it is here. Only registries need a network.
         benchmark: Only those of this benchmark: the first part of their names, such as `minari`.
         search: Only those with this text in name or description; upper and lower case are the same.
+        family: Only those of this family (docs/families.md), such as `safety`.
+
+    Raises NotFoundError if there is no such family.
     """
     here = listed_here()
     if not remote:
-        return matching(here, pattern, benchmark, search)
+        return matching(here, pattern, benchmark, search, family)
     offered, problems = listed_elsewhere(here)
     for registry, problem in problems.items():
         text = f"the registry {registry} does not answer: {problem}."
         warnings.warn(text, stacklevel=2)
-    return matching(offered, pattern, benchmark, search)
+    return matching(offered, pattern, benchmark, search, family)
 
 
 def matching(
-    found: dict[str, Listed], pattern: str = "", benchmark: str = "", search: str = ""
+    found: dict[str, Listed],
+    pattern: str = "",
+    benchmark: str = "",
+    search: str = "",
+    family: str = "",
 ) -> list[Listed]:
-    """Return those that `list_datasets` would return for these arguments, sorted by name."""
+    """Return those that `list_datasets` would return for these arguments, sorted by name.
+
+    Raises NotFoundError if there is no such family.
+    """
     text = search.casefold()
+    kind = find_family(family) if family else None
     return [
         found[name]
         for name in sorted(found)
         if _matches(name, pattern)
         and (not benchmark or name.startswith(f"{benchmark.lower()}/"))
         and (text in name or text in (found[name].description or "").casefold())
+        and (kind is None or is_of_family(kind, name, _manifest_of(found[name])))
     ]
+
+
+def _manifest_of(listed: Listed) -> Manifest | None:
+    """Return the manifest of what is here, or else the one that ships; None if none can be read."""
+    if listed.state == "not here":
+        return recorded_manifest(listed.name)
+    with contextlib.suppress(OrlogError):
+        folder = find_whole_or_part(listed.name)
+        with unless_deleted(folder):
+            return read_manifest(folder / MANIFEST_FILE)
+    return None
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -34,6 +34,7 @@ from orlog.manifests.documents import (
     refuse_newer,
 )
 from orlog.manifests.names import parse_name
+from orlog.manifests.roles import check_roles, roles_of, values_of
 from orlog.manifests.spaces import space_from_json
 
 MANIFEST_FILE = "manifest.json"
@@ -221,6 +222,8 @@ class Manifest(
             returns and published scores hold for this one; empty where there is none.
         dimension_names: What the numbers in a row of a column are, such as the joints of a robot, in the
             order in which they lie in memory; columns whose numbers have no names are left out.
+        roles: What columns mean (`manifests/roles.py`), of those that the author gave a role; `Dataset.roles`
+            adds those with usual names.
     """
 
     manifest_version: int
@@ -247,6 +250,7 @@ class Manifest(
     changes: Text = ""
     benchmark: BenchmarkName = ""
     dimension_names: dict[str, list[DimensionName]] = {}
+    roles: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.
@@ -279,6 +283,11 @@ class Manifest(
                     f"{where}: dimension_names gives {len(dimensions)} names to column {name!r:.100}, whose rows "
                     f"hold {sizes_of.get(name, 'nothing')}."
                 )
+        if self.roles:
+            try:
+                check_roles(self.roles, values_of(self.columns, self.variable_columns), where)
+            except SchemaError as error:
+                raise ManifestError(str(error)) from error
         names = [column.name for column in self.columns]
         paths = [item.path for item in self.objects]
         for kind, keys in (("column", names), ("file", paths)):
@@ -332,6 +341,11 @@ class Manifest(
     def spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
         """The observation space and the action space."""
         return space_from_json(self.observation_space), space_from_json(self.action_space)
+
+    @functools.cached_property
+    def known_roles(self) -> dict[str, str]:
+        """The role of every column that has one: as stated in `roles`, else by usual names."""
+        return roles_of(self.roles, values_of(self.columns, self.variable_columns))
 
     @property
     def size_bytes(self) -> int:

@@ -14,7 +14,9 @@ from orlog.manifests.shipped import recorded_folder
 from orlog.normalize.references import Protocol, References
 
 
-class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Baseline(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """The recorded results of an algorithm on a dataset.
 
     Attributes:
@@ -28,6 +30,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         versions: Versions of the code that trained.
         returns: Returns of each evaluation episode, by training seed.
         processor: Processor that trained and scored; "unknown" if it was not noted.
+        metrics: What metrics counted in each episode, by metric and training seed.
     """
 
     algorithm: str
@@ -40,6 +43,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     versions: dict[str, str]
     returns: dict[str, list[float]]
     processor: str = "unknown"
+    metrics: dict[str, dict[str, list[bool | float | list[float]]]] = {}
 
     def scores(self, references: References) -> dict[int, np.ndarray]:
         """Return normalized scores of each episode, by training seed."""

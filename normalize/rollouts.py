@@ -1,4 +1,4 @@
-"""Runs a policy in seeded environments, several side by side: each episode's return and success.
+"""Runs a policy in seeded environments, several side by side: each episode's return, and what is counted.
 
 A policy is any callable from a batch of observations, as the vector environment gives them, to a
 batch of actions. One with memory (`PolicyWithMemory`) is also told where episodes begin, and rewards; one
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -26,12 +26,30 @@ class Episodes:
     Attributes:
         returns: Undiscounted return of each episode.
         discounted: Discounted return of each episode.
-        successes: Whether each episode succeeded; None if the environment does not tell.
+        metrics: What was counted in each episode, by the name of its `Count`: (episodes,), or (episodes, n) of
+            vectors. What the environment never told is left out.
     """
 
     returns: Float64[np.ndarray, " episodes"]
     discounted: Float64[np.ndarray, " episodes"]
-    successes: Bool[np.ndarray, " episodes"] | None
+    metrics: dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What to count in each episode, from the infos of its steps.
+
+    Attributes:
+        name: What it is counted as.
+        infos: Names of infos; of each step the first one that holds numbers.
+        at_end: Those of them of which only the last step of an episode counts.
+        combine: What becomes of the steps: their sum, the last value, or whether any was above zero.
+    """
+
+    name: str
+    infos: tuple[str, ...]
+    combine: Literal["sum", "last", "any"]
+    at_end: frozenset[str] = frozenset()
 
 
 @runtime_checkable
@@ -73,13 +91,10 @@ def run_episodes(
     episodes: int,
     first_seed: int,
     discount: float = 1.0,
+    counts: Sequence[Count] = (),
     progress: Callable[[int], None] = lambda _done: None,
 ) -> Episodes:
     """Return what came of each episode; episode i resets with `first_seed` + i.
-
-    An episode has succeeded if `info["success"]` was true after any of its steps, as mazes, Adroit
-    and Meta-World count; OGBench ends an episode there. Where there is `info["is_success"]` instead,
-    as in Fetch, the last step counts, as for the authors of HER (https://arxiv.org/abs/1707.01495).
 
     Episodes run in rounds, one in each environment. If one ends early, its environment keeps
     stepping, but its rewards are not counted. The same arguments give the same returns on the same
@@ -93,6 +108,7 @@ def run_episodes(
         episodes: Number of episodes.
         first_seed: Seed of the first one.
         discount: Weight of the next step in discounted returns.
+        counts: What to count besides, as metrics ask (`normalize/metrics/`).
         progress: Called with the number of episodes done after each round.
 
     Raises ValueError if a number is out of range.
@@ -102,8 +118,7 @@ def run_episodes(
             f"episodes must be >= 1 and first_seed >= 0, found {episodes} and {first_seed}."
         )
     returns, discounted = np.zeros(episodes), np.zeros(episodes)
-    successes = np.zeros(episodes, np.bool_)
-    tells = False
+    tallies = [_Tally(count, episodes) for count in counts]
     side_by_side = environments.num_envs
     memory = policy if isinstance(policy, PolicyWithMemory) else None
     if memory is not None:
@@ -115,7 +130,7 @@ def run_episodes(
         count = min(side_by_side, episodes - first)
         observations, _ = environments.reset(seed=first_seed + first)
         running = np.arange(side_by_side) < count
-        totals, reached = np.zeros((2, side_by_side)), np.zeros(side_by_side, np.bool_)
+        totals = np.zeros((2, side_by_side))
         weight = 1.0
         ended = np.zeros(side_by_side, np.bool_)
         if memory is not None:
@@ -133,28 +148,73 @@ def run_episodes(
             ended = terminations | truncations
             # Of an environment that has just been reset, which does not run any more, this is the
             # info of the reset.
-            told, succeeded = _successes(infos, ended)
-            tells |= bool((told & running).any())
-            reached |= succeeded & running
+            for tally in tallies:
+                tally.add(infos, ended, running)
             running &= ~ended
         returns[first : first + count], discounted[first : first + count] = totals[:, :count]
-        successes[first : first + count] = reached[:count]
+        for tally in tallies:
+            tally.keep(first, count)
         progress(first + count)
-    return Episodes(returns=returns, discounted=discounted, successes=successes if tells else None)
+    metrics = {one.count.name: one.values for one in tallies if one.values is not None}
+    return Episodes(returns=returns, discounted=discounted, metrics=metrics)
 
 
-def _successes(
-    infos: Mapping[str, Any], ended: Bool[np.ndarray, " environments"]
-) -> tuple[Bool[np.ndarray, " environments"], Bool[np.ndarray, " environments"]]:
-    """Return which environments tell of success in this step, and which of them have succeeded."""
-    nothing = np.zeros(len(ended), np.bool_)
-    for name, counts in (("success", ~nothing), ("is_success", ended)):
-        if name in infos:
+class _Tally:
+    """Counts one thing in environments side by side; `values` are those of all episodes, None if never told."""
+
+    def __init__(self, count: Count, episodes: int) -> None:
+        self.count = count
+        self.values: np.ndarray | None = None
+        self._episodes = episodes
+        self._now: np.ndarray | None = None
+
+    def add(
+        self,
+        infos: Mapping[str, Any],
+        ended: Bool[np.ndarray, " environments"],
+        running: Bool[np.ndarray, " environments"],
+    ) -> None:
+        """Take in a step of the episodes that run."""
+        found = self._told(infos, ended)
+        if found is None or not (found[0] & running).any():
+            return
+        told, values, counts = found
+        if self._now is None:
+            self._now = np.zeros_like(values)
+        taken = (told & running & counts).reshape(-1, *[1] * (values.ndim - 1))
+        if self.count.combine == "sum":
+            self._now = self._now + np.where(taken, values, 0)
+        elif self.count.combine == "any":
+            self._now = np.maximum(self._now, taken & (values > 0))
+        else:
+            self._now = np.where(taken, values, self._now)
+
+    def keep(self, first: int, count: int) -> None:
+        """Keep what was counted in a round of episodes; the next round begins."""
+        if self._now is not None:
+            if self.values is None:
+                kind = np.bool_ if self.count.combine == "any" else np.float64
+                self.values = np.zeros((self._episodes, *self._now.shape[1:]), kind)
+            self.values[first : first + count] = self._now[:count]
+        self._now = None
+
+    def _told(
+        self, infos: Mapping[str, Any], ended: Bool[np.ndarray, " environments"]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Return which environments tell in this step, the values, and for which of them they count."""
+        is_flag = self.count.combine == "any"
+        for name in self.count.infos:
+            if name not in infos:
+                continue
             try:
                 values = np.asarray(infos[name]).astype(np.float64)
             except (TypeError, ValueError):  # something else of the same name
                 continue
-            if values.shape == ended.shape:
-                told = np.asarray(infos[f"_{name}"], np.bool_) & np.isfinite(values)
-                return told, told & counts & (values > 0)
-    return nothing, nothing
+            if values.shape != ended.shape and (is_flag or values.shape[:1] != ended.shape):
+                continue
+            told = np.asarray(infos[f"_{name}"], np.bool_)
+            if is_flag:
+                told = told & np.isfinite(values)
+            counts = ended if name in self.count.at_end else np.ones_like(ended)
+            return told, values, counts
+        return None

@@ -17,9 +17,11 @@ import re
 import threading
 import urllib.parse
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 import yaml
+
+from tests.servers import LocalServer
 
 REPOSITORY = "lab/data"
 WRITE_TOKEN = "hf_write"
@@ -30,7 +32,7 @@ PAGE = 20
 Files = dict[str, bytes]
 
 
-class HubServer:
+class HubServer(LocalServer):
     """Serves one repository in threads until the block ends.
 
     Attributes:
@@ -51,20 +53,7 @@ class HubServer:
         self.requests: list[str] = []
         self.lock = threading.Lock()
         self.add_commit({".gitattributes": b""})
-        handler = type("BoundHandler", (_Handler,), {"owner": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(_Handler)
 
     @property
     def newest(self) -> str:

@@ -56,7 +56,31 @@ class Request:
     headers: Mapping[str, str]
 
 
-class FileServer:
+class LocalServer:
+    """Answers on loopback, each request in a thread, until the block ends; `url` has no slash at the end."""
+
+    def __init__(self, handler: type[http.server.BaseHTTPRequestHandler]) -> None:
+        bound = type("BoundHandler", (handler,), {"owner": self})
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), bound)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self.hang_up()
+        self._server.server_close()
+        self._thread.join()
+
+    def hang_up(self) -> None:
+        """End what requests still wait for."""
+
+
+class FileServer(LocalServer):
     """Serves a folder with ranges and open connections, in threads, until the block ends.
 
         with FileServer(folder) as server:
@@ -89,25 +113,14 @@ class FileServer:
         self.closing = threading.Event()
         self.lock = threading.Lock()
         self.sockets: set[socket.socket] = set()
-        handler = type("BoundHandler", (_Handler,), {"owner": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        super().__init__(_Handler)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def hang_up(self) -> None:
         self.closing.set()
-        self._server.shutdown()
         with self.lock:
             for open_socket in self.sockets:
                 with contextlib.suppress(OSError):
                     open_socket.shutdown(socket.SHUT_RDWR)
-        self._server.server_close()
-        self._thread.join()
 
     def fault_for(self, path: str) -> Fault:
         """Return the fault that a request meets, and use it up."""

@@ -2,12 +2,15 @@
 
     pip install cosmic-ray coverage pytest-cov          (in an environment that has orlog's `dev`)
     python -m tools.mutating draw --seed 0              writes tools/reference/mutants.json
-    python -m tools.mutating run --out before.json      each mutant against the tests that reach its line
-    python -m tools.mutating compare before.json after.json
+    python -m tools.mutating run --out after.json       each mutant against the tests that reach its line
+    python -m tools.mutating run --checkout OLD --out before.json       (by the Python of that checkout)
+    python -m tools.mutating compare before.json after.json --out tools/reference/mutants_caught.csv
 
 A mutant is kept as the function it is in, its line and what becomes of it, not as a place in a file: the
 same one is found again after modules have moved and lines around it have changed. `run` goes on where it
-was stopped. Lines that only a child process reaches are not seen, and their mutants count as not covered.
+was stopped, and forks the processes of the tests from one that has imported PyTorch. Of the tests that reach
+a line it takes the fastest of those that `make test-quick` runs. Lines that only a child process reaches are
+not seen, and their mutants count as not covered.
 """
 
 from __future__ import annotations
@@ -15,10 +18,13 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
+import csv
 import functools
+import importlib
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -30,13 +36,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DRAWN = ROOT / "tools" / "reference" / "mutants.json"
+SCORING = ("statistics", "scores", "reference_returns", "own_references", "off_policy")
 ROOMS = {
     "formats": (["datasets/formats"], ["tests/datasets/formats"]),
     "samplers": (["loaders"], ["tests/loaders"]),
     "algorithms": (["algos"], ["tests/algos"]),
     "verdicts": (
         ["normalize", "src/orlog/scoring"],
-        ["tests/normalize", "tests/front/test_statistics.py", "tests/front/test_scores.py"],
+        ["tests/normalize", *(f"tests/front/test_{name}.py" for name in SCORING)],
     ),
 }
 """Folders of the code of a room, and of its tests."""
@@ -57,8 +64,19 @@ OPERATORS = [
         for pair in pairs.split()
     ),
 ]
-MOST_TESTS = 60
-SECONDS = 240
+MOST_TESTS, MOST_SECONDS = 60, 15.0
+"""How many tests a mutant is run against, and how long these took without it."""
+CPU_SECONDS, SECONDS = 30, 200
+"""After how much work a process of tests is ended, and after how long any of them is."""
+
+PRELOADED = (
+    *("torch", "scipy.stats", "scipy.sparse", "scipy.optimize", "h5py", "pyarrow.parquet"),
+    *("gymnasium", "hypothesis.strategies", "jaxtyping", "zarr", "fsspec", "typer"),
+)
+"""What processes of tests have from the one that forks them; none of it imports orlog."""
+CAUGHT = ("killed", "timed out")
+PLACE = ("room", "module", "function", "before", "after")
+SAID = ("room", "outcome", "module", "before", "by", "seconds")
 
 Mutant = dict[str, Any]
 
@@ -177,151 +195,229 @@ def find(mutant: Mutant, root: Path = ROOT) -> tuple[Path, int] | None:
     return None if best is None else (best[1], best[2])
 
 
-def _copy_checkout(folder: Path) -> None:
+def _copy_checkout(source: Path, folder: Path) -> None:
     """Copy what git tracks, and what was compiled."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "-z"], cwd=source, check=True, capture_output=True, text=True
     )
-    compiled = [str(path.relative_to(ROOT)) for path in ROOT.glob("*/*/*.so")]
+    compiled = [str(path.relative_to(source)) for path in source.glob("*/*/*.so")]
     for name in [*filter(None, listed.stdout.split("\0")), *compiled]:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, target, follow_symlinks=False)
+        shutil.copy(source / name, target, follow_symlinks=False)
 
 
-def _pytest(checkout: Path, *words: str, seconds: float | None = None) -> int:
-    """Run tests in a checkout; return the exit code, or -1 after too long."""
-    path = os.pathsep.join([str(checkout / "src"), str(checkout)])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    with subprocess.Popen(
-        [*command, *words],
-        cwd=checkout,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
+class _Notes:
+    """A plugin of pytest that writes a line for each test: its result, its seconds and its name."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or not report.passed:
+            with self.file.open("a", encoding="utf-8") as notes:
+                notes.write(f"{report.outcome} {report.duration:.3f} {report.nodeid}\n")
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            with self.file.open("a", encoding="utf-8") as notes:
+                notes.write(f"failed 0 {report.nodeid}\n")
+
+
+def _pytest(checkout: Path, notes: Path, *words: str, limited: bool = False) -> int:
+    """Run tests in a fork of this process; return the exit code, or -1 after too long."""
+    notes.unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        code = 70
         try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            return -1
+            code = _run_here(checkout, notes, words, limited=limited)
+        finally:
+            os._exit(code)
+    started = time.monotonic()
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if not ended and limited and time.monotonic() > started + SECONDS:
+            os.killpg(child, 9)
+            ended, status = os.waitpid(child, 0)
+        if ended:
+            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
+        time.sleep(0.05)
 
 
-def reached(checkout: Path, room: str) -> dict[str, dict[int, list[str]]]:
-    """Return the tests of a room by file and line that they reach, the fastest first."""
+def _run_here(checkout: Path, notes: Path, words: tuple[str, ...], *, limited: bool) -> int:
+    import pytest
+
+    os.setsid()
+    if limited:
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    os.chdir(checkout)
+    paths = [str(checkout / "src"), str(checkout)]
+    sys.path[:] = [*paths, *(path for path in sys.path if path not in ("", str(ROOT)))]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.dont_write_bytecode = True
+    options = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not slow"]
+    # Hypothesis is a plugin, and imported before pytest here.
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    return int(pytest.main([*options, *words], plugins=[_Notes(notes)]))
+
+
+def reached(
+    checkout: Path, room: str, mutants: list[Mutant], kept: Path
+) -> dict[str, dict[str, list[str]]]:
+    """Return tests of a room by file and line that they reach, for files of mutants; kept in a file."""
     import coverage
 
-    folders, tests = ROOMS[room]
-    data = checkout / f".coverage-{room}"
-    report = checkout / f"durations-{room}.xml"
+    if kept.exists():
+        return dict(json.loads(kept.read_text("utf-8")))
+    tests = ROOMS[room][1]
+    data, notes = checkout / f".coverage-{room}", checkout / f"notes-{room}"
     os.environ["COVERAGE_FILE"] = str(data)
-    sources = [f"--cov={checkout / folder}" for folder in folders]
+    places = filter(None, (find(one, checkout) for one in mutants))
+    folders = {file.parent.relative_to(checkout) for file, _ in places}
     # The rooms are reached through links, so that their files are named by these.
-    sources += [f"--cov={checkout / 'src' / 'orlog' / folder}" for folder in folders]
-    _pytest(
-        checkout, *tests, *sources, "--cov-context=test", "--cov-report=", f"--junitxml={report}"
-    )
-    seconds = _durations(report)
+    several = [root / one for one in sorted(folders) for root in (checkout, checkout / "src/orlog")]
+    sources = [f"--cov={folder}" for folder in several if folder.is_dir()]
+    tests = [name for name in tests if (checkout / name).exists()]
+    _pytest(checkout, notes, *tests, *sources, "--cov-context=test", "--cov-report=")
+    seconds = _passed(notes)
     measured = coverage.CoverageData(str(data))
     measured.read()
-    by_file: dict[str, dict[int, list[str]]] = {}
+    by_file: dict[str, dict[str, list[str]]] = collections.defaultdict(dict)
     for file in measured.measured_files():
-        lines: dict[int, list[str]] = collections.defaultdict(list)
-        for line, contexts in measured.contexts_by_lineno(file).items():
-            names = {context.partition("|")[0] for context in contexts if context}
-            lines[line] = sorted(names, key=lambda name: seconds.get(_short(name), 1.0))
         name = os.path.relpath(os.path.realpath(file), os.path.realpath(checkout))
-        by_file.setdefault(name, {}).update(lines)
+        for line, contexts in measured.contexts_by_lineno(file).items():
+            names = {context.partition("|")[0] for context in contexts} & seconds.keys()
+            by_file[name][str(line)] = _fastest(names, seconds)
+    kept.write_text(json.dumps(by_file), "utf-8")
     return by_file
 
 
-def _durations(report: Path) -> dict[str, float]:
-    import xml.etree.ElementTree as ET  # a file that pytest has just written
-
-    cases = ET.parse(report).getroot().iter("testcase")
-    return {
-        f"{one.get('classname', '').rpartition('.')[2]}::{one.get('name')}": float(
-            one.get("time", 1)
-        )
-        for one in cases
-    }
-
-
-def _short(name: str) -> str:
-    return name.rpartition("/")[2].replace(".py::", "::")
+def _passed(notes: Path) -> dict[str, float]:
+    """Return the seconds of each test that passed without a mutant; others would show nothing."""
+    seconds, others = {}, set()
+    for line in notes.read_text("utf-8").splitlines():
+        outcome, duration, name = line.split(" ", 2)
+        seconds[name] = float(duration)
+        if outcome != "passed":
+            others.add(name)
+    return {name: took for name, took in seconds.items() if name not in others}
 
 
-def run(mutants: list[Mutant], out: Path) -> None:
+def _fastest(names: set[str], seconds: dict[str, float]) -> list[str]:
+    """Return the fastest case of each test, then the fastest second one of each, up to the limits."""
+    cases: dict[str, list[str]] = collections.defaultdict(list)
+    for name in sorted(names, key=lambda one: (seconds[one], one)):
+        cases[name.partition("[")[0]].append(name)
+    turns = {name: turn for several in cases.values() for turn, name in enumerate(several)}
+    taken: list[str] = []
+    total = 0.0
+    for name in sorted(names, key=lambda one: (turns[one], seconds[one], one))[:MOST_TESTS]:
+        total += seconds[name]
+        if taken and total > MOST_SECONDS:
+            break
+        taken.append(name)
+    return taken
+
+
+def run(mutants: list[Mutant], out: Path, source: Path, rooms: list[str], every: int) -> None:
     """Run each mutant against its tests, and write what became of it as it goes."""
     results: dict[str, dict[str, Any]] = json.loads(out.read_text("utf-8")) if out.exists() else {}
+    for name in PRELOADED:
+        importlib.import_module(name)
     with tempfile.TemporaryDirectory() as scratch:
         checkout = Path(scratch)
-        _copy_checkout(checkout)
-        for room in ROOMS:
-            mine = [(n, one) for n, one in enumerate(mutants) if one["room"] == room]
+        _copy_checkout(source, checkout)
+        for room in rooms:
+            mine = [(n, one) for n, one in enumerate(mutants) if one["room"] == room][:every]
             if all(str(number) in results for number, _ in mine):
                 continue
-            by_file = reached(checkout, room)
+            every_one = [one for one in mutants if one["room"] == room]
+            by_file = reached(checkout, room, every_one, out.with_suffix(f".{room}.json"))
             for number, mutant in mine:
                 if str(number) in results:
                     continue
                 started = time.monotonic()
-                outcome, by = _outcome(checkout, mutant, by_file)
                 results[str(number)] = {
                     **mutant,
-                    "outcome": outcome,
-                    "tests": by,
+                    **_outcome(checkout, mutant, by_file),
                     "seconds": round(time.monotonic() - started, 1),
                 }
                 out.write_text(json.dumps(results, indent=1), "utf-8")
-                print(number, room, outcome, mutant["module"], mutant["before"], flush=True)
+                print(number, *(results[str(number)][key] for key in SAID), flush=True)
 
 
 def _outcome(
-    checkout: Path, mutant: Mutant, by_file: dict[str, dict[int, list[str]]]
-) -> tuple[str, int]:
+    checkout: Path, mutant: Mutant, by_file: dict[str, dict[str, list[str]]]
+) -> dict[str, Any]:
+    """Return what became of a mutant, against how many tests, and which of them failed."""
     place = find(mutant, checkout)
     if place is None:
-        return "gone", 0
+        return {"outcome": "gone", "tests": 0, "by": ""}
     file, line = place
-    tests = by_file.get(str(file.relative_to(checkout)), {}).get(line, [])
-    if not tests:
-        return "not covered", 0
     source = file.read_text("utf-8")
+    lines_reached = by_file.get(str(file.relative_to(checkout)), {})
+    statement = _statement(source, line)
+    tests = next((found for n in (line, *statement) if (found := lines_reached.get(str(n)))), [])
+    if not tests:
+        return {"outcome": "not covered", "tests": 0, "by": ""}
     lines = source.splitlines(keepends=True)
     lines[line - 1] = lines[line - 1].replace(mutant["before"], mutant["after"])
+    notes = checkout / "notes"
     try:
         file.write_text("".join(lines), "utf-8")
-        code = _pytest(checkout, "-x", *tests[:MOST_TESTS], seconds=SECONDS)
+        code = _pytest(checkout, notes, "-x", *tests, limited=True)
     finally:
         file.write_text(source, "utf-8")
-    return {0: "survived", -1: "timed out"}.get(code, "killed"), len(tests)
+    outcome = {0: "survived", -1: "timed out"}.get(code, "killed")
+    said = notes.read_text("utf-8").splitlines() if notes.exists() else []
+    by = [line.split(" ", 2)[2] for line in said if line.startswith("failed")]
+    return {"outcome": outcome, "tests": len(tests), "by": by[0] if by else ""}
 
 
-def _summary(results: dict[str, dict[str, Any]]) -> str:
-    rows = []
-    for room in ROOMS:
-        counts = collections.Counter(
-            one["outcome"] for one in results.values() if one["room"] == room
-        )
-        rows.append(f"{room}: " + ", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
-    return "\n".join(rows)
-
-
-def compare(before: Path, after: Path) -> str:
-    """Return the figures of two runs, and the mutants that were killed before and survive now."""
-    first, second = (json.loads(path.read_text("utf-8")) for path in (before, after))
-    caught = ("killed", "timed out")
-    lost = [
-        f"{number} {one['module']}.{one['function']}: {one['before']} -> {one['after']} ({one['outcome']})"
-        for number, one in second.items()
-        if one["outcome"] in ("survived", "not covered") and first[number]["outcome"] in caught
+def _statement(source: str, line: int) -> range:
+    """Return the lines of the smallest statement that a line is in."""
+    found = [
+        range(node.lineno, (node.end_lineno or 0) + 1)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
     ]
-    return "\n".join(
-        ["before:", _summary(first), "after:", _summary(second), "lost:", *(lost or ["none"])]
-    )
+    return min(found, key=len)
+
+
+def compare(before: Path, after: Path, out: Path | None = None) -> str:
+    """Return the figures of the mutants that are in two runs, and which were caught before alone.
+
+    A CSV file may get a row for each of them.
+    """
+    first, second = (json.loads(path.read_text("utf-8")) for path in (before, after))
+    pairs = {
+        number: (first[number], second[number])
+        for number in sorted(first.keys() & second.keys(), key=int)
+        if "gone" not in (first[number]["outcome"], second[number]["outcome"])
+    }
+    if out is not None:
+        with out.open("w", encoding="utf-8", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            names = [f"{what}_{when}" for when in ("before", "after") for what in ("outcome", "by")]
+            rows.writerow(["number", *PLACE, *names])
+            for number, (one, two) in pairs.items():
+                found = [side[key] for side in (one, two) for key in ("outcome", "by")]
+                rows.writerow([number, *(one[key] for key in PLACE), *found])
+    lines = ["| room | mutants | caught before | caught after |", "|---|---|---|---|"]
+    for room in ROOMS:
+        mine = [pair for pair in pairs.values() if pair[0]["room"] == room]
+        caught = [sum(pair[side]["outcome"] in CAUGHT for pair in mine) for side in (0, 1)]
+        lines.append(f"| {room} | {len(mine)} | {caught[0]} | {caught[1]} |")
+    lost = [
+        f"{number} {one['module']}.{one['function']}: {one['before']} -> {one['after']} (by {one['by']})"
+        for number, (one, two) in pairs.items()
+        if one["outcome"] in CAUGHT and two["outcome"] not in CAUGHT
+    ]
+    return "\n".join([*lines, "caught before alone:", *(lost or ["none"])])
 
 
 def main() -> None:
@@ -333,17 +429,21 @@ def main() -> None:
     drawing.add_argument("--count", type=int, default=55, help="of each room")
     running = commands.add_parser("run")
     running.add_argument("--out", type=Path, required=True)
+    running.add_argument("--checkout", type=Path, default=ROOT)
+    running.add_argument("--rooms", nargs="+", default=list(ROOMS), choices=list(ROOMS))
+    running.add_argument("--every", type=int, default=1000, help="mutants of each room")
     comparing = commands.add_parser("compare")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
+    comparing.add_argument("--out", type=Path, help="a CSV file with a row for each mutant")
     options = parser.parse_args()
     if options.command == "draw":
         DRAWN.write_text(json.dumps(draw(options.seed, options.count), indent=1) + "\n", "utf-8")
     elif options.command == "run":
-        run(json.loads(DRAWN.read_text("utf-8")), options.out)
-        print(_summary(json.loads(options.out.read_text("utf-8"))))
+        drawn = json.loads(DRAWN.read_text("utf-8"))
+        run(drawn, options.out, options.checkout.resolve(), options.rooms, options.every)
     else:
-        print(compare(options.before, options.after))
+        print(compare(options.before, options.after, options.out))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,8 +39,9 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError, StorageError
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.names import counted
+from orlog.normalize.metrics.metrics import as_fields, counts_for, warn_of_untold
 from orlog.normalize.references import Protocol
-from orlog.normalize.rollouts import Episodes, Policy, run_episodes
+from orlog.normalize.rollouts import Count, Episodes, Policy, run_episodes
 
 EPISODES = 100
 
@@ -148,13 +149,15 @@ def evaluate_loaded(
     """Evaluate the policy of a loaded run and save the returns; see `evaluate_run`."""
     protocol = scoring_protocol(run.dataset, episodes, trust_environment=trust_environment)
     with one_thread(), seeded(run.kind, run.record.seed, EVALUATING):
-        found = run_protocol(run.policy, protocol, progress)
+        roles = run.dataset.roles
+        found = run_protocol(run.policy, protocol, progress, counts=counts_for(roles))
+    warn_of_untold(run.dataset.name, roles, found.metrics)
     evaluation = Evaluation(
         step=run.step,
         protocol=protocol,
         returns=found.returns.tolist(),
-        successes=None if found.successes is None else found.successes.tolist(),
         processor=processor_name(),
+        **as_fields(found.metrics),
     )
     path = run.folder / EVALUATION_FILE
     try:
@@ -258,12 +261,27 @@ def vector_environment(
         environments.close()
 
 
+def curve_point(
+    policy: Policy, environments: SyncVectorEnv, protocol: Protocol
+) -> dict[str, list[Any]]:
+    """Return what a line of the log says of an evaluation: returns, and what metrics of any dataset counted."""
+    found = run_episodes(
+        policy,
+        environments,
+        episodes=protocol.episodes,
+        first_seed=FIRST_SEED,
+        counts=counts_for({}),
+    )
+    return {"returns": found.returns.tolist(), **as_fields(found.metrics)}
+
+
 def run_protocol(
     policy: Policy,
     protocol: Protocol,
     progress: Callable[[int], None] = lambda _done: None,
     *,
     discount: float = 1.0,
+    counts: Sequence[Count] = (),
     wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
     arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> Episodes:
@@ -275,15 +293,16 @@ def run_protocol(
             episodes=protocol.episodes,
             first_seed=protocol.first_seed,
             discount=discount,
+            counts=counts,
             progress=progress,
         )
-    returns = found.returns
-    wrong = ~np.isfinite(returns)
-    if wrong.any():
-        episode = int(wrong.argmax())
-        raise SimulatorError(
-            f"{protocol.environment_id}: {int(wrong.sum())} of {len(returns)} episodes returned no "
-            f"finite number (the one from seed {protocol.first_seed + episode} returned "
-            f"{returns[episode]}), so there is no mean return and no score."
-        )
+    for what, values in {"return": found.returns, **found.metrics}.items():
+        wrong = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+        if wrong.any():
+            episode = int(wrong.argmax())
+            raise SimulatorError(
+                f"{protocol.environment_id}: {int(wrong.sum())} of {len(wrong)} episodes have no finite "
+                f"{what} (the one from seed {protocol.first_seed + episode}: {values[episode]}), so there "
+                f"is no mean {what} and no score."
+            )
     return found

@@ -2,7 +2,7 @@
 
 runs/iql/pointmaze/umaze-v1/seed-0/
   run.json                 dataset and digest, settings, seed, versions
-  metrics.jsonl            lines of step, metrics, and returns and successes if evaluated
+  metrics.jsonl            lines of step, metrics, and returns and metrics if evaluated
   checkpoint.safetensors   all state; resuming from it gives the same numbers as never stopping
   view.json                the view that it was trained on, if it was a view
   online-steps.bin         the steps that it took in the environment, if any (`replay.py`)
@@ -49,6 +49,7 @@ from orlog.errors import (
 )
 from orlog.manifests.documents import convert_json, read_json_file
 from orlog.manifests.names import is_name
+from orlog.normalize.metrics.metrics import Played, of_fields
 from orlog.normalize.references import Protocol
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -158,6 +159,7 @@ class Evaluation(
         successes: Whether each episode succeeded; None if the environment does not tell, and in
             evaluations that were saved before it was noted.
         processor: Name of the processor; empty in evaluations that were saved before it was noted.
+        metrics: What other metrics counted in each episode (`orlog/normalize/metrics/`), by their names.
     """
 
     step: int
@@ -165,6 +167,19 @@ class Evaluation(
     returns: list[float]
     successes: list[bool] | None = None
     processor: str = ""
+    metrics: dict[str, list[bool | float | list[float]]] = {}
+
+    @property
+    def counted(self) -> dict[str, np.ndarray]:
+        """What every metric counted in each episode, by its name."""
+        return of_fields(msgspec.structs.asdict(self))
+
+    def played(self, record: RunRecord) -> Played:
+        """Return what came of the episodes of a run, for `numbers_of`."""
+        returns = np.array(self.returns, float)
+        return Played(
+            returns=returns, metrics=self.counted, dataset=record.dataset, settings=record.config
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

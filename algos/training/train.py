@@ -22,7 +22,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import check_state, first_difference, first_not_finite
 from orlog.algos.training.commands import diverged, usual_rates
 from orlog.algos.training.devices import device_versions, find_device, keep_freed_memory, put_arrays
-from orlog.algos.training.evaluating import FIRST_SEED, scoring_protocol, vector_environment
+from orlog.algos.training.evaluating import curve_point, scoring_protocol, vector_environment
 from orlog.algos.training.from_data import (
     check_rewards,
     infos_of,
@@ -75,7 +75,6 @@ from orlog.loaders.arrays.places import load_arrays
 from orlog.manifests.documents import write_json
 from orlog.manifests.environments import imported_modules
 from orlog.normalize.references import Protocol
-from orlog.normalize.rollouts import run_episodes
 
 SAVES = 5
 
@@ -306,11 +305,7 @@ class Trainer:
 
         def evaluated(environments: SyncVectorEnv, protocol: Protocol) -> dict[str, Any]:
             with seeded(type(algorithm), record.seed, EVALUATING):  # training draws as without it
-                found = run_episodes(
-                    policy, environments, episodes=protocol.episodes, first_seed=FIRST_SEED
-                )
-            successes = {} if found.successes is None else {"successes": found.successes.tolist()}
-            return {"returns": found.returns.tolist(), **successes}
+                return curve_point(policy, environments, protocol)
 
         with contextlib.ExitStack() as stack:
             environments = None

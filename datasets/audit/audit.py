@@ -21,6 +21,7 @@ from orlog.datasets.audit.jumps import check_jumps
 from orlog.datasets.audit.partial import Part, open_part
 from orlog.datasets.audit.pieces import Piece, pieces
 from orlog.datasets.audit.rewards import check_rewards
+from orlog.datasets.audit.roles import ROLE_CHECKS
 from orlog.datasets.audit.stuck import check_saturated_episodes, check_stuck
 from orlog.datasets.audit.values import (
     check_bounds,
@@ -58,6 +59,7 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "alignment of rewards": check_reward_alignment,
     "duplicates": check_duplicates,
     "splits": check_splits,
+    **ROLE_CHECKS,
 }
 """Every check by name: a generator that takes pieces of the data and returns its findings."""
 

@@ -172,6 +172,7 @@ THRESHOLDS = {
         4.0,
         "How many standard errors they must be smaller by. Our datasets, as they are: 1.6 at most.",
     ),
+    "numbered tasks": Threshold(65_535, "The largest number of a task that is no mistake."),
     "return error": Threshold(
         1e-6, "Difference of a recorded return from the sum of rewards, relative to their sizes."
     ),

@@ -33,6 +33,7 @@ from orlog.manifests.columns import (
     path_of_offsets,
     values_column,
 )
+from orlog.manifests.roles import Values, values_of
 
 Kind = Literal["text", "array"]
 
@@ -79,6 +80,10 @@ class Schema:
             else:
                 specs.append(spec)
         return {spec.name: spec for spec in specs}
+
+    def held(self) -> dict[str, Values]:
+        """Return what each column holds, by its path, as roles (`manifests/roles.py`) ask."""
+        return values_of(self.columns().values(), self.variable)
 
     def with_extras(
         self, infos: Mapping[str, Any], metadata: Mapping[str, Any], where: str

@@ -331,7 +331,7 @@ def read_listed(
         unpacked = store.with_name("unpacked")
         unpack(files[0], unpacked, entry.url)
         files = [_root(unpacked, file_format)]
-    options = Options(horizon=entry.horizon, task=entry.task or "")
+    options = Options(time_limit=entry.horizon, task=entry.task or "")
     wanted = Wanted(
         name=name,
         version=version,

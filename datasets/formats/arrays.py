@@ -10,18 +10,18 @@ make one observation are put side by side. `_shared/mapped_arrays.py` says what 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from orlog.datasets.formats._containers.zarr_arrays import is_zarr
 from orlog.datasets.formats._shared.episodes import Asked
-from orlog.datasets.formats._shared.mapped_arrays import FLAGS, open_mapped
-from orlog.datasets.formats._shared.places import find_places, holds_arrays
-from orlog.datasets.formats._shared.roles import usual
+from orlog.datasets.formats._shared.flags import FLAGS
+from orlog.datasets.formats._shared.mapped_arrays import open_mapped
+from orlog.datasets.formats._shared.places import FILE, Place, find_places, holds_arrays
+from orlog.datasets.formats._shared.roles import USUAL
+from orlog.datasets.formats._shared.trees import Kind, Tree, likely, map_of
 from orlog.datasets.formats.formats import Format
-from orlog.errors import OrlogError
-
-MOST_SHOWN = 40
+from orlog.errors import OrlogError, SchemaError
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
@@ -31,43 +31,44 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 
 def _describe(files: Sequence[Path]) -> str:
-    """Return the arrays of the first file, and a `--map` by their usual names."""
+    """Return the arrays of the first file, and a `--map` by what their names are like."""
     if not _recognizes(files):
         return ""
     places = find_places(Asked(files=files, sources=[str(file) for file in files]))
+    kinds: dict[str, Kind] = {}
     try:
         place = next(places)
         with place.reading(place.where):
-            shown = {name: place.column(name) for name in place.names[:MOST_SHOWN]}
-    except (OrlogError, StopIteration):  # it is damaged, or holds other things than numbers
+            tree = Tree(place.names, lambda name: _kind(place, name, kinds))
+    except (OrlogError, StopIteration):  # it is damaged
         return ""
-    lines = [f"    {name}  {tuple(one.shape)} {one.dtype}" for name, one in shown.items()]
-    if len(place.names) > MOST_SHOWN:
-        lines.append(f"    and {len(place.names) - MOST_SHOWN:,} more")
-    # Groups whose paths differ in a number alone are episodes: `data/demo_*`.
-    parts = [re.fullmatch(r"(.*?[^/\d]?)\d+/(.+)", name) for name in shown]
-    heads = {part[1] for part in parts if part is not None}
-    pattern = f"{heads.pop()}*" if len(heads) == 1 and None not in parts else ""
-    inner = [
-        part[2] if part is not None and pattern else name
-        for name, part in zip(shown, parts, strict=True)
-    ]
-    by_last = {name.rpartition("/")[2]: name for name in reversed(inner)}
-    guessed = {role: [by_last[n] for n in found] for role, found in usual(sorted(by_last)).items()}
-    ends = [name for name, one in shown.items() if "ends" in name and len(one.shape) == 1]
-    numbered = guessed.get("episode", ends)
-    episode = pattern or (numbered[0] if numbered else "ARRAY|PATTERN|file")
-    columns = {
-        role: ",".join(guessed.get(role, ["ARRAY"]))
-        for role in ("observation", "action", "reward", *FLAGS)
-        if role in guessed or role in ("observation", "action")
-    }
+    inner = {name: kinds[tree.start + name] for name in tree.names if tree.start + name in kinds}
+    found = likely(inner)
+    ends = [one for one, kind in inner.items() if "ends" in one and len(kind[0]) == 1]
+    ends = [one for one in (*inner, *ends) if one.lower() in USUAL["episode"]] + ends
+    episode = tree.episode or (ends[0] if ends else "")
+    if not episode and (len(files) > 1 or (files[0].is_dir() and not is_zarr(files[0]))):
+        episode = FILE
+    if not episode and not {*FLAGS} & found.keys():
+        episode = "ARRAY|PATTERN|file"
+    said = f", {episode=}" if episode else ""
+    paths = str(files[0]) if len(files) == 1 else [str(file) for file in files]
     return (
         f"\nThe arrays of {place.where}:\n"
-        + "\n".join(lines)
-        + "\nSay what they mean, for example: "
-        f"orlog.import_dataset({str(files[0])!r}, 'NAME', {episode=}, {columns=})"
+        + "".join(f"    {line}\n" for line in tree.lines)
+        + "Say what they mean, for example: "
+        f"orlog.import_dataset({paths!r}, 'NAME'{said}, columns={map_of(inner)})"
     )
+
+
+def _kind(place: Place, name: str, kinds: dict[str, Kind]) -> str:
+    """Return what an array holds in words, and keep it where --map could name it."""
+    try:
+        column = place.column(name)
+    except SchemaError as error:
+        return f"({str(error).rpartition(': ')[2].rstrip('.')})"
+    kinds[name] = tuple(column.shape), str(column.dtype)
+    return f"{kinds[name][0]} {kinds[name][1]}"
 
 
 FORMAT = Format(

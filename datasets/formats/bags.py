@@ -19,8 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.bag_files import Topic, is_bag, open_bag, reading_bag
-from orlog.datasets.formats._containers.ros_messages import leaves_of
+from orlog.datasets.formats._containers.bag_files import (
+    Topic,
+    extras_of_bag,
+    is_bag,
+    open_bag,
+    reading_bag,
+)
+from orlog.datasets.formats._containers.ros_messages import leaves_of, paths_of
 from orlog.datasets.formats._shared.episodes import Asked, Opened
 from orlog.datasets.formats._shared.mapped_arrays import open_mapped
 from orlog.datasets.formats._shared.places import FILE, Place, files_in
@@ -72,13 +78,21 @@ def _each(asked: Asked) -> Asked:
 def _whole_topics(
     columns: Mapping[str, str], topics: Mapping[str, Topic], where: str
 ) -> dict[str, str]:
-    """Return the columns with the fields of a topic in place of its name."""
+    """Return the columns with the fields of a topic, or of a part such as `/cmd_vel.linear`, in place of its name."""
     found = {}
     for role, patterns in columns.items():
         names = []
         for name in filter(None, patterns.split(",")):
-            fields = list(_first(topics[name], where)) if name in topics else [name]
-            names += [one for one in fields if not one.startswith(f"{name}.{HEADER}")]
+            around = [one for one in topics if name == one or name.startswith(f"{one}.")]
+            topic = max(around, key=len, default="")
+            fields = list(_first(topics[topic], where)) if topic else []
+            inside = [one for one in fields if one.startswith(f"{name}.")]
+            is_whole = name in fields or not inside
+            names += (
+                [name]
+                if is_whole
+                else [one for one in inside if not one.startswith(f"{name}.{HEADER}")]
+            )
         found[role] = ",".join(names)
     return found
 
@@ -89,6 +103,17 @@ def _first(topic: Topic, where: str) -> dict[str, np.ndarray]:
         for _, data in messages:
             return _fields(topic, data, where)
     raise SchemaError(f"{where}, {topic.name}: has no message.")
+
+
+def _texts(topic: Topic, where: str) -> list[str]:
+    """Return the fields of the first message of a topic that hold no numbers, such as the names of joints."""
+    fields = _first(topic, where)
+    if topic.name in fields:  # a picture
+        return []
+    with reading_bag(where), contextlib.closing(topic.messages()) as messages:
+        paths = paths_of(topic.decode(next(messages)[1]))
+    names = [f"{topic.name}.{path}" for path in paths]
+    return [one for one in names if not any(field.startswith(one) for field in fields)]
 
 
 def _fields(topic: Topic, data: bytes, where: str) -> dict[str, np.ndarray]:
@@ -129,7 +154,9 @@ def _places(asked: Asked, rate: float | None, ages: dict[str, list[float]]) -> I
                 return _Field(fields[name], name)
 
             others = sorted(topics.keys() - wanted.keys())
-            yield Place(where, [*fields, *others], column, reading_bag)
+            outside = [one for topic in wanted.values() for one in _texts(topic, where)]
+            outside += extras_of_bag(file, where)
+            yield Place(where, [*fields, *others], column, reading_bag, outside=outside)
 
 
 def _ticks(times: Mapping[str, np.ndarray], rate: float | None, where: str) -> np.ndarray:

@@ -129,7 +129,7 @@ FORMAT = Format(
     open=functools.partial(open_known, KNOWN),
     recognizes=_recognizes,
     extensions=("",),
-    options=("ends",),
+    options=("horizon", "ends"),
     reads=(
         "actions",
         "rel_actions",

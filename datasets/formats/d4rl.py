@@ -22,7 +22,9 @@ import numpy as np
 
 from orlog.datasets.formats._containers.hdf5_files import (
     attribute,
+    check_stored,
     child,
+    datasets_in,
     has_child,
     look_inside,
     names_in,
@@ -39,6 +41,7 @@ from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError
 
 MOST_INFOS = 256
+LONGEST = 200  # characters of a text of the metadata
 CHUNK_BYTES = 2**18  # several fit into HDF5's cache, so each is compressed once
 LAYOUT = "D4RL's layout"
 COLUMNS = "orlog_columns"
@@ -50,7 +53,10 @@ def _open(asked: Asked) -> Iterator[Opened]:
     with open_hdf5(source, where) as file:
         with reading(where):
             rows = _rows(file, asked, source.stat().st_size)
-        yield open_flat_rows(rows, asked.options.horizon, reading)
+            asides = _metadata(file, where, source.stat().st_size)
+        opened = open_flat_rows(rows, asked.options, reading)
+        opened.asides = asides
+        yield opened
 
 
 def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
@@ -84,6 +90,24 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
     return FlatRows(
         columns, where, infos=infos, left_out=left_out, benchmark=asked.benchmark, choices=choices
     )
+
+
+def _metadata(file: Any, where: str, file_bytes: int) -> list[str]:
+    """Return the sentence about the behavior policy: its algorithm, iteration and other single values, no weights."""
+    if not has_child(file, "metadata"):
+        return []
+    said: list[str] = []
+    for path, node in datasets_in(child(file, "metadata", where, LAYOUT), where, LAYOUT):
+        # Texts of any length lie in heaps, which are not read here; D4RL's have one length.
+        is_plain = (
+            node.shape == () and node.dtype.kind in "biufS" and node.dtype.itemsize <= LONGEST
+        )
+        if is_plain and len(said) < MOST_INFOS:
+            check_stored(node, f"{where}, metadata/{path}", file_bytes)
+            value = node[()]
+            text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+            said.append(f"metadata/{path} is {' '.join(text.split())}")
+    return [f"The file says of its policy: {', '.join(said)}."] if said else []
 
 
 def _check_complete(file: Any, where: str) -> None:

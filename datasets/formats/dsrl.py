@@ -22,7 +22,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.store.hdf5 import import_h5py
@@ -43,7 +43,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
             }
             left_out = [key for key in names_in(file) if key not in KEYS]
             rows = FlatRows(columns, where, infos={"cost": "costs"}, left_out=left_out)
-        yield open_flat_rows(rows, None, reading)
+        yield open_flat_rows(rows, Options(), reading)
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

@@ -22,14 +22,14 @@ from typing import Any
 import msgspec
 
 import orlog.datasets.formats
-from orlog.datasets.formats._containers.carried_sums import unwritten_arrays
+from orlog.datasets.formats._containers.carried_sums import told_blanks
 from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._shared.episodes import Asked as Asked
 from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.flags import HOW
-from orlog.datasets.formats._shared.inventory import not_read
+from orlog.datasets.formats._shared.inventory import holds, not_read
 from orlog.datasets.formats._shared.pointers import refuse_pointers
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
@@ -46,7 +46,7 @@ from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
 
 NOTHING_SAID = SaidSpaces()
-MOST_AROUND = 3  # folders that a file lies in
+MOST_AROUND = 4  # folders that a file lies in
 PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
 
 
@@ -149,6 +149,8 @@ def choose_format(
     """
     known = {name: one for name, one in formats().items() if one.open is not None}
     refuse_pointers(files, dataset)
+    if files[0].is_dir() and not any(one.is_file() for one in files[0].rglob("*")):
+        raise ValueError(f"{dataset}: {files[0]} is an empty folder; name one that holds files.")
     if wanted is not None:
         return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset)
     endings = {"" if file.is_dir() else file.suffix.lower() for file in files}
@@ -165,38 +167,44 @@ def choose_format(
     ]
     if is_mapped:
         fitting = [one for one in fitting if "columns" in possible[one].options] or fitting
-    if len(fitting) != 1:
-        what = "several formats fit the files" if fitting else "the files look like no known format"
-        told = [] if fitting else [one.describe(files) for one in possible.values()]
-        choices = ", ".join(fitting or possible or known)
-        said = f"{dataset}: {what}; choose one as format=: {choices}."
-        if fitting:
-            call = f"orlog.import_dataset({str(files[0])!r}, {dataset!r}, format={fitting[0]!r})"
-            raise ValueError(f"{said} Run: {call}")
+    if len(fitting) > 1:
+        call = f"orlog.import_dataset({str(files[0])!r}, {dataset!r}, format={fitting[0]!r})"
         raise ValueError(
-            f"{said} For others a file of your own can be the format: docs/your-own-format.md"
-            + "".join((_around(files[0], known, dataset), *told))
+            f"{dataset}: several formats fit the files; choose one as format=: {', '.join(fitting)}. Run: {call}"
+        )
+    is_table = fitting == ["table"] and not is_mapped
+    around = _around(files[0], known, dataset) if is_table or not fitting else ""
+    if not fitting or around:
+        told = "".join(one.describe(files) for one in possible.values())
+        raise ValueError(
+            f"{dataset}: the files look like no known format. orlog formats lists those that are read, and a file of "
+            f"your own can be one: docs/your-own-format.md{told}{around}"
         )
     return known[fitting[0]]
 
 
 def _around(file: Path, known: Mapping[str, Format], dataset: str) -> str:
     """Return what to run where a folder around a file is what a format reads, such as that of one shard."""
-    for folder in file.absolute().parents[:MOST_AROUND]:
+    inner = file.absolute()
+    for folder in inner.parents[:MOST_AROUND]:
         if folder in (Path.home(), Path(folder.anchor)):
             break
-        name = next(_of_folder(folder, known), None)
-        if name is not None:
-            line = shlex.join(["orlog", "import", str(folder), dataset])
-            return f". The folder around it looks like {name}; run: {line}"
+        beside = [one for one in folder.iterdir() if one != inner and one.is_dir()]
+        for one in _of_folder(folder, known):
+            # A dataset that lies beside the file makes a format recognize the folder that holds both.
+            is_beside = any(one.recognizes([other]) for other in beside)
+            if not is_beside and holds(folder, file, one.reads):
+                line = shlex.join(["orlog", "import", str(folder), dataset])
+                return f"\nThe folder around it looks like {one.name}; run: {line}"
+        inner = folder
     return ""
 
 
-def _of_folder(folder: Path, known: Mapping[str, Format]) -> Iterator[str]:
-    """Yield the names of formats that a folder looks like."""
+def _of_folder(folder: Path, known: Mapping[str, Format]) -> Iterator[Format]:
+    """Yield the formats that a folder looks like."""
     for one in known.values():
         if "" in one.extensions and not one.only_mapped and one.recognizes([folder]):
-            yield one.name
+            yield one
 
 
 def only_file(path: Path) -> Path:
@@ -315,8 +323,8 @@ def read_version(
             )
     benchmark = _find_benchmark(file_format, name, wanted.like)
     horizon = said.horizon if benchmark is None else benchmark.horizon
-    if options.horizon is None:
-        asked = dataclasses.replace(asked, options=dataclasses.replace(options, horizon=horizon))
+    if options.time_limit is None:
+        asked = dataclasses.replace(asked, options=dataclasses.replace(options, time_limit=horizon))
     if benchmark is not None and file_format.takes_benchmark:
         asked = dataclasses.replace(asked, benchmark=benchmark)
     elif benchmark is not None:
@@ -337,12 +345,8 @@ def read_version(
         environment = said.environment
     found.format = file_format.name
     found.doubts = [*wanted.doubts, *found.doubts]
-    blank = unwritten_arrays()
-    if blank:
-        more = f" and {len(blank) - 5} more" if len(blank) > 5 else ""
-        found.doubts.append(
-            f"Never written, so that HDF5's fill value stands for all values: {', '.join(blank[:5])}{more}."
-        )
+    found.doubts += told_blanks()
+    found.doubts += opened.asides if wanted.tells_names else []
     names = written.schema.columns()
     named = [one for said in asked.options.columns.values() for one in said.split(",")]
     known = [one + "*" if one.endswith("*") else one for one in named]
@@ -370,6 +374,7 @@ def read_version(
         behavior_policy=opened.behavior_policy,
         benchmark="" if benchmark is None else wanted.like or name,
         dimension_names=opened.dimension_names,
+        roles=opened.roles,
     )
     found.doubts += left
     return manifest, found

@@ -8,7 +8,7 @@
 Older versions saved an npz file, with the rows of all trajectories and `indices`, where the next ones begin.
 
 `terminal` is also true where a time limit ended the episode: it did where the last info says
-`TimeLimit.truncated`; where nothing says so, the task is taken to have ended. Otherwise infos are left out:
+`TimeLimit.truncated`; where nothing says so, `_shared/flags.py` has the rule. Otherwise infos are left out:
 a jsonpickle can run code, so none is ever decoded. https://imitation.readthedocs.io
 """
 
@@ -28,7 +28,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.formats._containers.npz_files import NpzColumn, is_npz, open_npz
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import HOW, flags_of, unknown_end
+from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, taken
 from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
@@ -106,25 +106,15 @@ def _opened(
         doubts.append("The trajectories have no rews: rewards are zeros.")
     if unknown:
         doubts.append(
-            f"Of {counted(unknown, 'episode')} nothing says whether a time limit ended them: "
-            + (
-                f"taken to be {HOW[options.ends]}, as --ends says."
-                if options.ends
-                else "the task was taken to have ended."
-                if options.horizon is None
-                else f"those of {options.horizon:,} steps were taken to be cut off by it."
-            )
+            f"Of {counted(unknown, 'episode')} nothing says whether a time limit ended it: {taken(options)}."
         )
-    return Opened(
-        schema=schema,
-        steps=_steps(trajectories(), schema, options),
-        total_steps=steps,
-        doubts=doubts,
-    )
+    opened = Opened(schema=schema, steps=iter(()), total_steps=steps, doubts=doubts)
+    opened.steps = _steps(trajectories(), schema, UnknownEnds(options, where), doubts)
+    return opened
 
 
 def _steps(
-    trajectories: Iterator[_Trajectory], schema: Schema, options: Options
+    trajectories: Iterator[_Trajectory], schema: Schema, unknown: UnknownEnds, doubts: list[str]
 ) -> Iterator[Steps]:
     for one in trajectories:
         acts = one.arrays["acts"]
@@ -132,8 +122,8 @@ def _steps(
         if isinstance(schema.action_space, spaces.Discrete):
             acts = acts.reshape(count).astype(np.int64)
         how = "truncated" if one.by_limit else "terminated"
-        if one.by_limit is None:
-            how = unknown_end(options, "terminated", count)
+        if one.terminal and one.by_limit is None:
+            how = unknown.how(count)
         yield Steps(
             observations=one.arrays["obs"],
             actions=acts,
@@ -141,6 +131,7 @@ def _steps(
             terminated=one.terminal and how == "terminated",
             truncated=one.terminal and how == "truncated",
         )
+    doubts += unknown.doubts()
 
 
 def _checked(arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
@@ -316,7 +307,7 @@ FORMAT = Format(
         "rews",
         "terminal",
         "indices",
-        "./*.arrow",
+        "infos",
         "state.json:_**",
         "dataset_info.json:**",
     ),

@@ -29,7 +29,7 @@ from orlog.datasets.formats._containers.arrow_files import (
     parquet_batches,
     reading_arrow,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
@@ -105,7 +105,7 @@ def _open_file(file: Path, where: str) -> Opened:
                     "steps, as next observations that no observation follows say."
                 )
             rows = FlatRows(columns, where, infos={})
-    opened = open_flat_rows(rows, None, reading_arrow)
+    opened = open_flat_rows(rows, Options(), reading_arrow)
     return dataclasses.replace(opened, doubts=doubts)
 
 

@@ -6,7 +6,7 @@
 
 All other arrays of S rows become infos. `_shared/flat_rows.py` says how rows become episodes.
 Where a file has no flag of its own for time limits, `dones` may hold them too; that is told. Of
-Stable-Baselines' `episode_starts` it is not known how an episode ended: as truncated; its `episode_returns` are
+Stable-Baselines' `episode_starts` it is not known how an episode ended (`_shared/flags.py`); its `episode_returns` are
 compared with the sums of rewards.
 NeoRL-2's `index`, the first row of each episode, must agree with the flags. Files named `..-train` and
 `..-val` make one dataset, whose `episodes/split` is `train` or `val`.
@@ -26,8 +26,14 @@ import numpy as np
 
 from orlog.datasets.formats._containers.npz_files import NpzFile, is_npz, open_npz, reading_npz
 from orlog.datasets.formats._containers.npz_writing import npz_writer
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flat_rows import FlatRows, count_choices, open_flat_rows
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.flags import unknown_ends
+from orlog.datasets.formats._shared.flat_rows import (
+    NO_ENDS,
+    FlatRows,
+    count_choices,
+    open_flat_rows,
+)
 from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
@@ -59,8 +65,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
         opened = []
         doubts: list[str] = []
         for file in files:
-            rows = _rows(file, doubts)
-            opened.append(open_flat_rows(rows, asked.options.horizon, reading_npz))
+            rows = _rows(file, doubts, asked.options)
+            opened.append(open_flat_rows(rows, asked.options, reading_npz))
         first = opened[0]
         for file, one in zip(files, opened, strict=True):
             if one.schema != first.schema:
@@ -89,10 +95,10 @@ def _steps(opened: list[Opened], splits: list[str], doubts: list[str]) -> Iterat
         doubts += [doubt for doubt in one.doubts if doubt not in doubts]
 
 
-def _rows(file: NpzFile, doubts: list[str]) -> FlatRows:
+def _rows(file: NpzFile, doubts: list[str], options: Options) -> FlatRows:
     """Return the columns of a file by their names here."""
     found: dict[str, Any] = {}
-    used = set()
+    used, ends = set(), NO_ENDS
     for name, others in NAMES.items():
         there = [other for other in others if other in file.names]
         if len(there) > 1:
@@ -122,19 +128,26 @@ def _rows(file: NpzFile, doubts: list[str]) -> FlatRows:
                 f"{', '.join(NAMES['terminals'])} or {STARTS}."
             )
         found["terminals"] = np.zeros(count, bool)
-        found["timeouts"] = _ends(_small(file, STARTS, count) != 0)
+        ends = _ends(_small(file, STARTS, count) != 0)
+        if len(ends) != count:
+            raise SchemaError(
+                f"{file.where}, {STARTS}: expected {count} rows as in observations, found {len(ends)}."
+            )
         used.add(STARTS)
-        doubts.append(f"{STARTS} does not say how an episode ended: taken to be truncated.")
-        is_plain = math.prod(found["rewards"].shape) == count == len(found["timeouts"])
+        if options.ends or options.limit is not None:
+            doubts.append(unknown_ends(options))
+        else:
+            doubts.append(f"{STARTS} does not say how an episode ended: taken to be truncated.")
+        is_plain = math.prod(found["rewards"].shape) == count
         if is_plain and RETURNS in file.names and file.dtype(RETURNS).kind in "iuf":
             name = next(other for other in NAMES["rewards"] if other in file.names)
             rewards = _small(file, name, count)  # a stream of its own, besides the one for steps
-            doubts += _other_returns(_small(file, RETURNS, count), rewards, found["timeouts"])
+            doubts += _other_returns(_small(file, RETURNS, count), rewards, ends)
             used.add(RETURNS)
     elif used & {"dones", "done"} and "timeouts" not in found and "next_observations" in found:
         doubts.append("The file has no flag for time limits; they may be among its terminals.")
     if INDEX in file.names and file.shape(INDEX) != (count,):
-        _check_index(file, found)
+        _check_index(file, found, ends)
         used.add(INDEX)
     infos, left_out = {}, []
     for name in file.names:
@@ -147,7 +160,7 @@ def _rows(file: NpzFile, doubts: list[str]) -> FlatRows:
             left_out.append(name)
     actions = next(other for other in NAMES["actions"] if other in file.names)
     choices = count_choices(file.column(actions), file.where)
-    return FlatRows(found, file.where, infos=infos, left_out=left_out, choices=choices)
+    return FlatRows(found, file.where, infos=infos, left_out=left_out, ends=ends, choices=choices)
 
 
 def _small(file: NpzFile, name: str, most: int) -> np.ndarray:
@@ -176,11 +189,11 @@ def _ends(starts: np.ndarray) -> np.ndarray:
     return np.append(starts[1:], True)
 
 
-def _check_index(file: NpzFile, found: dict[str, Any]) -> None:
+def _check_index(file: NpzFile, found: dict[str, Any], known: np.ndarray) -> None:
     """Refuse flags that end episodes elsewhere than the first rows of the next ones say."""
     count = len(found["observations"])
     first_rows = _small(file, INDEX, count)
-    ends = np.zeros(count, bool)
+    ends = known.copy() if len(known) else np.zeros(count, bool)
     for name in ("terminals", "timeouts"):
         if name in found:
             key = next((other for other in NAMES[name] if other in file.names), "")
@@ -239,7 +252,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=(".npz",),
-    options=("horizon",),
+    options=("horizon", "ends"),
     write=_write,
     losses=_losses,
     reads=("**",),

@@ -11,13 +11,15 @@ must follow: each `next_obs` is the `obs` of the next step. Without `next_obs`, 
 Isaac Lab write them, `_shared/episode_cutter.py` says what becomes of the last step, and without `rewards`
 these are zeros; both are told. `dones` may mean success or the end of the
 recording, as the file's maker chose: a demonstration whose last one is 1 is taken to have ended, and all
-of them are kept as `infos/done`; without `dones` all demonstrations were cut off. `states` become `infos/states`. Demonstrations in masks named `train` and `valid`
+of them are kept as `infos/done`; without `dones` all demonstrations were cut off. `states` and all other arrays with a row a step in
+all demonstrations become infos by their paths, as `infos/datagen_info/eef_pose`. Demonstrations in masks named `train` and `valid`
 get `episodes/split`. https://robomimic.github.io/docs/datasets/overview.html
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import math
 import re
@@ -47,9 +49,10 @@ from orlog.datasets.formats._containers.hdf5_files import (
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
-from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
+from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem, stop_losses
+from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
@@ -59,8 +62,11 @@ from orlog.errors import SchemaError
 LAYOUT = "robomimic's layout"
 BLOCK_BYTES = 2**24
 LONGEST_ARGUMENTS = 5000
+MOST_INFOS = 256
+OBSERVED = ("obs", "next_obs")
 DEMONSTRATION = re.compile(r"demo_(\d{1,9})")
 SPLITS = ("train", "valid")
+NO_ROWS: np.ndarray = np.zeros(0)
 MEANING = (
     "robomimic's dones mean success or the end, as the file's maker chose: a last one of 1 was taken "
     "to end the task."
@@ -80,11 +86,15 @@ def _open(asked: Asked) -> Iterator[Opened]:
             for lack in _lacks(reader, masks, attribute(data, "total", where, None), where):
                 tell_lack(asked.options, doubts, lack)
         opened = Opened(
-            schema=reader.schema, steps=iter(()), total_steps=sum(reader.lengths), doubts=doubts
+            schema=reader.schema,
+            steps=iter(()),
+            total_steps=sum(reader.lengths),
+            doubts=doubts,
+            reads=reader.paths(),
         )
         if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
             opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"
-        opened.steps = reader.steps(masks, opened.doubts, asked.options.ends or "truncated")
+        opened.steps = reader.steps(masks, opened.doubts, asked.options)
         yield opened
 
 
@@ -95,7 +105,7 @@ class _Reader:
         names: Names of all demonstrations, by their numbers.
         lengths: Steps of each.
         schema: Spaces.
-        left_out: Names of datasets of the first demonstration that are not read.
+        left_out: Paths of arrays of the first demonstration that do not have a row a step in all of them.
     """
 
     def __init__(self, data: Any, where: str, file_bytes: int) -> None:
@@ -137,8 +147,7 @@ class _Reader:
         reward_dtype: np.dtype[Any] = np.dtype(np.float64)
         if "rewards" in self._numbers and self._column(first, "rewards").dtype == np.float32:
             reward_dtype = np.dtype(np.float32)
-        known = {"actions", "obs", "next_obs", *self._numbers, *self._infos.values()}
-        self.left_out = sorted(set(names_in(group)) - known)
+        self.left_out = self._find_more(first)
         self.schema = Schema(
             observation_space=spaces.Dict(
                 {part: unbounded_space(one.dtype, one.shape[1:]) for part, one in parts.items()}
@@ -153,18 +162,17 @@ class _Reader:
         if "dones" in self._numbers:
             said.append(MEANING)
         else:
-            said.append(unknown_ends(options, "truncated"))
+            said.append(unknown_ends(options))
         if "rewards" not in self._numbers:
             said.append("No rewards: they are zeros.")
         if self.left_out:
-            said.append(f"Left out, not in all steps alike: {', '.join(self.left_out)}.")
+            said.append(f"Left out, not a row for each step: {', '.join(self.left_out)}.")
         return said
 
-    def steps(self, masks: dict[str, set[str]], doubts: list[str], unknown: str) -> Iterator[Steps]:
-        """Yield all steps, in pieces; what was left out is added to the doubts at the end.
-
-        An episode that no flag ends did so as `unknown` says.
-        """
+    def steps(
+        self, masks: dict[str, set[str]], doubts: list[str], options: Options
+    ) -> Iterator[Steps]:
+        """Yield all steps, in pieces; what was left out is added to the doubts at the end."""
 
         def metadata(episode: int) -> dict[str, Any]:
             name = self.names[episode]
@@ -173,6 +181,8 @@ class _Reader:
                 found["split"] = next((mask for mask in SPLITS if name in masks[mask]), "")
             return found
 
+        says = {"terminated"} if "dones" in self._numbers else set[str]()
+        unknown = UnknownEnds(options, self._where, says=says)
         cutter = EpisodeCutter(
             ends_of_lengths(self.lengths), self._where, metadata=metadata, unknown=unknown
         )
@@ -210,7 +220,8 @@ class _Reader:
         for part, column in then.items():
             if (column.dtype, column.shape[1:]) != (now[part].dtype, now[part].shape[1:]):
                 raise SchemaError(f"{where}, next_obs/{part}: differs from obs in dtype or shape.")
-        row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in now.values())
+        each = (*now.values(), *columns.values())
+        row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in each)
         block = max(1, BLOCK_BYTES // (2 * row_bytes))
         for start in range(0, length, block):
             stop = min(length, start + block)
@@ -237,16 +248,54 @@ class _Reader:
         """Refuse a demonstration with columns that would be left out, since the first one has them not."""
         taken = {*self._numbers, *self._infos.values(), *(["next_obs"] if self._has_next else [])}
         for key in ("next_obs", "rewards", "dones", "states"):
-            if key not in taken | {*self.left_out} and has_child(self._group(name), key):
+            if key not in taken and self._holds(name, key, is_group=key == "next_obs"):
                 raise SchemaError(
                     f"{where}: has {key}, and {self.names[0]} has not; all demonstrations of a dataset "
                     "have the same columns."
                 )
 
-    def _holds(self, name: str, key: str) -> bool:
-        """Return whether a demonstration has numbers, and no group, of this name."""
+    def _find_more(self, first: str) -> list[str]:
+        """Take all other arrays with a row a step in all demonstrations as infos; return the paths of the others.
+
+        Raises SchemaError if they are far too many.
+        """
+        own = {"actions", *self._numbers, *self._infos.values()}
+        paths = [path for path, _ in datasets_in(self._group(first), self._where, LAYOUT)]
+        paths = [path for path in paths if path not in own and path.split("/")[0] not in OBSERVED]
+        if len(paths) > MOST_INFOS:
+            raise SchemaError(f"{self._where}, {first}: {len(paths):,} arrays are too many.")
+        kinds: dict[str, set[Any]] = {path: set() for path in paths}
+        for name, length in zip(self.names, self.lengths, strict=True):
+            for path in paths:
+                if len(kinds[path]) < 2:
+                    kinds[path].add(self._kind(name, path, length))
+        fitting = [
+            path for path in sorted(paths) if len(kinds[path]) == 1 and None not in kinds[path]
+        ]
+        self._infos |= {path: path for path in fitting if path not in self._infos}
+        return sorted({*paths} - {*fitting})
+
+    def _kind(
+        self, name: str, path: str, length: int
+    ) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+        """Return dtype and shape of the rows of an array; None if it is none with a row a step."""
+        try:
+            column = self._column(name, path)
+        except SchemaError:  # it is not there, or holds texts
+            return None
+        return (column.dtype, column.shape[1:]) if len(column) == length else None
+
+    def _holds(self, name: str, key: str, *, is_group: bool = False) -> bool:
+        """Return whether a demonstration has numbers, or a group, of this name."""
         group, where = self._group(name), f"{self._where}, {name}"
-        return has_child(group, key) and hasattr(child(group, key, where, LAYOUT), "dtype")
+        return has_child(group, key) and is_group != hasattr(
+            child(group, key, where, LAYOUT), "dtype"
+        )
+
+    def paths(self) -> list[str]:
+        """Return the paths of all other arrays than those of the layout, for `Opened.reads`."""
+        found = (*self._infos.values(), *self.left_out)
+        return [f"data/demo_#/{NUMBER.sub('#', glob.escape(path))}" for path in found]
 
     def _group(self, name: str) -> Any:
         if name not in self._groups:
@@ -355,9 +404,16 @@ def _write_episode(group: Any, episode: Episode) -> None:
     write_checked(group, "rewards", episode.rewards)
     dones = episode.infos.get("done", episode.terminations)
     write_checked(group, "dones", np.asarray(dones).astype(np.int64))
-    if "states" in episode.infos:
-        write_checked(group, "states", episode.infos["states"])
+    for name, values in episode.infos.items():
+        if name != "done" and _has_place(name, values):
+            write_checked(group, name, values)
     group.attrs["num_samples"] = len(episode.rewards)
+
+
+def _has_place(name: str, values: Any) -> bool:
+    """Return whether infos can lie beside the arrays of the layout: numbers of a name of their own."""
+    taken = ("actions", "rewards", "dones", *OBSERVED)
+    return isinstance(values, np.ndarray) and name.split("/")[0] not in taken
 
 
 def _losses(dataset: Dataset) -> list[str]:
@@ -375,7 +431,13 @@ def _losses(dataset: Dataset) -> list[str]:
             f"{dataset.name}: robomimic's files hold a Box, or a Dict of them, and actions that are a "
             f"Box; found {space} and {actions}."
         )
-    kept = {"infos/done", "infos/states", "episodes/split"}
+    kept = {"infos/done", "episodes/split"}
+    numbers_only = dataset.schema.extras.keys() - dataset.schema.variable.keys()
+    kept |= {
+        name
+        for name in numbers_only
+        if name.startswith("infos/") and _has_place(name.removeprefix("infos/"), NO_ROWS)
+    }
     lost = [
         name
         for name in dataset.schema.extras
@@ -393,7 +455,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=(".hdf5", ".h5"),
-    options=("ends", "partial"),
+    options=("horizon", "ends", "partial"),
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),

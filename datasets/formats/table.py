@@ -10,7 +10,7 @@ these names are taken, as `--to parquet` writes them, or else those with the usu
 `obs_1` and `terminal` (`USUAL`).
 
 The rows of an episode must follow each other; with `--step` its numbers must grow by one, and with
-`--length` it must have that many rows. `--sort` puts rows in the order of episodes and steps, in memory.
+`--length` it must have that many rows. `--episode file` makes each file one. `--sort` puts rows in the order of episodes and steps, in memory.
 Tables are read twice: first to check all of this, then to take the values. Without `next_observation`, what
 followed the last row of an episode was not recorded: a row that `terminated` marks keeps its step with a
 final observation of zeros (`episodes/final_observation_missing`), any other gives its observation
@@ -38,8 +38,9 @@ from orlog.datasets.formats._containers.arrow_files import (
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import unknown_ends
+from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
+from orlog.datasets.formats._shared.places import FILE
 from orlog.datasets.formats._shared.roles import Layout, base_role
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
@@ -58,7 +59,7 @@ MOST_EPISODES = 2**26
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     table = _Table(asked)
-    layout = Layout(table.names, asked.options, table.where)
+    layout = _layout(table, asked.options)
     checked = _check(table, layout)
     parts: dict[str, gymnasium.Space[Any]] = {
         role.removeprefix("observation/"): unbounded_space(*checked.kinds[role])
@@ -80,10 +81,22 @@ def _open(asked: Asked) -> Iterator[Opened]:
         opened.doubts.append("No column of rewards was named: they are zeros.")
     if layout.left_out:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
-    if not {"terminated", "truncated"} & layout.columns.keys():
-        opened.doubts.append(unknown_ends(asked.options, "truncated"))
+    if not {*FLAGS} & layout.columns.keys():
+        opened.doubts.append(unknown_ends(asked.options))
     opened.steps = _steps(table, layout, checked, opened.doubts, asked.options)
     yield opened
+
+
+def _layout(table: _Table, options: Options) -> Layout:
+    """Return what the columns are; with `--episode file` the number of a file tells episodes apart."""
+    if options.episode != FILE or FILE in table.names:
+        return Layout(table.names, options, table.where)
+    said = dataclasses.replace(options, episode="")
+    layout = Layout(table.names, said, table.where, needs_episode=False)
+    if layout.episode:
+        layout.left_out.append(layout.episode)
+    layout.episode = FILE
+    return layout
 
 
 class _Table:
@@ -128,13 +141,24 @@ class _Table:
         for file, where in zip(self._files, self._sources, strict=True):
             first = 0
             with reading_arrow(where):
-                for batch in _batches(file, where, columns):
+                for batch in self._batches(file, where, columns):
                     if batch.num_rows:
                         yield {
                             name: array_of(batch.column(name), name, where, first)
                             for name in columns
                         }
                     first += batch.num_rows
+
+    def _batches(self, file: Path, where: str, columns: Sequence[str]) -> Generator[Any]:
+        """Yield rows of some columns of a file; the number of the file is one where it is asked for."""
+        import pyarrow as pa
+
+        if FILE in self.names or FILE not in columns:
+            yield from _batches(file, where, columns)
+            return
+        number, own = self._files.index(file), [name for name in columns if name != FILE]
+        for batch in _batches(file, where, own or self.names[:1]):
+            yield batch.append_column(FILE, pa.array(np.full(batch.num_rows, number)))
 
     def first_blocks(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Yield what errors call each file, and its first rows of some columns; of sorted rows the first.
@@ -148,7 +172,7 @@ class _Table:
         for file, where in zip(self._files, self._sources, strict=True):
             with (
                 reading_arrow(where),
-                contextlib.closing(_batches(file, where, columns)) as batches,
+                contextlib.closing(self._batches(file, where, columns)) as batches,
             ):
                 for batch in batches:
                     if batch.num_rows:
@@ -168,7 +192,11 @@ class _Table:
             batches = []
             for file, where in zip(self._files, self._sources, strict=True):
                 with reading_arrow(where):
-                    batches += list(_batches(file, where, self.names))
+                    batches += list(
+                        self._batches(
+                            file, where, [*self.names, *({*self.sort_by} & {FILE} - {*self.names})]
+                        )
+                    )
                 if sum(batch.nbytes for batch in batches) > LARGEST_SORTED_BYTES:
                     raise SchemaError(f"{where}: too large to be sorted in memory; sort it before.")
             with reading_arrow(self.where):
@@ -304,8 +332,8 @@ def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
 def _steps(
     table: _Table, layout: Layout, checked: _Checked, doubts: list[str], options: Options
 ) -> Iterator[Steps]:
-    says_both = {"terminated", "truncated"} <= layout.columns.keys()
-    unknown = options.ends or ("unknown" if says_both else "truncated")
+    says = {*FLAGS} & layout.columns.keys()
+    unknown = UnknownEnds(options, table.where, says=says)
     cutter = EpisodeCutter(ends_of_lengths(checked.lengths), table.where, unknown=unknown)
     names = [name for found in layout.columns.values() for name in found]
     first = 0
@@ -461,7 +489,7 @@ FORMAT = Format(
     open=_open,
     recognizes=lambda files: not is_neorl2(files),
     extensions=ENDINGS,
-    options=("columns", "episode", "step", "length", "sort", "ends"),
+    options=("columns", "episode", "step", "length", "sort", "horizon", "ends"),
     check=check_pyarrow,
     reads=("**", "./*"),
 )

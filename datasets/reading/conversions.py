@@ -1,13 +1,14 @@
 """Hands the data of a dataset or a view over to other libraries, in memory.
 
 Where rows are transitions, row t holds the observation before the step and the one after it, so the
-final observation of an episode is there too. Files of other tools are written by `orlog export`.
+final observation of an episode is there too. Files of other tools are written by `orlog export` and `export`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium
@@ -199,6 +200,13 @@ def to_minari(dataset: Source, dataset_id: str) -> Any:
         action_space=dataset.action_space,
         description=dataset.manifest.description,
     )
+
+
+def export(dataset: Source, folder: str | Path, to: str, options: Mapping[str, Any]) -> Path:
+    """Write the files of another tool; see `Dataset.export`."""
+    # What writes them builds on datasets, so it is looked up when it is needed.
+    exporting = importlib.import_module("orlog.datasets.exporting")
+    return exporting.export_dataset(dataset, folder, to=to, **options)  # type: ignore[no-any-return]
 
 
 def _library(name: str, dataset: Source, needed: str = "") -> Any:

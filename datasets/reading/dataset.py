@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -27,6 +27,7 @@ from orlog.datasets.reading.operations import (
 )
 from orlog.datasets.reading.selection import (
     Selection,
+    by_episode,
     check_range,
     check_rows,
     placed,
@@ -39,6 +40,7 @@ from orlog.manifests.columns import has_offsets, row_ends
 from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
 from orlog.manifests.names import counted, did_you_mean
 from orlog.manifests.rebuilds import version_of
+from orlog.manifests.roles import roles_of
 
 BLOCK_BYTES = 2**24
 
@@ -160,12 +162,22 @@ class Dataset:
     @property
     def dimension_names(self) -> dict[str, list[str]]:
         """What the numbers in a row of each column are, where all parts say the same: joints, say."""
-        first, *others = (stored.manifest.dimension_names for stored in self._versions)
-        return {
-            name: names
-            for name, names in first.items()
-            if name in self.columns and all(one.get(name) == names for one in others)
-        }
+        return self._agreed("dimension_names", self.columns)
+
+    @property
+    def stated_roles(self) -> dict[str, str]:
+        """The roles that manifests give to columns of these, where all parts say the same."""
+        return self._agreed("roles", self.schema.held())
+
+    @functools.cached_property
+    def roles(self) -> dict[str, str]:
+        """What columns mean, such as `infos/cost`: as stated, else by usual names (docs/families.md)."""
+        return roles_of(self.stated_roles, self.schema.held())
+
+    def _agreed(self, field: str, kept: Container[str]) -> dict[str, Any]:
+        first, *others = (getattr(stored.manifest, field) for stored in self._versions)
+        same = {name for name in first if all(one.get(name) == first[name] for one in others)}
+        return {name: value for name, value in first.items() if name in same and name in kept}
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -432,6 +444,16 @@ class Dataset:
         """
         return conversions.to_minari(self, dataset_id or self.name)
 
+    def export(self, folder: str | Path, to: str, **options: Any) -> Path:
+        """Write it as files of another tool, such as `zarr`, `aloha` or `lerobot`; return the new folder.
+
+        Args:
+            folder: The new folder, which must not exist.
+            to: Name of the format; `orlog formats` lists them.
+            options: As of `orlog.export_dataset`, which says what it raises: `lossy`, `observation`, `video`, `rate`.
+        """
+        return conversions.export(self, folder, to, options)
+
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Save a view as a small JSON file that `load_dataset` opens; return its path.
 
@@ -519,7 +541,7 @@ class Dataset:
         if any(column.startswith(f"{name}@") for column in self.columns):
             raise NotFoundError(
                 f"{self.name}: column {name!r} has values of any length, such as texts or lists, "
-                f"which are read by episode: {_by_episode(name)}."
+                f"which are read by episode: {by_episode(name)}."
             )
         raise NotFoundError(
             f"{self.name}: no column {name!r:.100}"
@@ -572,15 +594,3 @@ class Dataset:
             return self.schema.episode_of(block, index)
         except (SchemaError, UnicodeDecodeError) as error:
             raise IntegrityError(f"{self.name}: inconsistent values: {clause(error)}.") from error
-
-
-def _by_episode(name: str) -> str:
-    """Return the code that reads a column's values from an episode."""
-    root, _, key = name.partition("/")
-    if root == "infos":
-        return f'ds[0].infos["{key}"]'
-    if root == "episodes":
-        return f'ds[0].metadata["{key}"]'
-    if root == "observations":
-        return "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"
-    return f"ds[0].{root.partition('@')[0]}"

@@ -141,3 +141,15 @@ def check_rows(name: str, rows: np.ndarray, count: int) -> None:
     """Raise IndexError unless a column of `count` rows has all of these rows."""
     if len(rows) and not (rows.min() >= 0 and rows.max() < count):
         raise IndexError(f"{name}: it has {count} rows, found rows {rows.min()} to {rows.max()}.")
+
+
+def by_episode(name: str) -> str:
+    """Return the code that reads a column's values from an episode."""
+    root, _, key = name.partition("/")
+    if root == "infos":
+        return f'ds[0].infos["{key}"]'
+    if root == "episodes":
+        return f'ds[0].metadata["{key}"]'
+    if root == "observations":
+        return "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"
+    return f"ds[0].{root.partition('@')[0]}"

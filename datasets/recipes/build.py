@@ -252,6 +252,7 @@ def _build(
         recipe=RecipeRecord(
             name=recipe.name, version=recipe.version, parameters=recipe.parameters, seed=recipe.seed
         ),
+        roles=entry.roles,
     )
     return store, manifest
 

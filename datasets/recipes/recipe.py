@@ -7,7 +7,7 @@ A module of this package adds datasets to the catalogue (`catalogue.py`) by a co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import gymnasium
@@ -93,12 +93,14 @@ class CatalogueEntry:
         description: Short description of the data.
         license: SPDX identifier of the data's license.
         recipe: Recipe that builds the data.
+        roles: What columns mean (`manifests/roles.py`); those with usual names need none.
     """
 
     version: str
     description: str
     license: str
     recipe: Recipe
+    roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def parameters_of(recipe: Any) -> dict[str, Any]:

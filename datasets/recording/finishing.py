@@ -26,6 +26,7 @@ from orlog.manifests.manifest import (
     StoredObject,
     combined_blake3,
 )
+from orlog.manifests.roles import spread_roles
 from orlog.manifests.spaces import space_to_json
 
 
@@ -96,6 +97,7 @@ class Facts(TypedDict, total=False):
     changes: str
     benchmark: str
     dimension_names: dict[str, list[str]]
+    roles: Mapping[str, str]
 
 
 def make_manifest(
@@ -111,8 +113,12 @@ def make_manifest(
     """Return the manifest of a version that consists of these parts, at least one, in order.
 
     Objects are all files, with paths inside the version's folder, in any order. `non_finite` and `outside`
-    leave out the columns that have no such numbers. The other fields are explained at `Manifest`.
+    leave out the columns that have no such numbers. The other fields are explained at `Manifest`; columns in
+    `roles` may be patterns.
+
+    Raises ManifestError if fields make no sense, such as roles that do not fit their columns.
     """
+    roles = spread_roles(facts.get("roles", {}), schema.held())
     return Manifest(
         manifest_version=MANIFEST_VERSION,
         name=facts["name"],
@@ -138,6 +144,7 @@ def make_manifest(
         changes=facts.get("changes", ""),
         benchmark=facts.get("benchmark", ""),
         dimension_names=facts.get("dimension_names", {}),
+        roles=roles,
     )
 
 

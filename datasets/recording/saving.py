@@ -92,6 +92,7 @@ def save_dataset(
             changes=changes,
             benchmark=dataset.benchmark,
             dimension_names=dataset.dimension_names,
+            roles=dataset.stated_roles,
         )
         finish_version(store, manifest, destination, accept=check_unchanged, share=objects)
     return destination

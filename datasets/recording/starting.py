@@ -25,6 +25,7 @@ from orlog.errors import (
 )
 from orlog.manifests.manifest import Container, Part, PartColumn, manifest_from_text
 from orlog.manifests.names import DatasetName, parse_name
+from orlog.manifests.roles import check_roles
 from orlog.manifests.spaces import storable_space
 
 
@@ -95,7 +96,11 @@ def check_facts(wanted: DatasetName, schema: Schema, container: Container, facts
     nothing = PartColumn(rows=0, blake3="0" * 64)
     part = Part(episodes=0, steps=0, columns=dict.fromkeys(schema.columns(), nothing))
     try:
-        manifest = make_manifest(schema, [part], [], container=container, non_finite={}, **facts)
+        check_roles(facts.get("roles", {}), None, str(wanted))
+        known = Facts(
+            **{**facts, "roles": {}}
+        )  # columns of infos are known after the first episode
+        manifest = make_manifest(schema, [part], [], container=container, non_finite={}, **known)
         manifest_from_text(manifest.to_json(), str(wanted))
     except (TypeError, ValueError) as error:
         raise SchemaError(f"{wanted}: {clause(error)}.") from error

@@ -51,6 +51,7 @@ from orlog.errors import IntegrityError, SchemaError, StorageError
 from orlog.manifests.environments import environment_record
 from orlog.manifests.manifest import Container, Manifest, Parent
 from orlog.manifests.names import counted, version_parts
+from orlog.manifests.roles import check_roles, spread_roles
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -95,6 +96,7 @@ class DatasetWriter:
         license: str = "",  # noqa: A002 (the word of the manifest)
         behavior_policy: str = "",
         changes: str = "",
+        roles: Mapping[str, str] | None = None,
         container: Container = "zarr",
         encodings: Mapping[str, Encoding] | None = None,
         resume: bool = False,
@@ -117,6 +119,8 @@ class DatasetWriter:
             license: SPDX identifier.
             behavior_policy: What chose the actions.
             changes: What is new since the previous version.
+            roles: What columns mean, by their names or patterns such as `infos/agents/*/harm`; those with
+                usual names need none (docs/families.md).
             container: `zarr`, or `hdf5` for a single file.
             encodings: Chunks and codecs of some columns; see `orlog.datasets.store.encoding`.
             resume: Continue an interrupted recording of this version, if there is one.
@@ -133,7 +137,8 @@ class DatasetWriter:
             VersionExistsError: the version exists; versions are never overwritten.
             StorageError: an interrupted recording exists and is neither resumed nor discarded, or
                 another process is writing this version.
-            SchemaError: spaces are missing or cannot be stored.
+            SchemaError: spaces are missing or cannot be stored, or a role is unknown. A role that does not
+                fit is named once the first episode ended, which is kept.
             InvalidNameError: the name is invalid, or contains a version.
         """
         schema = given_schema(name, observation_space, action_space, environment, reward_dtype)
@@ -146,6 +151,7 @@ class DatasetWriter:
             behavior_policy=behavior_policy,
             environment=record,
             changes=changes,
+            roles=roles or {},
         )
         how = _How(encodings, resume, discard, checkpoint_seconds, keep_every_episode, strict)
         self._start(schema, facts, container, None, how)
@@ -159,6 +165,7 @@ class DatasetWriter:
         *,
         version: str | None = None,
         changes: str = "",
+        roles: Mapping[str, str] | None = None,
         encodings: Mapping[str, Encoding] | None = None,
         resume: bool = False,
         discard: bool = False,
@@ -169,7 +176,7 @@ class DatasetWriter:
         """Start a version that holds everything in `dataset`, followed by new episodes.
 
         The files of `dataset` are shared, not copied. Without a `version`, the minor number grows
-        by one. Other arguments and errors are those of `DatasetWriter`.
+        by one. `roles` are given besides those of `dataset`. Other arguments and errors are those of `DatasetWriter`.
         """
         dataset = as_dataset(dataset)
         if dataset.operation is not None:
@@ -187,6 +194,7 @@ class DatasetWriter:
             environment=base.environment,
             benchmark=base.benchmark,
             dimension_names=base.dimension_names,
+            roles={**base.roles, **(roles or {})},
             changes=changes,
             lineage=[Parent(digest=dataset.digest, operation="append")],
         )
@@ -207,6 +215,7 @@ class DatasetWriter:
         self._checkpoint_seconds = how.checkpoint_seconds
         self._acknowledged = 0
         self._journal_number = 0
+        self._unchecked_roles = facts.get("roles", {})
         self._done = False
         self._log = EpisodeLog(self._recording) if how.keep_every_episode else None
         self._wanted = wanted
@@ -466,6 +475,11 @@ class DatasetWriter:
 
     def _episode_ended(self) -> None:
         self._note_end()
+        roles, self._unchecked_roles = self._unchecked_roles, {}
+        if roles:
+            self.checkpoint()  # what was recorded is kept, also if roles are wrong
+            held = self._writer.schema.held()
+            check_roles(spread_roles(roles, held), held, str(self._wanted))
         # A log continues a journal, so the first episode needs one at once.
         log_is_due = self._log is not None and self._log.is_due
         if log_is_due or time.monotonic() >= self._next_checkpoint:

@@ -235,7 +235,8 @@ def test_the_type_that_a_space_was_is_shown() -> None:
     with make("MiniGrid-Empty-5x5-v0") as env:
         record(env, run_randomly(env), "lab/grid-v1")
     shown = CliRunner().invoke(app, ["show", "lab/grid-v1"]).output
-    charset = orlog.load_dataset("lab/grid-v1").observation_space["mission"].characters
+    space: Any = orlog.load_dataset("lab/grid-v1").observation_space
+    charset = space["mission"].characters
     assert "\n" in charset
     (observations,) = [line for line in shown.splitlines() if line.startswith("observations  ")]
     assert printable(charset).replace("\n", r"\n") in observations

@@ -19,12 +19,12 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 86_150, "tests": 69_444, "benchmarks": 6_729, "tools": 2_814}
+LINES = {"product": 88_290, "tests": 71_310, "benchmarks": 6_730, "tools": 2_914}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
 LONG = {
-    "datasets/reading/dataset.py": 586  # one public class
+    "datasets/reading/dataset.py": 596  # one public class
 }
 """Modules that are longer than others may be, and how long they may be."""
 WIDE = {
@@ -38,7 +38,7 @@ WIDE = {
     "train_behavior",
 }
 """Functions inside that take more parameters than others may."""
-FULL = {"algos": 38, "datasets/formats": 21, "src/orlog/cli": 21}
+FULL = {"algos": 38, "datasets/formats": 21, "manifests": 20, "src/orlog/cli": 21}
 """Folders with more modules than others may have; `algos` has one for each algorithm, `cli` one for each group of commands."""
 
 

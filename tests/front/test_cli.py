@@ -17,6 +17,7 @@ import pytest
 import orlog as orlog_package
 from orlog import cli
 from orlog.algos.algorithms import ALGORITHMS
+from orlog.algos.training.runs import read_run
 from orlog.cli import app
 from orlog.errors import InvalidNameError
 from orlog.manifests.shipped import recorded_folder
@@ -428,11 +429,42 @@ def test_python_answers_a_bare_name_with_the_nearest() -> None:
     assert "orlog list --remote --search drawer" in orlog("show", "somebody/drawer").stderr
 
 
-def test_a_setting_given_as_an_option_is_pointed_to_set() -> None:
-    found = orlog("train", "iql", MINI, "--batch-size", "64")
+def test_settings_are_options_and_recorded_as_settings(mini_folder: Path, tmp_path: Path) -> None:
+    given = ("--hidden", "4,4", "--expectile=0.8", "--batch-size", "8")
+    words = ("train", "iql", str(mini_folder), "--evaluations", "0", "--steps", "2", *given)
+    one = orlog(*words, "--out", str(tmp_path / "run"), cwd=tmp_path)
+    assert one.returncode == 0, one.stderr
+    record = read_run(tmp_path / "run")
+    assert record.settings == {"hidden": [4, 4], "expectile": 0.8, "batch_size": 8}
+    shown = orlog("runs", "show", str(tmp_path / "run"), "--command").stdout
+    assert "--set batch_size=8" in shown
+    several = orlog(*words, "--seeds", "2", "--out", str(tmp_path / "two"), cwd=tmp_path)
+    assert several.returncode == 0, several.stderr
+    for seed in (0, 1):
+        assert read_run(tmp_path / "two" / f"seed-{seed}").config["batch_size"] == 8
+    first = orlog("train", "--batch-size", "8", "iql", str(mini_folder), "--set", "expectil=1")
+    assert first.returncode == 1  # the setting is known, the other one is not
+    assert "did you mean expectile?" in first.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("--batch-sice", "64"), "did you mean --batch-size?"),
+        (("--expectil", "64"), "did you mean --expectile?"),
+        (("--stepps", "64"), "did you mean --steps?"),
+        (("--resum",), "did you mean --resume?"),
+        (("--cost-limit", "20"), "No such option: --cost-limit; settings of the algorithm are"),
+    ],
+)
+def test_a_misspelt_option_is_answered_with_the_nearest_option_or_setting(
+    words: tuple[str, ...], near: str
+) -> None:
+    found = orlog("train", "iql", MINI, *words)
     assert found.returncode == 2
-    assert "--set batch_size=" in found.stderr
+    assert near in found.stderr
     assert "--set" not in orlog("show", MINI, "--batch-size", "64").stderr
+    assert "--batch-size takes a value" in orlog("train", "iql", MINI, "--batch-size").stderr
 
 
 @pytest.mark.usefixtures("mini")

@@ -127,6 +127,7 @@ def test_all_that_is_known_of_a_dataset(mini: Dataset, tmp_path: Path) -> None:
         "non_finite",
         "outside_bounds",
         "dimension_names",
+        "roles",
         "state",
         "is_view",
         "reference_returns",

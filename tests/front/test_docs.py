@@ -12,6 +12,7 @@ import typer
 
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.cli import app
+from orlog.cli.options import as_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -53,6 +54,8 @@ def test_every_command_in_the_docs_has_options_and_arguments_that_there_are() ->
             words, command = shlex.split(line.partition(" | ")[0])[1:], root
             while hasattr(command, "commands"):
                 command = command.commands[words.pop(0)]
+            if any("--set" in one.opts for one in command.params):
+                words = as_settings(command.get_params(root.context_class(command)), words)
             given, left, _ = command.make_parser(root.context_class(command)).parse_args(words)
             missing = [one.name for one in command.params if one.required and not given[one.name]]
             assert not left, f"{page.name}: {line}"

@@ -114,7 +114,7 @@ def test_every_line_of_the_page_works_as_written() -> None:
         ]
         ended = orlog(*words)
         if words[1] == "unknown.h5":
-            assert "--map observation=ARRAY --map action=ARRAY" in ended.stderr
+            assert "--map observation=angles --map action=ARRAY" in ended.stderr
         elif words[1] == "drive.mcap" and "--map" not in words:
             assert ended.returncode != 0
             assert all(text in ended.stderr for text in ("/camera", "/cmd_vel", "--rate"))

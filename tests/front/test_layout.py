@@ -47,6 +47,7 @@ ORDER = (
     "loaders",
     "normalize.counterparts",
     "normalize",
+    "normalize.metrics",
     "algos",
     "algos.training",
     "algos.behaviors",

@@ -19,7 +19,7 @@ from orlog.algos.training.evaluating import FIRST_SEED
 from orlog.algos.training.runs import kept_checkpoints
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
-from orlog.scoring.off_policy import _check_policy
+from orlog.scoring.off_policy import _check_policy, _discount
 from orlog.scoring.policy_values import why_no_critic
 from tests.command_line import orlog as command
 
@@ -313,6 +313,7 @@ def test_bad_input_is_refused_with_what_to_do(data: Dataset, tmp_path: Path) -> 
         orlog.evaluate_off_policy([run, run.folder.resolve()])
     with pytest.raises(ValueError, match=r"discount must be in \(0, 1\], found 1.5"):
         orlog.evaluate_off_policy(run, discount=1.5)
+    assert _discount([], [], 1.0) == 1.0
     (run.folder / "checkpoint.safetensors").unlink()
     with pytest.raises(NotFoundError, match="no checkpoint yet; run: orlog train"):
         orlog.evaluate_off_policy(run)

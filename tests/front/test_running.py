@@ -63,7 +63,7 @@ def test_a_run_is_trained_and_scored_in_two_lines(mini: Dataset, empty: Path) ->
     assert result.successes is not None
     assert again.successes == result.successes.tolist() == (result.returns > 0).tolist()
     assert result.success_rate == result.successes.mean()
-    assert f", success {100 * result.successes.mean():.1f} %, 12 episodes)" in repr(result)
+    assert f", success rate {100 * result.successes.mean():.1f} %, 12 episodes)" in repr(result)
 
 
 def test_evaluations_from_before_successes_were_noted_are_read(mini: Dataset, empty: Path) -> None:
@@ -163,8 +163,8 @@ def test_returns_that_are_no_numbers_have_no_score(monkeypatch: pytest.MonkeyPat
     assert ended.returncode == 1
     (line,) = ended.stderr.strip().splitlines()
     assert line == (
-        "error: Pendulum-v1: 2 of 2 episodes returned no finite number (the one from seed 1000000 "
-        "returned nan), so there is no mean return and no score."
+        "error: Pendulum-v1: 2 of 2 episodes have no finite return (the one from seed 1000000: nan), so "
+        "there is no mean return and no score."
     )
     assert not (run.folder / "evaluation.json").exists()
 

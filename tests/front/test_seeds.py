@@ -193,7 +193,7 @@ def test_a_watcher_counts_the_time_of_updates_only(
     assert known.score is not None
     words = ", ".join(known.words())
     score = f"loss: critic 0.25, score {known.score:.1f}, "
-    assert words == f"{score}success 50 %, 100 updates/s, 0:00:07 left"
+    assert words == f"{score}success rate 50.0 %, 100 updates/s, 0:00:07 left"
     assert without.startswith(f"{score}100 updates/s")
 
 

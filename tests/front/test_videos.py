@@ -3,13 +3,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 import orlog
 from orlog.errors import MissingExtraError
-from orlog.experiments.videos import LIST, VIDEOS, Video, chosen_episodes
+from orlog.experiments.videos import LIST, VIDEOS, chosen_episodes, read_videos
 from tests.command_line import orlog as run_orlog
 from tests.pendulum import pendulum
 
@@ -29,10 +28,6 @@ def test_the_worst_the_median_and_the_best_are_chosen(
     assert chosen_episodes(np.array(returns)) == chosen
 
 
-def _listed(folder: Path) -> list[Video]:
-    return msgspec.json.decode((folder / VIDEOS / LIST).read_bytes(), type=list[Video])
-
-
 def test_what_is_filmed_is_the_episode_that_was_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,7 +39,7 @@ def test_what_is_filmed_is_the_episode_that_was_scored(
     result = orlog.evaluate(run, episodes=12, video=True)
     chosen = chosen_episodes(result.returns)
     assert {one.kind: one.episode for one in result.videos} == chosen
-    assert _listed(run.folder) == result.videos
+    assert read_videos(run.folder) == result.videos
     for one in result.videos:
         assert one.returned == one.evaluated == result.returns[one.episode]
         assert one.seed == result.protocol.first_seed + one.episode
@@ -57,7 +52,7 @@ def test_what_is_filmed_is_the_episode_that_was_scored(
     assert told.stdout.count(".mp4") == 2
     assert {path.name for path in (run.folder / VIDEOS).iterdir()} == {
         LIST,
-        *(one.file for one in _listed(run.folder)),
+        *(one.file for one in read_videos(run.folder)),
     }
 
 
@@ -65,3 +60,10 @@ def test_without_pyav_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingExtraError, match=r"orlog\[video\]"):
         orlog.evaluate(tmp_path, video=True)
+
+
+@pytest.mark.parametrize("listed", [b"", b"[1]", b'[{"kind": "best", "file": "../../x.mp4"}]'])
+def test_a_damaged_list_of_videos_is_no_list(tmp_path: Path, listed: bytes) -> None:
+    (tmp_path / VIDEOS).mkdir()
+    (tmp_path / VIDEOS / LIST).write_bytes(listed)
+    assert read_videos(tmp_path) == []

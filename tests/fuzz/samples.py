@@ -98,15 +98,20 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ),
     ("calvin", lambda root: test_layouts.write_calvin(root / "training"), NO_OPTIONS),
     ("d4rl", _d4rl, NO_OPTIONS),
+    ("d4rl", lambda root: _d4rl(root, compression="gzip", fletcher32=True), NO_OPTIONS),
     ("dqn_replay", lambda root: test_layouts.write_dqn_replay(root / "logs"), NO_OPTIONS),
     ("dsrl", lambda root: test_npz.write_dsrl(root / "a.hdf5"), NO_OPTIONS),
     ("episode_npz", lambda root: test_layouts.write_episode_npz(root / "buffer"), NO_OPTIONS),
     ("imitation", lambda root: test_imitation.write(root / "demos"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm", "v2.1"), NO_OPTIONS),
+    ("lerobot", lambda root: test_lerobot.write_first(root / "arm"), NO_OPTIONS),
+    ("lerobot", lambda root: test_lerobot.write_first(root / "arm", ".parquet"), NO_OPTIONS),
     (
         "npz",
-        lambda root: np.savez(root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]),
+        lambda root: np.savez_compressed(
+            root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]
+        ),
         NO_OPTIONS,
     ),
     ("maniskill", lambda root: test_layouts.write_maniskill(root), NO_OPTIONS),
@@ -154,6 +159,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ),
     ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr"), NO_OPTIONS),
     ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr", version=3), NO_OPTIONS),
+    ("zarr", lambda root: test_layouts.write_zipped(root / "a.zarr"), NO_OPTIONS),
 )
 
 

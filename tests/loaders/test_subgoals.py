@@ -103,3 +103,4 @@ def test_steps_must_be_a_positive_integer() -> None:
         subgoals(numbered([3]), 8, seed=0, steps=0)
     with pytest.raises(TypeError, match="steps must be an integer"):
         subgoals(numbered([3]), 8, seed=0, steps=2.0)  # type: ignore[arg-type]  # the point
+    assert len(subgoals(numbered([3]), 8, seed=0, steps=1).batch(0).actions) == 8

@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.manifests.environments import make_environment
+from orlog.normalize.metrics.metrics import counts_for
 from orlog.normalize.rollouts import run_episodes
 from tests.levels import scaled
+
+COUNTS = counts_for({})
 
 
 class Countdown(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -98,12 +101,14 @@ def test_success_counts_at_any_step_or_at_the_last_by_its_name(
         known: ClassVar[dict[int, list[bool]]] = {}
 
     Env.key, Env.kind = key, kind  # type: ignore[assignment]
-    found = run_episodes(policy, SyncVectorEnv([Env] * 7), episodes=40, first_seed=5)
+    found = run_episodes(policy, SyncVectorEnv([Env] * 7), episodes=40, first_seed=5, counts=COUNTS)
     expected = [bool(counts(Env.known[seed])) for seed in range(5, 45)]
-    assert found.successes is not None
-    assert found.successes.tolist() == expected
+    assert found.metrics["success"].dtype == np.bool_
+    assert found.metrics["success"].tolist() == expected
     assert 0 < sum(expected) < 40
-    plain = run_episodes(policy, SyncVectorEnv([Countdown] * 7), episodes=40, first_seed=5)
+    plain = run_episodes(
+        policy, SyncVectorEnv([Countdown] * 7), episodes=40, first_seed=5, counts=COUNTS
+    )
     assert found.returns.tolist() == plain.returns.tolist()
 
 
@@ -113,8 +118,8 @@ def test_what_is_no_yes_or_no_is_no_success(kind: Any) -> None:
         pass
 
     Env.kind = staticmethod(kind)  # type: ignore[assignment]
-    found = run_episodes(policy, SyncVectorEnv([Env] * 3), episodes=4, first_seed=0)
-    assert found.successes is None
+    found = run_episodes(policy, SyncVectorEnv([Env] * 3), episodes=4, first_seed=0, counts=COUNTS)
+    assert found.metrics == {}
 
 
 def one_by_one(
@@ -148,10 +153,15 @@ def test_returns_are_those_of_one_environment_after_another(
     done: list[int] = []
     for _ in range(2):  # used again, they give the same
         found = run_episodes(
-            policy, environments, episodes=episodes, first_seed=first_seed, progress=done.append
+            policy,
+            environments,
+            episodes=episodes,
+            first_seed=first_seed,
+            counts=COUNTS,
+            progress=done.append,
         )
         returns = found.returns
-        assert found.successes is None
+        assert found.metrics == {}
         assert returns.dtype == np.float64
         assert returns.tolist() == expected
     rounds = [
@@ -207,8 +217,10 @@ def test_point_maze_gives_the_same_returns_twice() -> None:
         return np.asarray(error.clip(-1, 1), np.float32)
 
     def returns(environments: SyncVectorEnv) -> list[float]:
-        found = run_episodes(towards_the_goal, environments, episodes=5, first_seed=3)
-        assert found.successes is not None
+        found = run_episodes(
+            towards_the_goal, environments, episodes=5, first_seed=3, counts=COUNTS
+        )
+        assert found.metrics["success"].shape == (5,)
         return list(found.returns.tolist())
 
     environments = SyncVectorEnv([make] * 3)

@@ -53,6 +53,21 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
 
 
+def arrow_names(file: Path) -> list[str]:
+    """Return the names of the columns of a file of Arrow, or of a stream.
+
+    Raises IntegrityError if it is damaged; MissingExtraError if pyarrow is not installed.
+    """
+    with reading_arrow(str(file)):
+        import pyarrow as pa
+
+        with pa.memory_map(str(file)) as source:
+            is_file = source.read(len(SIGNATURE)) == SIGNATURE
+            source.seek(0)
+            reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+            return list(reader.schema.names)
+
+
 def count_rows(file: Path) -> int:
     """Return the number of rows of a Parquet file, or of a stream of Arrow."""
     import pyarrow as pa

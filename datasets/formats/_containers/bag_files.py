@@ -22,6 +22,7 @@ LARGEST_MESSAGE = 2**28
 MCAP_START = b"\x89MCAP0\r\n"
 BAG_START = b"#ROSBAG V2.0\n"
 METADATA = "metadata.yaml"
+ROS_KEYS = ("offered_qos_profiles", "topic_type_hash")  # of delivery, and a hash of the definition
 
 
 @dataclasses.dataclass
@@ -81,6 +82,23 @@ def open_bag(path: Path, where: str) -> Iterator[dict[str, Topic]]:
             is_mcap = path.is_file() and _head(path).startswith(MCAP_START)
             topics = _open_mcap(path, where) if is_mcap else _open_rosbag(path, where, stack)
         yield topics
+
+
+def extras_of_bag(path: Path, where: str) -> list[str]:
+    """Return the names of what an MCAP file holds beside messages: attachments, metadata, those of channels."""
+    if path.is_dir() or not _head(path).startswith(MCAP_START):
+        return []
+    from mcap.reader import make_reader
+
+    with reading_bag(where), path.open("rb") as file:
+        summary = make_reader(file, validate_crcs=True).get_summary()
+    if summary is None:
+        return []
+    found = [f"the attachment {one.name}" for one in summary.attachment_indexes]
+    found += [f"the metadata {one.name}" for one in summary.metadata_indexes]
+    for channel in summary.channels.values():
+        found += [f"{channel.topic}@{name}" for name in channel.metadata if name not in ROS_KEYS]
+    return found
 
 
 def _open_mcap(path: Path, where: str) -> dict[str, Topic]:

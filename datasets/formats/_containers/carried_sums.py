@@ -8,12 +8,33 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+MOST_TOLD = 5
 NO_CRC = 3  # fields of a page's header before its CRC
 LONGEST_NUMBER = 5  # bytes of an int32 in Thrift's compact form
 NEXT_INTEGER = 0x15  # in that form, what comes before an int32 that is the next field
+
+
+@dataclasses.dataclass(slots=True)
+class _Filled:
+    """Rows of an array that a fill value stands for.
+
+    Attributes:
+        rows: Begins and ends of runs of rows, in order.
+        values: How many numbers.
+        total: How many numbers the array has.
+        fill: The value.
+        looked: Up to which row chunks were looked for; an array may be read more than once.
+    """
+
+    total: int
+    fill: str
+    rows: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    values: int = 0
+    looked: int = 0
 
 
 @dataclasses.dataclass(slots=True)
@@ -25,12 +46,14 @@ class CarriedSums:
         covered: Parts that carry one.
         bare: Parts that carry none.
         unwritten: Arrays of HDF5 that nobody wrote, so that a fill value stands for all their numbers.
+        filled: Of each array of Zarr the rows of which chunks are not stored, likewise.
     """
 
     kind: str = ""
     covered: int = 0
     bare: int = 0
     unwritten: dict[str, None] = dataclasses.field(default_factory=dict)
+    filled: dict[str, _Filled] = dataclasses.field(default_factory=dict)
 
     def note(self, kind: str, is_covered: bool) -> None:
         """Note a part."""
@@ -75,11 +98,67 @@ def note_unwritten(where: str) -> bool:
     return found is not None
 
 
-def unwritten_arrays() -> list[str]:
-    """Return what `note_unwritten` noted so far, without the folders of files."""
+def note_filled(where: str, rows: tuple[int, int], values: int, total: int, fill: Any) -> None:
+    """Note rows of an array of Zarr, not all of whose chunks are stored.
+
+    Args:
+        where: What errors call the array.
+        rows: Begin and end of the rows.
+        values: How many of their numbers are not stored.
+        total: How many numbers the array has.
+        fill: The value that stands for them.
+    """
     found = _open.get()
-    places = [one.partition(", ") for one in (found.unwritten if found is not None else ())]
-    return [f"{Path(file).name}{sign}{inner}" for file, sign, inner in places]
+    if found is None:
+        return
+    one = found.filled.setdefault(where, _Filled(total, str(fill)))
+    if rows[0] < one.looked:
+        return
+    one.values, one.looked = one.values + values, rows[1]
+    if one.rows and one.rows[-1][1] == rows[0]:
+        rows = (one.rows.pop()[0], rows[1])
+    one.rows.append(rows)
+
+
+def told_blanks() -> list[str]:
+    """Return what was noted so far of values that are not in the files, a sentence each."""
+    found = _open.get() or CarriedSums()
+    whole = {one: each for one, each in found.filled.items() if each.values == each.total}
+    said = []
+    for library, blank in (("HDF5", [*found.unwritten]), ("Zarr", [*whole])):
+        if blank:
+            said.append(
+                f"Never written, so that {library}'s fill value stands for all values: "
+                f"{_listed(map(_place, blank))}."
+            )
+    some = [
+        f"{_place(one)} ({each.fill} in {_rows(each.rows)})"
+        for one, each in found.filled.items()
+        if one not in whole
+    ]
+    if some:
+        said.append(
+            "Chunks that are not stored, as a writer leaves out those that hold the fill value alone, or a copy lost "
+            f"them: the fill value stands for their rows in {_listed(some)}."
+        )
+    return said
+
+
+def _place(where: str) -> str:
+    """Return the name of an array, and that of its file without folders."""
+    file, _, inner = where.partition(", ")
+    return f"{inner} in {Path(file).name}" if inner else Path(file).name
+
+
+def _rows(runs: Sequence[tuple[int, int]]) -> str:
+    said = [f"row {a}" if b == a + 1 else f"rows {a} to {b - 1}" for a, b in runs]
+    return _listed(said, " and ")
+
+
+def _listed(said: Iterable[str], sign: str = ", ") -> str:
+    several = list(said)
+    more = f" and {len(several) - MOST_TOLD} more" if len(several) > MOST_TOLD else ""
+    return sign.join(several[:MOST_TOLD]) + more
 
 
 def note_table(file: Path) -> None:

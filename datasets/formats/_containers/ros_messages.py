@@ -150,6 +150,14 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, np.ndarray]]:
                 yield from _leaves(inner, f"{start}{place}")
 
 
+def paths_of(value: Any, path: str = "") -> list[str]:
+    """Return the paths of all fields of a message, whatever they hold; a list is one field."""
+    if not isinstance(value, dict):
+        return [path] if path else []
+    start = f"{path}." if path else ""
+    return [one for name, inner in value.items() for one in paths_of(inner, f"{start}{name}")]
+
+
 def _numbers_in(value: Any) -> np.ndarray | None:
     """Return a number, or lists of numbers of equal length; None for other lists."""
     try:

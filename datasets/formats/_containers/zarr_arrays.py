@@ -22,9 +22,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from orlog.datasets.formats._containers.carried_sums import note_filled
 from orlog.datasets.formats._containers.npz_files import LARGEST_RATIO, is_npz
 from orlog.datasets.formats._containers.zarr_codecs import (
     LARGEST_CHUNK,
+    Box,
     StoredArray,
     array_of_version_2,
     array_of_version_3,
@@ -246,18 +248,14 @@ class ZarrColumn:
                 range(-(-size // chunk))
                 for size, chunk in zip(self.shape, layout.chunks, strict=True)
             ]
+            blanks: list[tuple[int, int, int]] = []  # first and last row, and how many numbers
             for place in itertools.product([number], *grid[1:]):
-                starts = [at * chunk for at, chunk in zip(place, layout.chunks, strict=True)]
+                sides = zip(place[1:], layout.chunks[1:], strict=True)
                 target = held[
-                    (
-                        slice(None),
-                        *(
-                            slice(a, a + c)
-                            for a, c in zip(starts[1:], layout.chunks[1:], strict=True)
-                        ),
-                    )
+                    (slice(None), *(slice(at * size, at * size + size) for at, size in sides))
                 ]
-                values = self._chunk(layout.key(place))
+                missing: list[Box] = []
+                values = self._chunk(layout.key(place), missing)
                 if values is None:
                     self._filled += target.nbytes
                     if self._filled > LARGEST_FILL:
@@ -265,16 +263,32 @@ class ZarrColumn:
                             f"{self._where}: the files do not hold the shape {self.shape} that it claims."
                         )
                     target[...] = layout.fill
+                    missing.append(tuple(map(slice, target.shape)))
                 else:
                     target[...] = values[tuple(map(slice, target.shape))]
+                for box in missing:
+                    first, last, _ = box[0].indices(rows)
+                    blanks.append((first, last, target[box].size))
+            self._note(blanks, number * layout.chunks[0])
             self._held, self._number = held, number
         return self._held
 
-    def _chunk(self, key: str) -> np.ndarray | None:
+    def _note(self, blanks: list[tuple[int, int, int]], start: int) -> None:
+        """Note rows of the chunks from row `start` on that are not stored; boxes may lie beyond the last one."""
+        begin = end = values = 0
+        for first, last, size in [*sorted(one for one in blanks if one[2]), (MOST_ROWS, 0, 0)]:
+            if first > end and values:
+                rows = (start + begin, start + end)
+                note_filled(self._where, rows, values, math.prod(self.shape), self._layout.fill)
+                begin = end = values = 0
+            begin, end = min(begin, first) if values else first, max(end, last)
+            values += size
+
+    def _chunk(self, key: str, blanks: list[Box]) -> np.ndarray | None:
         where = f"{self._where}, chunk {key}"
         with reading_zarr(where):
             data = self._store.read(self._folder + key, LARGEST_CHUNK)
-            return None if data is None else self._layout.decode(data)
+            return None if data is None else self._layout.decode(data, blanks)
 
 
 class _Folder:

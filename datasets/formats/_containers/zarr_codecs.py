@@ -26,6 +26,10 @@ FILTERS = ("crc32", "delta", "fixedscaleoffset", "shuffle")
 NO_CHUNK = 2**64 - 1
 
 
+Box = tuple[slice, ...]
+Decode = Callable[[bytes, list[Box]], np.ndarray]
+
+
 class StoredArray:
     """How an array is stored.
 
@@ -35,7 +39,8 @@ class StoredArray:
         chunks: Shape of what one file holds.
         key: Path of a chunk, by its place in the grid.
         fill: The value of what is not stored.
-        decode: Turns the bytes of a file into values of the shape `chunks`.
+        decode: Turns the bytes of a file into values of the shape `chunks`, and adds which boxes of them the file
+            does not hold, where it is made of several chunks.
     """
 
     def __init__(
@@ -45,7 +50,7 @@ class StoredArray:
         chunks: Any,
         key: Callable[[Sequence[int]], str],
         fill: Any,
-        decode: Callable[[bytes], np.ndarray],
+        decode: Decode,
     ) -> None:
         self.shape, self.chunks = tuple(map(int, shape)), tuple(map(int, chunks))
         self.dtype, self.key, self.decode = dtype, key, decode
@@ -67,7 +72,7 @@ def array_of_version_2(body: Mapping[str, Any], where: str) -> StoredArray:
         raise SchemaError(f"{where}: expected numbers, found {dtype}.")
     size = math.prod(shape) * dtype.itemsize
 
-    def decode(data: bytes) -> np.ndarray:
+    def decode(data: bytes, _blanks: list[Box]) -> np.ndarray:
         # A filter may have stored other numbers than those of the array.
         unpacked: Any = _unpacked(data, compressor, LARGEST_CHUNK if undo else size, where)
         for codec in undo:
@@ -115,9 +120,7 @@ def array_of_version_3(body: Mapping[str, Any], where: str) -> StoredArray:
     )
 
 
-def _codecs(
-    codecs: Any, shape: list[int], dtype: np.dtype[Any], fill: Any, where: str
-) -> Callable[[bytes], np.ndarray]:
+def _codecs(codecs: Any, shape: list[int], dtype: np.dtype[Any], fill: Any, where: str) -> Decode:
     """Return what undoes the codecs of version 3."""
     packers, order, stored = [], list(range(len(shape))), dtype
     for codec in codecs:
@@ -137,7 +140,7 @@ def _codecs(
     transposed = [shape[axis] for axis in order]
     size = math.prod(shape) * dtype.itemsize
 
-    def decode(data: bytes) -> np.ndarray:
+    def decode(data: bytes, _blanks: list[Box]) -> np.ndarray:
         for place, packer in enumerate(reversed(packers)):
             is_last = place == len(packers) - 1
             data = _unpacked(data, packer, size if is_last else LARGEST_CHUNK, where)
@@ -149,7 +152,7 @@ def _codecs(
 
 def _shards(
     settings: Mapping[str, Any], shape: list[int], dtype: np.dtype[Any], fill: Any, where: str
-) -> Callable[[bytes], np.ndarray]:
+) -> Decode:
     """Return what reads a file of several chunks, with an index of their places."""
     inner = [int(size) for size in settings["chunk_shape"]]
     if (
@@ -167,7 +170,7 @@ def _shards(
     size = math.prod(grid) * 16
     at_start = settings.get("index_location", "end") == "start"
 
-    def read(data: bytes) -> np.ndarray:
+    def read(data: bytes, blanks: list[Box]) -> np.ndarray:
         index = data[: size + sums] if at_start else data[len(data) - size - sums :]
         if len(index) != size + sums:
             raise ValueError("a shard is shorter than its index")
@@ -177,15 +180,23 @@ def _shards(
         values = np.empty(shape, dtype)
         for number, place in enumerate(itertools.product(*map(range, grid))):
             start, length = map(int, places[2 * number : 2 * number + 2])
-            target = values[
-                tuple(slice(a * c, a * c + c) for a, c in zip(place, inner, strict=True))
-            ]
+            box = tuple(slice(a * c, a * c + c) for a, c in zip(place, inner, strict=True))
+            target = values[box]
             if start == length == NO_CHUNK:
                 target[...] = 0 if fill is None else fill
+                blanks.append(box)
             elif start + length > len(data):
                 raise ValueError("a chunk lies outside of its shard")
             else:
-                target[...] = decode(data[start : start + length])
+                within: list[Box] = []
+                target[...] = decode(data[start : start + length], within)
+                blanks += [
+                    tuple(
+                        slice(a.start + b.start, a.start + b.stop)
+                        for a, b in zip(box, one, strict=True)
+                    )
+                    for one in within
+                ]
         return values
 
     return read
@@ -205,8 +216,10 @@ def _unpacked(data: bytes, codec: Mapping[str, Any] | None, size: int, where: st
             raise ValueError(f"claims {claimed:,} bytes, expected {size:,}")
         found = bytes(numcodecs.get_codec({"id": name}).decode(data))
     else:
-        hint = " (save it again with Blosc or zstd)" if name.startswith("imagecodecs") else ""
-        raise SchemaError(f"{where}: the codec {name!r} is not used{hint}.")
+        raise SchemaError(
+            f"{where}: is packed by the codec {name!r:.50}, which is not read: save this array again with Blosc, zstd "
+            "or without a codec, or leave it out by naming others (columns={..})."
+        )
     if len(found) > size:
         raise ValueError(f"holds more than {size:,} bytes")
     return found

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episodes import Steps
+from orlog.datasets.formats._shared.episodes import Options, Steps
+from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted, said_of
 
@@ -60,7 +61,7 @@ class EpisodeCutter:
         *,
         metadata: Callable[[int], Mapping[str, Any]] = lambda _episode: {},
         seed: Callable[[int], int | None] = lambda _episode: None,
-        unknown: str = "truncated",
+        unknown: UnknownEnds | None = None,
         has_final_rows: bool = False,
     ) -> None:
         """Take where episodes end, and the values and the seed of the reset of an episode by its position.
@@ -72,9 +73,10 @@ class EpisodeCutter:
         self.left_out = self.missing = self.finals = self.vanished = 0
         self._has_final_rows = has_final_rows
         self._ends, self._where, self._metadata, self._seed = ends, where, metadata, seed
-        self._unknown = unknown
+        self._unknown = unknown or UnknownEnds(Options(), where)
         self._held: Rows = {}
         self._first = 0  # place of the first row that is held
+        self._begin = 0  # place of the first row of the open episode
         self._episode = 0
         self._is_inside = False  # whether steps of the open episode were given
 
@@ -103,6 +105,7 @@ class EpisodeCutter:
             if last is not None:
                 yield last
             start, self._is_inside, self._episode = end + 1, False, self._episode + 1
+            self._begin = self._first + start
         keep = max(start, count - HELD)
         if keep > start:
             self._check_inside(rows, start, keep)
@@ -112,8 +115,11 @@ class EpisodeCutter:
         self._first += keep
 
     def doubts(self) -> list[str]:
-        """Return what was left out or is missing, a sentence each."""
-        said = []
+        """Return what was left out or is missing, a sentence each; after the last row.
+
+        Raises SchemaError if the user says something of ends that files tell.
+        """
+        said = self._unknown.doubts()
         if self.left_out:
             said.append(
                 said_of(
@@ -143,9 +149,10 @@ class EpisodeCutter:
 
     def _end(self, rows: Rows, start: int, stop: int) -> Steps | None:
         """Return the rest of an episode; None where nothing is left of it."""
-        terminated, truncated = (self._flag(rows, one, stop) for one in ("terminated", "truncated"))
+        terminated, truncated = (self._flag(rows, one, stop) for one in FLAGS)
         if not (terminated or truncated):
-            terminated, truncated = (self._unknown == one for one in ("terminated", "truncated"))
+            how_so = self._unknown.how(self._first + stop - self._begin)
+            terminated, truncated = (how_so == one for one in FLAGS)
         has_next = any(role.split("/")[0] == "next_observation" for role in rows)
         is_final_row = (
             self._has_final_rows
@@ -196,7 +203,7 @@ class EpisodeCutter:
 
     def _check_inside(self, rows: Rows, start: int, stop: int) -> None:
         """Refuse rows that end an episode whose rows go on."""
-        for role in ("terminated", "truncated"):
+        for role in FLAGS:
             flags = rows[role][start:stop] if role in rows else np.zeros(0)
             if flags.any():
                 odd = np.flatnonzero(flags != 0)

@@ -35,6 +35,7 @@ class Options:
 
     Attributes:
         horizon: Steps after which the environment truncates an episode.
+        time_limit: The same by the environment that the user or a list names; files may say otherwise.
         columns: Names of columns in the files (patterns such as `obs_*`) by what they are here:
             `observation`, `action`, `reward`, `terminated`, `truncated`, `infos/NAME`.
         episode: Name of the column that tells episodes apart.
@@ -51,6 +52,7 @@ class Options:
     """
 
     horizon: int | None = None
+    time_limit: int | None = None
     columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
     episode: str = ""
     step: str = ""
@@ -63,10 +65,15 @@ class Options:
     partial: bool = False
     reward: str = ""
 
+    @property
+    def limit(self) -> int | None:
+        """Steps after which an episode is truncated, whoever says it."""
+        return self.time_limit if self.horizon is None else self.horizon
+
     def given(self) -> list[str]:
-        """Return the names of those that are not at their default."""
+        """Return the names of those that the user gives, that are not at their default."""
         default = Options()
-        names = [field.name for field in dataclasses.fields(self)]
+        names = [one.name for one in dataclasses.fields(self) if one.name != "time_limit"]
         return [name for name in names if getattr(self, name) != getattr(default, name)]
 
 
@@ -153,6 +160,8 @@ class Opened:
             `description`, `license`, as the manifest has them.
         reads: Names in these files that are read, as patterns like those of `Format.reads`.
         dimension_names: What the numbers in a row of a column are, as the manifest has them.
+        asides: What else the files say, a sentence each; not for versions of listed files, whose digests others know.
+        roles: What columns mean, where their names do not say it (`manifests/roles.py`).
     """
 
     schema: Schema
@@ -165,6 +174,8 @@ class Opened:
     license: str = ""
     reads: Sequence[str] = ()
     dimension_names: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    asides: Sequence[str] = ()
+    roles: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

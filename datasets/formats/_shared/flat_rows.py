@@ -23,7 +23,8 @@ import numpy as np
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.episode_cutter import MISSING, EpisodeCutter, Rows
-from orlog.datasets.formats._shared.episodes import Opened, Steps
+from orlog.datasets.formats._shared.episodes import Opened, Options, Steps
+from orlog.datasets.formats._shared.flags import UnknownEnds
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
@@ -36,6 +37,7 @@ STEPS_PER_JOINT = 1000
 MOST_CHOICES = 2**20
 MOST_MAPPED_CHOICES = 2**16
 FLOATS = ("float16", "float32", "float64")
+NO_ENDS: np.ndarray = np.zeros(0, bool)
 ROLES = {
     "observations": "observation",
     "next_observations": "next_observation",
@@ -48,13 +50,19 @@ ROLES = {
 
 
 def open_flat_rows(
-    rows: FlatRows, horizon: int | None, reading: Callable[[str], AbstractContextManager[None]]
+    rows: FlatRows, options: Options, reading: Callable[[str], AbstractContextManager[None]]
 ) -> Opened:
     """Return the episodes of rows; `reading` turns errors of the library that reads the file into ours.
 
-    The environment truncates after `horizon` steps: needed where there are neither timeouts nor next
-    observations, and counted only there.
+    The environment truncates after `options.limit` steps: needed where there are neither timeouts nor next
+    observations, and counted only there, or where nothing says how episodes ended.
     """
+    horizon = options.limit
+    if not rows.needs_horizon and options.horizon is not None and not len(rows.ends):
+        key = "timeouts" if not rows.has_next else "next_observations"
+        raise SchemaError(
+            f"{rows.where}: its {key} say where time limits ended episodes, so horizon={options.horizon} says nothing; leave it out."
+        )
     if not rows.needs_horizon:
         horizon = None
     elif horizon is None:
@@ -69,7 +77,7 @@ def open_flat_rows(
         reward_dtype=rows.dtypes["rewards"],
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=rows.count)
-    opened.steps = _steps(rows, _Ends(rows, horizon), reading, opened.doubts)
+    opened.steps = _steps(rows, _Ends(rows, horizon), reading, opened.doubts, options)
     return opened
 
 
@@ -78,18 +86,21 @@ def _steps(
     ends: _Ends,
     reading: Callable[[str], AbstractContextManager[None]],
     doubts: list[str],
+    options: Options,
 ) -> Iterator[Steps]:
-    cutter = EpisodeCutter(ends, rows.where)
+    unknown = UnknownEnds(options, rows.where, says=() if len(rows.ends) else ("terminated",))
+    unknown.is_cutting = rows.needs_horizon
+    cutter = EpisodeCutter(ends, rows.where, unknown=unknown)
     for start in range(0, rows.count, rows.block_rows):
         with reading(rows.where):
             block = rows.read(start, min(rows.count, start + rows.block_rows))
         if ends.horizon is not None:
             block["timeouts"] = ends.find_timeouts(block["terminals"], ends.horizon)
         yield from cutter.add({rows.role(key): values for key, values in block.items()})
-    doubts += _remarks(cutter, ends, rows)
+    doubts += [*unknown.doubts(), *_remarks(cutter, ends, rows, options)]
 
 
-def _remarks(cutter: EpisodeCutter, ends: _Ends, rows: FlatRows) -> list[str]:
+def _remarks(cutter: EpisodeCutter, ends: _Ends, rows: FlatRows, options: Options) -> list[str]:
     """Return what those who use the data should know about how they were read."""
     said = []
     if ends.horizon is not None:
@@ -115,7 +126,7 @@ def _remarks(cutter: EpisodeCutter, ends: _Ends, rows: FlatRows) -> list[str]:
     if ends.joints:
         said.append(
             f"In {counted(ends.joints, 'place')} next_observations is not the observation that follows, and "
-            "no flag ends the episode: it was taken to be truncated there."
+            f"no flag ends the episode: it was taken to be {options.ends or 'truncated'} there."
         )
     if rows.choices and rows.benchmark is None:
         said.append(
@@ -136,6 +147,7 @@ class FlatRows:
         dtypes: What numbers each column will have here, by key.
         shapes: Shape of one row of each, by key.
         left_out: Keys of columns that are not one row a step.
+        ends: After which rows an episode ends of which nothing says how; none where flags say it.
         block_rows: Rows to read at once.
     """
 
@@ -146,6 +158,7 @@ class FlatRows:
         *,
         infos: Mapping[str, str],
         left_out: Sequence[str] = (),
+        ends: np.ndarray = NO_ENDS,
         benchmark: BenchmarkEnvironment | None = None,
         choices: int = 0,
     ) -> None:
@@ -154,9 +167,10 @@ class FlatRows:
         A column can be sliced by rows, in order, and has `shape` and `dtype`: `observations`, `actions`,
         `rewards`, `terminals`, and where the file has them `timeouts`, `next_observations` and more. `infos`
         are keys of more of them by the name of the column here, `left_out` keys to be told that are not read,
-        and `choices` is what `count_choices` found among the actions.
+        `ends` (S,) bool are the last rows of episodes of which nothing says how they ended, and `choices` is what
+        `count_choices` found among the actions.
         """
-        self.where, self.left_out = where, list(left_out)
+        self.where, self.left_out, self.ends = where, list(left_out), ends
         self._infos = {key: name for name, key in infos.items()}
         self.benchmark = benchmark
         self.choices = choices if benchmark is None else benchmark.actions.choices
@@ -192,7 +206,7 @@ class FlatRows:
     @property
     def needs_horizon(self) -> bool:
         """Whether neither flags nor observations say where a time limit ended an episode."""
-        return not self.has_next and "timeouts" not in self._columns
+        return not (self.has_next or len(self.ends) or "timeouts" in self._columns)
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows of all columns, with `terminals` and `timeouts` as flags."""
@@ -298,6 +312,8 @@ class _Ends:
     def __call__(self, rows: Rows, first: int) -> np.ndarray:
         """Return after which rows an episode ends, (n,) bool, `first` being the place of the first one."""
         ends: np.ndarray = rows["terminated"] | rows["truncated"]
+        if len(self.rows.ends):
+            ends |= self.rows.ends[first : first + len(ends)]
         if first + len(ends) == self.rows.count:
             ends[-1] = True
         if self.rows.has_next:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from orlog.datasets.formats._containers.arrow_files import arrow_names
 from orlog.datasets.formats._containers.hdf5_files import is_hdf5, names_in, open_hdf5
 from orlog.datasets.formats._containers.npz_files import is_npz, open_npz
 from orlog.datasets.formats._containers.zarr_arrays import attributes_in_zarr, is_zarr
@@ -56,6 +57,18 @@ def not_read(
     shown = [f"{name} ({count})" if count > 1 else name for name, count in sorted(left.items())]
     more = f" and {len(shown) - MOST_TOLD} more" if len(shown) > MOST_TOLD else ""
     return [f"Not read: {', '.join(one[:100] for one in shown[:MOST_TOLD])}{more}."]
+
+
+def holds(folder: Path, file: Path, patterns: Sequence[str]) -> bool:
+    """Return whether a file in a folder is one that a format reads there, whose patterns are those of `not_read`."""
+    where = file.absolute().relative_to(folder).as_posix()
+    for name in _names([file]):
+        path = f"{FILE}{where}" if name.startswith(FILE) else f"{where}{INSIDE}{name}"
+        path = NUMBER.sub("#", path)
+        inner = path if path.startswith(FILE) else name
+        if any(fnmatch.fnmatchcase(path if INSIDE in one else inner, one) for one in patterns):
+            return True
+    return not patterns
 
 
 def _spellings(name: str) -> set[str]:
@@ -121,6 +134,8 @@ def _inside(path: Path) -> list[str] | None:
         import pyarrow.parquet
 
         return list(pyarrow.parquet.read_schema(path).names)
+    if ending == ".arrow":
+        return arrow_names(path)
     if ending in (".json", ".jsonl", ".ndjson"):
         with path.open("rb") as file:
             return _json_names(file.read(LARGEST_DOCUMENT))

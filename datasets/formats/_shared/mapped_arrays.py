@@ -6,8 +6,7 @@ of an array of ends. Without it, rows end where `terminated` or `truncated` say 
 of the numbers in their names, and all have the arrays of the first one, with rows of one shape and dtype.
 
 With one row more of observations than of actions the last one is the final observation; otherwise
-`_shared/episode_cutter.py` says what becomes of the last row. With `--horizon`, and no flags, an episode of as
-many steps was cut off, and a shorter one ended. Observations that are PNG or JPEG files in rows become frames.
+`_shared/episode_cutter.py` says what becomes of the last row. Observations that are PNG or JPEG files in rows become frames.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from orlog.datasets.formats._containers.npz_files import NpzColumn
 from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
+from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
 from orlog.datasets.formats._shared.places import FILE, Place, find_places
 from orlog.datasets.formats._shared.roles import Layout, base_role, matching
@@ -36,7 +35,6 @@ BLOCK_BYTES = 2**22
 LARGEST_ROW_BYTES = 2**26
 MOST_EPISODES = 2**22
 MOST_TOLD = 100
-FLAGS = ("terminated", "truncated")
 Places = Callable[[Asked], Iterator[Place]]
 
 
@@ -53,7 +51,6 @@ class _Seen:
         seeds: Seeds of them, likewise.
         repeats_flags: Whether the last step alone says how its episode ended.
         has_final: Whether observations have one row more than actions.
-        ended: Whether each episode was ended by the task, where the horizon says it.
         lowest: The lowest action, where actions are single integers.
         highest: The highest one.
     """
@@ -68,7 +65,6 @@ class _Seen:
     seeds: list[int | None] = dataclasses.field(default_factory=list)
     repeats_flags: bool = False
     has_final: bool = False
-    ended: list[bool] = dataclasses.field(default_factory=list)
     lowest: int = 0
     highest: int = 0
 
@@ -129,13 +125,8 @@ def open_mapped(
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(seen.lengths))
     if "reward" not in layout.columns:
         opened.doubts.append("No array of rewards was named: they are zeros.")
-    if seen.ended:
-        opened.doubts.append(
-            f"Nothing says how episodes ended: those of {asked.options.horizon:,} steps were taken to be "
-            "cut off by the time limit, and shorter ones to be ended by the task."
-        )
-    elif not {*FLAGS} & layout.columns.keys():
-        opened.doubts.append(unknown_ends(asked.options, "truncated"))
+    if not {*FLAGS} & layout.columns.keys():
+        opened.doubts.append(unknown_ends(asked.options))
     if layout.left_out:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
     opened.steps = _steps(asked, places, seen, opened)
@@ -209,7 +200,7 @@ def _numbers(place: Place, role: str, name: str) -> Any:
 def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
     columns = _columns(place, seen.layout)
     rows = len(columns["action"][0])
-    lengths = _lengths(place, columns, options.episode, rows)
+    lengths = _lengths(place, columns, options, rows)
     is_one = options.episode != "" and lengths == [rows]
     finals = {
         len(one) == rows + 1
@@ -244,21 +235,15 @@ def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
             is_first = not seen.rows and start == 0
             seen.lowest = low if is_first else min(seen.lowest, low)
             seen.highest = high if is_first else max(seen.highest, high)
-    if options.horizon is not None and not options.ends and not {*FLAGS} & columns.keys():
-        longest = max(lengths)
-        if longest > options.horizon:
-            raise SchemaError(
-                f"{place.where}: an episode has {longest:,} steps, more than horizon={options.horizon}."
-            )
-        seen.ended += [length < options.horizon for length in lengths]
     seen.rows.append(rows)
     seen.metadata += [place.metadata] * len(lengths)
     seen.seeds += [place.seed] * len(lengths)
     seen.lengths += lengths
 
 
-def _lengths(place: Place, columns: dict[str, list[Any]], episode: str, rows: int) -> list[int]:
+def _lengths(place: Place, columns: dict[str, list[Any]], options: Options, rows: int) -> list[int]:
     """Return the rows of each episode of a place."""
+    episode = options.episode
     if episode in place.names:
         values = _small(place, episode)
         if len(values) != rows or rows == 1:
@@ -293,7 +278,11 @@ def _lengths(place: Place, columns: dict[str, list[Any]], episode: str, rows: in
             )
         ends |= flags_of(np.asarray(column[:rows]).reshape(-1), role, place.where, first=0)
     ends[-1] = True
-    return np.diff(np.flatnonzero(ends), prepend=-1).tolist()  # type: ignore[no-any-return]
+    lengths = np.diff(np.flatnonzero(ends), prepend=-1).tolist()
+    if "truncated" in named or options.horizon is None:
+        return lengths  # type: ignore[no-any-return]
+    most = options.horizon  # nothing else says where a time limit ended an episode
+    return [min(most, one - start) for one in lengths for start in range(0, one, most)]
 
 
 def _small(place: Place, name: str) -> np.ndarray:
@@ -328,10 +317,12 @@ def _kind(role: str, columns: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]
 
 
 def _steps(asked: Asked, places: Places, seen: _Seen, opened: Opened) -> Iterator[Steps]:
+    unknown = UnknownEnds(asked.options, asked.sources[0], says={*FLAGS} & seen.kinds.keys())
+    unknown.is_cutting = not asked.options.episode and "truncated" not in seen.kinds
     cutter = EpisodeCutter(
         ends_of_lengths(seen.lengths),
         asked.sources[0],
-        unknown=asked.options.ends or "truncated",
+        unknown=unknown,
         metadata=seen.metadata.__getitem__,
         seed=seen.seeds.__getitem__,
     )
@@ -344,9 +335,6 @@ def _steps(asked: Asked, places: Places, seen: _Seen, opened: Opened) -> Iterato
             count = len(block["reward"])
             ends = slice(*np.searchsorted(last_rows, (first, first + count)))
             last = last_rows[ends] - first
-            if seen.ended:
-                block["terminated"] = np.zeros(count, bool)
-                block["terminated"][last] = seen.ended[ends]
             if seen.repeats_flags:
                 for flag in {*FLAGS} & block.keys():
                     block[f"infos/{flag}"] = block[flag]

@@ -20,6 +20,7 @@ from orlog.datasets.formats._containers.npz_files import is_npz, open_npz, readi
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.formats._shared.episodes import Asked
 from orlog.datasets.formats._shared.roles import by_numbers
+from orlog.datasets.formats._shared.trees import spanned
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.names import did_you_mean
 
@@ -136,14 +137,13 @@ def _groups(
         else:
             outside.append(path)
     if not found:
-        groups = sorted({path.rpartition("/")[0] for path in paths} - {""})
+        groups = sorted(
+            {path[:at] for path in paths for at in range(len(path)) if path[at] == "/"},
+            key=by_numbers,
+        )
+        its = f"its groups are {spanned(groups)}" if groups else f"its arrays are {spanned(paths)}"
         raise SchemaError(
             f"{where}: episode={pattern!r}: no group and no array has such a name"
-            + (did_you_mean(pattern, [*groups, *paths]) or f"; its arrays are {_some(paths)}.")
+            + (did_you_mean(pattern, [*groups, *paths]) or f"; {its}.")
         )
     return {group: found[group] for group in sorted(found, key=by_numbers)}, outside
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return ", ".join(f"{name:.100}" for name in names[:20]) + more

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted
 
 START = b"version https://git-lfs.github.com/spec/"
 LARGEST = 1024  # bytes; the specification of Git LFS allows no more
@@ -20,7 +21,7 @@ def refuse_pointers(files: Sequence[Path], dataset: str) -> None:
     """
     found = [path for path in itertools.islice(_each(files), MOST_LOOKED_AT) if _is_pointer(path)]
     if found:
-        more = f" and {len(found) - 1} more files" if len(found) > 1 else ""
+        more = f" and {counted(len(found) - 1, 'more file')}" if len(found) > 1 else ""
         are = "are pointers" if more else "is a pointer"
         raise SchemaError(
             f"{dataset}: {found[0]}{more} {are} of Git LFS, not the data; where they were cloned, run: git lfs pull"

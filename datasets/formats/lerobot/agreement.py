@@ -43,6 +43,7 @@ class Agreement:
         self._off: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"timestamp": [], "index": []}
         self._before = dict.fromkeys(self._off, 0.0)  # by how much the row before deviated
         self._largest = dict.fromkeys(self._off, 0.0)
+        self._is_off = False  # whether the timestamp of the row before is
         self._tables: dict[int, tuple[int, int]] = {}  # chunk and file of an episode's first row
         self._limits: dict[str, np.ndarray] = {}  # least and largest numbers of each episode
         left, features = MOST_NUMBERS, info["features"]
@@ -110,7 +111,7 @@ class Agreement:
         episode: np.ndarray,
         step: np.ndarray,
     ) -> None:
-        """Note the rows at which a counter leaves what it counts, or comes back to it."""
+        """Note the rows at which an index jumps, or timestamps are off from a jump on until they are back."""
         deviation = values - expected
         before = np.concatenate([[self._before[name]], deviation[:-1]])
         allowed = np.zeros(len(values))
@@ -119,6 +120,14 @@ class Agreement:
             allowed = TOLERANCE + ROUNDING * expected
         self._before[name] = float(deviation[-1])
         off = ~(np.abs(deviation - before) <= allowed)
+        if name == "timestamp":
+            is_right = np.abs(deviation) <= allowed
+            places, begins = np.arange(len(off)), off & ~is_right
+            ends = is_right | (step == 0) & ~begins
+            last_begin = np.maximum.accumulate(np.where(begins, places, -1 if self._is_off else -3))
+            last_end = np.maximum.accumulate(np.where(ends, places, -2))
+            off = last_begin > last_end
+            self._is_off = bool(off[-1])
         if off.any():
             self._off[name].append((episode[off], step[off]))
             worst = float(np.abs(deviation[off]).max(initial=0.0))

@@ -26,7 +26,8 @@ from orlog.datasets.columns.schema import Kind, Schema
 from orlog.datasets.columns.stored_spaces import space_columns
 from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Steps
+from orlog.datasets.formats._shared.episodes import Options, Steps
+from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
 from orlog.datasets.formats.lerobot.image_tables import decoded_images
 from orlog.datasets.formats.lerobot.metadata import Episodes, read_document, tables_in
 from orlog.errors import IntegrityError, SchemaError, clause
@@ -162,10 +163,11 @@ class KeptRows:
         videos: None of them.
     """
 
-    def __init__(self, kept: Kept, root: Path, where: str) -> None:
-        """Take what an export keeps."""
+    def __init__(self, kept: Kept, root: Path, where: str, options: Options) -> None:
+        """Take what an export keeps, and what the user says."""
         self.schema, self.videos = kept.schema, dict[str, tuple[int, ...]]()
         self._kept, self._root, self._where = kept, root, where
+        self._options = options
         self._specs = kept.schema.columns()
         self._observations = [
             one.name for one in space_columns(self.schema.observation_space, "observations")
@@ -177,7 +179,8 @@ class KeptRows:
     def cutter(self, episodes: Episodes) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
         self._lengths, self._details = np.array(episodes.lengths), self._read_details()
-        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, unknown="unknown")
+        unknown = UnknownEnds(self._options, self._where, says=FLAGS)
+        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, unknown=unknown)
 
     def columns(self) -> Mapping[str, str]:
         """Return the column that each feature holds."""

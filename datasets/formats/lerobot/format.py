@@ -36,9 +36,10 @@ from orlog.datasets.formats._containers.arrow_files import (
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
+from orlog.datasets.formats._shared.trees import which_is_which
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.lerobot import version1
 from orlog.datasets.formats.lerobot.agreement import Agreement
@@ -70,6 +71,7 @@ EPISODE_KEYS = (
     *("videos/**", "data/**", "meta/**", "stats/**", "orlog/**"),
 )
 ROLES = {"action": "action", "next.reward": "reward", "next.truncated": "truncated"}
+TABLES = ("data/*.parquet", "train/*.arrow")
 PLACE = ("episode_index", "timestamp")
 NUMBERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 FLOATS = ("float16", "float32", "float64")
@@ -93,7 +95,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
         info["features"] = version1.find_features(root, files, asked.options.no_video, where)
     kept = read_kept(root, where) if version == "v3.0" else None
     features = (
-        _Features(info, asked.options, where) if kept is None else KeptRows(kept, root, where)
+        _Features(info, asked.options, where)
+        if kept is None
+        else KeptRows(kept, root, where, asked.options)
     )
     if is_first:
         episodes = version1.read_episodes(root, list(features.videos), where)
@@ -110,7 +114,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         description=f"LeRobotDataset {version}, {fps} frames per second"
         + (f", robot {robot}." if robot else "."),
         doubts=[*lacks, *features.doubts()],
-        reads=[f"data/*.parquet:{name}" for name in info["features"]],
+        reads=[f"{table}:{name}" for name in info["features"] for table in TABLES],
         dimension_names=read_names(info["features"], features.columns()),
     )
     if not says_version:
@@ -185,7 +189,7 @@ class _Features:
             isinstance(one, dict) for one in features.values()
         ):
             raise SchemaError(f"{where}: info.json has no features.")
-        self.where, self._unknown = where, options.ends or "truncated"
+        self.where, self._options = where, options
         self.roles: dict[str, str] = {}
         self.images: dict[str, tuple[int, ...]] = {}
         self.videos: dict[str, tuple[int, ...]] = {}
@@ -218,9 +222,13 @@ class _Features:
         named = {role: name for name, role in self.roles.items()}
         self._done = named.get("terminated", "next.done")
         if "action" not in named or not parts or ("" in parts and len(parts) > 1):
+            kinds = {
+                name: (_shape(one, where), str(one.get("dtype")))
+                for name, one in features.items()
+                if name not in COUNTERS
+            }
             raise SchemaError(
-                f"{where}: expected features action and observation.., found {', '.join(features)}; say which "
-                "is which: columns={'observation/image': 'NAME', 'action': 'NAME'}"
+                f"{where}: expected features action and observation.., found{which_is_which(kinds)}"
             )
         action = features[named["action"]]
         reward = features.get(named.get("reward", ""), {}).get("dtype")
@@ -262,7 +270,12 @@ class _Features:
         if "reward" not in self.roles.values():
             said.append("The dataset has no next.reward: rewards are zeros.")
         if self._done not in self.roles:
-            said.append("The dataset has no next.done: all episodes were taken to be cut off.")
+            is_said = self._options.ends or self._options.limit is not None
+            said.append(
+                f"The dataset has no next.done. {unknown_ends(self._options)}"
+                if is_said
+                else "The dataset has no next.done: all episodes were taken to be cut off."
+            )
         return said
 
     def roundings(self) -> list[str]:
@@ -279,12 +292,14 @@ class _Features:
     def cutter(self, episodes: Episodes) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
         tasks = episodes.tasks
+        says = {"truncated"} & {*self.roles.values()}
+        says |= {"terminated"} if self._done in self.roles else set()
         return EpisodeCutter(
             ends_of_lengths(episodes.lengths),
             self.where,
             metadata=lambda episode: {} if tasks is None else {"task": tasks[episode]},
             has_final_rows=True,
-            unknown=self._unknown,
+            unknown=UnknownEnds(self._options, self.where, says=says),
         )
 
     def finished(self, piece: Steps) -> Steps:
@@ -464,14 +479,13 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("columns", "no_video", "ends", "partial"),
+    options=("columns", "no_video", "horizon", "ends", "partial"),
     write=write_lerobot,
     write_options=("video", "rate"),
     losses=lerobot_losses,
     check=check_pyarrow,
     reads=(
-        "data/*.parquet:*index",
-        "data/*.parquet:timestamp",
+        *(f"{table}:{name}" for name in ("*index", "timestamp") for table in TABLES),
         *(f"meta/episodes/*.parquet:{name}" for name in EPISODE_KEYS),
         *(f"meta/tasks.parquet:{name}" for name in ("task", "task_index", "__index_level_#__")),
         "meta/stats.json:**",
@@ -479,5 +493,6 @@ FORMAT = Format(
         *(f"meta/info.json:{key}" for key in INFO_KEYS),
         "meta/orlog.json:**",
         "./videos/*.mp4",
+        *version1.READS,
     ),
 )

@@ -22,6 +22,14 @@ from orlog.errors import IntegrityError, SchemaError
 
 INFO = Path("meta_data") / "info.json"
 INDEX = Path("meta_data") / "episode_data_index.safetensors"
+READS = (
+    *(f"meta_data/info.json:{key}" for key in ("codebase_version", "fps", "video", "encoding")),
+    "./meta_data/episode_data_index.safetensors",
+    "./meta_data/stats.safetensors",
+    "train/state.json:_**",
+    "train/dataset_info.json:**",
+)
+"""Names that are read, or say what the tables say."""
 LARGEST_INDEX = 2**28
 DTYPES = {"float": "float32", "double": "float64", "halffloat": "float16"}
 DTYPES |= {"large_string": "string"}

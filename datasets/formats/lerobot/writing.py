@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -55,6 +56,7 @@ FLAGS = {
     "truncations": "next.truncated",
 }
 TIME = "infos/timestamp"
+ROBOT = re.compile(r"LeRobotDataset v[\d.]+, \S+ frames per second, robot (.+?)\.(?: |$)")
 INSTRUCTIONS = ("language_instruction", "natural_language_instruction", "instruction", "task")
 
 
@@ -275,6 +277,14 @@ def _details(episode: Episode, schema: Schema) -> dict[str, Any]:
     return found
 
 
+def _robot(kept: Kept) -> str:
+    """Return the robot that an import of a LeRobotDataset tells, or the id of the environment."""
+    told = ROBOT.search(kept.description)
+    if told:
+        return told[1]
+    return "" if kept.environment is None else kept.environment.id
+
+
 def _info(kept: Kept, fps: int, episodes: int, steps: int, tasks: int) -> dict[str, Any]:
     """Return what `meta/info.json` holds."""
     schema = kept.schema
@@ -293,7 +303,7 @@ def _info(kept: Kept, fps: int, episodes: int, steps: int, tasks: int) -> dict[s
         features[counter] = _feature("float32" if counter == "timestamp" else "int64", ())
     return {
         "codebase_version": "v3.0",
-        "robot_type": "" if kept.environment is None else kept.environment.id,
+        "robot_type": _robot(kept),
         "total_episodes": episodes,
         "total_frames": steps,
         "total_tasks": tasks,

@@ -41,7 +41,6 @@ READS = (
     "infos",
     *("id", "seed", "total_steps", "options"),
     *(f"episode_#@{name}" for name in ("id", "seed", "total_steps", "options/**")),
-    "./*.arrow",
 )
 """Names in Minari's files that are read, or say what the data say."""
 MOST_INSIDE = 1000

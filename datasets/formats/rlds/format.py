@@ -81,7 +81,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         info = _shards_here(info, where, lacks)
     looks = look_at_all(info, features, where)
     plan = Plan(looks, info, features)
-    plan.end_unknown(asked.options.ends)
+    plan.end_unknown(asked.options, where)
     opened = Opened(
         schema=features.schema(own),
         environment=None if own is None else own.environment,
@@ -283,7 +283,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("columns", "ends", "partial"),
+    options=("columns", "horizon", "ends", "partial"),
     write=_write,
     losses=tfds_losses,
     reads=(

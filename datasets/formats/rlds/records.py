@@ -16,7 +16,9 @@ from gymnasium import spaces
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.pictures import pillow
 from orlog.datasets.formats._shared.episode_cutter import MISSING
-from orlog.datasets.formats._shared.flags import HOW, flags_of
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.flags import FLAGS as FLAGS_OF_ENDS
+from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.rlds.metadata import (
@@ -34,7 +36,7 @@ from orlog.datasets.formats.rlds.values import Column, image_shape, stored_names
 from orlog.datasets.formats.rlds.writing import SPLIT
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
-from orlog.manifests.names import counted, said_of
+from orlog.manifests.names import said_of
 
 MOST_LISTED = 10_000
 FLAGS = ("is_first", "is_last", "is_terminal")
@@ -52,6 +54,7 @@ class Features:
         metadata: Features of episodes, by the name of the column.
         counter: A feature that has one value a step, by which steps are counted.
         wanted: Names in a record of all of these.
+        others: Names in records that are none of them.
         keeps_discount: Whether discounts say what nothing else says.
         keeps_terminals: Whether `is_terminal` does, since it is true at steps that do not end an episode.
     """
@@ -76,6 +79,7 @@ class Features:
         self.metadata: dict[str, Leaf] = {}
         self.reward: Leaf | None = None
         self._texts: list[str] = []
+        self.others: set[str] = set()
         self.keeps_discount = self.keeps_terminals = False
         inside = [leaf.name for leaf in leaves if leaf.name.startswith("steps/")]
         names = [name.removeprefix("steps/") for name in inside]
@@ -142,6 +146,11 @@ class Features:
         if self._left_out:
             listed = ", ".join(f"{name} ({why})" for name, why in sorted(self._left_out.items()))
             said.append(f"Left out: {plain_text(listed, MOST_LISTED)}.")
+        known = (*self._left_out, *(f"{name}/" for name in self._left_out))
+        others = sorted(one for one in self.others if not one.startswith(known))
+        if others:
+            listed = plain_text(", ".join(others), MOST_LISTED)
+            said.append(f"Left out, in the records and not in {FEATURES_FILE}: {listed}.")
         if self._texts:
             listed = plain_text(", ".join(self._texts), MOST_LISTED)
             said.append(f"Texts and sequences became infos: {listed}.")
@@ -149,14 +158,7 @@ class Features:
             said.append("The steps have no reward: rewards are zeros.")
         missing = [name for name in FLAGS if name not in self.flags]
         if missing:
-            said.append(
-                f"The steps have no {' and no '.join(missing)}"
-                + (
-                    ": how episodes ended is not known."
-                    if {"is_last", "is_terminal"} & set(missing)
-                    else "."
-                )
-            )
+            said.append(f"The steps have no {' and no '.join(missing)}.")
         return said
 
     def _sort(self, leaf: Leaf) -> None:
@@ -292,7 +294,7 @@ class _Looker:
     def look(self, file: BinaryIO, span: tuple[int, int], what: str) -> tuple[Any, ...]:
         """Return what a record is, from `rows` on."""
         features = self._features
-        example = read_example(file, span, features.wanted, what)
+        example = read_example(file, span, features.wanted, what, features.others)
 
         def column(leaf: Leaf) -> Column:
             return Column(file, example, leaf, what)
@@ -409,26 +411,33 @@ class Plan:
         self.made = terminal & (keeps_last or has_wrong_final)
         self.actions = np.maximum(0, rows - ~self.made)
         self.missing = self.made | (terminal & looks["zeros"])
-        self.terminated = terminal
+        self.terminated = terminal.copy()
+        self._flags = {*features.flags}
         self.truncated = looks["ends"] & ~terminal & ("is_terminal" in features.flags)
+        self._left_out = (
+            ~self.made & (looks["rewarded"] | looks["acted"]) & (not self.moves_rewards)
+        )
         self.doubts: list[str] = []
         self._tell(looks, keeps_last, has_wrong_final, features)
 
-    def end_unknown(self, how: str) -> None:
-        """End the episodes of which nothing says how they ended as the user says, if at all."""
-        unknown = ~(self.terminated | self.truncated)
-        if how and unknown.any():
-            self.terminated = self.terminated | (unknown & (how == "terminated"))
-            self.truncated = self.truncated | (unknown & (how == "truncated"))
-            self.doubts.append(
-                f"Of {counted(int(unknown.sum()), 'episode')} nothing says how they ended: taken to be {HOW[how]}, as "
-                "--ends says."
-            )
+    def end_unknown(self, options: Options, where: str) -> None:
+        """End the episodes of which the records do not say how they ended.
+
+        Raises SchemaError if the user says something of it, and there is none, or one is longer.
+        """
+        # A record that ends without the is_last of others just stops.
+        has_both = {"is_last", "is_terminal"} <= self._flags
+        unknown = UnknownEnds(options, where, says=FLAGS_OF_ENDS if has_both else ())
+        for index in np.flatnonzero(~(self.terminated | self.truncated) & (self.actions > 0)):
+            how = unknown.how(int(self.actions[index] + self._left_out[index]))
+            self.terminated[index], self.truncated[index] = (how == one for one in FLAGS_OF_ENDS)
+        if unknown.count and not has_both:
+            self.doubts.append(unknown.told())
+        self.doubts += unknown.doubts()
 
     def _tell(
         self, looks: np.ndarray, keeps_last: bool, has_wrong_final: bool, features: Features
     ) -> None:
-        left_out = ~self.made & (looks["rewarded"] | looks["acted"]) & (not self.moves_rewards)
         if self.moves_rewards:
             self.doubts.append(
                 "First steps have no reward, and last steps a reward and no action: rewards were taken to come "
@@ -447,7 +456,7 @@ class Plan:
                 "it was taken for a step without a final observation",
             )
         self._add(
-            int(left_out.sum()),
+            int(self._left_out.sum()),
             "episodes have an action or a reward at their last step, which RLDS calls invalid: it was left out",
         )
         self._add(

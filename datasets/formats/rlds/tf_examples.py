@@ -23,6 +23,7 @@ NUMBERS: dict[Kind, int] = {kind: number for number, kind in KINDS.items()}
 LONGEST_NUMBER = 10
 LONGEST_KEY = 4096
 LARGEST_VALUE = 2**28
+MOST_OTHERS = 1000
 READ_AT_ONCE = 2**16
 VARINT, EIGHT_BYTES, BLOCK, FOUR_BYTES = 0, 1, 2, 5
 
@@ -35,9 +36,9 @@ class Feature(NamedTuple):
 
 
 def read_example(
-    file: BinaryIO, span: Span, wanted: Collection[str], where: str
+    file: BinaryIO, span: Span, wanted: Collection[str], where: str, others: set[str] | None = None
 ) -> dict[str, Feature]:
-    """Return where the wanted features of a record lie.
+    """Return where the wanted features of a record lie, and add the names of all others.
 
     Raises IntegrityError if it is no `tf.train.Example`, or has a feature twice.
     """
@@ -49,6 +50,8 @@ def read_example(
         for _, entry in message.blocks(features, only=1):
             key, value = message.entry(entry)
             if key not in wanted:
+                if others is not None and len(others) < MOST_OTHERS:
+                    others.add(key)
                 continue
             if key in found:
                 raise message.error(f"it has the feature {key} twice")

@@ -27,8 +27,8 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of
 from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats._shared.row_bytes import rows_differ
@@ -71,7 +71,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     opened.reads = [f"*{inner}{sign}meta.json:{last}" for inner, sign, last in parts]
     if left_out:
         opened.doubts.append(f"Left out, no numbers with a row a step: {', '.join(left_out)}.")
-    opened.steps = reader.steps(asked.options.ends or "unknown")
+    opened.steps = reader.steps(asked.options)
     yield opened
 
 
@@ -157,16 +157,16 @@ class _Reader:
             reward_dtype=np.dtype(np.float32 if reward == np.float32 else np.float64),
         )
 
-    def steps(self, unknown: str) -> Iterator[Steps]:
-        """Yield all steps, in pieces; an episode that no flag ends did so as `unknown` says.
+    def steps(self, options: Options) -> Iterator[Steps]:
+        """Yield all steps, in pieces; one that no flag ends just stops, if the user does not say otherwise.
 
         Raises SchemaError if next observations are not those that follow; IntegrityError if a file changed
         while it was read.
         """
         ends = self._ends()
-        cutter = EpisodeCutter(
-            ends_of_lengths(np.diff(ends, prepend=-1)), self._where, unknown=unknown
-        )
+        unknown = UnknownEnds(options, self._where, says=("terminated", "truncated"))
+        lengths = ends_of_lengths(np.diff(ends, prepend=-1))
+        cutter = EpisodeCutter(lengths, self._where, unknown=unknown)
         is_missing = self._has_next and self._ends_in_zeros(ends)
         if is_missing:
             self.doubts.append(
@@ -493,7 +493,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("columns", "ends"),
+    options=("columns", "horizon", "ends"),
     write=_write,
     losses=_losses,
     reads=("./*.memmap", *META_KEYS, "*metadata.json:**"),

@@ -15,7 +15,7 @@ import functools
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,14 @@ _NOT_COUNTED = frozenset(
 )
 
 
-def run_sources(kind: type[Any], config: Any, environment_id: str) -> dict[str, str]:
+def run_sources(
+    kind: type[Any], config: Any, environment_id: str, besides: Sequence[str] = ()
+) -> dict[str, str]:
     """Return the hex SHA-256 of each module that decides the numbers of a run, by its name.
 
     Of an algorithm that is not orlog's, its own file counts, that of its loader, which its settings choose,
     and the modules of orlog that these import or that its base classes are in; but no other file that they
-    import.
+    import. So do the modules `besides`, such as those of metrics.
     """
     loader = kind.loader(config)[0].partition(":")[0]
     environment = _environment_module(environment_id)
@@ -53,7 +55,7 @@ def run_sources(kind: type[Any], config: Any, environment_id: str) -> dict[str, 
         if not module.startswith("orlog.") and _is_module(module):
             roots += _imports(ast.parse(_file(module).read_bytes()))
     found = _counted_from(tuple(roots))
-    for module in (kind.__module__, loader, environment):
+    for module in (kind.__module__, loader, environment, *besides):
         if module and module not in found and _is_module(module):
             found = {**found, module: source_hash(_file(module).read_bytes())}
     return dict(sorted(found.items()))

@@ -36,7 +36,7 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     versions,
 )
 from orlog.cli.advice import in_options
-from orlog.cli.options import Debug
+from orlog.cli.options import Debug, as_settings
 from orlog.cli.options import app as app
 from orlog.errors import InvalidNameError, OrlogError
 
@@ -100,7 +100,7 @@ def main() -> None:
     transfers.handlers[:] = [_Telling()]
     transfers.setLevel(logging.INFO)
     try:
-        code = app(prog_name="orlog", standalone_mode=False)
+        code = _run()
     except typer.Abort:
         tell("Aborted.")
         sys.exit(130)
@@ -114,6 +114,26 @@ def main() -> None:
         _fail_with_traceback(error)
     else:
         sys.exit(code)
+
+
+def _run() -> Any:
+    """Run a command; where an option is unknown and is a setting of the algorithm, with it as `--set`."""
+    try:
+        return app(prog_name="orlog", standalone_mode=False)
+    except Exception as error:
+        words = sys.argv[1:]
+        context = getattr(error, "ctx", None) if hasattr(error, "option_name") else None
+        options = [] if context is None else context.command.get_params(context)
+        if not any("--set" in one.opts for one in options):
+            raise
+        try:
+            again = as_settings(options, words)
+        except ValueError as wrong:
+            error.message, error.possibilities = str(wrong), None  # type: ignore[attr-defined]
+            raise error from wrong
+        if again == words:
+            raise
+    return app(again, prog_name="orlog", standalone_mode=False)
 
 
 class _Telling(logging.Handler):
@@ -159,10 +179,6 @@ def _fail_usage(error: Any) -> None:
             path = error.ctx.command_path
             hint = f"{usage}\nFor help, run: {path} --help"
             tell(hint)
-        if hasattr(error, "option_name") and error.ctx is not None:
-            setting = error.option_name.strip("-").replace("-", "_")
-            if any("--set" in one.opts for one in error.ctx.command.params):
-                message = f"{message.removesuffix('.')}; if it is a setting of the algorithm: --set {setting}=VALUE"
         option = next(
             (one for one in getattr(getattr(error, "param", None), "opts", ()) if one[:2] == "--"),
             None,

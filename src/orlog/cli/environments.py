@@ -94,7 +94,8 @@ def finetune(
 ) -> None:
     """Go on with a trained run in the environment of its dataset, which stays in the batches.
 
-    Seed, settings and transforms are those of the run, which stays as it is.
+    Seed, settings and transforms are those of the run, which stays as it is; settings that are given,
+    with --set or as options of their own such as --batch-size 64, take the place of its own.
     Ctrl-C and SIGTERM save the state at the end of the running episode and print the command that
     continues from there: a simulator's state cannot be saved within one.
     """

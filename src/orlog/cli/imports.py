@@ -55,8 +55,8 @@ class Importing:
         str,
         typer.Option(
             metavar="COLUMN",
-            help="What an episode is: for tables the column that tells them apart; for arrays a pattern "
-            "of groups such as demo_*, file, or an array of numbers or ends.",
+            help="What an episode is: a column or an array that tells them apart, an array of ends, file for a "
+            "file each, or a pattern of groups such as demo_*.",
         ),
     ] = ""
     step: Annotated[

@@ -10,6 +10,7 @@ import typer
 
 from orlog.base.terminal import console, print_json, say, show_table, tell
 from orlog.cli.options import AsJson, app
+from orlog.manifests.families import FAMILIES, find_family
 from orlog.manifests.names import counted, size_text
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ def list_datasets(
             show_default="all",
         ),
     ] = "",
+    family: Annotated[
+        str,
+        typer.Option(
+            help=f"Only datasets of this family: {', '.join(FAMILIES)}.",
+            metavar="NAME",
+            show_default="all",
+        ),
+    ] = "",
     every: Annotated[
         bool, typer.Option("--all", help="List what is here and what can be downloaded together.")
     ] = False,
@@ -57,12 +66,14 @@ def list_datasets(
     from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.listing import listed_elsewhere, listed_here, matching
 
+    if family:
+        find_family(family)  # what is wrong is said before anything is looked for
     found = listed_here()
     problems: dict[str, str] = {}
     if remote or every:
         offered, problems = listed_elsewhere(found)
         found = {**offered, **found} if every else offered
-    chosen = matching(found, pattern, benchmark, search)
+    chosen = matching(found, pattern, benchmark, search, family)
     for registry, problem in problems.items():
         text = f"the registry {registry} does not answer: {problem}."
         tell(text)
@@ -80,7 +91,8 @@ def list_datasets(
     else:
         _print_all(chosen)
     if not chosen:
-        text = _nothing(pattern, benchmark, search, sorted({one.split("/")[0] for one in found}))
+        benchmarks = sorted({one.split("/")[0] for one in found})
+        text = _nothing(pattern, benchmark, search, family, benchmarks)
         if not (remote or every):
             text += f" To search what can be downloaded, run: orlog list --all {pattern}".rstrip()
         tell(text)
@@ -98,7 +110,7 @@ def list_datasets(
             )
 
 
-def _nothing(pattern: str, benchmark: str, search: str, benchmarks: list[str]) -> str:
+def _nothing(pattern: str, benchmark: str, search: str, family: str, benchmarks: list[str]) -> str:
     """Return a sentence that says what was looked for in vain."""
     if benchmark and benchmark.lower() not in benchmarks:
         return f"no dataset is of {benchmark}; there are {', '.join(benchmarks)}."
@@ -106,6 +118,7 @@ def _nothing(pattern: str, benchmark: str, search: str, benchmarks: list[str]) -
         f"matches {pattern}" if pattern else "",
         f"is of {benchmark}" if benchmark else "",
         f"has {search} in name or description" if search else "",
+        f"is of the family {family}" if family else "",
     )
     return f"no dataset {' and '.join(filter(None, asked))}."
 

@@ -5,11 +5,12 @@ A command takes options that belong together as one dataclass (`takes_options`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ import orlog
 from orlog.algos.algorithms import ALGORITHMS, known_as
 from orlog.base.processes import cores
 from orlog.base.terminal import say, show_facts
-from orlog.manifests.names import counted, size_text
+from orlog.manifests.names import counted, did_you_mean, size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.publish.publish import Sign
@@ -108,6 +109,72 @@ def _options(
 CORES = cores()
 
 
+def as_settings(options: Iterable[Any], words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with options that are settings of the algorithm as `--set`.
+
+    `--batch-size 64` becomes `--set batch_size=64`. Which settings there are, the algorithms and runs say that the
+    words name.
+
+    Args:
+        options: The parameters of the command, as its context has them.
+        words: The command line.
+
+    Raises ValueError that names the nearest option or setting where there is none of a name, or no value.
+    """
+    takes_value = {
+        name: not getattr(one, "is_flag", False)
+        for one in options
+        for name in (*one.opts, *one.secondary_opts)
+        if name.startswith("-")
+    }
+    settings = _settings_meant(words)
+    found: list[str] = []
+    waiting = [*words]
+    while waiting:
+        word = waiting.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return [*found, word, *waiting]
+        if name in takes_value or not name.startswith("--"):
+            found.append(word)
+            if takes_value.get(name) and not equals and waiting:
+                found.append(waiting.pop(0))
+            continue
+        setting = name.removeprefix("--").replace("-", "_")
+        if setting not in settings:
+            there = [f"--{one.replace('_', '-')}" for one in settings]
+            near = did_you_mean(name, dict.fromkeys([*takes_value, *there]))
+            listed = f"; settings of the algorithm are options too: {', '.join(there)}."
+            raise ValueError(f"No such option: {name}{near or listed}")
+        if not equals and settings[setting] is bool and waiting[:1] not in (["true"], ["false"]):
+            value = "true"
+        elif not equals and waiting:
+            value = waiting.pop(0)
+        elif not equals:
+            raise ValueError(f"{name} takes a value.")
+        found += ["--set", f"{setting}={value}"]
+    return found
+
+
+def _settings_meant(words: Sequence[str]) -> dict[str, Any]:
+    """Return the settings, with types, of the algorithms or runs that words name; of all if none does."""
+    from orlog.algos.settings import setting_types
+    from orlog.algos.training.runs import RUN_FILE, read_run
+    from orlog.errors import OrlogError
+
+    found: dict[str, Any] = {}
+    for word in words:
+        with contextlib.suppress(OrlogError, OSError, ValueError):
+            if known_as(word) in ALGORITHMS or (":" in word and not word.startswith("-")):
+                found |= setting_types(word)
+            elif (Path(word) / RUN_FILE).is_file():
+                found |= {name: type(value) for name, value in read_run(Path(word)).config.items()}
+    if not found:
+        for algorithm in ALGORITHMS:
+            found |= setting_types(algorithm)
+    return found
+
+
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each field of the dataclasses among its parameters.
 
@@ -180,7 +247,8 @@ Horizon = Annotated[
     typer.Option(
         min=1,
         metavar="STEPS",
-        help="Steps after which the environment truncates, for files that do not say where.",
+        help="Steps after which the environment truncates, for files that do not say where; the rule is in "
+        "docs/formats.md.",
     ),
 ]
 

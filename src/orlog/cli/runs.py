@@ -14,6 +14,7 @@ from orlog.cli.options import AsJson, RunFolder, command_group
 
 if TYPE_CHECKING:
     from orlog.experiments.run_folders import RunSummary
+    from orlog.normalize.metrics.metrics import Number
 
 runs = command_group(
     "runs",
@@ -21,17 +22,17 @@ runs = command_group(
     "orlog runs list",
 )
 
-SUCCESS = "success"
+COUNTED = "counted"
 CURVE_WIDTH = 12
-HEADINGS = f"run algorithm dataset seed step settings changed curve score {SUCCESS} state".split()
+HEADINGS = f"run algorithm dataset seed step settings changed curve score {COUNTED} state".split()
 
 
 @runs.command("list", epilog="Example: orlog runs list runs/iql")
 def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
     """List every run with its state, steps, last score, and the settings in which runs differ.
 
-    The interval of a score is over the episodes of that run (95 %). Where the environment tells, the
-    share of episodes that succeeded stands beside it. A folder that cannot be read is
+    The interval of a score is over the episodes of that run (95 %). What metrics
+    counted, such as the share of episodes that succeeded, stands beside it. A folder that cannot be read is
     listed with the reason. Stopped runs go on with the command that trained them and --resume.
     """
     import numpy as np
@@ -64,7 +65,7 @@ def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None
                 ago(run.changed),
                 course(np.array([scores.mean() for _, scores in run.points]), CURVE_WIDTH),
                 _score(run.score, run.interval),
-                _share(run.success_rate),
+                _counted(run.numbers),
                 run.state,
             ]
         )
@@ -192,8 +193,8 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
             seeds,
             score,
         ]
-        rows.append([*row, _share(group.success_rate)])
-    show_table(("dataset", "algorithm", "settings", "seeds", "score", SUCCESS), rows)
+        rows.append([*row, _counted(group.numbers)])
+    show_table(("dataset", "algorithm", "settings", "seeds", "score", COUNTED), rows)
     say_notes(notes, tell)
     _note_returns(found)
 
@@ -246,8 +247,10 @@ def _score(score: float | None, interval: tuple[float, float] | None) -> str:
     return f"{score:.1f}" + (f" ({interval[0]:.1f} to {interval[1]:.1f})" if interval else "")
 
 
-def _share(rate: float | None) -> str:
-    return "" if rate is None else f"{100 * rate:.1f} %"
+def _counted(numbers: Sequence[Number]) -> str:
+    from orlog.normalize.metrics.metrics import in_short
+
+    return ", ".join(in_short(numbers))
 
 
 def _note_returns(found: Sequence[RunSummary]) -> None:

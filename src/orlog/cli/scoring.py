@@ -125,9 +125,8 @@ def _print_result(result: RunResult, episodes: int) -> None:
         say(f"normalized score {result.score:.1f}{interval}")
         say(f"  0 = {references.random.mean:.2f}: {references.random.policy}")
         say(f"100 = {references.expert.mean:.2f}: {references.expert.policy}")
-    if result.successes is not None and result.success_rate is not None:
-        reached = f"{result.successes.sum()} of {counted(len(result.successes), 'episode')}"
-        say(f"success rate {100 * result.success_rate:.1f} % ({reached})")
+    for number in result.numbers:
+        say(str(number))
     say_notes(result.caveats)
     for one in result.videos:
         path = result.run.folder / VIDEOS / one.file

@@ -286,6 +286,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
         "non_finite": manifest.non_finite,
         "outside_bounds": msgspec.to_builtins(manifest.outside_bounds),
         "dimension_names": shown.dimension_names,
+        "roles": manifest.known_roles if dataset is None else dataset.roles,
         "reference_returns": None
         if references is None
         else {
@@ -353,6 +354,7 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     from orlog.datasets.reading.finding import read_installed
     from orlog.datasets.reading.operations import operation_words
     from orlog.manifests.rebuilds import how_to_record
+    from orlog.manifests.roles import shown_roles
     from orlog.manifests.spaces import leaf_spaces, original_type
 
     again = how_to_record(manifest, read_installed(manifest.name))
@@ -408,6 +410,7 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
         lines.append(("not finite", f"{counted(count, 'number')} of {column}"))
     for column, names in facts["dimension_names"].items():
         lines.append((f"numbers of {column}", ", ".join(names)))
+    lines += [(f"role {role}", text) for role, text in shown_roles(facts["roles"]).items()]
     bounds = bounds_of(*manifest.spaces)
     for column, outside in manifest.outside_bounds.items():
         text = f"numbers of {column}: {describe_outside(outside, bounds.get(column))}"

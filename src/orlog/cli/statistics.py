@@ -42,6 +42,7 @@ def compare(
     from orlog.normalize.aggregate import AGGREGATES
     from orlog.normalize.comparison import compare_methods
     from orlog.normalize.method_scores import run_means
+    from orlog.normalize.metrics.metrics import HEADINGS
     from orlog.normalize.sequential import compare_sequentially
     from orlog.reports.statistics_plots import check_format
     from orlog.scoring.evaluated_runs import find_runs, method_results
@@ -76,12 +77,25 @@ def compare(
             {
                 "normalized": results.is_normalized,
                 **comparison.to_json(),
+                "numbers": {
+                    method: {task: [one.to_json() for one in found] for task, found in of.items()}
+                    for method, of in results.numbers.items()
+                },
                 "sequential": None if decided is None else _sequential_json(decided),
                 "notes": notes,
             }
         )
     else:
         _print_comparison(comparison, results.is_normalized)
+        rows = [
+            [task, algorithm_title(method), *one.cells()]
+            for task in comparison.tasks
+            for method, found in results.numbers.items()
+            for one in found.get(task, ())
+        ]
+        if rows:
+            say("\nwhat metrics counted, over the seeds")
+            show_table(("task", "method", *HEADINGS), rows, numbers=(3, 4))
         if decided is not None:
             _print_sequential(decided)
         say_notes(notes)

@@ -117,14 +117,15 @@ class Training:
         return words + ([] if self.out is None else ["--out", str(self.out)])
 
 
-@app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seeds 0-3 --set expectile=0.8")
+@app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seeds 0-3 --expectile 0.8")
 @takes_options
 def train(
     context: typer.Context, algorithm: Algorithm, name: OptionalName = None, *, given: Training
 ) -> None:
     """Train an algorithm on a dataset by its recipe or published settings, with one or more seeds.
 
-    It prints which settings it uses and from where, and how they differ from what was published.
+    It prints which settings it uses and from where, and how they differ from what was published. Any
+    setting of the algorithm is an option too: --batch-size 64 is --set batch_size=64.
     Ctrl-C and SIGTERM save the state first and print the command that continues from there; with
     --seeds it continues all that are not finished. `orlog train --resume RUN` continues the run in a
     folder with the options that its record has; an algorithm of your own is named before RUN, and

@@ -18,6 +18,7 @@ from rich.text import Text
 from orlog.base.terminal import MinuteLines, errors, printable
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
+from orlog.normalize.metrics.metrics import Played, in_short, numbers_of, of_fields
 from orlog.scoring.references import references
 
 _SMOOTHING = 0.3  # weight of the newest half second in the speed that is shown
@@ -34,8 +35,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         losses: Last logged means, by name.
         score: Mean score of the last evaluation, or mean return; None if there was none.
         is_normalized: Whether the score is normalized.
-        success_rate: Share of episodes of the last evaluation that succeeded, 0 to 1; None if there
-            was none, or the environment does not tell.
+        counted: What metrics counted in the last evaluation, in words.
         state: What it does if it does not train: waiting, finished, stopped or failed.
         notes: What to tell the user once.
     """
@@ -46,19 +46,18 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     losses: dict[str, float] = {}
     score: float | None = None
     is_normalized: bool = True
-    success_rate: float | None = None
+    counted: list[str] = []
     state: str = ""
     notes: list[str] = []
 
     def words(self) -> list[str]:
-        """Return losses, score, success rate, speed and time left, as far as they are known."""
+        """Return losses, score, metrics, speed and time left, as far as they are known."""
         found = [f"{name.removesuffix(_LOSS)} {value:.4g}" for name, value in self.losses.items()]
         if found:
             found[0] = f"loss: {found[0]}"
         if self.score is not None:
             found.append(f"{'score' if self.is_normalized else 'return'} {self.score:.1f}")
-        if self.success_rate is not None:
-            found.append(f"success {100 * self.success_rate:.0f} %")
+        found += self.counted
         if self.speed:
             found.append(f"{self.speed:,.0f} updates/s")
             left = round((self.steps - self.step) / self.speed)
@@ -105,8 +104,8 @@ class Watcher:
             changed["score"] = float(
                 (values if self.normalize is None else self.normalize(values)).mean()
             )
-            successes = line.get("successes")
-            changed["success_rate"] = None if successes is None else float(np.mean(successes))
+            played = Played(returns=values, metrics=of_fields(line))
+            changed["counted"] = in_short(numbers_of([played]))
             self._since = None  # the evaluation took time too
         self._change(**changed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ from orlog.manifests.names import counted
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.judgements import look_counts
+from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
 from orlog.normalize.references import Protocol as EvaluationProtocol
 from orlog.normalize.references import References, score_caveats
 from orlog.normalize.verdicts import Verdict, compare
 from orlog.scoring.references import TRAINED_POLICY, references_of_dataset
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
     """The result of a reproduction.
 
@@ -69,6 +71,28 @@ class Result:
         """Normalized scores [seeds, episodes]; None without references."""
         return None if self.references is None else self.references.normalize(self.returns)
 
+    @functools.cached_property
+    def numbers(self) -> list[Number]:
+        """What metrics give for the last policies of all seeds."""
+        return numbers_of([one.played(self.record) for one in self.evaluations.values()])
+
+    @functools.cached_property
+    def recorded_numbers(self) -> dict[str, Number]:
+        """What metrics gave for the recorded baseline, by the name of each number."""
+        baseline = self.baseline
+        if baseline is None or not baseline.metrics:
+            return {}
+        runs = [
+            Played(
+                returns=np.array(returns),
+                metrics=of_fields({"metrics": {m: by[seed] for m, by in baseline.metrics.items()}}),
+                dataset=baseline.dataset,
+                settings=baseline.config,
+            )
+            for seed, returns in baseline.returns.items()
+        ]
+        return {one.name: one for one in numbers_of(runs)}
+
     @property
     def caveats(self) -> list[str]:
         """The simulator of the scores and how the references' differs; empty without references."""
@@ -88,6 +112,14 @@ class Result:
             protocol=next(iter(self.evaluations.values())).protocol,
             versions=self.record.versions,
             returns={str(seed): item.returns for seed, item in self.evaluations.items()},
+            metrics={
+                name: {
+                    str(seed): one.counted[name].tolist() for seed, one in self.evaluations.items()
+                }
+                for name in sorted(
+                    set.intersection(*(set(one.counted) for one in self.evaluations.values()))
+                )
+            },
             processor=next(iter(self.evaluations.values())).processor or "unknown",
         )
 
@@ -124,6 +156,7 @@ class Result:
             "not_compared": self.not_compared or None,
             "notes": self.notes,
             "caveats": self.caveats,
+            "numbers": [one.to_json() for one in self.numbers],
             "protocol": msgspec.to_builtins(next(iter(self.evaluations.values())).protocol),
             "seeds": [
                 {
@@ -132,6 +165,9 @@ class Result:
                     "mean_return": float(np.mean(evaluation.returns)),
                     "normalized_score": None if scores is None else float(scores[index].mean()),
                     "returns": evaluation.returns,
+                    "metrics": {
+                        name: values.tolist() for name, values in evaluation.counted.items()
+                    },
                     "updates_per_second": self.updates_per_second[seed],
                 }
                 for index, (seed, evaluation) in enumerate(self.evaluations.items())

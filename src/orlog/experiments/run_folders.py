@@ -32,6 +32,7 @@ from orlog.base.files import is_held
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
 from orlog.manifests.documents import canonical_json, convert_json
 from orlog.normalize.intervals import mean_interval
+from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
 from orlog.normalize.references import References
 from orlog.scoring.references import references
 
@@ -53,10 +54,9 @@ class RunSummary:
         step: Gradient steps of the last checkpoint or line of the log.
         settings: Settings, steps, preset, device, precision, and how it was fine-tuned; no seed.
         points: Step and scores of the episodes of each point of the learning curve.
-        success_points: Step and share of successful episodes of each, where the environment tells.
+        counted: What came of the episodes of each of these points, with what metrics counted.
         scores: Scores of the episodes of the last evaluation; None if there was none.
-        success_rate: Share of the episodes of the last evaluation that succeeded, 0 to 1; None if
-            there was none, or the environment does not tell.
+        played: What came of these episodes, with what metrics counted; None if there was none.
         scored_step: Gradient steps of the policy that was scored last.
         is_evaluated: Whether `scores` are those of `orlog evaluate`; otherwise they are those of the last
             point of the learning curve.
@@ -71,9 +71,9 @@ class RunSummary:
     step: int = 0
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     points: list[tuple[int, np.ndarray]] = dataclasses.field(default_factory=list)
-    success_points: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    counted: list[Played] = dataclasses.field(default_factory=list)
     scores: np.ndarray | None = None
-    success_rate: float | None = None
+    played: Played | None = None
     scored_step: int = 0
     is_evaluated: bool = False
     is_normalized: bool = True
@@ -88,6 +88,26 @@ class RunSummary:
     def interval(self) -> tuple[float, float] | None:
         """Interval of the mean at 95 %, over the episodes of this run."""
         return None if self.scores is None else mean_interval(self.scores)
+
+    @property
+    def success_points(self) -> list[tuple[int, float]]:
+        """Step and share of successful episodes of each point, where the environment tells."""
+        rates = map(_success_rate, self.counted)
+        return [
+            (step, rate)
+            for (step, _), rate in zip(self.points, rates, strict=True)
+            if rate is not None
+        ]
+
+    @property
+    def numbers(self) -> list[Number]:
+        """What metrics give for the last evaluation, with intervals over its episodes."""
+        return [] if self.played is None else numbers_of([self.played])
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the episodes of the last evaluation that succeeded, 0 to 1; None if nothing tells."""
+        return None if self.played is None else _success_rate(self.played)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -106,6 +126,7 @@ class RunSummary:
             "score": self.score,
             "score_interval": self.interval,
             "success_rate": self.success_rate,
+            "numbers": [one.to_json() for one in self.numbers],
             "scored_step": self.scored_step if self.scores is not None else None,
             "episodes": None if self.scores is None else len(self.scores),
             "normalized": self.is_normalized,
@@ -164,6 +185,11 @@ class RunGroup:
         rates = [run.success_rate for run in self.runs if run.success_rate is not None]
         return float(np.mean(rates)) if rates else None
 
+    @property
+    def numbers(self) -> list[Number]:
+        """What metrics give for the last evaluations of the seeds that have one, over seeds."""
+        return numbers_of([run.played for run in self.runs if run.played is not None])
+
     def curve(
         self, *, success: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -197,6 +223,7 @@ class RunGroup:
             "score": self.score,
             "score_interval": self.interval,
             "success_rate": self.success_rate,
+            "numbers": [one.to_json() for one in self.numbers],
             "normalized": all(run.is_normalized for run in self.runs),
             "folders": [str(run.folder) for run in self.runs],
             "left_out": [str(run.folder) for run, _ in self.left_out],
@@ -264,16 +291,24 @@ def _read(folder: Path) -> RunSummary:
 
     evaluated = [line for line in lines if line.get("returns")]
     points = [(line["step"], scored(line["returns"])) for line in evaluated]
-    rates = [_success_rate(line.get("successes")) for line in evaluated]
+    each = [
+        Played(
+            returns=np.array(line["returns"], float),
+            metrics=of_fields(line),
+            dataset=record.dataset,
+            settings=record.config,
+        )
+        for line in evaluated
+    ]
     scored_step, scores = points[-1] if points else (0, None)
-    success_rate = rates[-1] if rates else None
+    played = each[-1] if each else None
     is_evaluated = False
     if (folder / EVALUATION_FILE).exists():
         evaluation = read_evaluation(folder)
         if evaluation.step >= scored_step:
             scored_step, scores = evaluation.step, scored(evaluation.returns)
+            played = evaluation.played(record)
             is_evaluated = True
-            success_rate = _success_rate(evaluation.successes)
     settings = {name: value for name, value in record.config.items() if name != "seed"}
     for name in ("steps", "preset", "device", "precision"):
         settings[name] = getattr(record, name)
@@ -289,11 +324,9 @@ def _read(folder: Path) -> RunSummary:
         step=step,
         settings=settings,
         points=points,
-        success_points=[
-            (step, rate) for (step, _), rate in zip(points, rates, strict=True) if rate is not None
-        ],
+        counted=each,
         scores=scores,
-        success_rate=success_rate,
+        played=played,
         scored_step=scored_step,
         is_evaluated=is_evaluated,
         is_normalized=known is not None,
@@ -305,9 +338,10 @@ def _read(folder: Path) -> RunSummary:
     )
 
 
-def _success_rate(successes: Any) -> float | None:
-    """Return the share of successful episodes, if a line of the log or a file has them."""
-    return float(np.mean(convert_json(successes, list[bool]))) if successes else None
+def _success_rate(played: Played) -> float | None:
+    """Return the share of successful episodes, where the environment told."""
+    reached = played.metrics.get("success")
+    return None if reached is None else float(reached.mean())
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from orlog.experiments.progress import normalizer
 from orlog.experiments.videos import VIDEOS, Video, check_video, film
 from orlog.manifests.names import counted
 from orlog.normalize.intervals import mean_interval
+from orlog.normalize.metrics.metrics import Number, Played, in_short, numbers_of
 from orlog.normalize.references import Protocol, References, score_caveats, simulator_of
 from orlog.scoring.references import references as find_references
 
@@ -43,7 +44,7 @@ class RunResult:
         run: The run.
         step: Gradient steps that the policy had taken.
         returns: Undiscounted return of each episode.
-        successes: Whether each episode succeeded; None if the environment does not tell.
+        metrics: What metrics counted in each episode beside the return, by their names (docs/families.md).
         protocol: How they were measured.
         references: The reference returns that anchor the score; None if none are known.
         reason: Why there is no score; empty if there is one.
@@ -53,7 +54,7 @@ class RunResult:
     run: Run
     step: int
     returns: np.ndarray
-    successes: np.ndarray | None
+    metrics: dict[str, np.ndarray]
     protocol: Protocol
     references: References | None
     reason: str
@@ -66,8 +67,7 @@ class RunResult:
             score = f"score {self.score:.1f}"
         if self.interval is not None:
             score += f" ({self.interval[0]:.1f} to {self.interval[1]:.1f})"
-        if self.success_rate is not None:
-            score += f", success {100 * self.success_rate:.1f} %"
+        score += "".join(f", {one}" for one in in_short(self.numbers))
         return (
             f"RunResult({record.algorithm} seed {record.seed} on {record.shown_dataset}, step "
             f"{self.step:,}: return {self.mean_return:.2f}, {score}, {counted(len(self.returns), 'episode')})"
@@ -90,6 +90,27 @@ class RunResult:
         None without references, with one episode, or if all episodes score the same.
         """
         return None if self.scores is None else mean_interval(self.scores)
+
+    @functools.cached_property
+    def numbers(self) -> list[Number]:
+        """What the metrics come to, such as the success rate, with intervals over the episodes."""
+        return numbers_of([self.played])
+
+    @property
+    def played(self) -> Played:
+        """What came of the episodes, for metrics over several runs (`orlog.normalize.metrics`)."""
+        record = self.run.record
+        return Played(
+            returns=self.returns,
+            metrics=self.metrics,
+            dataset=record.dataset,
+            settings=record.config,
+        )
+
+    @property
+    def successes(self) -> np.ndarray | None:
+        """Whether each episode succeeded; None if the environment does not tell."""
+        return self.metrics.get("success")
 
     @property
     def success_rate(self) -> float | None:
@@ -147,6 +168,8 @@ class RunResult:
             "caveats": self.caveats,
             "returns": self.returns.tolist(),
             "successes": None if self.successes is None else self.successes.tolist(),
+            "metrics": {name: values.tolist() for name, values in self.metrics.items()},
+            "numbers": [one.to_json() for one in self.numbers],
             "protocol": msgspec.to_builtins(self.protocol),
             "videos": [
                 {**msgspec.to_builtins(one), "file": str(self.run.folder / VIDEOS / one.file)}
@@ -365,7 +388,7 @@ def evaluate(
         run=Run(folder=folder, record=loaded.record),
         step=evaluation.step,
         returns=np.array(evaluation.returns),
-        successes=None if evaluation.successes is None else np.array(evaluation.successes),
+        metrics=evaluation.counted,
         protocol=evaluation.protocol,
         references=references,
         reason=reason,

@@ -37,6 +37,7 @@ from orlog.experiments.stored_results import (
     read_result,
     write_result,
 )
+from orlog.normalize.metrics.metrics import modules_for
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +263,6 @@ def identify(
         evaluations=options.evaluations,
         curve_episodes=options.curve_episodes,
         protocol=protocol,
-        code=run_sources(kind, config, protocol.environment_id),
+        code=run_sources(kind, config, protocol.environment_id, modules_for(dataset.roles)),
         versions={name: versions[name] for name in ("numpy", "torch")},
     )

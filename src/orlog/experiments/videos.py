@@ -124,6 +124,15 @@ def film(
     return made
 
 
+def read_videos(folder: Path) -> list[Video]:
+    """Return the videos of a run; none if it was not filmed, or the list of them is damaged."""
+    try:
+        listed = msgspec.json.decode((folder / VIDEOS / LIST).read_bytes(), type=list[Video])
+    except (OSError, msgspec.DecodeError):
+        return []
+    return [one for one in listed if Path(one.file).name == one.file]
+
+
 def check_video() -> None:
     """Check that videos can be written; choose how MuJoCo and pygame draw where there is no display.
 

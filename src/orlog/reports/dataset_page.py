@@ -15,6 +15,7 @@ from orlog.datasets.reading.operations import operation_text, operation_words
 from orlog.experiments.reproducing import Result
 from orlog.manifests.names import counted, size_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
+from orlog.normalize.metrics.metrics import HEADINGS as HEADINGS_OF_NUMBERS
 from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.reports.episode_figure import episode_figure
 from orlog.reports.pages import (
@@ -53,6 +54,22 @@ def result_cells(result: Result) -> list[str]:
     ]
 
 
+def number_table(results: Sequence[Result]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Return headings and rows of what metrics counted, and of what was recorded; no row without any."""
+    rows = [
+        [
+            algorithm_title(one.record.algorithm),
+            *number.cells(),
+            one.recorded_numbers[number.name].cells()[1]
+            if number.name in one.recorded_numbers
+            else "",
+        ]
+        for one in results
+        for number in one.numbers
+    ]
+    return ("algorithm", *HEADINGS_OF_NUMBERS, "recorded"), rows
+
+
 def verdict_lines(results: Sequence[Result]) -> list[str]:
     """Return each verdict with its reasons, or why scores are not compared with those recorded."""
     lines = []
@@ -86,6 +103,11 @@ def show_results(results: Sequence[Result]) -> None:
     for one in results:
         for line in verdict_lines([one]):
             say(f"{one.record.dataset}: {line}" if shift else line)
+    for name in dict.fromkeys(one.record.dataset for one in results):
+        counted_headings, numbers = number_table([r for r in results if r.record.dataset == name])
+        if numbers:
+            say(f"\n{name}: what metrics counted, over the seeds")
+            show_table(counted_headings, numbers, numbers=(2, 3, 5))
     say_notes(all_notes(results))
 
 
@@ -106,6 +128,7 @@ def write_report(
         html_table(HEADINGS, [*map(result_cells, results)], {1, 2, 3, 6}),
     ]
     parts += [paragraph(line) for line in verdict_lines(results)]
+    parts += counted_parts(results)
     parts += ["<h2>Learning curves</h2>", curve_figure(results, series)]
     parts += ["<h2>The dataset</h2>", paragraph(dataset.manifest.description)]
     spreads = {
@@ -122,6 +145,12 @@ def write_report(
     parts.append(how_to_read([_protocol(results), curves, *all_notes(results)]))
     make_folder(path.parent)
     path.write_text(page(title, parts), "utf-8")
+
+
+def counted_parts(results: Sequence[Result]) -> list[str]:
+    """Return a table of what metrics counted; nothing where they counted nothing."""
+    headings, rows = number_table(results)
+    return [html_table(headings, rows, {2, 3, 5})] if rows else []
 
 
 def notes_line(results: Sequence[Result]) -> str:

@@ -11,7 +11,13 @@ from orlog.experiments.reproducing import Result
 from orlog.experiments.stored_results import StoredResult
 from orlog.manifests.names import counted
 from orlog.normalize.comparison import Comparison, Estimate
-from orlog.reports.dataset_page import all_notes, notes_line, settings_table, verdict_lines
+from orlog.reports.dataset_page import (
+    all_notes,
+    counted_parts,
+    notes_line,
+    settings_table,
+    verdict_lines,
+)
 from orlog.reports.pages import folded, how_to_read, html_table, page, paragraph, pictures
 from orlog.reports.pictures import series_of
 from orlog.reports.result_figures import comparison_figures, curve_figure, score_figure
@@ -130,4 +136,5 @@ def _dataset_parts(
     )
     parts = [f"<h2>{html.escape(dataset)}</h2>", curve_figure(results, series)]
     parts += [paragraph(line) for line in verdict_lines(results)]
+    parts += counted_parts(results)
     return [*parts, paragraph(facts, "note"), folded("Settings", [settings_table(results)])]

@@ -20,6 +20,7 @@ from orlog.manifests.documents import canonical_json, convert_json, parse_json, 
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import is_name
 from orlog.manifests.rebuilds import rebuild_notes
+from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
 from orlog.normalize.references import Protocol, References, score_caveats
 from orlog.scoring.normalized_scores import normalized_score
 from orlog.scoring.references import described, holds_in, references
@@ -48,6 +49,7 @@ class EvaluatedRun:
         protocol: How the returns were measured.
         returns: Return of each episode.
         curve: Returns of each point of the learning curve.
+        metrics: What metrics counted in each episode, by their names.
     """
 
     place: Path
@@ -63,7 +65,15 @@ class EvaluatedRun:
     protocol: Protocol
     returns: np.ndarray
     curve: list[np.ndarray]
+    metrics: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     version: str = ""
+
+    @property
+    def played(self) -> Played:
+        """What came of the episodes, for `numbers_of`."""
+        return Played(
+            returns=self.returns, metrics=self.metrics, dataset=self.dataset, settings=self.settings
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +84,14 @@ class MethodResults:
         scores: By method and task, an array [seeds, episodes].
         checkpoints: By method and task, scores [seeds, checkpoints, episodes] of the last points of
             the learning curves, where all seeds have them.
+        numbers: By method and task, what metrics give for all seeds.
         is_normalized: Whether the scores are normalized; otherwise they are returns.
         notes: Caveats, a sentence each.
     """
 
     scores: dict[str, dict[str, np.ndarray]]
     checkpoints: dict[str, dict[str, np.ndarray]]
+    numbers: dict[str, dict[str, list[Number]]]
     is_normalized: bool
     notes: list[str]
 
@@ -159,6 +171,7 @@ def _read_folder(folder: Path, label: str) -> EvaluatedRun:
         protocol=evaluation.protocol,
         returns=np.array(evaluation.returns, float),
         curve=curve,
+        metrics=evaluation.counted,
         version=record.version,
     )
 
@@ -166,6 +179,7 @@ def _read_folder(folder: Path, label: str) -> EvaluatedRun:
 class _Seed(msgspec.Struct, kw_only=True):
     seed: int
     returns: list[float]
+    metrics: dict[str, Any] = {}
 
 
 class _Document(msgspec.Struct, kw_only=True):
@@ -181,6 +195,7 @@ class _Document(msgspec.Struct, kw_only=True):
     seed: int | None = None
     step: int | None = None
     returns: list[float] = []
+    metrics: dict[str, Any] = {}
     config: dict[str, Any] = {}
     preset: str = ""
 
@@ -188,7 +203,9 @@ class _Document(msgspec.Struct, kw_only=True):
 def _read_document(path: Path, label: str) -> list[EvaluatedRun]:
     try:
         body = convert_json(parse_json(read_small_file(path)), _Document)
-        seeds = body.seeds if body.seed is None else [_Seed(seed=body.seed, returns=body.returns)]
+        alone = _Seed(seed=body.seed or 0, returns=body.returns, metrics=body.metrics)
+        seeds = body.seeds if body.seed is None else [alone]
+        counted = [of_fields({"metrics": one.metrics}) for one in seeds]
     except ValueError as error:
         raise ManifestError(
             f"{path}: not the JSON of orlog evaluate or orlog reproduce: "
@@ -218,9 +235,10 @@ def _read_document(path: Path, label: str) -> list[EvaluatedRun]:
             protocol=body.protocol,
             returns=np.array(one.returns, float),
             curve=[],
+            metrics=metrics,
             version=body.version,
         )
-        for one in seeds
+        for one, metrics in zip(seeds, counted, strict=True)
     ]
 
 
@@ -267,6 +285,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
             )
     scores: dict[str, dict[str, np.ndarray]] = {}
     checkpoints: dict[str, dict[str, np.ndarray]] = {}
+    numbers: dict[str, dict[str, list[Number]]] = {}
     known = {task: _references_of(_first(by_method, task)) for task in tasks}
     unknown = [task for task, found in known.items() if found is None]
     where = _first(by_method, unknown[0]).protocol.environment_id if unknown else ""
@@ -281,6 +300,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
             seeds = sorted(by_task[task], key=lambda run: run.seed)
             _check_method(method, task, seeds)
             scores.setdefault(method, {})[task] = normalize_runs(seeds)
+            numbers.setdefault(method, {})[task] = numbers_of([one.played for one in seeds])
             last = [run.curve[-CHECKPOINTS:] for run in seeds]
             sizes = {len(point) for points in last for point in points}
             if len(sizes) == 1 and len(last[0]) > 1 and len(set(map(len, last))) == 1:
@@ -301,6 +321,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     return MethodResults(
         scores=scores,
         checkpoints=checkpoints,
+        numbers=numbers,
         is_normalized=not unknown,
         notes=list(dict.fromkeys(notes)),
     )

@@ -22,6 +22,7 @@ from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Mixture
 from orlog.loaders.arrays.places import load_arrays
 from orlog.loaders.transitions import transitions
+from orlog.manifests.roles import column_with
 from orlog.normalize import value_estimates
 from orlog.normalize.value_estimates import Terms
 
@@ -282,14 +283,15 @@ def _recorded_log_probs(dataset: Dataset, left_out: dict[str, str]) -> np.ndarra
 
     Raises SchemaError if they are not one number for each step, or no log-probabilities.
     """
-    if LOG_PROBS not in dataset.columns:
+    column = column_with(dataset.roles, "behavior_log_prob") or LOG_PROBS
+    if column not in dataset.columns:
         for name in _WEIGHTED:
             left_out[name] = (
                 f"{dataset.name} has no column {LOG_PROBS} (record it with action_log_probs=True)."
             )
         return None
-    found = np.asarray(dataset.column(LOG_PROBS), np.float64)
-    where = f"{dataset.name}: {LOG_PROBS}"
+    found = np.asarray(dataset.column(column), np.float64)
+    where = f"{dataset.name}: {column}"
     if found.shape != (dataset.total_steps,):
         raise SchemaError(
             f"{where} has the shape {list(found.shape)}, expected one number for each of "

@@ -18,6 +18,7 @@ from orlog.manifests.diff import diff_manifests
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted, size_text
 from orlog.manifests.rebuilds import version_of
+from orlog.manifests.roles import shown_roles
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.published_scores import PublishedScore
 from orlog.scoring.baseline_scores import baselines, in_sections, score_is_raw
@@ -67,6 +68,8 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
         versions = ", ".join(f"{name} {one}" for name, one in environment.versions.items())
         yield "environment", environment.id + (f" ({versions})" if versions else "")
     yield "benchmark", manifest.benchmark
+    for role, columns in shown_roles(dataset.roles).items():
+        yield f"role {role}", columns
     yield "behavior policy", manifest.behavior_policy or "unknown"
     yield "license", manifest.license or "not said"
     yield "digest", dataset.digest

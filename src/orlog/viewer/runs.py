@@ -20,6 +20,7 @@ from orlog.experiments.videos import VIDEOS as FILMED
 from orlog.experiments.videos import read_videos
 from orlog.normalize.baselines import read_baseline
 from orlog.normalize.intervals import mean_interval
+from orlog.normalize.metrics.metrics import numbers_of
 from orlog.normalize.verdicts import compare
 from orlog.scoring.references import references
 
@@ -130,11 +131,7 @@ def _scores(group: RunGroup) -> list[dict[str, Any]]:
     listed = []
     for (source, step, episodes), each in sorted(found.items(), key=lambda one: one[0][0]):
         means = np.array([scores.mean() for _, scores in each], float)
-        rates = [
-            run.success_rate if source == EVALUATED else dict(run.success_points).get(step)
-            for run, _ in each
-        ]
-        known = [one for one in rates if one is not None]
+        played = [run.played if source == EVALUATED else run.counted[-1] for run, _ in each]
         listed.append(
             {
                 "source": source,
@@ -144,7 +141,7 @@ def _scores(group: RunGroup) -> list[dict[str, Any]]:
                 "each": means.tolist(),
                 "score": float(means.mean()),
                 "interval": mean_interval(means),
-                "success": float(np.mean(known)) if known else None,
+                "counted": [str(n) for n in numbers_of([one for one in played if one])],
             }
         )
     return listed

@@ -619,7 +619,7 @@ def test_a_view_that_was_trained_on_is_found_and_one_episode_has_no_standard_err
     evaluated = invoke("evaluate", folder, "--episodes", "1")
     assert evaluated.exit_code == 0, evaluated.output
     assert "one episode, so there is no standard error" in evaluated.output
-    assert re.search(r"success rate (0.0 % \(0|100.0 % \(1) of 1 episode\)", evaluated.output)
+    assert re.search(r"success rate (0.0 % \(0|100.0 % \(1) of 1 episode,", evaluated.output)
     assert "nan" not in evaluated.output
     anchors = ("--random", "--expert", "recipe")
     measured = invoke("references", mini.name, *anchors, "--episodes", "1")

@@ -16,6 +16,7 @@ from orlog.datasets.columns.stored_spaces import space_columns
 from orlog.datasets.columns.values import flatten
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
+from tests.datasets.recorded_samples import rows_of
 from tests.levels import scaled
 
 Space = gymnasium.Space[Any]
@@ -80,20 +81,6 @@ SPACES: st.SearchStrategy[Space] = st.recursive(
 def draw_samples(space: Space, seed: int, rows: int) -> list[Any]:
     space.seed(seed)
     return [space.sample() for _ in range(rows)]
-
-
-def rows_of(space: Space, columns: Any, rows: int) -> list[Any]:
-    """Return samples from columns, in the way their documentation tells."""
-    if isinstance(space, spaces.Dict):
-        parts = {key: rows_of(part, columns[key], rows) for key, part in space.items()}
-        return [{key: parts[key][row] for key in parts} for row in range(rows)]
-    if isinstance(space, spaces.Tuple):
-        lists = [rows_of(part, columns[key], rows) for key, part in enumerate(space)]
-        return [tuple(part[row] for part in lists) for row in range(rows)]
-    assert len(columns) == rows
-    if isinstance(columns, np.ndarray) and not isinstance(space, spaces.Discrete):
-        return [columns[row, ...] for row in range(rows)]
-    return list(columns)
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -312,7 +312,9 @@ def test_with_the_first_place_blocked_the_second_one_gives_files_of_equal_sha256
         else:
             first.url = swallow(held)
         source = upstream.source(checked=checked)
-        folder = download_foreign_file(source, patience=patience, on_mirror=said.append)
+        folder = download_foreign_file(
+            source, TransferOptions(patience=patience), on_mirror=said.append
+        )
     dataset, imported = orlog.load_dataset(folder), upstream.imported()
     assert same(dataset, imported)
     assert [one.digest for one in dataset.lineage] == [one.digest for one in imported.lineage]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import gymnasium
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 import orlog
 from orlog.datasets.formats import arrays
@@ -239,7 +241,8 @@ def test_rows_of_unknown_files_are_shown_with_what_may_end_episodes(
     write_rows(tmp_path / "a.h5", [3, 5], **more)
     found = run("import", str(tmp_path / "a.h5"), "lab/x-v1")
     told = " ".join(found.stderr.split())
-    assert f"--episode {'episode' if more else 'ends'} --map observation=obs/state" in told
+    assert f"--episode {'episode' if more else 'ends'} --map observation/image=obs/image" in told
+    assert "--map observation/state=obs/state --map action=actions --map reward=r" in told
 
 
 def test_an_unknown_file_is_shown_with_a_line_that_reads_it(tmp_path: Path) -> None:
@@ -249,12 +252,82 @@ def test_an_unknown_file_is_shown_with_a_line_that_reads_it(tmp_path: Path) -> N
     found = run("import", str(tmp_path / "a.h5"), "lab/x-v1")
     assert found.returncode != 0
     told = " ".join(found.stderr.split())
-    assert "runs/take0/obs (3, 4) float32" in told
+    assert "runs/take0 .. runs/take1 (2 alike) actions (3, 2) float" in told
+    assert "obs (3, 4) float32" in told
     words = ["--episode", "runs/take*", "--map", "observation=obs", "--map", "action=actions"]
     assert f"orlog import {tmp_path / 'a.h5'} NAME {shlex.join(words)} --map reward=rewards" in told
     made = run("import", str(tmp_path / "a.h5"), "lab/x-v1", *words, "--map", "reward=rewards")
     assert made.returncode == 0, made.stderr
     assert [len(one) for one in orlog.load_dataset("lab/x-v1")] == [2, 4]
+
+
+def test_names_that_are_like_others_make_the_line(tmp_path: Path) -> None:
+    for number, body in enumerate(episodes([3, 5, 4])):
+        named = {
+            "obs/qpos": body["obs/state"],
+            "obs/qvel": body["obs/state"],
+            "actions": body["actions"],
+        }
+        write_hdf5(
+            tmp_path / "a.h5", named | {"r": body["r"], "extra": body["r"]}, f"demo_{number}"
+        )
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["meta/info"] = "hello"
+    told = " ".join(run("import", str(tmp_path / "a.h5"), "lab/x-v1").stderr.split())
+    assert (
+        "meta/info (expected one row for each step, found shape ()) demo_0 .. demo_2 (3 alike)"
+        in told
+    )
+    line = (
+        "--episode 'demo_*' --map observation=obs/qpos,obs/qvel --map action=actions --map reward=r"
+    )
+    assert line in told
+    made = run("import", str(tmp_path / "a.h5"), "lab/x-v1", *shlex.split(line))
+    assert made.returncode == 0, made.stderr
+
+
+@pytest.mark.parametrize("codec", [None, "imagecodecs_jpegxl"])
+def test_a_buffer_without_actions_is_shown_with_poses_in_their_place(
+    tmp_path: Path, codec: str | None
+) -> None:
+    """As UMI writes it; its frames are packed by a codec that is not read."""
+    root = zarr.open_group(tmp_path / "umi.zarr", mode="w", zarr_format=2)
+    for name, size in (("eef_pos", 3), ("eef_rot_axis_angle", 3), ("gripper_width", 1)):
+        root.create_array(f"data/robot0_{name}", data=np.ones((30, size), np.float32))
+    root.create_array("data/camera0_rgb", data=np.ones((30, 8, 8, 3), np.uint8))
+    root.create_array("meta/episode_ends", data=np.array([10, 30]))
+    about = tmp_path / "umi.zarr" / "data" / "camera0_rgb" / ".zarray"
+    if codec:
+        about.write_text(json.dumps(json.loads(about.read_text()) | {"compressor": {"id": codec}}))
+    told = run("import", str(tmp_path / "umi.zarr"), "lab/x-v1").stderr
+    assert "data/camera0_rgb  (30, 8, 8, 3) uint8" in told
+    words = shlex.split(told.partition("example: orlog import ")[2])[2:]
+    assert (
+        "action=data/robot0_eef_pos,data/robot0_eef_rot_axis_angle,data/robot0_gripper_width"
+        in words
+    )
+    made = run("import", str(tmp_path / "umi.zarr"), "lab/x-v1", *words)
+    if codec:
+        assert (
+            f"data/camera0_rgb: is packed by the codec '{codec}', which is not read" in made.stderr
+        )
+        words = [
+            one
+            for pair in zip(words[::2], words[1::2], strict=True)
+            if "camera0" not in pair[1]
+            for one in pair
+        ]
+        made = run("import", str(tmp_path / "umi.zarr"), "lab/x-v1", *words)
+    assert made.returncode == 0, made.stderr
+    assert [len(one) for one in orlog.load_dataset("lab/x-v1")] == [9, 19]
+
+
+def test_groups_are_named_where_a_pattern_means_none(tmp_path: Path) -> None:
+    write_groups(tmp_path / "a.h5", [3, 1, 2])
+    path = str(tmp_path / "a.h5")
+    told = run("import", path, "lab/x-v1", "--episode", "ep_*", "--map", "action=actions")
+    assert "its groups are data, data/demo_" in " ".join(told.stderr.split())
+    assert "(3 alike)" in told.stderr
 
 
 def test_a_file_of_a_folder_that_is_damaged_at_its_start_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""d3rlpy's dumps: those of its layout, written and read again, by d3rlpy itself, and damaged ones."""
+"""d3rlpy's dumps: those of its layout, written and read again, by d3rlpy itself, and those that do not agree."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from orlog.datasets.formats import d3rlpy
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
-from tests.levels import scaled
+from tests.datasets.formats.reading import read_files
+from tests.datasets.recorded_samples import record_samples
 from tests.tool_environments import run_tool, tool_python
 
 LENGTHS = (4, 2, 5)
@@ -118,28 +118,6 @@ def test_a_flag_of_d3rlpy_1_that_is_nan_cuts_nothing(tmp_path: Path) -> None:
             read_files(d3rlpy.FORMAT, path, tmp_path / "store")
 
 
-def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> Dataset:
-    """Record episodes of which the last one ends the task."""
-    observations.seed(0)
-    actions.seed(0)
-    with orlog.DatasetWriter(name, observation_space=observations, action_space=actions) as writer:
-        for number, length in enumerate(LENGTHS):
-            ends = np.arange(length) == length - 1
-            samples = [observations.sample() for _ in range(length + 1)]
-            writer.add_episode(
-                orlog.Episode(
-                    observations=tuple(map(np.stack, zip(*samples, strict=True)))
-                    if isinstance(observations, spaces.Tuple)
-                    else np.stack(samples),
-                    actions=np.stack([actions.sample() for _ in range(length)]),
-                    rewards=np.arange(length, dtype=np.float32),
-                    terminations=ends & (number == 2),
-                    truncations=ends & (number != 2),
-                )
-            )
-    return orlog.load_dataset(name)
-
-
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "vectors": (VECTOR, spaces.Box(-1, 1, (2,), np.float32)),
@@ -147,25 +125,6 @@ KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "frames": (spaces.Box(0, 255, (1, 8, 8), np.uint8), spaces.Discrete(4)),
     "pairs": (spaces.Tuple([VECTOR, VECTOR]), spaces.Box(-1, 1, (2,), np.float32)),
 }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_exported_comes_back(tmp_path: Path, kind: str) -> None:
-    dataset = record("lab/robot-v1", *KINDS[kind])
-    with pytest.raises(SchemaError, match="final observations of 1 episode that ended are lost"):
-        orlog.export_dataset(dataset, tmp_path / "out", to="d3rlpy")
-    orlog.export_dataset(dataset, tmp_path / "out", to="d3rlpy", lossy=True)
-    again, _ = read_files(d3rlpy.FORMAT, tmp_path / "out" / "robot-v1.h5", tmp_path / "store")
-    for one, other in zip(dataset, again, strict=True):
-        parts = [(one.observations, other.observations)]
-        if kind == "pairs":
-            parts = list(zip(one.observations, other.observations, strict=True))
-        for ours, theirs in parts:
-            known = len(ours) - bool(one.terminations[-1])
-            np.testing.assert_array_equal(ours[:known], theirs[:known])
-        for name in ("actions", "rewards", "terminations", "truncations"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    orlog.export_dataset(again, tmp_path / "again", to="d3rlpy")  # nothing more is lost
 
 
 def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
@@ -187,20 +146,11 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
             read_files(d3rlpy.FORMAT, path, tmp_path / "store")
 
 
-def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
-    path = tmp_path / "bad.h5"
-    write(path)
-    for number, data in enumerate(damaged(path.read_bytes(), scaled(30))):
-        path.write_bytes(data)
-        folder = tmp_path / str(number)
-        refuses_or_reads(lambda f=folder: read_files(d3rlpy.FORMAT, path, f))  # type: ignore[misc]
-
-
 @pytest.mark.thorough
 def test_d3rlpy_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None:
     most = {}
     for kind, pair in KINDS.items():
-        dataset = record(f"lab/{kind}-v1", *pair)
+        dataset = record_samples(f"lab/{kind}-v1", *pair, stops=False, infos=())
         orlog.export_dataset(dataset, tmp_path / kind, to="d3rlpy", lossy=True)
         most[kind] = int(dataset.column("actions").max()) + 1
     code = """

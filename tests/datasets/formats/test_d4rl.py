@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import orlog
 from orlog.datasets.formats import d4rl as d4rl_reader
 from orlog.datasets.formats._shared import flat_rows
 from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats.formats import Wanted, read_version
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.manifest import MANIFEST_FILE
 from tests.levels import scaled
 
@@ -64,7 +65,7 @@ def write(path: Path, body: Mapping[str, Any], **options: Any) -> Path:
 
 
 def read(path: Path, folder: Path, horizon: int | None = None) -> tuple[Dataset, str]:
-    asked = Asked(files=[path], sources=["test.hdf5"], options=Options(horizon=horizon))
+    asked = Asked(files=[path], sources=["test.hdf5"], options=Options(time_limit=horizon))
     wanted = Wanted(name="lab/test-v0", version="1.0.0")
     manifest, found = read_version(d4rl_reader.FORMAT, asked, folder, wanted)
     (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
@@ -430,16 +431,22 @@ def test_what_is_no_hdf5_is_refused(tmp_path: Path, data: bytes) -> None:
         read(tmp_path / "test.hdf5", tmp_path / "store")
 
 
-def test_damaged_files_give_typed_errors_or_values(tmp_path: Path) -> None:
-    path = write(tmp_path / "test.hdf5", GOOD, compression="gzip", fletcher32=True)
-    good = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for number in range(60):
-        data = bytearray(good)
-        for place in rng.integers(0, len(data), 4):
-            data[place] ^= 1 << int(rng.integers(8))
-        path.write_bytes(data[: int(rng.integers(1, len(data)))] if number % 5 == 0 else data)
-        try:
-            read(path, tmp_path / f"store{number}")
-        except OrlogError:
-            continue
+def test_what_a_file_says_of_its_policy_is_kept_but_for_weights(tmp_path: Path) -> None:
+    path = tmp_path / "a.hdf5"
+    write(path, rows_of([False, False, True], [False] * 3, next_observations=True))
+    plain = orlog.import_dataset(path, "lab/plain-v1")
+    with h5py.File(path, "a") as file:
+        file["metadata/algorithm"] = np.bytes_("SAC")
+        file["metadata/iteration"] = np.int64(3)
+        file["metadata/policy/fc0/weight"] = np.zeros((4, 3), np.float32)
+        file["metadata/policy/fc1/weight"] = np.zeros((4, 3), np.float32)
+        file["metadata/policy/nonlinearity"] = np.bytes_("relu")
+    orlog.import_dataset(path, "lab/told-v1")
+    told = orlog.load_dataset("lab/told-v1").manifest.description
+    values = (
+        "metadata/algorithm is SAC, metadata/iteration is 3, metadata/policy/nonlinearity is relu."
+    )
+    assert (
+        f"The file says of its policy: {values} Not read: metadata/policy/fc#/weight (2)." in told
+    )
+    assert "metadata" not in orlog.load_dataset(plain).manifest.description

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -15,74 +14,11 @@ from orlog.datasets.formats.formats import formats
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
-
-MAP = {
-    **{name: name for name in ("observation", "action", "reward", "terminated", "truncated")},
-    "next_observation": "next_observation",
-    "infos/place": "infos/place",
-}
-LENGTHS = (3, 1, 4)
-
-
-def rows_of(space: spaces.Space[Any], count: int) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {key: rows_of(part, count) for key, part in space.items()}
-    return np.stack([space.sample() for _ in range(count)])
-
-
-def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> None:
-    with orlog.DatasetWriter(name, observation_space=observations, action_space=actions) as writer:
-        for number, length in enumerate(LENGTHS):
-            ends = np.arange(length) == length - 1
-            observations.seed(number)
-            writer.add_episode(
-                orlog.Episode(
-                    observations=rows_of(observations, length + 1),
-                    actions=np.stack([actions.sample() for _ in range(length)]),
-                    rewards=np.arange(length) / 4.0,
-                    terminations=ends & (number == 2),
-                    truncations=ends & (number == 0),
-                    infos={"place": np.arange(2.0 * length).reshape(-1, 2)},
-                )
-            )
-
-
-@pytest.mark.parametrize(
-    ("to", "ending", "options"),
-    [
-        ("d4rl", "hdf5", {}),
-        ("npz", "npz", {}),
-        ("parquet", "parquet", {}),
-        ("parquet", "parquet", {"columns": MAP, "episode": "episode", "step": "step"}),
-    ],
-)
-@pytest.mark.parametrize("shape", [(2,), (4, 3, 3)])
-def test_it_comes_back(
-    tmp_path: Path, to: str, ending: str, options: dict[str, Any], shape: tuple[int, ...]
-) -> None:
-    is_image = len(shape) > 1
-    space = (
-        spaces.Box(0, 255, shape, np.uint8) if is_image else spaces.Box(-1, 1, shape, np.float32)
-    )
-    record("lab/flat-v1", space, spaces.Box(-1, 1, (2,), np.float32))
-    said: list[str] = []
-    orlog.export_dataset("lab/flat-v1", tmp_path / "out", to=to, lossy=True, on_losses=said.extend)
-    keeps_stops = to == "parquet"
-    assert said == ([] if keeps_stops else ["1 unfinished episode will become truncated."])
-    orlog.import_dataset(tmp_path / "out" / f"flat-v1.{ending}", "lab/again-v1", **options)
-    first, again = orlog.load_dataset("lab/flat-v1"), orlog.load_dataset("lab/again-v1")
-    assert again.episode_lengths.tolist() == list(LENGTHS)
-    for one, other in zip(first, again, strict=True):
-        for name in ("observations", "actions", "rewards", "terminations"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        np.testing.assert_array_equal(one.infos["place"], other.infos["place"])
-        stops = not (one.terminations[-1] or one.truncations[-1])
-        assert other.truncations[-1] == (one.truncations[-1] or (stops and not keeps_stops))
-        assert other.observations.dtype == one.observations.dtype
+from tests.datasets.recorded_samples import LENGTHS, record_samples
 
 
 def test_what_flat_columns_cannot_hold_is_refused_or_said(tmp_path: Path) -> None:
-    record("lab/pair-v1", spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([2, 3]))
+    record_samples("lab/pair-v1", spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([2, 3]))
     with pytest.raises(SchemaError, match="D4RL's files hold actions that are Box or Discrete"):
         orlog.export_dataset("lab/pair-v1", tmp_path / "out", to="d4rl")
     with orlog.DatasetWriter(
@@ -176,7 +112,7 @@ def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
     "lost", ["timeouts", "next_observations", "infos/place", "infos", "rewards", "terminals"]
 )
 def test_a_file_of_ours_that_lost_a_column_is_refused(tmp_path: Path, lost: str) -> None:
-    record("lab/flat-v1", spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)))
+    record_samples("lab/flat-v1", spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)))
     out = orlog.export_dataset("lab/flat-v1", tmp_path / "out", to="d4rl", lossy=True)
     (out / "SHA256SUMS").unlink()
     file = out / "flat-v1.hdf5"
@@ -203,8 +139,8 @@ def test_a_dict_of_one_part_is_written_as_that_part_and_one_of_several_can_be_ch
     box = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     picture = spaces.Box(0, 255, (2, 2, 3), np.uint8)
     actions = spaces.Box(-1, 1, (2,), np.float32)
-    record("lab/one-v1", spaces.Dict({"state": box}), actions)
-    record(
+    record_samples("lab/one-v1", spaces.Dict({"state": box}), actions)
+    record_samples(
         "lab/several-v1",
         spaces.Dict({"state": box, "cameras": spaces.Dict({"top": picture})}),
         actions,

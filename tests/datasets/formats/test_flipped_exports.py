@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -66,6 +67,7 @@ def test_no_flipped_bit_of_an_export_is_imported(
         if path.is_file() and path.name != "SHA256SUMS" and path.stat().st_size
     )
     assert files
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=tmp_path / "out", check=True)
     rng = np.random.default_rng(1)
     for number in range(scaled(40)):
         path = files[number % len(files)]

@@ -27,8 +27,7 @@ from orlog.datasets.formats.lerobot import metadata as lerobot_metadata
 from orlog.datasets.formats.lerobot.video_frames import open_video
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 from tests.command_line import orlog as run
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
-from tests.levels import scaled
+from tests.datasets.formats.reading import read_files
 
 LENGTHS = (4, 1, 5)
 CAMERA = "observation.images.side"
@@ -461,26 +460,6 @@ def test_videos_that_claim_too_much_are_refused(
         video.frame_at(0, 0.01)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "train/data-00000-of-00001.arrow",
-        "meta_data/episode_data_index.safetensors",
-        "data/chunk-000/file-000.parquet",
-        "meta/info.json",
-        "meta/episodes/chunk-000/file-000.parquet",
-        f"videos/{CAMERA}/chunk-000/file-000.mp4",
-    ],
-)
-def test_damaged_files_are_refused_or_read(tmp_path: Path, name: str) -> None:
-    (write_first if name.startswith(("train", "meta_data")) else write)(tmp_path / "arm")
-    file = tmp_path / "arm" / name
-    for number, data in enumerate(damaged(file.read_bytes(), scaled(100))):
-        file.write_bytes(data)
-        folder = tmp_path / str(number)
-        refuses_or_reads(lambda f=folder: read_files(lerobot.FORMAT, tmp_path / "arm", f))  # type: ignore[misc]
-
-
 RENAMED = {
     "observation.state": "state",
     "observation.images.top": "image",
@@ -514,10 +493,10 @@ def test_features_of_other_names_are_what_the_user_says(tmp_path: Path, version:
     write(tmp_path / "arm", version)
     expected, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "expected")
     rename(tmp_path / "arm")
-    with pytest.raises(
-        SchemaError, match=r"columns={'observation/image': 'NAME', 'action': 'NAME'}"
-    ):
+    with pytest.raises(SchemaError, match="Say which is which") as refused:
         read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "refused")
+    for line in ("state  (3,) float32", "'observation/state': 'state'", "'action': 'actions'"):
+        assert line in str(refused.value)
     chosen = choose_format([tmp_path / "arm"], None, "lab/x", is_mapped=True)
     assert chosen is lerobot.FORMAT
     dataset, _ = read_files(
@@ -547,7 +526,7 @@ def test_a_feature_alone_is_the_whole_observation(tmp_path: Path) -> None:
         ({"observation": "observation.*", "action": "action"}, "expected one name"),
         ({"observation": "stat", "action": "action"}, "no column 'stat'"),
         ({"observatoin": "action"}, "did you mean observation"),
-        ({"observation": "force", "observation/b": "observation.state"}, "say which"),
+        ({"observation": "force", "observation/b": "observation.state"}, "Say which"),
     ],
 )
 def test_names_that_do_not_fit_are_refused(tmp_path: Path, said: dict[str, str], text: str) -> None:
@@ -599,10 +578,26 @@ def test_timestamps_and_indices_of_other_rows_are_named_by_episode_and_step(tmp_
     write(root, timestamp=clock.astype("f4"), index=index)
     told = doubts_of(root, tmp_path / "store")
     assert (
-        "Timestamps leave the clock of 10 frames a second, by up to 0.006 s: episode 0, steps 2 to 3; episode 2, "
-        "steps 3 to 4." in told
+        "Timestamps leave the clock of 10 frames a second, by up to 0.006 s: episode 0, step 2; episode 2, "
+        "step 3." in told
     )
     assert "index does not count the rows on: episode 2, step 0." in told
+
+
+@pytest.mark.parametrize("block", [1, 3, 100])
+def test_all_timestamps_that_are_off_are_named_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(lerobot, "BLOCK_BYTES", 600 * block)
+    clock = np.array([0, 1, 2, 3, 0, 0, 1, 2, 3, 4]) / 10
+    clock[[1, 3, 4]] += (0.05, 0.2, 0.3)
+    clock[6:9] += 0.05  # from a lost frame on until the clock was set
+    write(tmp_path / "arm", timestamp=clock)
+    options = Options(no_video=True)
+    _, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", options)
+    told = " ".join(found.doubts)
+    places = "episode 0, step 1; episode 0, step 3; episode 1, step 0; episode 2, steps 1 to 3."
+    assert f"by up to 0.3 s: {places}" in told
 
 
 def test_metadata_of_other_rows_are_named_by_episode(tmp_path: Path) -> None:

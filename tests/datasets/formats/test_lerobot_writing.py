@@ -18,8 +18,8 @@ from orlog.datasets.formats.lerobot import video_writing
 from orlog.datasets.formats.lerobot import writing as lerobot_writing
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
-from tests.levels import scaled
+from tests.datasets.formats import test_lerobot, test_rlds
+from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python
 
 OBSERVATIONS = spaces.Dict(
@@ -179,16 +179,6 @@ def test_an_export_that_was_changed_is_refused(arm: orlog.Dataset, tmp_path: Pat
         with pytest.raises((SchemaError, IntegrityError), match=message) as told:
             read_files(lerobot.FORMAT, root, tmp_path / "store")
         assert len(str(told.value)) < 1000
-
-
-@pytest.mark.parametrize("name", ["meta/orlog.json", "meta/episodes/chunk-000/file-000.parquet"])
-def test_damaged_exports_are_refused_or_read(arm: orlog.Dataset, tmp_path: Path, name: str) -> None:
-    export_dataset(arm, tmp_path / "arm", to="lerobot")
-    file = tmp_path / "arm" / name
-    for number, data in enumerate(damaged(file.read_bytes(), scaled(80))):
-        file.write_bytes(data)
-        folder = tmp_path / str(number)
-        refuses_or_reads(lambda f=folder: read_files(lerobot.FORMAT, tmp_path / "arm", f))  # type: ignore[misc]
 
 
 LEROBOT = (
@@ -421,6 +411,8 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
     assert len(videos) == 4
     orlog.import_dataset(tmp_path / "film", "lab/again-v1")
     ours, again = orlog.load_dataset("lab/film-v1"), orlog.load_dataset("lab/again-v1")
+    assert ours.roles["infos/language_instruction"] == "task_words"
+    assert again.roles["episodes/task"] == "task_words"
     assert [len(one) for one in again] == [5, 8]
     for one, other in zip(ours, again, strict=True):
         for camera in ("top", "side"):
@@ -434,6 +426,22 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
         orlog.export_dataset(ours, tmp_path / "x", to="lerobot", rate=2.5)
     with pytest.raises(SchemaError, match="zarr is written without --video; leave it out"):
         orlog.export_dataset(ours, tmp_path / "x", to="zarr", video=True)
+
+
+def test_a_robot_is_kept_and_a_rate_that_nobody_tells_is_said(tmp_path: Path) -> None:
+    test_lerobot.write(tmp_path / "arm")
+    test_rlds.write(tmp_path / "records", test_rlds.SAMPLE)
+    for name, robot, rate in (("arm", "arm", 10), ("records", "", 1)):
+        orlog.import_dataset(tmp_path / name, f"lab/{name}-v1")
+        told: list[str] = []
+        out = tmp_path / f"{name}-out"
+        orlog.export_dataset(f"lab/{name}-v1", out, to="lerobot", on_losses=told.extend)
+        info = json.loads((out / "meta/info.json").read_text())
+        assert (info["robot_type"], info["fps"]) == (robot, rate)
+        assert any("1 was written; --rate HZ says it" in one for one in told) == (rate == 1)
+    orlog.import_dataset(tmp_path / "arm-out", "lab/again-v1")
+    orlog.export_dataset("lab/again-v1", tmp_path / "again", to="lerobot")
+    assert json.loads((tmp_path / "again/meta/info.json").read_text())["robot_type"] == "arm"
 
 
 @pytest.mark.thorough

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 import orlog
 from orlog.datasets.formats._containers import hdf5_files
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run_orlog
+from tests.datasets.formats import test_lerobot
 from tests.fuzz.samples import Sample, write_samples
 
 POINTER = (
@@ -68,7 +72,82 @@ def test_an_array_that_nobody_wrote_is_read_as_hdf5_reads_it_and_told(
     orlog.import_dataset(path, "lab/blank-v1", format="d4rl", horizon=100)
     ds = orlog.load_dataset("lab/blank-v1")
     assert np.array_equal(ds[0].observations[:3], np.full((3, 3), 0.5, np.float32))
-    assert "fill value stands for all values: blank.h5, observations." in ds.manifest.description
+    assert "fill value stands for all values: observations in blank.h5." in ds.manifest.description
+
+
+def test_a_table_of_a_dataset_given_alone_names_the_folder_to_import(tmp_path: Path) -> None:
+    test_lerobot.write(tmp_path / "arm", "v2.1")
+    for table in ("data/chunk-000/episode_000001.parquet", "meta/episodes.jsonl"):
+        told = run_orlog("import", str(tmp_path / "arm" / table), "lab/arm-v1")
+        assert f"run: orlog import {tmp_path / 'arm'} lab/arm-v1" in " ".join(told.stderr.split())
+
+
+def test_a_dataset_in_a_folder_beside_has_nothing_to_do_with_a_file(
+    tmp_path: Path, samples: dict[str, list[Sample]]
+) -> None:
+    for name in ("rlds", "lerobot", "zarr", "minari"):
+        shutil.copytree(samples[name][0].given[0], tmp_path / f"other-{name}")
+    with h5py.File(tmp_path / "mine.h5", "w") as file:
+        file["arm/sensed"] = np.zeros((3, 2))
+    (tmp_path / "nothing" / "in").mkdir(parents=True)
+    (tmp_path / "other-lerobot" / "notes.txt").write_text("mine")
+    for given, expected in (
+        ("mine.h5", "arm/sensed (3, 2) float64"),
+        ("nothing", "nothing is an empty folder"),
+        ("other-lerobot/notes.txt", "look like no known format"),
+    ):
+        told = " ".join(run_orlog("import", str(tmp_path / given), "lab/x-v1").stderr.split())
+        assert expected in told
+        assert "The folder around it" not in told
+
+
+def import_zarr(root: Path, name: str) -> str:
+    """Import a buffer of Zarr, also zipped, and return what its version says of it."""
+    shutil.make_archive(str(root / name), "zip", root, f"{name}.zarr")
+    told = set()
+    for place in (root / f"{name}.zarr", root / f"{name}.zip"):
+        orlog.import_dataset(place, f"lab/{name}-{place.suffix[1:]}-v1", format="zarr")
+        said = orlog.load_dataset(f"lab/{name}-{place.suffix[1:]}-v1").manifest.description
+        told.add(said.replace(f"{name}.zip", f"{name}.zarr"))
+    assert len(told) == 1
+    return told.pop()
+
+
+@pytest.mark.parametrize(("version", "is_sharded"), [(2, False), (3, False), (3, True)])
+def test_chunks_of_zarr_that_are_not_stored_are_told_by_their_rows(
+    tmp_path: Path, version: Any, is_sharded: bool
+) -> None:
+    how: dict[str, Any] = {"shards": (8, 4)} if is_sharded else {}
+    root = zarr.open_group(tmp_path / "some.zarr", mode="w", zarr_format=version)
+    root.create_array("data/action", data=np.ones((20, 2), np.float32))
+    root.create_array("data/never", shape=(20, 2), chunks=(4, 2), dtype="f4", fill_value=0.5)
+    some = root.create_array(
+        "data/some", shape=(20, 4), chunks=(4, 2), dtype="i4", fill_value=7, **how
+    )
+    some[0:4], some[4:8, 0:2], some[12:16], some[16:20] = 1, 1, 1, 1
+    root.create_array("meta/episode_ends", data=np.array([9, 20]))
+    told = import_zarr(tmp_path, "some")
+    assert (
+        "Never written, so that Zarr's fill value stands for all values: data/never in some.zarr."
+        in told
+    )
+    assert "stands for their rows in data/some in some.zarr (7 in rows 4 to 11)." in told
+    values = np.concatenate(
+        [one.observations["some"] for one in orlog.load_dataset("lab/some-zarr-v1")]
+    )
+    expected = np.asarray(some[:])
+    np.testing.assert_array_equal(values, expected.astype(values.dtype))
+
+
+def test_arrays_of_zarr_whose_chunks_are_all_there_are_not_told(tmp_path: Path) -> None:
+    root = zarr.open_group(tmp_path / "whole.zarr", mode="w", zarr_format=3)
+    for name in ("action", "state"):
+        array = root.create_array(
+            f"data/{name}", shape=(21, 3), chunks=(2, 3), shards=(8, 3), dtype="f4"
+        )
+        array[:] = 1
+    root.create_array("meta/episode_ends", data=np.array([9, 21]))
+    assert "fill value" not in import_zarr(tmp_path, "whole")
 
 
 def test_what_nobody_wrote_does_not_fill_the_disk(

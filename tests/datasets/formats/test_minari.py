@@ -1,4 +1,4 @@
-"""Minari's files: those that minari writes, those that we write for it, and damaged ones."""
+"""Minari's files: those that minari writes, those that we write for it, and those that do not agree."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.minari import format as minari_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
-from tests.levels import scaled
+from tests.datasets.formats.reading import read_files
 
 ODD = spaces.Dict(
     {
@@ -216,15 +215,6 @@ def test_what_does_not_agree_is_refused(recorded: Path, tmp_path: Path) -> None:
         del file["episode_3"]
         file["episode_3"] = h5py.ExternalLink("other.hdf5", "/")
     refused(SchemaError, "episode_3: a link, which is not followed")
-
-
-def test_damaged_files_are_refused_or_read(recorded: Path, tmp_path: Path) -> None:
-    main = recorded / "data" / "main_data.hdf5"
-    for number, data in enumerate(damaged(main.read_bytes(), scaled(30))):
-        main.write_bytes(data)
-        folder = tmp_path / str(number)
-        refuses_or_reads(lambda f=folder: read_files(minari_format.FORMAT, recorded, f))  # type: ignore[misc]
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_the_only_dataset_below_a_folder_is_imported(recorded: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import orlog
 from orlog.datasets.formats import neorl2, npz
 from orlog.datasets.formats.formats import choose_format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+from tests.datasets.formats.reading import read_files
 from tests.levels import scaled
 
 LIMIT = 5
@@ -142,12 +142,3 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     other = write(tmp_path / "other.parquet", wide)
     with pytest.raises(SchemaError, match=r"other\.parquet: its columns differ"):
         read_files(neorl2.FORMAT, [path, other], tmp_path / "store")
-
-
-@pytest.mark.scaled
-def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
-    good = write(tmp_path / "a.parquet", as_published(episodes([5, 3, 5]))).read_bytes()
-    for number, data in enumerate(damaged(good, scaled(1000, 25))):
-        (tmp_path / "b.parquet").write_bytes(data)
-        folder = tmp_path / str(number)
-        refuses_or_reads(lambda f=folder: read_files(neorl2.FORMAT, tmp_path / "b.parquet", f))  # type: ignore[misc]

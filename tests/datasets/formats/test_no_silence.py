@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import functools
 import json
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import h5py
+import mcap.writer
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from mcap.reader import make_reader
+from rosbags import rosbag1
 
 from orlog.datasets.formats.formats import formats
+from orlog.datasets.formats.rlds.tf_examples import example_bytes
+from orlog.datasets.formats.rlds.tfrecord_files import record_spans, write_record
 from orlog.errors import OrlogError
+from tests.datasets.formats import test_bags
 from tests.datasets.formats.reading import read_files
 from tests.fuzz.samples import READERS, Sample, write_samples
 from tests.levels import scaled
@@ -106,6 +113,112 @@ def in_csv(path: Path) -> Iterator[tuple[str, Add]]:
     yield "column", lambda: path.write_text(text, "utf-8")
 
 
+def in_zarr_group(path: Path) -> Iterator[tuple[str, Add]]:
+    """An attribute of a group or an array; in version 3 it lies among other things."""
+    body = json.loads(path.read_text("utf-8"))
+    more = {"attributes": {**body.get("attributes", {}), NEW: 1}}
+    text = json.dumps({**body, **more} if path.name == "zarr.json" else {**body, NEW: 1})
+    yield "attribute", lambda: path.write_text(text, "utf-8")
+
+
+def in_zip(path: Path) -> Iterator[tuple[str, Add]]:
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    groups = [name for name in files if name.endswith((".zgroup", ".zarray"))]
+
+    def write(name: str, data: bytes) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            for one, value in {**files, name: data}.items():
+                archive.writestr(one, value)
+
+    for group in groups:
+        attributes = f"{group.rpartition('/')[0]}/.zattrs"
+        body = {**json.loads(files.get(attributes, b"{}")), NEW: 1}
+        yield (
+            f"attribute of {group}",
+            functools.partial(write, attributes, json.dumps(body).encode()),
+        )
+    folder = groups[0].partition("/")[0]
+    yield "file", functools.partial(write, f"{folder}/{NEW}.npy", b"abc")
+
+
+def in_arrow(path: Path) -> Iterator[tuple[str, Add]]:
+    with pa.OSFile(str(path)) as file:
+        is_file = file.read(6) == b"ARROW1"
+        file.seek(0)
+        table = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file).read_all()
+    more = table.append_column(NEW, pa.array([1] * len(table)))
+
+    def write() -> None:
+        new = pa.ipc.new_file if is_file else pa.ipc.new_stream
+        with pa.OSFile(str(path), "wb") as file, new(file, more.schema) as writer:
+            writer.write_table(more)
+
+    yield "column", write
+
+
+def in_records(path: Path) -> Iterator[tuple[str, Add]]:
+    with path.open("rb") as file:
+        spans = [*record_spans(file, "")]
+        data = [path.read_bytes()[start:stop] for start, stop in spans]
+
+    def write() -> None:
+        with path.open("wb") as file:
+            for one in data:  # a message may have its parts in pieces
+                write_record(file, one + example_bytes({NEW: np.zeros(1, np.float32)}))
+
+    yield "feature", write
+
+
+def in_mcap(path: Path) -> Iterator[tuple[str, Add]]:
+    with path.open("rb") as file:
+        messages = [*make_reader(file).iter_messages()]
+
+    def write(add: Callable[[mcap.writer.Writer], object]) -> None:
+        with path.open("wb") as file:
+            writer = mcap.writer.Writer(file)
+            writer.start()
+            channels: dict[str, int] = {}
+            for schema, channel, message in messages:
+                assert schema is not None
+                if channel.topic not in channels:
+                    number = writer.register_schema(schema.name, schema.encoding, schema.data)
+                    channels[channel.topic] = writer.register_channel(
+                        channel.topic, channel.message_encoding, number
+                    )
+                writer.add_message(
+                    channels[channel.topic], message.log_time, message.data, message.publish_time
+                )
+            add(writer)
+            writer.finish()  # type: ignore[no-untyped-call]
+
+    adds: dict[str, Callable[[mcap.writer.Writer], object]] = {
+        "attachment": lambda one: one.add_attachment(0, 0, NEW, "text/plain", b"abc"),
+        "metadata": lambda one: one.add_metadata(NEW, {"a": "b"}),
+        "topic": lambda one: one.register_channel(f"/{NEW}", "json", 0),
+    }
+    for label, add in adds.items():
+        yield label, functools.partial(write, add)
+
+
+def in_bag(path: Path) -> Iterator[tuple[str, Add]]:
+    with rosbag1.Reader(path) as reader:
+        messages = [(one.topic, one.msgtype, time, data) for one, time, data in reader.messages()]
+
+    def write() -> None:
+        path.unlink()
+        with rosbag1.Writer(path) as writer:
+            connections: dict[str, Any] = {}
+            for topic, kind, time, data in [*messages, (f"/{NEW}", *messages[0][1:])]:
+                if topic not in connections:
+                    connections[topic] = writer.add_connection(
+                        topic, kind, typestore=test_bags.ROS1
+                    )
+                writer.write(connections[topic], time, data)
+
+    yield "topic", write
+
+
 KINDS: dict[str, Callable[[Path], Iterator[tuple[str, Add]]]] = {
     ".h5": in_hdf5,
     ".hdf5": in_hdf5,
@@ -114,7 +227,21 @@ KINDS: dict[str, Callable[[Path], Iterator[tuple[str, Add]]]] = {
     ".jsonl": in_lines,
     ".parquet": in_parquet,
     ".csv": in_csv,
+    ".arrow": in_arrow,
+    ".zip": in_zip,
+    ".mcap": in_mcap,
+    ".bag": in_bag,
+    ".zattrs": in_zarr_group,
+    "zarr.json": in_zarr_group,
 }
+
+
+def names_in(file: Path) -> Iterator[tuple[str, Add]]:
+    """Yield where in a file a name can be added."""
+    for kind in dict.fromkeys((file.name, file.suffix)):
+        yield from KINDS[kind](file) if kind in KINDS else ()
+    if ".tfrecord" in file.name:
+        yield from in_records(file)
 
 
 def is_told(sample: Sample, store: Path) -> bool:
@@ -130,7 +257,7 @@ def additions(sample: Sample) -> Iterator[tuple[str, Path, Add]]:
     """Yield where a name can be added: what to call it, the file, and what adds it."""
     files = sorted(one for one in sample.root.rglob("*") if one.is_file())
     for file in files:
-        for label, add in KINDS[file.suffix](file) if file.suffix in KINDS else ():
+        for label, add in names_in(file):
             yield f"{file.relative_to(sample.root).as_posix()}: {label}", file, add
     for folder in sorted({one.parent for one in files}):
         if any(one == folder or one in folder.parents for one in sample.given):

@@ -73,6 +73,8 @@ def check(dataset: Dataset, steps: dict[str, np.ndarray]) -> None:
     assert dataset.observation_space == spaces.Dict(
         {f"agent_{n}": spaces.Box(-np.inf, np.inf, (4,), np.float32) for n in range(AGENTS)}
     )
+    legal = {f"infos/agents/agent_{n}/legals" for n in range(AGENTS)}
+    assert {one for one, role in dataset.roles.items() if role == "legal_actions"} == legal
     start = 0
     for episode, length, ended in zip(dataset, LENGTHS, ENDED, strict=True):
         kept = length if ended else length - 1

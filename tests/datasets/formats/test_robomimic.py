@@ -1,4 +1,4 @@
-"""robomimic's files: those of its layout, written and read again, and damaged ones."""
+"""robomimic's files: those of its layout, written and read again, and those that do not agree."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import orlog
 from orlog.datasets.formats import robomimic
 from orlog.datasets.formats.formats import choose_format
 from orlog.errors import SchemaError
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
-from tests.levels import scaled
+from tests.datasets.formats.reading import read_files
 from tests.tool_environments import run_tool, tool_python
 
 PACKAGES = ("robomimic==0.3.0", "termcolor==2.5.0")
@@ -122,9 +121,43 @@ def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(
     assert found.doubts == [
         "Nothing says how episodes ended: all were taken to be cut off (--ends says it otherwise).",
         "No rewards: they are zeros.",
-        "Left out, not in all steps alike: states.",
-        "Not read: data/demo_#/states/robot/root.",
+        "Left out, not a row for each step: states/robot/root.",
     ]
+
+
+def test_all_arrays_with_a_row_a_step_are_kept(tmp_path: Path) -> None:
+    """As Isaac Lab and MimicGen write them beside the observations, and LIBERO."""
+    path, kept = tmp_path / "isaac.hdf5", {}
+    write(path, everywhere=True, states=None)
+    rng = np.random.default_rng(1)
+    with h5py.File(path, "a") as file:
+        for name, steps in LENGTHS.items():
+            kept[name] = {
+                "robot_states": rng.normal(size=(steps, 9)),
+                "states/articulation/robot/joint_position": rng.normal(size=(steps, 7)).astype(
+                    "f4"
+                ),
+                "datagen_info/eef_pose": rng.normal(size=(steps, 4, 4)),
+                "src_demo_labels": rng.integers(0, 3, (steps, 1)),
+            }
+            for key, values in kept[name].items():
+                file[f"data/{name}/{key}"] = values
+            file[f"data/{name}/initial_state/robot/root"] = np.zeros((1, 7))
+            file[f"data/{name}/src_demo_inds"] = np.arange(4)  # as many as the first one has steps
+            file[f"data/{name}/names"] = ["a"] * steps
+    dataset, found = read_files(robomimic.FORMAT, path, tmp_path / "store")
+    for episode, (name, arrays) in zip(dataset, kept.items(), strict=True):
+        for key, values in arrays.items():
+            np.testing.assert_array_equal(episode.infos[key], values, err_msg=name)
+    assert [one for one in found.doubts if not one.startswith("robomimic's dones")] == [
+        "Left out, not a row for each step: initial_state/robot/root, names, src_demo_inds."
+    ]
+    orlog.export_dataset(dataset, tmp_path / "out", to="robomimic")
+    again, _ = read_files(
+        robomimic.FORMAT, next((tmp_path / "out").glob("*.hdf5")), tmp_path / "again"
+    )
+    for key in kept["demo_0"]:
+        np.testing.assert_array_equal(again[2].infos[key], dataset[2].infos[key])
 
 
 def test_what_is_exported_comes_back(tmp_path: Path) -> None:
@@ -164,15 +197,6 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         file["mask/train"] = np.dtype("S8")  # a type that has a name, and no values
     with pytest.raises(SchemaError, match="mask/train: expected names of demonstrations"):
         read_files(robomimic.FORMAT, path, tmp_path / "store")
-
-
-def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
-    path = tmp_path / "bad.hdf5"
-    write(path)
-    for number, data in enumerate(damaged(path.read_bytes(), scaled(30))):
-        path.write_bytes(data)
-        folder = tmp_path / str(number)
-        refuses_or_reads(lambda f=folder: read_files(robomimic.FORMAT, path, f))  # type: ignore[misc]
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import orlog
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
@@ -19,14 +21,24 @@ from orlog.errors import NotFoundError, OrlogError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats import (
     test_arrays,
+    test_d4rl,
+    test_imitation,
     test_lerobot,
     test_minari_arrow,
+    test_npz,
     test_rlds,
     test_robomimic,
     test_table,
+    test_torchrl,
 )
 from tests.datasets.formats.reading import read_files
-from tests.datasets.formats.test_layouts import write_aloha, write_maniskill, write_zarr
+from tests.datasets.formats.test_layouts import (
+    write_aloha,
+    write_calvin,
+    write_maniskill,
+    write_rllib,
+    write_zarr,
+)
 
 HOW = ("terminated", "truncated", "unknown")
 MAPPED = {"observation": "obs/state", "action": "actions"}
@@ -95,6 +107,190 @@ def test_ends_that_files_tell_stay_as_they_are(tmp_path: Path) -> None:
             tmp_path / "store",
             Options(ends="terminated"),
         )
+
+
+def calvin(root: Path) -> tuple[Path, dict[str, Any]]:
+    write_calvin(root / "a")
+    return root / "a", {}
+
+
+def robomimic(root: Path) -> tuple[Path, dict[str, Any]]:
+    test_robomimic.write(root / "a.hdf5", everywhere=True, dones=None)
+    return root / "a.hdf5", {}
+
+
+def rlds(root: Path) -> tuple[Path, dict[str, Any]]:
+    steps = {name: one for name, one in test_rlds.STEPS.items() if name != "is_terminal"}
+    test_rlds.write(root / "a", test_rlds.SAMPLE, steps)
+    return root / "a", {}
+
+
+def lerobot(root: Path) -> tuple[Path, dict[str, Any]]:
+    test_lerobot.write(root / "a", "v2.1")
+    info = root / "a" / "meta" / "info.json"
+    body = json.loads(info.read_text())
+    del body["features"]["next.done"]
+    info.write_text(json.dumps(body))
+    return root / "a", {}
+
+
+def imitation(root: Path) -> tuple[Path, dict[str, Any]]:
+    rows = [one | {"terminal": True} for one in test_imitation.trajectories()]
+    test_imitation.write(
+        root / "a", [{k: v for k, v in one.items() if k != "infos"} for one in rows]
+    )
+    return root / "a", {}
+
+
+def starts(root: Path) -> tuple[Path, dict[str, Any]]:
+    columns = test_npz.flat(6, [3])
+    kept = {name: columns[name] for name in ("obs", "action", "reward")}
+    np.savez(root / "a.npz", **kept, episode_starts=np.array([1, 0, 0, 0, 1, 0], bool))
+    return root / "a.npz", {}
+
+
+UNKNOWN: dict[Callable[[Path], tuple[Path, dict[str, Any]]], int] = {
+    arrays: 5, table: 4, aloha: 7, zarr: 6, calvin: 5, robomimic: 5, rlds: 3, lerobot: 5,
+    imitation: max(test_imitation.LENGTHS), starts: 4,
+}  # fmt: skip
+"""Files that do not say how episodes ended, and the steps of the longest one."""
+
+
+def test_a_note_on_ends_does_not_contradict_what_the_user_says(tmp_path: Path) -> None:
+    path, _ = lerobot(tmp_path)
+    file_format = choose_format([path], None, "lab/a-v1")
+    _, found = read_files(file_format, path, tmp_path / "store", Options(ends="terminated"))
+    (told,) = [one for one in found.doubts if "next.done" in one]
+    assert told.endswith("all were taken to be ended by the task, as --ends says.")
+
+
+@pytest.mark.parametrize("write", UNKNOWN)
+def test_a_horizon_means_the_same_in_all_formats(
+    tmp_path: Path, write: Callable[[Path], tuple[Path, dict[str, Any]]]
+) -> None:
+    path, said = write(tmp_path)
+    file_format = choose_format([path], None, "lab/a-v1", is_mapped=bool(said))
+    longest, found = UNKNOWN[write], {}
+    for name, more in (
+        ("default", {}),
+        ("horizon", {"horizon": longest}),
+        ("limit", {"time_limit": longest}),
+        ("both", {"horizon": longest, "ends": "unknown"}),
+    ):
+        options = Options(**said, **more)
+        dataset, told = read_files(file_format, path, tmp_path / f"store-{name}", options)
+        found[name] = ends_of(dataset)
+        assert (f"those of {longest} steps" in " ".join(told.doubts)) == (name != "default")
+    assert set(found["default"]) == {"truncated"}
+    assert found["limit"] == found["horizon"]
+    assert set(found["horizon"]) <= {"truncated", "terminated"}
+    is_cut = [one == "truncated" for one in found["horizon"]]
+    assert any(is_cut)
+    assert len(set(is_cut)) == 2
+    if len(found["both"]) == len(is_cut):  # an unknown one of one row has no step
+        assert [one == "truncated" for one in found["both"]] == is_cut
+        assert set(found["both"]) <= {"truncated", "unknown"}
+    shorter = Options(**said, horizon=longest - 1)
+    with pytest.raises(SchemaError, match=f"has {longest} steps, more than horizon={longest - 1}"):
+        read_files(file_format, path, tmp_path / "store", shorter)
+
+
+def flagged(root: Path) -> tuple[Path, dict[str, Any]]:
+    test_arrays.write_groups(root / "a.h5", [3])
+    return root / "a.h5", {"columns": MAPPED | {"terminated": "done"}, "episode": "demo_*"}
+
+
+def rllib(root: Path) -> tuple[Path, dict[str, Any]]:
+    write_rllib(root / "a.json")
+    return root / "a.json", {}
+
+
+def npz(root: Path) -> tuple[Path, dict[str, Any]]:
+    np.savez(root / "a.npz", **test_npz.flat(9, [3, 8]))
+    return root / "a.npz", {}
+
+
+def d4rl(root: Path) -> tuple[Path, dict[str, Any]]:
+    body = test_d4rl.rows_of([False, False, True], [False, True, False], next_observations=True)
+    test_d4rl.write(root / "a.hdf5", body)
+    return root / "a.hdf5", {}
+
+
+def records(root: Path) -> tuple[Path, dict[str, Any]]:
+    test_rlds.write(root / "a", test_rlds.SAMPLE)
+    return root / "a", {}
+
+
+def tensors(root: Path) -> tuple[Path, dict[str, Any]]:
+    rows = np.arange(sum(test_torchrl.LENGTHS))[:, None]
+    flags = {"next/done": (rows == 2) | (rows == 3) | (rows == 7), "next/truncated": rows < 4}
+    flags["next/truncated"] &= flags["next/done"]
+    test_torchrl.write(root / "a", test_torchrl.arrays(**flags))
+    return root / "a", {}
+
+
+def exported(root: Path) -> tuple[Path, dict[str, Any]]:
+    dataset, _ = read_files(
+        choose_format([npz(root)[0]], None, "lab/a"), root / "a.npz", root / "made"
+    )
+    orlog.export_dataset(dataset, root / "a", to="lerobot", lossy=True)
+    return root / "a", {}
+
+
+@pytest.mark.parametrize("write", [flagged, rllib, npz, d4rl, records, tensors, exported])
+@pytest.mark.parametrize("said", [{"horizon": 50}, {"ends": "unknown"}])
+def test_what_is_said_of_ends_that_all_files_tell_is_refused(
+    tmp_path: Path, write: Callable[[Path], tuple[Path, dict[str, Any]]], said: dict[str, Any]
+) -> None:
+    path, more = write(tmp_path)
+    file_format = choose_format([path], None, "lab/a-v1", is_mapped=bool(more))
+    option = next(iter(said))
+    with pytest.raises((SchemaError, ValueError), match=f"{option}=?.*leave it out"):
+        read_files(file_format, path, tmp_path / "store", Options(**more, **said))
+    # The time limit of an environment that is named alone is no such word.
+    alone = Options(**more, time_limit=50)
+    read_files(file_format, path, tmp_path / "alone", alone)
+
+
+def test_a_horizon_ends_episodes_of_arrays_where_only_ends_of_the_task_are_flagged(
+    tmp_path: Path,
+) -> None:
+    done = np.zeros(14, bool)
+    done[[5, 13]] = True
+    np.savez(tmp_path / "a.npz", o=np.zeros((14, 2)), a=np.arange(14.0), done=done)
+    columns = {"observation": "o", "action": "a", "terminated": "done"}
+    dataset, _ = read_files(
+        choose_format([tmp_path / "a.npz"], None, "lab/a", is_mapped=True),
+        tmp_path / "a.npz",
+        tmp_path / "store",
+        Options(columns=columns, horizon=4),
+    )
+    assert ends_of(dataset) == ["truncated", "terminated", "truncated", "terminated"]
+    # The last row of what was cut off gave the final observation.
+    assert dataset.episode_lengths.tolist() == [3, 2, 3, 4]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl"])
+@pytest.mark.parametrize("sort", [False, True])
+def test_each_table_is_an_episode_where_the_user_says_so(
+    tmp_path: Path, ending: str, sort: bool
+) -> None:
+    body = test_table.logs([3, 4, 2])
+    files = []
+    for name, rows in body.groupby("run"):
+        rows = rows[::-1] if sort else rows
+        files.append(test_table.write(rows, tmp_path / f"{name}{ending}"))
+    columns = {"observation": "obs_*", "action": "u", "terminated": "done"}
+    dataset, found = read_files(
+        choose_format(files, None, "lab/a", is_mapped=True),
+        files,
+        tmp_path / "store",
+        Options(columns=columns, episode="file", step="t", sort=sort),
+    )
+    assert dataset.episode_lengths.tolist() == [3, 3, 2]
+    expected = body[body["run"] == "run-0"]["u"].to_numpy()
+    np.testing.assert_array_equal(dataset[0].actions[:, 0], expected)
+    assert "Left out, not named: run, n, r, note." in found.doubts
 
 
 def test_a_word_that_is_no_end_is_refused(tmp_path: Path) -> None:

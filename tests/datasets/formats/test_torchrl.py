@@ -1,4 +1,4 @@
-"""TorchRL's folders: those of its layout, written and read again, by TorchRL itself, and damaged ones."""
+"""TorchRL's folders: those of its layout, written and read again, by TorchRL itself, and those that do not agree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from orlog.datasets.formats.torchrl import tensordict_files
 from orlog.datasets.formats.torchrl.tensordict_files import write_documents
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
-from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+from tests.datasets.formats.reading import read_files
+from tests.datasets.recorded_samples import record_samples
 from tests.levels import scaled
 from tests.tool_environments import run_tool, tool_python
 
@@ -150,39 +151,6 @@ KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
 }
 
 
-def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> Dataset:
-    """Record episodes: one cut off, one that just stops, one that ended the task."""
-    observations.seed(0)
-    actions.seed(0)
-    with orlog.DatasetWriter(name, observation_space=observations, action_space=actions) as writer:
-        for number, length in enumerate(LENGTHS):
-            ends = np.arange(length) == length - 1
-            samples = [observations.sample() for _ in range(length + 1)]
-            writer.add_episode(
-                orlog.Episode(
-                    observations={
-                        key: np.stack([one[key] for one in samples]) for key in samples[0]
-                    }
-                    if isinstance(observations, spaces.Dict)
-                    else np.stack(samples),
-                    actions=np.stack([actions.sample() for _ in range(length)]),
-                    rewards=np.arange(length) / 4.0,
-                    terminations=ends & (number == 2),
-                    truncations=ends & (number == 0),
-                    infos={"place": np.arange(2.0 * length).reshape(-1, 2)},
-                )
-            )
-    return orlog.load_dataset(name)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_exported_comes_back(tmp_path: Path, kind: str) -> None:
-    dataset = record(f"lab/{kind}", *KINDS[kind])
-    orlog.export_dataset(dataset, tmp_path / "out", to="torchrl")
-    again, _ = read_files(torchrl.FORMAT, tmp_path / "out", tmp_path / "store")
-    assert again.manifest.columns == dataset.manifest.columns
-
-
 def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     follows = arrays()["next/observation"].copy()
     follows[5] += 1
@@ -233,24 +201,10 @@ def test_files_are_not_trusted(tmp_path: Path) -> None:
     assert "Left out, no numbers with a row a step: note." in found.doubts
 
 
-def test_damaged_folders_are_refused_or_read(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    write(folder, arrays())
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    each = max(1, scaled(60) // len(files))
-    for number, path in enumerate(files):
-        good = path.read_bytes()
-        for turn, data in enumerate(damaged(good, each, seed=number)):
-            path.write_bytes(data)
-            store = tmp_path / f"{number}-{turn}"
-            refuses_or_reads(lambda f=store: read_files(torchrl.FORMAT, folder, f))  # type: ignore[misc]
-        path.write_bytes(good)
-
-
 @pytest.mark.thorough
 def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None:
     for kind, pair in KINDS.items():
-        orlog.export_dataset(record(f"lab/{kind}", *pair), tmp_path / kind, to="torchrl")
+        orlog.export_dataset(record_samples(f"lab/{kind}", *pair), tmp_path / kind, to="torchrl")
     code = """
     import sys, numpy as np, torch, orlog
     from tensordict import TensorDict

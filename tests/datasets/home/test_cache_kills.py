@@ -26,28 +26,15 @@ from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.origin import origin_file
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.errors import IntegrityError, NotFoundError
-from tests.datasets.cached_homes import age, beside, place, put, record_template, snapshot
+from tests.datasets.cached_homes import age, beside, place, put, snapshot
 from tests.levels import scaled
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_lock")]
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
 KILLS = scaled(60, 12)
 ACCESSES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.listdir"}
 SECONDS = scaled(8, 3)
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny recorded version; do not write to it."""
-    return record_template(tmp_path_factory.mktemp("template"))
-
-
-@pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no file pin anything; no disk loses power here, so none is waited for."""
-    monkeypatch.setenv("ORLOG_LOCK", "0")
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def in_child(work: Callable[[], object], instant: int) -> tuple[int, int]:

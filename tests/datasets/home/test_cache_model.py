@@ -12,23 +12,12 @@ from hypothesis import strategies as st
 
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import collect_garbage, pin_version, total_bytes
-from tests.datasets.cached_homes import beside, place, put, record_template, snapshot
+from tests.datasets.cached_homes import beside, place, put, snapshot
 from tests.levels import scaled
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_lock")]
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny recorded version; do not write to it."""
-    return record_template(tmp_path_factory.mktemp("template"))
-
-
-@pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORLOG_LOCK", "0")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,30 +30,12 @@ from orlog.errors import InvalidNameError, ManifestError, NotFoundError, Storage
 from orlog.manifests.lock import LockedDataset, write_lock
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.names import DatasetName
-from tests.datasets.cached_homes import (
-    DAY,
-    age,
-    beside,
-    place,
-    put,
-    record_template,
-    snapshot,
-    write_origin_of,
-)
+from tests.datasets.cached_homes import DAY, age, beside, place, put, snapshot, write_origin_of
 from tests.datasets.conftest import MINI, Served
 
+pytestmark = pytest.mark.usefixtures("no_lock")
+
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny recorded version; do not write to it."""
-    return record_template(tmp_path_factory.mktemp("template"))
-
-
-@pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORLOG_LOCK", "0")
 
 
 def removed_names() -> set[str]:

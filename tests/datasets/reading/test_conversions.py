@@ -5,49 +5,26 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import minari
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-import orlog
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError, SchemaError
+from tests.datasets.recorded_samples import LENGTHS, record_samples
 from tests.tool_environments import run_tool, tool_python
-
-LENGTHS = (3, 1, 4)
-
-
-def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> Dataset:
-    """Record episodes of samples, of which the last one ends the task."""
-    with orlog.DatasetWriter(name, observation_space=observations, action_space=actions) as writer:
-        for number, length in enumerate(LENGTHS):
-            ends = np.arange(length) == length - 1
-            observations.seed(number)
-            samples = [observations.sample() for _ in range(length + 1)]
-            writer.add_episode(
-                orlog.Episode(
-                    observations={
-                        key: np.stack([one[key] for one in samples]) for key in samples[0]
-                    }
-                    if isinstance(observations, spaces.Dict)
-                    else np.stack(samples),
-                    actions=np.stack([actions.sample() for _ in range(length)]),
-                    rewards=np.arange(length) / 4.0,
-                    terminations=ends & (number == 2),
-                    truncations=ends & (number != 2),
-                    infos={"place": np.arange(2.0 * length).reshape(-1, 2), "said": ["a"] * length},
-                )
-            )
-    return orlog.load_dataset(name)
 
 
 @pytest.fixture
 def vectors() -> Dataset:
-    return record(
-        "lab/v-v0", spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
+    return record_samples(
+        "lab/v-v0",
+        spaces.Box(-1, 1, (2,), np.float32),
+        spaces.Box(-1, 1, (1,), np.float32),
+        stops=False,
+        infos=("place", "said"),
     )
 
 
@@ -79,7 +56,7 @@ def test_pandas_has_a_column_for_each_number(vectors: Dataset) -> None:
     assert {"observations/1", "next_observations/0", "actions/0", "infos/place/1"} <= set(frame)
     np.testing.assert_array_equal(frame["observations/1"][0], vectors[0].observations[:-1, 1])
     assert frame.loc[(0, 1), "rewards"] == 0.25
-    mixed = record(
+    mixed = record_samples(
         "lab/m-v0",
         spaces.Dict({"arm": spaces.Box(0, 1, (2,)), "frame": spaces.Box(0, 255, (4, 4), np.uint8)}),
         spaces.Discrete(3),

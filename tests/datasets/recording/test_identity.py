@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.recording.writer import DatasetWriter
+from tests.datasets.recorded_samples import rows_of
 from tests.datasets.recording.arms import add_in_pieces, finished
 from tests.levels import scaled
 
@@ -157,20 +158,6 @@ def make_episodes(case: Case) -> list[Episode]:
             )
         )
     return episodes
-
-
-def rows_of(space: Space, columns: Any, rows: int) -> list[Any]:
-    """Return samples from columns, in the way their documentation tells."""
-    if isinstance(space, spaces.Dict):
-        parts = {key: rows_of(part, columns[key], rows) for key, part in space.items()}
-        return [{key: parts[key][row] for key in parts} for row in range(rows)]
-    if isinstance(space, spaces.Tuple):
-        lists = [rows_of(part, columns[key], rows) for key, part in enumerate(space)]
-        return [tuple(part[row] for part in lists) for row in range(rows)]
-    assert len(columns) == rows
-    if isinstance(columns, np.ndarray) and not isinstance(space, spaces.Discrete):
-        return [columns[row, ...] for row in range(rows)]
-    return list(columns)
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -54,7 +54,7 @@ function showScores(place, groups, unit, isNormalized) {
     const steps = new Set(scores.map((score) => score.step));
     const rows = scores.map((score) => ({ ...score, algorithm: steps.size > 1 ? `${score.label}, ${number(score.step)} steps` : score.label,
       kind: "95 % interval of the mean over seeds", protocol: after(score) }));
-    const words = (score) => `${rounded(score.score)}${score.interval ? ` (95 % interval ${score.interval.map(rounded).join(" to ")})` : ""}, seed${score.seeds.length > 1 ? "s" : ""} ${score.seeds.join(", ")}${score.success == null ? "" : `, success ${(100 * score.success).toFixed(1)} %`}`;
+    const words = (score) => `${rounded(score.score)}${score.interval ? ` (95 % interval ${score.interval.map(rounded).join(" to ")})` : ""}, seed${score.seeds.length > 1 ? "s" : ""} ${score.seeds.join(", ")}${score.counted.map((one) => `, ${one}`).join("")}`;
     place.append(element("figure", { class: "scores" }, element("figcaption", {}, element("b", {}, `By ${kind}`), ` after ${[...steps].map(number).join(", ")} steps: ${unit}`), dots(rows.map((row) => ({ ...row, seeds: row.seeds.length })), `Scores by ${kind}`, isNormalized),
       element("ul", { class: "note" }, rows.map((row) => element("li", {}, `${row.algorithm}: ${words(row)}`)))));
   }

@@ -1,0 +1,293 @@
+"""What columns mean where a kind of learning needs to know it: `ROLES`, one table.
+
+A manifest gives roles to columns (`roles`: column -> role). A role that it gives to none is that of the columns
+with one of the role's usual names, if their values fit: so stores without the field have roles too, and
+their digests stay. The role `none` says that a column means nothing of the table, whatever its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from orlog.errors import SchemaError
+from orlog.manifests.columns import Axis, axis_of, is_part, offsets_column, values_column
+from orlog.manifests.names import did_you_mean
+
+TEXT, ARRAY, NUMBERS, WHOLE = "text", "array", "biuf", "biu"
+OF_AGENTS = "infos/agents/*/"
+_STEP = ("infos/", OF_AGENTS)
+_KINDS = {TEXT: "text", NUMBERS: "numbers", WHOLE: "whole numbers or flags", "f": "floats"}
+_SHAPES = {(0,): "one in each row", (1,): "a vector in each row", (0, 1): "one or several in a row"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """One meaning that a column may have.
+
+    Attributes:
+        name: Its name.
+        meaning: A sentence on what such a column holds.
+        family: The family (`manifests/families.py`) whose datasets have it; empty for no single one.
+        axes: Which columns may have it: those of steps, of observations or of episodes.
+        kind: What its values are: `TEXT`, or the kinds of NumPy's dtypes, such as `NUMBERS`.
+        dimensions: How many dimensions a row may have.
+        usual: Names of columns that have it unless a manifest says otherwise; `*` stands for one part of a path.
+    """
+
+    name: str
+    meaning: str
+    family: str = ""
+    axes: tuple[Axis, ...] = ("step",)
+    kind: str = NUMBERS
+    dimensions: tuple[int, ...] = (0,)
+    usual: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> str:
+        """Which columns it fits, in words."""
+        axes = " or ".join(f"{axis}s" for axis in self.axes)
+        return f"a column of {axes} with {_KINDS[self.kind]}, {_SHAPES[self.dimensions]}"
+
+
+def _named(*names: str, under: Iterable[str] = _STEP) -> tuple[str, ...]:
+    return tuple(f"{place}{name}" for place in under for name in names)
+
+
+_INSTRUCTIONS = ("task", "instruction", "language_instruction", "natural_language_instruction")
+
+ROLES = {
+    one.name: one
+    for one in (
+        Role(
+            name="behavior_log_prob",
+            meaning="logarithm of the probability, or of its density, with which the action was chosen",
+            kind="f",
+            usual=_named("action_log_probs"),
+        ),
+        Role(
+            name="cost",
+            meaning="what a step costs, 0 or more, which is to stay below a limit in an episode",
+            family="safety",
+            usual=_named("cost"),
+        ),
+        Role(
+            name="acts",
+            meaning="whether an agent takes part in a step",
+            family="agents",
+            kind=WHOLE,
+            usual=_named("acts", under=[OF_AGENTS]),
+        ),
+        Role(
+            name="legal_actions",
+            meaning="which choices may be taken in a step, one flag for each",
+            axes=("step", "observation"),
+            dimensions=(1,),
+            usual=(
+                *_named("legals", "legal_actions"),
+                *_named("action_mask", under=("observations/", "observations/*/")),
+            ),
+        ),
+        Role(
+            name="next_legal_actions",
+            meaning="which choices may be taken in the step after, as an environment's info says",
+            dimensions=(1,),
+            usual=_named("action_mask"),
+        ),
+        Role(
+            name="task",
+            meaning="number of the task",
+            family="tasks",
+            axes=("step", "observation", "episode"),
+            kind=WHOLE,
+            usual=_named("task", "task_index", under=("infos/", "observations/", "episodes/")),
+        ),
+        Role(
+            name="task_words",
+            meaning="the task in words",
+            axes=("step", "observation", "episode"),
+            kind=TEXT,
+            usual=_named(*_INSTRUCTIONS, under=("infos/", "observations/", "episodes/")),
+        ),
+        Role(
+            name="objectives",
+            meaning="reward of each objective",
+            family="objectives",
+            dimensions=(1,),
+            usual=_named("objectives", "reward_vector", "vector_reward"),
+        ),
+        Role(
+            name="weights",
+            meaning="weight of each objective in the rewards",
+            family="objectives",
+            axes=("step", "observation", "episode"),
+            dimensions=(1,),
+        ),
+        Role(
+            name="speaker",
+            meaning="who wrote the text of a step, such as user or assistant",
+            family="words",
+            kind=TEXT,
+            usual=_named("speaker"),
+        ),
+        Role(
+            name="demonstration",
+            meaning="whether an episode is a demonstration",
+            family="demos",
+            axes=("episode",),
+            kind=WHOLE,
+            usual=("episodes/demonstration",),
+        ),
+        Role(
+            name="none",
+            meaning="nothing of this table, whatever the column is called",
+            axes=("step", "observation", "episode"),
+        ),
+    )
+}
+"""Every role by name. A new one is one entry here."""
+
+
+class Stored(Protocol):
+    """A stored column: its name, the dtype of its numbers and the shape of one row."""
+
+    @property
+    def name(self) -> str:
+        """Its path, with `@offsets` or `@values` for values of any length."""
+
+    @property
+    def dtype(self) -> Any:
+        """A dtype, or its name."""
+
+    @property
+    def shape(self) -> Any:
+        """Shape of one row."""
+
+
+class Values(NamedTuple):
+    """What a column holds in each row: `TEXT`, an `ARRAY` of any length, or numbers of a kind of dtype."""
+
+    kind: str
+    shape: tuple[int, ...]
+
+
+def values_of(stored: Iterable[Stored], variable: Mapping[str, str]) -> dict[str, Values]:
+    """Return what each column holds, by its path; those whose values have several columns are left out.
+
+    `variable` says which columns of infos and episodes hold a text or an array in each row.
+    """
+    specs = {one.name: one for one in stored}
+    found = {}
+    for name, spec in specs.items():
+        path = name.removesuffix("@values")
+        kind = np.dtype(spec.dtype).kind
+        if not is_part(name):
+            found[name] = Values(kind, tuple(spec.shape))
+        elif name == values_column(path) and not is_part(path) and offsets_column(path) in specs:
+            of_space = TEXT if np.dtype(spec.dtype) == np.uint8 and not spec.shape else ARRAY
+            found[path] = Values(variable.get(path, of_space), tuple(spec.shape))
+    return found
+
+
+def fits(role: Role, column: str, values: Values) -> bool:
+    """Return whether a column may have a role."""
+    if role.name == "none":
+        return True
+    if axis_of(column) not in role.axes or column.partition("/")[0] == "actions":
+        return False
+    if values.kind in (TEXT, ARRAY) or role.kind == TEXT:
+        return values.kind == role.kind
+    return values.kind in role.kind and len(values.shape) in role.dimensions
+
+
+def check_roles(
+    stated: Mapping[str, str], columns: Mapping[str, Values] | None, where: str
+) -> None:
+    """Refuse roles of unknown names; with `columns`, also those of columns that are not there or do not fit.
+
+    Raises SchemaError that names the dataset, `where`, and the column.
+    """
+    for column, name in stated.items():
+        role = ROLES.get(name)
+        if role is None:
+            raise SchemaError(
+                f"{where}: column {column!r:.100} has the unknown role {name!r:.40}"
+                + (did_you_mean(name, ROLES) or f"; roles are {', '.join(ROLES)}.")
+            )
+        if columns is None:
+            continue
+        if column not in columns:
+            raise SchemaError(
+                f"{where}: the role {name} is given to a column {column!r:.100}, which is not there"
+                + (did_you_mean(column, columns) or f"; it has {', '.join(sorted(columns))}.")
+            )
+        if not fits(role, column, columns[column]):
+            kind, shape = columns[column]
+            held = kind if kind in (TEXT, ARRAY) else f"{np.dtype(_EXAMPLES[kind]).name} {shape}"
+            raise SchemaError(
+                f"{where}: column {column} cannot have the role {name}, which is for {role.expected}; it is a "
+                f"column of {axis_of(column)}s that holds {held}."
+            )
+
+
+_EXAMPLES = {"b": "bool", "i": "int", "u": "uint", "f": "float"}
+
+
+def spread_roles(given: Mapping[str, str], columns: Iterable[str]) -> dict[str, str]:
+    """Return roles with the columns that patterns mean in place of them, such as `infos/agents/*/harm`.
+
+    A pattern that means no column is left, for `check_roles` to name.
+    """
+    found: dict[str, str] = {}
+    for pattern, role in given.items():
+        matching = [one for one in columns if _pattern(pattern).fullmatch(one)]
+        found |= dict.fromkeys(matching if "*" in pattern and matching else [pattern], role)
+    return dict(sorted(found.items()))
+
+
+@functools.cache
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile("[^/]+".join(map(re.escape, name.split("*"))))
+
+
+def roles_of(stated: Mapping[str, str], columns: Mapping[str, Values]) -> dict[str, str]:
+    """Return the role of every column that has one: as stated, else by usual names. Sorted by column."""
+    found = dict(stated)
+    said = {*stated.values()}
+    for role in ROLES.values():
+        if role.name in said:
+            continue
+        for column, values in columns.items():
+            is_usual = any(_pattern(one).fullmatch(column) for one in role.usual)
+            if is_usual and fits(role, column, values):
+                found.setdefault(column, role.name)
+    return {column: role for column, role in sorted(found.items()) if role != "none"}
+
+
+def columns_with(roles: Mapping[str, str], role: str, *, of_agents: bool = False) -> list[str]:
+    """Return the columns that have a role: those of the whole, or those of single agents."""
+    return [
+        column
+        for column, name in roles.items()
+        if name == role and fnmatch.fnmatchcase(column, f"{OF_AGENTS}*") == of_agents
+    ]
+
+
+def column_with(roles: Mapping[str, str], role: str) -> str | None:
+    """Return the first column of the whole that has a role; None if none has it."""
+    return next(iter(columns_with(roles, role)), None)
+
+
+def shown_roles(roles: Mapping[str, str]) -> dict[str, str]:
+    """Return for each role its columns in words; those of agents that are called alike stand together."""
+    by_role: dict[str, dict[str, None]] = {}
+    for column, role in roles.items():
+        shown = re.sub(r"^infos/agents/[^/]+/", OF_AGENTS, column)
+        by_role.setdefault(role, {})[shown] = None
+    return {role: ", ".join(columns) for role, columns in sorted(by_role.items())}

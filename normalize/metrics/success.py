@@ -1,0 +1,58 @@
+"""Success: whether an episode reached what it was for, and the share of those that did.
+
+An episode has succeeded if `info["success"]` was true after any of its steps, as mazes, Adroit and Meta-World count;
+OGBench ends an episode there. Where there is `info["is_success"]` instead, as in Fetch, the last step counts, as
+for the authors of HER (https://arxiv.org/abs/1707.01495).
+
+The interval of one run's share is Wilson's (1927), which has a width where all or none succeeded too; over several
+runs it is Student's t of their shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orlog.manifests.names import counted
+from orlog.normalize.metrics.metrics import Metric, Number, Played, mean_over
+
+_NORMAL = 1.959963984540054  # the 97.5 % quantile
+
+
+def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
+    """Return the interval of a share at 95 % (Wilson's score interval)."""
+    share, square = successes / episodes, _NORMAL**2
+    middle = (share + square / (2 * episodes)) / (1 + square / episodes)
+    spread = share * (1 - share) / episodes + square / (4 * episodes**2)
+    half = _NORMAL * spread**0.5 / (1 + square / episodes)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def summarize(runs: Sequence[Played]) -> list[Number]:
+    """Return the share of episodes that succeeded."""
+    reached = [one.metrics["success"].astype(bool) for one in runs]
+    share, interval = mean_over(reached)
+    note = ""
+    if len(reached) == 1:
+        count, episodes = int(reached[0].sum()), len(reached[0])
+        interval = wilson_interval(count, episodes)
+        note = f"{count} of {counted(episodes, 'episode')}"
+    return [
+        Number(
+            metric="success",
+            name="success rate",
+            value=share,
+            interval=interval,
+            note=note,
+            is_share=True,
+        )
+    ]
+
+
+METRIC = Metric(
+    name="success",
+    summarize=summarize,
+    combine="any",
+    infos=("success", "is_success"),
+    at_end=frozenset({"is_success"}),
+    kept_as="successes",
+)

@@ -1,0 +1,157 @@
+"""Families of datasets: one table, with its page of the docs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.errors import NotFoundError
+from orlog.manifests.families import FAMILIES, families_of
+from orlog.manifests.roles import ROLES
+from orlog.manifests.shipped import SHIPPED, shipped_names
+from orlog.normalize.metrics.metrics import metrics
+from tests.command_line import orlog as run
+from tests.front.test_budget import PRODUCT, tracked
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_of_families_has_both_tables() -> None:
+    page = (ROOT / "docs" / "families.md").read_text("utf-8")
+    for family in FAMILIES.values():
+        assert f"| `{family.name}` | {family.about} |" in page
+    for role in ROLES.values():
+        of = f"`{role.family}`" if role.family else ""
+        axes = ", ".join(f"{axis}s" for axis in role.axes)
+        usual = " ".join(f"`{one}`" for one in role.usual)
+        row = f"| `{role.name}` | {of} | {axes} | {role.meaning} | {usual} |"
+        assert row in page, role.name
+
+
+def record(name: str, observations: spaces.Space, actions: spaces.Space, **infos: object) -> None:
+    with orlog.DatasetWriter(name, observation_space=observations, action_space=actions) as writer:
+        for length in (1, 2):
+            observation = [observations.sample() for _ in range(length + 1)]
+            writer.add_steps(
+                observations=observation
+                if not isinstance(observations, spaces.Dict)
+                else {key: [one[key] for one in observation] for key in observations},
+                actions=[actions.sample() for _ in range(length)],
+                rewards=np.zeros(length),
+                terminations=np.arange(length) == length - 1,
+                truncations=np.zeros(length, bool),
+                infos={key: np.array([value] * length) for key, value in infos.items()},
+            )
+            writer.end_episode()
+
+
+def test_a_dataset_is_of_a_family_by_role_space_or_name() -> None:
+    box, two = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+    record("lab/costly-v1", box, two, cost=1.0)
+    record("lab/goal-v1", spaces.Dict(achieved_goal=box, desired_goal=box, observation=box), two)
+    record("lab/table-v1", spaces.Discrete(5), two, task=1)
+    record("lab/text-v1", spaces.Text(5), two)
+    record("lab/front-v1", box, box, objectives=[1.0, 2.0])
+    record("lab/plain-v1", box, box)
+    record("demos/lab/plain-v1", box, box)
+    found = {
+        one.name: [
+            family
+            for family in FAMILIES
+            if one.name in [other.name for other in orlog.list_datasets("lab/", family=family)]
+        ]
+        for one in orlog.list_datasets("lab/")
+    }
+    assert found == {
+        "demos/lab/plain-v1": ["demos"],
+        "lab/costly-v1": ["safety"],
+        "lab/front-v1": ["objectives"],
+        "lab/goal-v1": ["goals"],
+        "lab/plain-v1": [],
+        "lab/table-v1": ["tasks", "tabular"],
+        "lab/text-v1": ["words"],
+    }
+    for name, families in found.items():
+        assert families_of(name, orlog.load_dataset(name).manifest) == families
+    one_step = orlog.load_dataset("lab/plain-v1").filter_episodes("lengths == 1")[[0, 0]]
+    manifest = orlog.load_dataset(orlog.save_dataset(one_step, "lab/shop-v1")).manifest
+    assert families_of("lab/shop-v1", manifest) == ["bandits"]
+    listed = json.loads(run("list", "lab/", "--family", "safety", "--json").stdout)["datasets"]
+    assert [one["name"] for one in listed] == ["lab/costly-v1"]
+
+
+def test_what_is_not_here_is_found_by_name_or_by_the_recorded_manifest() -> None:
+    for family, names in {"safety": "dsrl", "agents": "ogmarl", "goals": "ogbench"}.items():
+        remote = {one.name for one in orlog.list_datasets(remote=True, family=family)}
+        assert {one for one in shipped_names() if one.startswith(f"{names}/")} <= remote
+        assert {one.partition("/")[0] for one in remote} <= {*SHIPPED}
+    built = {one.name for one in orlog.list_datasets(family="goals")}
+    assert {one for one in built if one.startswith("pointmaze/")}
+    assert "classic/cartpole-mixed-v1" not in built
+    humans = run("list", "--remote", "--family", "demos", "d4rl").stdout
+    assert "d4rl/pen-human-v1" in humans
+    assert "d4rl/pen-cloned-v1" not in humans
+    nothing = run("list", "hopper", "--family", "goals")
+    assert "no dataset matches hopper and is of the family goals." in nothing.stderr
+
+
+def test_an_unknown_family_names_the_nearest_and_all() -> None:
+    message = r"no family is called 'safetyy'; did you mean safety\? There are safety, agents,"
+    with pytest.raises(NotFoundError, match=message):
+        orlog.list_datasets(family="safetyy")
+    ended = run("list", "--remote", "--family", "safetyy")
+    assert ended.returncode == 1
+    assert "did you mean safety?" in ended.stderr
+
+
+WORDS = "cost costs cost_limit normalized_cost legal_actions objectives speaker demonstration hypervolume wins safety"
+OWN = (
+    "manifests/roles.py",
+    "manifests/families.py",
+    "datasets/audit/roles.py",
+    "normalize/metrics/",
+    "datasets/recipes/",
+    "datasets/environments/",
+    "datasets/formats/",  # the layouts of others, by their words
+)
+"""Where families are named: in their tables and in files of their own, as those of algorithms are."""
+SCORES = (
+    "normalize/formulas.py",
+    "normalize/published_scores.py",
+    "normalize/references.py",
+    "src/orlog/cli/baselines.py",
+    "src/orlog/scoring/normalized_scores.py",
+)
+"""What benchmarks publish, by name: DSRL's scores have costs."""
+OTHER = ("normalize/ranks.py", "loaders/arrays/infos.py")
+"""Where a word is something else: wins of methods and costs of an order, and the example in a message."""
+
+
+def test_nothing_of_a_family_is_named_in_the_core() -> None:
+    words = {*WORDS.split(), *(name for name, one in metrics().items() if one.role)}
+    pattern = re.compile(rf"(?<![a-z])({'|'.join(words)})(?![a-z])", re.IGNORECASE)
+    found = []
+    for file in tracked(*PRODUCT):
+        name = file.relative_to(ROOT).as_posix()
+        if name.startswith((*OWN, *SCORES, *OTHER)) or re.fullmatch(r"algos/\w+\.py", name):
+            continue
+        tree = ast.parse(file.read_text("utf-8"))
+        for node in ast.walk(tree):  # docstrings and comments may use any word
+            body = getattr(node, "body", None)
+            if isinstance(body, list):
+                body[:] = [one for one in body if not isinstance(one, ast.Expr) or not is_text(one)]
+                body[:] = body or [ast.Pass()]
+        code = ast.unparse(ast.fix_missing_locations(tree))
+        found += [f"{name}: {line.strip()}" for line in code.splitlines() if pattern.search(line)]
+    assert found == []
+
+
+def is_text(statement: ast.Expr) -> bool:
+    return isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)

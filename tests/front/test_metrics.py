@@ -1,0 +1,226 @@
+"""A metric of episodes is one file: evaluations, commands, reports and baselines know it without a change.
+
+Costs are one such metric; hypervolume here is another, over runs with several weights, added by a test.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+import orlog.normalize.metrics
+from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import read_evaluation
+from orlog.datasets.reading.dataset import Dataset
+from orlog.experiments.jobs import make_jobs, run_jobs
+from orlog.experiments.reproducing import summarize
+from orlog.experiments.sweep_jobs import identify
+from orlog.normalize import baselines
+from orlog.normalize.baselines import read_baseline, record_baseline
+from orlog.normalize.metrics.metrics import metrics, numbers_of
+from orlog.reports.dataset_page import write_report
+from orlog.scoring.evaluated_runs import find_runs
+from orlog.viewer.runs import EVALUATED, runs_of
+from tests.command_line import orlog as run
+from tests.front.conftest import pool_in_this_process
+
+NAME = "lab/costly-v1"
+SMALL = {"hidden": [4]}
+
+
+class Costly(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Five steps; each costs as much as the action is long, and has a reward for each of two objectives."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed, options=options)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        self.steps += 1
+        cost = 10 * abs(float(action[0])) + 1
+        info = {"energy": cost, "objectives": np.array([self.steps, float(action[0])])}
+        return self._observe(), -cost, False, self.steps == 5, info
+
+    def _observe(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+
+@pytest.fixture
+def costly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dataset]:
+    """Return a dataset with costs, whose environment tells them, in an empty current folder."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    made: Any = Costly
+    gymnasium.register("lab/Costly-v0", made, max_episode_steps=5)
+    with orlog.record(
+        gymnasium.make("lab/Costly-v0"), NAME, infos=["energy"], roles={"infos/energy": "cost"}
+    ) as env:
+        env.action_space.seed(0)
+        for seed in range(4):
+            env.reset(seed=seed)
+            while not any(env.step(env.action_space.sample())[2:4]):
+                pass
+    yield orlog.load_dataset(NAME)
+    del gymnasium.registry["lab/Costly-v0"]
+
+
+def test_costs_are_kept_printed_and_compared(costly: Dataset) -> None:
+    for seed in (0, 1):
+        orlog.train("bc", costly, settings=SMALL, steps=3, evaluations=1, seed=seed)
+    done = orlog.evaluate(Path("runs") / "bc" / NAME / "seed-0", episodes=6)
+    assert (done.metrics["cost"] > 5).all()
+    np.testing.assert_allclose(done.metrics["cost"], -done.returns)
+    kept = read_evaluation(done.run.folder)
+    assert kept.metrics == {"cost": done.metrics["cost"].tolist()}
+    assert kept.successes is None
+    assert "cost" not in (done.run.folder / "metrics.jsonl").read_text("utf-8")
+    mean, *limits = done.numbers
+    assert mean.value == pytest.approx(done.metrics["cost"].mean())
+    assert [one.name for one in limits] == [f"normalized cost at {one}" for one in (10, 20, 40)]
+    assert f"cost {mean.value:.1f}" in repr(done)
+
+    shown = run("evaluate", "runs", "--episodes", "6")
+    assert shown.returncode == 0, shown.stderr
+    assert str(mean) in shown.stdout
+    assert str(limits[0]) in shown.stdout
+    body = json.loads(run("evaluate", str(done.run.folder), "--episodes", "6", "--json").stdout)
+    assert body["metrics"] == {"cost": done.metrics["cost"].tolist()}
+    assert body["numbers"] == [one.to_json() for one in done.numbers]
+    Path("seed-0.json").write_text(json.dumps(body), "utf-8")
+    (again,) = find_runs(["seed-0.json"])
+    np.testing.assert_array_equal(again.metrics["cost"], done.metrics["cost"])
+
+    both = find_runs(["runs"])
+    (first, *_) = numbers_of([one.played for one in both])
+    for words in (("runs", "list"), ("runs", "compare"), ("compare", "runs")):
+        assert "cost" in run(*words).stdout
+    found = json.loads(run("compare", "runs", "--json").stdout)["numbers"]["bc"][NAME]
+    assert found[0] == first.to_json()
+    groups = json.loads(run("runs", "compare", "--json").stdout)["groups"]
+    assert groups[0]["numbers"][0] == first.to_json()
+    (group,) = runs_of(Path("runs"))["groups"]
+    (measured,) = (one for one in group["scores"] if one["source"] == EVALUATED)
+    assert measured["counted"][0] == str(first)
+
+
+def test_an_environment_that_does_not_tell_costs_is_named(
+    costly: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = orlog.train("bc", costly, settings=SMALL, steps=2, evaluations=0)
+    tell = Costly.step
+    monkeypatch.setattr(Costly, "step", lambda self, action: (*tell(self, action)[:4], {}))
+    with pytest.warns(UserWarning, match="has no energy, so the cost of episodes is not counted"):
+        result = orlog.evaluate(made, episodes=2)
+    assert (result.metrics, result.numbers) == ({}, [])
+    assert (
+        "warning: lab/costly-v1: the environment's info" in run("evaluate", str(made.folder)).stderr
+    )
+
+
+def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
+    costly: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orlog.executors.processes.process_pool", pool_in_this_process)
+    monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
+    jobs = make_jobs(
+        "bc", costly, "jobs", seeds=(0, 1), episodes=3, options=TrainOptions(steps=2, evaluations=1)
+    )
+    result = summarize(costly, jobs, run_jobs(jobs, workers=1))
+    record_baseline(result.as_baseline())
+    baseline = read_baseline("bc", NAME)
+    assert baseline is not None
+    assert {*baseline.metrics["cost"]} == {"0", "1"}
+    outcomes = [(result.record, one) for one in result.evaluations.values()]
+    again = summarize(costly, jobs, outcomes)
+    assert again.recorded_numbers["cost"] == again.numbers[0]
+    page = tmp_path / "page.html"
+    write_report(page, costly, [again], title="Costs")
+    assert "normalized cost at 20" in page.read_text("utf-8")
+    ended = run("reproduce", "bc", NAME, "--seeds", "2", "--steps", "2", "--episodes", "3")
+    assert ended.returncode == 0, ended.stderr
+    assert f"{NAME}: what metrics counted, over the seeds" in ended.stdout
+    (row,) = (
+        one for one in ended.stdout.splitlines() if " cost " in one and "normalized" not in one
+    )
+    assert row.split().count(f"{result.numbers[0].value:.1f}") == 2  # here, and as recorded
+
+
+def test_results_depend_on_the_metrics_that_apply(costly: Dataset) -> None:
+    code = identify("bc", costly, TrainOptions(steps=2), episodes=2).code
+    assert "orlog.normalize.metrics.cost" in code
+    view = costly.select_columns([])
+    assert (
+        "orlog.normalize.metrics.cost"
+        not in identify("bc", view, TrainOptions(steps=2), episodes=2).code
+    )
+
+
+HYPERVOLUME = '''
+"""The area that the mean objectives of runs with several weights dominate, from the origin."""
+
+import numpy as np
+
+from orlog.normalize.metrics.metrics import Metric, Number
+
+
+def summarize(runs):
+    points = sorted((tuple(one.metrics["hypervolume"].mean(0)) for one in runs), reverse=True)
+    area = height = 0.0
+    for width, level in points:
+        if level > height:
+            area, height = area + width * (level - height), level
+    weights = len({str(one.settings.get("hidden")) for one in runs})
+    return [Number(metric="hypervolume", name="hypervolume", value=area, note=f"{weights} weights")]
+
+
+METRIC = Metric(name="hypervolume", summarize=summarize, combine="sum", infos=("objectives",))
+'''
+
+
+@pytest.fixture
+def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the folder of metrics have one more file."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "hypervolume.py").write_text(HYPERVOLUME, "utf-8")
+    path = [*orlog.normalize.metrics.__path__, str(tmp_path / "more")]
+    monkeypatch.setattr(orlog.normalize.metrics, "__path__", path)
+    metrics.cache_clear()
+    yield
+    metrics.cache_clear()
+    sys.modules.pop("orlog.normalize.metrics.hypervolume", None)
+
+
+@pytest.mark.usefixtures("another")
+def test_a_metric_may_be_over_all_objectives_of_runs_with_several_weights(costly: Dataset) -> None:
+    results = []
+    for width in (4, 5):
+        made = orlog.train(
+            "bc", costly, settings={"hidden": [width]}, steps=3, evaluations=0, out=f"runs/{width}"
+        )
+        results.append(orlog.evaluate(made, episodes=3))
+    assert results[0].metrics["hypervolume"].shape == (3, 2)
+    assert (results[0].metrics["hypervolume"][:, 0] == 15).all()
+    assert read_evaluation(results[0].run.folder).metrics["hypervolume"][0] == [
+        15.0,
+        float(results[0].metrics["hypervolume"][0, 1]),
+    ]
+    found = numbers_of([one.played for one in results])
+    (one,) = (one for one in found if one.metric == "hypervolume")
+    means = [result.metrics["hypervolume"].mean(0)[1] for result in results]
+    assert one.value == pytest.approx(15 * max(0.0, *means))
+    assert one.note == "2 weights"
+    assert "hypervolume" in run("evaluate", "runs/4", "--episodes", "3").stdout

@@ -1,0 +1,206 @@
+"""Metrics of episodes: what is counted of infos, and the numbers that it comes to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import orlog
+from orlog.manifests.benchmarks import benchmark_datasets
+from orlog.manifests.names import counted
+from orlog.normalize.metrics import cost, success
+from orlog.normalize.metrics.metrics import (
+    Number,
+    Played,
+    as_fields,
+    counts_for,
+    in_short,
+    metrics,
+    modules_for,
+    numbers_of,
+    of_fields,
+)
+from orlog.normalize.rollouts import Count, run_episodes
+from tests.levels import scaled
+from tests.normalize.test_rollouts import Countdown, policy
+
+
+class Telling(Countdown):
+    """Tells a number and a vector in some steps, drawn from seed and step, and remembers them by seed."""
+
+    told: ClassVar[dict[int, list[dict[str, Any]]]] = {}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        observation, info = super().reset(seed=seed, options=options)
+        self.infos = self.told.setdefault(seed, []) if seed is not None else []
+        self.infos.clear()
+        return observation, {**info, "cost": 1e6, "front": np.full(2, 1e6)}
+
+    def step(self, action: np.ndarray) -> Any:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        draw = np.random.default_rng([self.left, round(abs(self.value) * 1000)])
+        info: dict[str, Any] = {}
+        if draw.random() < 0.7:
+            info["cost"] = float(draw.integers(0, 3))
+        info["front"] = draw.integers(0, 5, 2).astype(float)
+        self.infos.append(info)
+        return observation, reward, terminated, truncated, info
+
+
+def by_hand(count: Count, infos: Sequence[Mapping[str, Any]]) -> Any:
+    """Return what is counted of an episode's infos, in a slow loop."""
+    total: Any = 0.0
+    for step, info in enumerate(infos):
+        for name in count.infos:
+            if name in info:
+                counts = name not in count.at_end or step == len(infos) - 1
+                value = np.asarray(info[name], float) if counts else None
+                if value is not None and count.combine == "sum":
+                    total = total + value
+                elif value is not None and count.combine == "last":
+                    total = value
+                elif value is not None:
+                    total = bool(total) or bool(value > 0)
+                break
+    return total
+
+
+@settings(deadline=None, max_examples=scaled(60))
+@given(
+    episodes=st.integers(1, 9),
+    side_by_side=st.integers(1, 5),
+    first_seed=st.integers(0, 2**20),
+    combine=st.sampled_from(["sum", "last", "any"]),
+    at_end=st.booleans(),
+)
+def test_what_is_counted_is_what_a_slow_loop_counts(
+    episodes: int, side_by_side: int, first_seed: int, combine: Any, at_end: bool
+) -> None:
+    counts = [
+        Count(
+            name="number",
+            infos=("missing", "cost"),
+            combine=combine,
+            at_end=frozenset({"cost"} if at_end else ()),
+        ),
+        Count(name="vector", infos=("front",), combine=combine),
+        Count(name="nothing", infos=("missing",), combine=combine),
+    ]
+    Telling.told.clear()
+    found = run_episodes(
+        policy,
+        SyncVectorEnv([Telling] * side_by_side),
+        episodes=episodes,
+        first_seed=first_seed,
+        counts=counts,
+    )
+    each = [Telling.told[first_seed + episode] for episode in range(episodes)]
+    expected = [by_hand(counts[0], infos) for infos in each]
+    told = any("cost" in info for infos in each for info in infos)
+    assert ("number" in found.metrics) == told
+    if told:
+        assert found.metrics["number"].tolist() == expected
+    assert "nothing" not in found.metrics
+    if combine == "any":  # a vector is no yes or no
+        assert "vector" not in found.metrics
+    else:
+        vectors = [by_hand(counts[1], infos) for infos in each]
+        np.testing.assert_array_equal(found.metrics["vector"], vectors)
+
+
+def test_metrics_are_found_and_apply_by_roles() -> None:
+    assert {"success", "cost"} <= {*metrics()}
+    assert [one.name for one in counts_for({})] == ["success"]
+    roles = {"infos/energy": "cost", "infos/agents/left/cost": "cost", "episodes/x": "task"}
+    (of_cost, of_success) = counts_for(roles)
+    assert (of_cost.name, of_cost.infos) == ("cost", ("energy",))
+    assert of_success.at_end == {"is_success"}
+    assert modules_for({}) == [success.__name__]
+    assert {*modules_for(roles)} == {cost.__name__, success.__name__}
+
+
+def played(dataset: str = "lab/a-v1", limit: Any = None, **values: Any) -> Played:
+    arrays = {name: np.array(one) for name, one in values.items()}
+    size = len(next(iter(arrays.values())))
+    made = {} if limit is None else {"cost_limit": limit}
+    return Played(returns=np.zeros(size), metrics=arrays, dataset=dataset, settings=made)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=50))
+def test_the_share_of_successes_has_wilsons_interval(reached: list[bool]) -> None:
+    (one,) = numbers_of([played(success=reached)])
+    found = stats.binomtest(sum(reached), len(reached)).proportion_ci(method="wilson")
+    assert one.value == pytest.approx(sum(reached) / len(reached))
+    assert one.interval == pytest.approx((found.low, found.high), abs=1e-9)
+    assert one.note == f"{sum(reached)} of {counted(len(reached), 'episode')}"
+
+
+def test_over_seeds_each_seed_counts_alike() -> None:
+    (one,) = numbers_of([played(success=[True]), played(success=[False, False, True, True])])
+    assert one.value == 0.75
+    half = stats.t.ppf(0.975, 1) * np.std([1, 0.5], ddof=1) / math.sqrt(2)
+    assert one.interval == pytest.approx((0.75 - half, 0.75 + half))
+    assert numbers_of([played(success=[True]), played(cost=[1.0])]) == []
+    assert numbers_of([]) == []
+
+
+@given(
+    st.lists(st.floats(0, 1e4), min_size=1, max_size=20),
+    st.sampled_from([one.name for one in benchmark_datasets("dsrl")]),
+)
+def test_costs_are_normalized_as_dsrl_does_at_the_limits_of_its_table(
+    costs: list[float], name: str
+) -> None:
+    mean, *limits = numbers_of([played(name, cost=costs)])
+    assert mean.name == "cost"
+    assert mean.value == pytest.approx(np.mean(costs))
+    table = {one.name: one for one in benchmark_datasets("dsrl")}[name]
+    expected = [float(one) for one in table.facts["target_cost_thresholds"].split()]
+    assert len(expected) == 3
+    assert [one.name for one in limits] == [f"normalized cost at {one:g}" for one in expected]
+    for limit, number in zip(expected, limits, strict=True):
+        known = orlog.normalized_score(name, np.zeros(len(costs)), costs=costs, cost_limit=limit)
+        assert number.value == pytest.approx(known.normalized_cost)
+        assert number.note == ("safe" if known.safe else "not safe")
+
+
+def test_the_limit_of_a_run_counts_too_and_zero_is_a_limit() -> None:
+    names = [one.name for one in numbers_of([played(cost=[3.0, 5.0], limit=25)])]
+    assert names == ["cost", *(f"normalized cost at {one}" for one in (10, 20, 25, 40))]
+    zero = numbers_of([played(cost=[3.0, 5.0], limit=0)])[1]
+    assert (zero.name, zero.value, zero.note) == ("normalized cost at 0", 5.0, "not safe")
+    assert numbers_of([played(cost=[0.0, 0.0], limit=0)])[1].note == "safe"
+
+
+def test_what_was_counted_comes_back_from_the_fields_of_an_evaluation() -> None:
+    arrays = {"success": np.array([True, False]), "cost": np.array([0.5, 3.0])}
+    fields = as_fields(arrays)
+    assert fields == {"successes": [True, False], "metrics": {"cost": [0.5, 3.0]}}
+    found = of_fields({"returns": [1.0], **fields})
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(found[name], values)
+    assert of_fields({"successes": None, "metrics": {}}) == {}
+    for wrong in ({"successes": "yes"}, {"metrics": {"cost": [["a"]]}}):
+        with pytest.raises(ValueError, match="Expected"):
+            of_fields(wrong)
+
+
+def test_numbers_in_words() -> None:
+    share = Number(
+        metric="a", name="wins", value=0.4, interval=(0.168, 0.687), is_share=True, note="4 of 10"
+    )
+    assert str(share) == "wins 40.0 % (4 of 10, 95 % interval 16.8 to 68.7)"
+    assert share.cells() == ["wins", "40.0 %", "16.8 to 68.7", "4 of 10"]
+    plain = Number(metric="b", name="cost", value=1.234, digits=2)
+    assert str(plain) == "cost 1.23"
+    assert plain.to_json()["interval"] is None
+    other = Number(metric="b", name="more", value=2.0)
+    assert in_short([share, plain, other]) == ["wins 40.0 %", "cost 1.23"]
