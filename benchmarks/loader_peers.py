@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,13 @@ BATCHES = (256, 4096)
 LENGTHS = (20, 64)
 WINDOWS = IMAGES = 64
 DISCOUNT = 0.99
+LEROBOT_EPISODES = 100  # it writes one step at a time
 REPEATS, SECONDS, WARM_SECONDS = 5, 0.3, 0.2
 
 # What is measured, and how the table names it.
 TRANSITIONS = {size: f"transitions, batch {size}" for size in BATCHES}
+AROUND = 2, 16  # observations and actions of a window
+AROUND_ITEM = f"windows, {AROUND[0]} observations and {AROUND[1]} actions, batch {WINDOWS}"
 SEQUENCES = {length: f"sequences, length {length}, batch {WINDOWS}" for length in LENGTHS}
 STACKS = {"gray": f"4-stacks 84 x 84, batch {IMAGES}", "rgb": f"64 x 64 x 3, batch {IMAGES}"}
 SLOTS = {"gray": 5, "rgb": 2}  # frames of an observation and the next one
@@ -148,7 +151,8 @@ def torchrl(folder: Path) -> dict[str, tuple[Call, int]]:
         "episode": torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)),
         "timestep": torch.from_numpy(np.arange(len(first)) - first),
     }
-    for length in LENGTHS:
+    # A slice as long as the actions of a window has its observations too.
+    for item, length in [*zip(SEQUENCES.values(), LENGTHS, strict=True), (AROUND_ITEM, AROUND[1])]:
         sampler = data.SliceSampler(
             slice_len=length,
             traj_key="episode",
@@ -161,7 +165,7 @@ def torchrl(folder: Path) -> dict[str, tuple[Call, int]]:
             storage=data.LazyTensorStorage(len(first)), sampler=sampler, batch_size=WINDOWS * length
         )
         sliced.extend(dictionary(sequence, [len(first)]))
-        calls[SEQUENCES[length]] = sliced.sample, WINDOWS
+        calls[item] = sliced.sample, WINDOWS
     for kind in STACKS:
         frames = torch.from_numpy(np.load(folder / f"{kind}.npy", mmap_mode="c"))
         mapped = data.LazyMemmapStorage(len(frames), scratch_dir=tempfile.mkdtemp(dir=folder))
@@ -237,11 +241,47 @@ def d3rlpy(folder: Path) -> dict[str, tuple[Call, int]]:
     return calls
 
 
+def lerobot(folder: Path) -> dict[str, tuple[Call, int]]:
+    """Return the calls of LeRobot: items with `delta_timestamps` in a DataLoader, of fewer steps."""
+    lerobot_dataset, torch = module("lerobot.datasets.lerobot_dataset"), module("torch")
+    steps, fps = load_steps(folder / "variable.npz"), 20
+    root, number = folder / "lerobot", "float32"
+    if not root.exists():
+        features = {
+            name: {"dtype": number, "shape": (steps[column].shape[1],), "names": None}
+            for name, column in (("observation.state", "observations"), ("action", "actions"))
+        }
+        made = lerobot_dataset.LeRobotDataset.create(
+            "bench/v0", fps, features, root, use_videos=False
+        )
+        end = 0
+        for length in steps["lengths"][:LEROBOT_EPISODES].tolist():
+            for row in range(end, end + length):
+                state, action = steps["observations"][row], steps["actions"][row]
+                made.add_frame({"observation.state": state, "action": action, "task": "run"})
+            end += length
+            made.save_episode()
+        getattr(made, "finalize", lambda: None)()
+    deltas = {
+        "observation.state": [(one + 1 - AROUND[0]) / fps for one in range(AROUND[0])],
+        "action": [(one - 1) / fps for one in range(AROUND[1])],
+    }
+    opened = lerobot_dataset.LeRobotDataset("bench/v0", root=root, delta_timestamps=deltas)
+    loader = torch.utils.data.DataLoader(opened, batch_size=WINDOWS, shuffle=True, drop_last=True)
+
+    def endless() -> Iterator[object]:
+        while True:
+            yield from loader
+
+    return {AROUND_ITEM: (endless().__next__, WINDOWS)}
+
+
 # How a peer is measured, and the package whose version is told; CORL is not installed.
 PEERS: dict[str, tuple[Callable[..., dict[str, tuple[Call, int]]], str]] = {
     "CORL": (corl, ""),
     "TorchRL": (torchrl, "torchrl"),
     "d3rlpy": (d3rlpy, "d3rlpy"),
+    "LeRobot": (lerobot, "lerobot"),
 }
 
 

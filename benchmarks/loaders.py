@@ -5,9 +5,9 @@ and in episodes of 20 to 400 steps for sequences; frames of random bytes for ima
 tensors, on one thread, choice of items included. Tools take turns in rounds, each in a process of
 its own, and those of orlog and the plain gathers take turns within one.
 
-    python -m benchmarks.loaders --peers-python PEERS --d3rlpy-python D3RLPY --corl CORL
+    python -m benchmarks.loaders --peers-python PEERS --d3rlpy-python D3RLPY --lerobot-python LEROBOT --corl CORL
 
-PEERS and D3RLPY are environments as `benchmarks.store` tells; CORL is a checkout of
+PEERS, D3RLPY and LEROBOT are environments as `benchmarks.store` tells; CORL is a checkout of
 https://github.com/tinkoff-ai/CORL (6afec90). A peer that is not given is left out.
 """
 
@@ -33,6 +33,8 @@ import numpy as np
 
 from benchmarks.loader_data import make_data
 from benchmarks.loader_peers import (
+    AROUND,
+    AROUND_ITEM,
     BATCHES,
     IMAGES,
     LENGTHS,
@@ -99,6 +101,8 @@ N_STEP, GOALS = "3-step transitions, batch 256", "goals, batch 256"
 LOADER = {size: f"DataLoader(num_workers=0), transitions, batch {size}" for size in BATCHES}
 LOADER_SEQUENCES = "DataLoader(num_workers=0), sequences, length 20"
 LOADER_ALONE = "DataLoader(num_workers=0), batches of six numbers"
+# A transition has 43 numbers, a window as many as its observations and actions, and a mask of bytes.
+BYTES = 4 * 43 / (4 * (17 * AROUND[0] + 6 * AROUND[1]) + sum(AROUND))
 MAP = {size: f"memory map, transitions, batch {size}" for size in BATCHES}
 TABLE = (
     *(Goal(item=TRANSITIONS[size], tool=BARE, least=0.9) for size in BATCHES),
@@ -117,6 +121,9 @@ TABLE = (
     Goal(item=SEQUENCES[64], tool="CORL", least=40),
     Goal(item=SEQUENCES[64], tool="TorchRL", least=5),
     Goal(item=SEQUENCES[64], tool="d3rlpy", least=14),
+    Goal(item=AROUND_ITEM, other=PLAIN, least=0.5 * BYTES),
+    Goal(item=AROUND_ITEM, tool="TorchRL", least=5),
+    Goal(item=AROUND_ITEM, tool="LeRobot", least=1),
     Goal(item=N_STEP, other=PLAIN, least=0.6),
     Goal(item=GOALS, other=PLAIN, least=0.6),
     Goal(item=GOALS, tool=BARE, other=PLAIN, least=0.6),
@@ -141,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure orlog's loaders beside their peers.")
     parser.add_argument("--peers-python", default="", metavar="PATH", help="has TorchRL")
     parser.add_argument("--d3rlpy-python", default="", metavar="PATH")
+    parser.add_argument("--lerobot-python", default="", metavar="PATH")
     parser.add_argument("--corl", default="", metavar="FOLDER", help="CORL's sources")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scratch", type=Path, help="where generated data is kept")
@@ -222,7 +230,8 @@ def measure_in_rounds(
     }
     if options.corl:
         commands["CORL"] = [*peer, "CORL", str(scratch), str(Path(options.corl).absolute())]
-    for name, python in [("TorchRL", options.peers_python), ("d3rlpy", options.d3rlpy_python)]:
+    pythons = options.peers_python, options.d3rlpy_python, options.lerobot_python
+    for name, python in zip(("TorchRL", "d3rlpy", "LeRobot"), pythons, strict=True):
         if python:
             commands[name] = [python, *peer[1:], name, str(scratch)]
     missing = {name: "was not given" for name in PEERS if name not in commands}
@@ -328,6 +337,7 @@ def memory_child(folder: Path) -> None:
     windows = _load(orlog.load_dataset("bench/variable-v0"))
     for item, length in [*zip(SEQUENCES.values(), LENGTHS, strict=True), (LOADER_SEQUENCES, 20)]:
         add(item, WINDOWS, "sequences", "sequences", windows, WINDOWS, length=length, seed=0)
+    add(AROUND_ITEM, WINDOWS, "windows", "windows", windows, WINDOWS, seed=0)
     found = rates(calls)
     columns = load_arrays(folder / "equal.npz")
     column_bytes = sum(column.nbytes for name, column in columns.items() if name != "lengths")

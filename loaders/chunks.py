@@ -54,7 +54,7 @@ class ChunkSampler:
     def rows_of(self, chosen: Int64[Tensor, "items two"]) -> Windows:
         """Return the rows of the slots of some items."""
         rows, next_rows = chosen.unbind(1)
-        return Windows(first=rows, length=len(self._slots), end=next_rows - rows)
+        return Windows(first=rows, length=len(self._slots), steps=next_rows - rows)
 
     def gather(self, chosen: Int64[Tensor, "items two"]) -> ChunkBatch:
         """Return the chunks of some items."""

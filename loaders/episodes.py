@@ -125,7 +125,7 @@ class EpisodeSampler:
         return Windows(
             first=self._first_rows.index_select(0, chosen),
             length=int(lengths.max()),
-            end=lengths,
+            steps=lengths,
             is_ragged=True,
             is_packed=self._is_packed,
         )

@@ -99,9 +99,7 @@ class SequenceSampler:
     def rows_of(self, chosen: Int64[Tensor, "items three"]) -> Windows:
         """Return the rows of the slots of some items."""
         first, found, _ = chosen.unbind(1)
-        if self._is_right:
-            return Windows(first=first, length=self.length, end=found)
-        return Windows(first=first, length=self.length, begin=self.length - found)
+        return Windows(first=first, length=self.length, steps=found, at_end=not self._is_right)
 
     def gather(self, chosen: Int64[Tensor, "items three"]) -> SequenceBatch:
         """Return the windows of some items."""

@@ -28,7 +28,6 @@ from orlog.loaders.sampling.blocks import items_at_once
 BatchT = TypeVar("BatchT")
 RowsOf: TypeAlias = Callable[[Tensor], "Tensor | Windows"]
 
-_FEW = 64  # windows of which each is cleared by itself
 _ROW_NUMBER_BYTES = 8  # which each slot takes while it is gathered
 _set = object.__setattr__  # batches are frozen; to copy one would take longer than all else
 
@@ -40,16 +39,16 @@ class Windows:
     Attributes:
         first: Row of the first slot of each item; it may lie outside of the arrays.
         length: Slots of an item.
-        begin: First slot of each item that has a step; None where it is 0.
-        end: Slot after the last one that has a step; None where it is the length.
+        steps: How many of its slots have a step, the first ones; None where all have.
+        at_end: Whether these are the last slots instead.
         is_ragged: Whether the length is another one in each batch, as the longest of its episodes.
         is_packed: Whether steps are given one after the other, without empty slots between items.
     """
 
     first: Int64[Tensor, "*items"]
     length: int
-    begin: Int64[Tensor, "*items"] | None = None
-    end: Int64[Tensor, "*items"] | None = None
+    steps: Int64[Tensor, " items"] | None = None
+    at_end: bool = False
     is_ragged: bool = False
     is_packed: bool = False
 
@@ -62,50 +61,54 @@ class Windows:
         if not source.is_cpu:
             rows = self._rows(count - 1)
             return gather_rows(source, rows.view(-1)).view(*rows.shape, *shape)
-        if self.is_packed:
-            return self._gather_packed(source.numpy())
-        length, width, first = self.length, math.prod(shape), self.first.reshape(-1).numpy()
+        if self.is_ragged:
+            return self._gather_one_by_one(source.numpy())
+        length, width, first = self.length, math.prod(shape), self.first.view(-1)
         windows = source.as_strided((count - length + 1, length * width), (width, 1))
-        inside = np.clip(first, 0, count - length)
-        gathered = gather_rows(windows, torch.from_numpy(inside))
-        if self.begin is not None or self.end is not None:
-            self._clear(source, gathered.numpy().reshape(-1, length, *shape), inside)
-        return gathered.view(*self.first.shape, length, *shape)
+        inside = first.clamp(0, count - length)
+        found = gather_rows(windows, inside).view(-1, length, *shape)
+        if self.steps is not None and width:
+            self._clear(source, found, inside.numpy())
+        return found.view(*self.first.shape, length, *shape)
 
-    def _clear(self, source: Tensor, found: np.ndarray, inside: np.ndarray) -> None:
+    def _clear(self, source: Tensor, found: Tensor, inside: np.ndarray) -> None:
         """Set slots without a step to zero, of windows that were read from the rows `inside`."""
-        first, length = self.first.numpy(), self.length
-        begin = np.zeros_like(first) if self.begin is None else self.begin.numpy()
-        end = np.full_like(first, length) if self.end is None else self.end.numpy()
-        partly = np.flatnonzero(end - begin < length)
-        if len(partly) <= _FEW:
-            for one in partly.tolist():
-                found[one, : begin[one]] = 0
-                found[one, end[one] :] = 0
-        else:
-            slots, some = np.arange(length), found[partly]
-            some[(slots < begin[partly, None]) | (slots >= end[partly, None])] = 0
-            found[partly] = some
+        assert self.steps is not None
+        first, steps, length = self.first.numpy(), self.steps.numpy(), self.length
+        partly = np.flatnonzero(steps < length)
+        slot = np.dtype((np.void, found[0, 0].nbytes))  # one value, whatever it consists of
+        slots = found.numpy().reshape(*found.shape[:2], -1).view(slot)[..., 0]
+        some, places = slots[partly], np.arange(length)
+        empty_from = steps[partly, None]
+        empty = places < length - empty_from if self.at_end else places >= empty_from
+        some[empty] = np.zeros((), slot)
+        slots[partly] = some
         for one in partly[first[partly] != inside[partly]].tolist():  # rare: at both ends of all
-            steps = slice(first[one] + begin[one], first[one] + end[one])
+            taken, begin = int(steps[one]), int(length - steps[one]) if self.at_end else 0
+            place = int(first[one]) + begin
             found[one] = 0
-            found[one, begin[one] : end[one]] = source[steps].numpy()
+            found[one, begin : begin + taken] = source[place : place + taken]
 
-    def _gather_packed(self, values: np.ndarray) -> Tensor:
-        assert self.end is not None
-        first, last = self.first.tolist(), (self.first + self.end).tolist()
-        pieces = [values[one:stop] for one, stop in zip(first, last, strict=True)]
-        return torch.from_numpy(np.concatenate(pieces))
+    def _gather_one_by_one(self, values: np.ndarray) -> Tensor:
+        """Return the values of a few long items."""
+        assert self.steps is not None
+        first, steps = self.first.tolist(), self.steps.tolist()
+        pieces = [values[one : one + taken] for one, taken in zip(first, steps, strict=True)]
+        if self.is_packed:
+            return torch.from_numpy(np.concatenate(pieces))
+        found = np.zeros((len(pieces), self.length, *values.shape[1:]), values.dtype)
+        for slots, piece in zip(found, pieces, strict=True):
+            slots[: len(piece)] = piece
+        return torch.from_numpy(found)
 
     def _rows(self, empty_row: int) -> Int64[Tensor, ...]:
         """Return the row of each slot."""
-        slots = torch.arange(self.length, device=self.first.device)
-        rows = self.first.unsqueeze(-1) + slots
-        empty = torch.zeros_like(rows, dtype=torch.bool)
-        if self.begin is not None:
-            empty |= slots < self.begin.unsqueeze(-1)
-        if self.end is not None:
-            empty |= slots >= self.end.unsqueeze(-1)
+        places = torch.arange(self.length, device=self.first.device)
+        rows = self.first.unsqueeze(-1) + places
+        if self.steps is None:
+            return rows
+        steps = self.steps.unsqueeze(-1)
+        empty = places < self.length - steps if self.at_end else places >= steps
         return rows[~empty] if self.is_packed else rows.masked_fill_(empty, empty_row)
 
 

@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from orlog.loaders.transitions import Transitions as Transitions
     from orlog.loaders.transitions import transitions as transitions
     from orlog.loaders.weights import weighted as weighted
+    from orlog.loaders.windows import WindowBatch as WindowBatch
+    from orlog.loaders.windows import windows as windows
     from orlog.manifests.benchmarks import benchmark_dataset as benchmark_dataset
     from orlog.normalize.formulas import SafeScore as SafeScore
     from orlog.reports.runs_seen import runs as runs
@@ -111,6 +113,7 @@ _HOMES = {
     "RunPolicy": "orlog.experiments.policies",
     "RunResult": "orlog.experiments.running",
     "Transitions": "orlog.loaders.transitions",
+    "WindowBatch": "orlog.loaders.windows",
     "action_chunks": "orlog.loaders.chunks",
     "audit": "orlog.datasets.audit.audit",
     "baselines": "orlog.scoring.baseline_scores",
@@ -153,6 +156,7 @@ _HOMES = {
     "transitions": "orlog.loaders.transitions",
     "verify_store": "orlog.datasets.reading.verifying",
     "weighted": "orlog.loaders.weights",
+    "windows": "orlog.loaders.windows",
 }
 
 __all__ = [*_HOMES, "__version__"]

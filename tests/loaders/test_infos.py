@@ -22,9 +22,12 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.pack_cache import cached_packs
+from orlog.loaders.arrays.pack_verify import verify_packs
 from orlog.loaders.arrays.packs import open_pack, pack_folder
 from orlog.loaders.best_episodes import best_transitions
 from orlog.loaders.returns import return_transitions
+from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.states_and_goals import states_and_goals, states_and_subgoals
 from orlog.loaders.transforms import normalize_observations, scale_rewards
 from tests.batches import columns
@@ -201,6 +204,31 @@ def test_every_kind_gives_the_infos_of_its_steps(
                     np.testing.assert_array_equal(value.numpy(), other[key].numpy())
 
 
+@settings(deadline=None, max_examples=scaled(200))
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5), data=st.data())
+def test_windows_are_the_same_row_by_row_as_on_a_gpu(lengths: list[int], data: Any) -> None:
+    count, kind = sum(lengths) + len(lengths), data.draw(st.sampled_from(["right", "left", "all"]))
+    finals = np.cumsum(np.array(lengths) + 1) - 1
+    source = torch.from_numpy(1 + np.arange(2.0 * count).reshape(count, 2))
+    source[finals] = 0
+    length = data.draw(st.integers(1, max(lengths)))
+    first, steps = [], []
+    for final, own in zip(finals.tolist(), lengths, strict=True):
+        for step in range(own - length + 1 if kind == "all" else own):
+            first.append(final - own + step - (length - 1 if kind == "left" else 0))
+            steps.append(min(length, step + 1 if kind == "left" else own - step))
+    found = None if kind == "all" else torch.tensor(steps)
+    some = Windows(first=torch.tensor(first), length=length, steps=found, at_end=kind == "left")
+    rows = some._rows(count - 1)
+    assert torch.equal(some.gather(source), source[rows])
+    assert (source[rows][..., 0] > 0).sum(1).tolist() == steps
+    if kind == "right":
+        few = dataclasses.replace(some, is_ragged=True)
+        assert torch.equal(few.gather(source), source[rows])
+        packed = dataclasses.replace(few, is_packed=True)
+        assert torch.equal(packed.gather(source), source[packed._rows(count - 1)])
+
+
 @pytest.fixture(scope="module")
 def dataset(write: Write) -> Dataset:
     return made(write, [(4, "termination"), (6, "truncation"), (3, "cut"), (9, "termination")])
@@ -278,6 +306,12 @@ def test_a_pack_of_infos_is_what_would_be_in_memory(
         equal(mapped.infos, dataclasses.replace(expected.infos, digest=mapped.infos.digest))
         assert len(list((tmp_path / "packs").glob("*/pack.json"))) == 2
     assert files_of(pack_folder(dataset)) == before  # that of the transitions is left alone
+    kept = {one.name: one.is_view for one in cached_packs()}
+    assert kept == {
+        dataset.name: False,
+        f"{dataset.name} (infos: {', '.join(sorted(names))})": False,
+    }
+    assert [one.problems for one in verify_packs(dataset)] == [[], []]
     mapped = open_pack(dataset, infos=names)
     assert mapped.infos is not None
     reopened = pickle.loads(pickle.dumps(mapped))
@@ -311,6 +345,24 @@ def test_a_damaged_pack_of_infos_is_made_again(
         assert again.infos is not None
         assert expected.infos is not None
         equal(again.infos, dataclasses.replace(expected.infos, digest=again.infos.digest))
+
+
+def test_packs_of_infos_in_a_shared_home_are_compared_and_those_of_views_are_marked(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "shared"))
+    view, names = dataset[[2, 0]], ("cost", "image", "said")
+    made = open_pack(view, infos=names)
+    assert [one.is_view for one in cached_packs()] == [True, True]
+    assert len(list(verify_packs(view))) == len(list(verify_packs(dataset))) == 2
+    (tmp_path / "shared" / "datasets").mkdir()
+    monkeypatch.setenv("ORLOG_SHARED", str(tmp_path / "shared"))
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "own"))
+    found = open_pack(view, infos=names)
+    assert isinstance(found.infos, type(found))
+    assert isinstance(made.infos, type(made))
+    assert found.infos.folder == made.infos.folder
+    equal(found.infos, made.infos)
 
 
 def test_views_have_their_own_infos(dataset: Dataset) -> None:

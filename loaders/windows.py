@@ -1,0 +1,267 @@
+"""Random windows around steps in an endless stream of batches, for policies that see and plan several.
+
+    step          s-2  s-1   s   s+1  s+2 | final        s is the last step but two of its episode
+    observations       [-1]  [0]                         observations=(-1, 0)
+    actions            [-1]  [0]  [1]  [2]  (3)  (4)     actions=range(-1, 5): two are not there
+
+Offsets are in steps, in any order, as LeRobot's `delta_timestamps` are in seconds: `range(-1, 15)` is what
+Diffusion Policy (Chi et al. 2023, https://arxiv.org/abs/2303.04137) plans from two observations. Where an
+episode has no such step, the nearest one is repeated, or zeros are given. The final observation of an
+episode is an observation like others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, Float64, Int64
+from torch import Tensor
+
+from orlog.datasets.reading.given import Given
+from orlog.errors import wrong_type
+from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
+from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.batch import Tensors
+from orlog.loaders.sampling.arguments import as_integer, check_choice
+from orlog.loaders.sampling.blocks import gather_in_blocks
+from orlog.loaders.sampling.streams import Batches
+
+_FARTHEST = 2**31  # steps
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WindowBatch(Tensors):
+    """Observations and actions at some steps before and after those that were drawn.
+
+    Infos are those of the steps of `actions`, zeros where there is none.
+
+    Attributes:
+        observations: float32 `[batch, observations, obs]`, flattened as `gymnasium.spaces.flatten` does,
+            in the order of the offsets; where the space is not one flat vector of floats,
+            `[batch, observations, ...]` by key, or one tensor where it has no keys.
+        actions: float32 `[batch, actions, act]`, or integers `[batch, actions, ...]`.
+        observations_valid: True where the episode has such an observation, the final one included.
+        valid: True where the episode has such a step.
+        rewards: Of the steps of `actions`, 0 where there is none; None unless asked for.
+    """
+
+    observations: Tensor | dict[str, Tensor]
+    actions: Tensor
+    observations_valid: Bool[Tensor, "batch observations"]
+    valid: Bool[Tensor, "batch actions"]
+    rewards: Float32[Tensor, "batch actions"] | None = None
+
+
+class WindowSampler:
+    """Chooses steps and gathers what lies around them."""
+
+    kind = "windows 1"  # which steps are drawn depends on no setting
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        observations: Iterable[int],
+        actions: Iterable[int],
+        *,
+        padding: Literal["edge", "zero"] = "edge",
+        rewards: bool = False,
+    ) -> None:
+        check_choice("padding", padding, ("edge", "zero"))
+        self.draws = 1 if arrays.mixture is None else 2
+        self.arrays = arrays
+        device = arrays.rows.device
+        seen, planned = as_offsets("observations", observations), as_offsets("actions", actions)
+        self._seen = torch.tensor(seen, device=device)
+        self._planned = torch.tensor(planned, device=device)
+        self._repeats, self._with_rewards = padding == "edge", rewards
+        self._item_bytes = 4 * (len(seen) * arrays.obs_dim + len(planned) * (arrays.action_dim + 8))
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items three"]:
+        """Return for each item the rows of its step, and of the first and the final one of its episode."""
+        arrays = self.arrays
+        steps = arrays.choose_steps(uniform)
+        rows = arrays.step_table.take(steps)
+        episodes = rows - steps  # one row more for each episode before
+        final_rows = np.take(arrays.final_rows, episodes)
+        first_rows = final_rows - np.take(arrays.lengths, episodes)
+        # Stacked so that each of the three is contiguous in memory.
+        return torch.from_numpy(np.stack([rows, first_rows, final_rows]).T)
+
+    def rows_of(self, chosen: Int64[Tensor, "items three"]) -> Int64[Tensor, "items actions"]:
+        """Return the rows of the steps of `actions`."""
+        rows, valid = _around(chosen, self._planned, last=1)
+        return rows.masked_fill_(~valid, self.arrays.empty_row)
+
+    def gather(self, chosen: Int64[Tensor, "items three"]) -> WindowBatch:
+        """Return the windows of some items."""
+        if self.arrays.is_flat:
+            return _window_batch(*self._columns(chosen))
+        return self._gather_parts(chosen)
+
+    def gather_many(self, chosen: Int64[Tensor, "items three"], size: int) -> Iterator[WindowBatch]:
+        """Yield the windows of `size` items each, views of a few gathered blocks."""
+        if not self.arrays.is_flat:
+            return map(self._gather_parts, torch.split(chosen, size))
+        return gather_in_blocks(
+            _window_batch, self._columns, chosen, size=size, item_bytes=self._item_bytes
+        )
+
+    def _columns(self, chosen: Int64[Tensor, "items three"]) -> tuple[Tensor, ...]:
+        """Return the arguments of `_window_batch`."""
+        arrays, obs = self.arrays, self.arrays.obs_dim
+        rows, seen = _around(chosen, self._seen, last=0)
+        observations = _gather(arrays.rows[:, :obs], rows)
+        if not self._repeats:
+            observations.masked_fill_(~seen.unsqueeze(2), 0)
+        rows, valid = _around(chosen, self._planned, last=1)
+        if not self._repeats:
+            rows.masked_fill_(~valid, arrays.empty_row)  # it holds zeros
+        numbers = arrays.action_dim + self._with_rewards
+        actions = _gather(arrays.rows[:, obs : obs + numbers], rows)
+        if not self._with_rewards:
+            return observations, actions, seen, valid
+        rewards = actions[..., -1].masked_fill_(~valid, 0)
+        return observations, actions[..., :-1], seen, valid, rewards
+
+    def _gather_parts(self, chosen: Int64[Tensor, "items three"]) -> WindowBatch:
+        """Return windows whose observations or actions are not flat vectors."""
+        arrays = self.arrays
+        rows, seen = _around(chosen, self._seen, last=0)
+
+        def windows(values: Tensor) -> Tensor:
+            values = values.view(*seen.shape, *values.shape[1:])
+            if self._repeats:
+                return values
+            return values.masked_fill_(~seen.view(*seen.shape, *[1] * (values.ndim - 2)), 0)
+
+        found = arrays.observations(rows.view(-1))
+        rows, valid = _around(chosen, self._planned, last=1)
+        rewards = None
+        if self._with_rewards:
+            rewards = _gather(arrays.rows[:, arrays.columns["rewards"]], rows).squeeze(2)
+            rewards = rewards.masked_fill(~valid, 0)
+        if not self._repeats:
+            rows.masked_fill_(~valid, arrays.empty_row)
+        actions = arrays.actions(rows.view(-1))
+        return WindowBatch(
+            observations=(
+                {key: windows(values) for key, values in found.items()}
+                if isinstance(found, dict)
+                else windows(found)
+            ),
+            actions=actions.view(*valid.shape, *actions.shape[1:]),
+            observations_valid=seen,
+            valid=valid,
+            rewards=rewards,
+        )
+
+
+def _around(
+    chosen: Int64[Tensor, "items three"], offsets: Int64[Tensor, " slots"], *, last: int
+) -> tuple[Int64[Tensor, "items slots"], Bool[Tensor, "items slots"]]:
+    """Return the nearest rows of each item's episode, and which of them are those that were asked for.
+
+    The last row of an episode is its final observation, or `last` rows before it.
+    """
+    rows, first_rows, final_rows = (one.unsqueeze(1) for one in chosen.unbind(1))
+    wanted = rows + offsets
+    nearest = torch.minimum(torch.maximum(wanted, first_rows), final_rows - last)
+    return nearest, nearest == wanted
+
+
+def _gather(source: Tensor, rows: Int64[Tensor, "items slots"]) -> Float32[Tensor, "items slots n"]:
+    return gather_rows(source, rows.view(-1)).view(*rows.shape, source.shape[1])
+
+
+def _window_batch(
+    observations: Tensor,
+    actions: Tensor,
+    observations_valid: Tensor,
+    valid: Tensor,
+    rewards: Tensor | None = None,
+) -> WindowBatch:
+    return WindowBatch(
+        observations=observations,
+        actions=actions,
+        observations_valid=observations_valid,
+        valid=valid,
+        rewards=rewards,
+    )
+
+
+def as_offsets(name: str, offsets: Any) -> list[int]:
+    """Return offsets in steps as a list of Python ints; raises if there are none, or one is given twice."""
+    if isinstance(offsets, str) or not isinstance(offsets, Iterable):
+        raise wrong_type(name, "offsets in steps such as (-1, 0)", offsets)
+    found = [as_integer(f"each of {name}", one) for one in offsets]
+    if not found:
+        raise ValueError(f"{name} is empty; give offsets in steps such as (-1, 0).")
+    for one in found:
+        if found.count(one) > 1:
+            raise ValueError(f"{name}: the offset {one} is given more than once.")
+        if abs(one) >= _FARTHEST:
+            raise ValueError(f"{name}: no episode reaches {one} steps away.")
+    return found
+
+
+def windows(
+    data: Given | Arrays,
+    batch_size: int = 64,
+    *,
+    seed: int,
+    start: int = 0,
+    observations: Iterable[int] = (-1, 0),
+    actions: Iterable[int] = range(-1, 15),
+    padding: Literal["edge", "zero"] = "edge",
+    rewards: bool = False,
+    infos: Sequence[str] = (),
+    rank: int = 0,
+    ranks: int = 1,
+) -> Batches[WindowBatch]:
+    """Return an endless stream of observations and actions around random steps, with replacement.
+
+    Every step is drawn as often as any other, or as a mixture weights it (`orlog.combine_datasets`), and
+    which ones are drawn depends on no offset. A window never leaves its episode. All steps of a dataset are
+    read into RAM first: for several streams, call `orlog.load_arrays` once and pass them its result.
+
+    Args:
+        data: What to sample from.
+        batch_size: Windows in a batch, of all ranks together.
+        seed: Seed of the stream.
+        start: First batch, to continue where a run stopped.
+        observations: Which observations to give, in steps after the drawn one; 1 may be the final one.
+        actions: Which actions to give, in steps after the drawn one.
+        padding: What is given where the episode has no such step: "edge" for the nearest one, "zero" for
+            zeros.
+        rewards: Also give the rewards of the steps of `actions`.
+        infos: Other columns of the steps of `actions` to give as `batch.infos`: names such as ("cost",), or
+            "episodes/NAME"; see `Tensors`.
+        rank: Which slice of each batch this process takes.
+        ranks: Number of slices.
+
+    Raises:
+        SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or final
+            observations that were never recorded and might be asked for.
+        NotFoundError: there is no such info.
+        IntegrityError: a file is damaged.
+        ValueError: no offsets, one that is given twice, an unknown padding, or a number out of range.
+        TypeError: a number is no integer.
+    """
+    arrays = as_arrays(data, infos)
+    seen = as_offsets("observations", observations)
+    if max(seen) > 0:
+        refuse_missing_finals(arrays, "an observation after a step")
+    return Batches(
+        WindowSampler(arrays, seen, actions, padding=padding, rewards=rewards),
+        arrays.digest,
+        batch_size=batch_size,
+        seed=seed,
+        start=start,
+        infos=infos,
+        rank=rank,
+        ranks=ranks,
+    )
