@@ -121,6 +121,15 @@ def test_a_line_break_of_a_cell_is_escaped_and_a_text_keeps_its_own(
     assert [line.split()[-1] for line in lines] == ["told", "one", "two"]
 
 
+def test_notes_of_an_import_stand_one_below_another(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,o,a\n0,1,2\n0,2,3\n1,1,2\n1,5,6\n")
+    mapped = ("--map", "observation=o", "--map", "action=a", "--episode", "n")
+    shown = orlog("import", str(tmp_path / "a.csv"), "lab/a-v1", *mapped, "--dry-run").stdout
+    _, _, notes = shown.partition("\nnotes ")
+    begun = [" ".join(line.split()[:2]) for line in notes.splitlines()[:3]]
+    assert begun == ["No column", "Nothing says", "2 last"]
+
+
 def test_columns_without_text_and_those_a_window_lacks_are_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orlog.base.terminal import print_json, progress_bar, say, show_facts, show_table, tell, waits
+from orlog.base.terminal import (
+    lines_in_cell,
+    print_json,
+    progress_bar,
+    say,
+    show_facts,
+    show_table,
+    tell,
+    waits,
+)
 from orlog.cli.options import (
     AsJson,
     Description,
@@ -22,6 +31,8 @@ from orlog.cli.options import (
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from orlog.datasets.formats._shared.episodes import Found
 
 
@@ -220,7 +231,7 @@ def _show_found(found: Found) -> None:
     """Show what files hold."""
     stopped = found.episodes - found.terminated - found.truncated
     ends = {"terminated": found.terminated, "truncated": found.truncated, "unfinished": stopped}
-    rows = [
+    rows: list[tuple[str, str | Text]] = [
         ("format", found.format),
         (
             "episodes",
@@ -238,7 +249,7 @@ def _show_found(found: Found) -> None:
             ", ".join(f"{name} {count:,}" for name, count in found.non_finite.items()) or "none",
         ),
         ("checksums", _checksums(found)),
-        ("notes", "\n".join(found.doubts) or "nothing was left out or repaired"),
+        ("notes", lines_in_cell(found.doubts or ["nothing was left out or repaired"])),
     ]
     show_facts(rows)
 

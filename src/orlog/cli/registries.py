@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orlog.base.terminal import print_json, say, show_table, tell, transfer_bar, waits
+from orlog.base.terminal import (
+    lines_in_cell,
+    print_json,
+    say,
+    show_table,
+    tell,
+    transfer_bar,
+    waits,
+)
 from orlog.cli.options import (
     AsJson,
     Description,
@@ -29,6 +37,8 @@ from orlog.manifests.documents import parse_json, read_small_file
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from orlog.datasets.download.mirrors import Limiter
 
 
@@ -263,12 +273,12 @@ def list_registries(as_json: AsJson = False) -> None:
         asked += [{"name": name, "url": None, "mirrors": [], "keys": []} for name in SHIPPED]
         print_json({"file": str(registries_file()), "registries": asked})
         return
-    rows = [
+    rows: list[tuple[str | Text, ...]] = [
         (
             one.name,
             one.url,
-            "\n".join(one.mirrors) or "-",
-            "\n".join(f"{key[:DIGITS]}.." for key in one.keys) or "not signed",
+            lines_in_cell(one.mirrors or ["-"]),
+            lines_in_cell([f"{key[:DIGITS]}.." for key in one.keys] or ["not signed"]),
         )
         for one in registered
     ]
