@@ -138,8 +138,9 @@ def make_from_record(
         if not dataset.action_space.is_bounded():
             raise SchemaError(
                 f"{dataset.name}: {record.algorithm} needs actions with finite bounds, found "
-                f"{dataset.action_space}; import the file with --like NAME to have those of a "
-                "benchmark's dataset, or record the data with an action space that has bounds."
+                f"{dataset.action_space}; import the file again with bounds, orlog import .. --action-low "
+                "-1 --action-high 1, or with those of a benchmark's dataset, --like NAME; or record the "
+                "data with an action space that has bounds."
             )
     obs_mean, obs_std = torch.tensor(record.obs_mean), torch.tensor(record.obs_std)
     goal_mean = goal_std = goal_space = None
