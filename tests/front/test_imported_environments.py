@@ -16,24 +16,8 @@ import orlog
 from orlog.errors import MissingExtraError, NotFoundError, SimulatorError
 from orlog.manifests.environments import import_modules
 from tests.command_line import orlog as command
+from tests.first_lines import ENVIRONMENT
 
-MODULE = """
-import gymnasium, numpy as np
-
-
-class Grid(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float64)
-    action_space = gymnasium.spaces.Box(-2, 2, (1,), np.float64)
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(3), {}
-
-    def step(self, action):
-        return np.full(3, 0.1), float(action[0]), False, False, {}
-
-
-gymnasium.register("lab/Grid-v0", entry_point=Grid, max_episode_steps=5)
-"""
 ROWS = 40
 
 
@@ -47,7 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [one for one in sys.modules if one == "my_envs"]:
         monkeypatch.delitem(sys.modules, name)
     gymnasium.registry.pop("lab/Grid-v0", None)
-    (tmp_path / "my_envs.py").write_text(MODULE)
+    (tmp_path / "my_envs.py").write_text(ENVIRONMENT)
     rng = np.random.default_rng(0)
     np.savez(
         tmp_path / "data.npz",
