@@ -85,6 +85,25 @@ ABOUT = {
         _commands("hdf5,remote", "dsrl/offlinecarcircle-v0"),
         _OWN_BOUNDS.format(file="SafetyCarCircle-v0-100-1450.hdf5", name="carcircle-v0"),
     ),
+    "lerobot": About(
+        "LeRobot",
+        "Demonstrations of robots on the Hugging Face Hub, as LeRobotDatasets with frames or videos. Each is a folder of the "
+        "Hub, which its own tool fetches. [Coming from LeRobot](../coming-from/lerobot.md) has its lines beside ours.",
+        "Cadene and others, 2024: LeRobot, https://github.com/huggingface/lerobot",
+        'pip install "orlog[tables,video]" huggingface_hub\norlog show lerobot/pusht-v0\n'
+        "hf download --repo-type dataset lerobot/pusht --local-dir pusht\norlog import pusht lab/pusht-v1",
+    ),
+    "libero": About(
+        "LIBERO",
+        "Demonstrations by people of 130 tasks for one robot arm, told in words, for learning one task after another.",
+        "Liu and others, 2023: LIBERO: Benchmarking Knowledge Transfer for Lifelong Robot Learning, arXiv:2306.03310",
+        _commands(
+            "hdf5,remote",
+            "libero/libero_10/kitchen_scene3_turn_on_the_stove_and_put_the_moka_pot_on_it-v0",
+            "bc",
+        ),
+        "The files name robosuite environments, which orlog does not run: training works, and policies are scored with your own code.",
+    ),
     "mimicgen": About(
         "MimicGen",
         "Demonstrations of robot arms in robosuite, which a program made from a few of people by fitting them to new places.",

@@ -45,7 +45,7 @@ def recorded(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             str(seed): [low + score / 100 * (high - low)] * 2
             for seed, score in enumerate(map(float, scores), first)
         }
-        record_baseline(msgspec.structs.replace(found, returns=returns))
+        record_baseline(msgspec.structs.replace(found, returns=returns, metrics={}))
 
     return record
 

@@ -63,9 +63,9 @@ COMMANDS = {"import_dataset": "orlog import"}
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 # The last two are what messages write for any value, `..`, and nothing at all: `rate=`.
 _VALUE = rf"\{{(?:{_TEXT}|[^{{}}'\"])*\}}|{_TEXT}|[\w.+-]*\w|\.\.|"
-# Not in a call, not after an option, such as `--set steps=5`, nor where Python is meant.
+# Not in a call or a signature, not after an option, such as `--set steps=5`, nor where Python is meant.
 _ARGUMENT = re.compile(
-    r"\w\([^()]*\)"
+    r"\w\([^()]*\)|\((?:\w+=?, )+\w+=\)"
     rf"|(?<![^\s(])(?<!--set )(?<!--map )({'|'.join(OPTIONS)})=({_VALUE})(?!\w| in Python)"
 )
 _CALL = re.compile(rf"\borlog\.({'|'.join(COMMANDS)})\(.*\)$", re.MULTILINE)

@@ -287,7 +287,7 @@ def test_a_recording_that_stopped_goes_on() -> None:
         stop_in_the_middle()
     with pytest.raises(StorageError, match=r"3 episodes acknowledged; resume=True continues it"):
         orlog.record(gymnasium.make("CartPole-v1"), NAME)
-    with pytest.raises(NotFoundError, match=r"is not finished: .* with resume=True"):
+    with pytest.raises(NotFoundError, match=r"is not finished: .*resume=True"):
         orlog.load_dataset(NAME)
     with orlog.record(gymnasium.make("CartPole-v1"), NAME, resume=True) as env:
         assert env.writer.total_episodes == 3
