@@ -222,4 +222,5 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.rfile.close()
             self.connection.close()
         else:
-            self.connection.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # the client may be gone
+                self.connection.shutdown(socket.SHUT_RDWR)
