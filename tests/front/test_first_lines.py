@@ -120,6 +120,9 @@ def test_the_lines_that_the_wheel_is_tried_with_work(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORLOG_IMPORT", "")
     monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("my_method", "my_envs"):  # of other tests in this process
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    gymnasium.registry.pop("lab/Grid-v0", None)
 
     def run_here(words: list[str]) -> tuple[int, str]:
         ended = orlog_command(*words, cwd=tmp_path)

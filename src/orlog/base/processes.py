@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import multiprocessing
 import multiprocessing.connection
 import os
 import platform
+import queue
 import signal
 import subprocess
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 from orlog.errors import WorkerDiedError
 
@@ -53,25 +55,41 @@ class _Processes(Executor):
     """
 
     def __init__(self, workers: int) -> None:
-        self._threads = ThreadPoolExecutor(workers)
-        self._of_thread = threading.local()
+        self._workers = workers
+        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+        self._waiting = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._started: list[tuple[SpawnProcess, Connection]] = []
         self._is_over = False
+        # An error may leave a generator that uses the pool waiting, and Python waits for processes.
+        atexit.register(self.kill)
 
     def submit(
         self, function: Callable[..., Result], /, *arguments: Any, **named: Any
     ) -> Future[Result]:
         """Begin work in a process that has none, or in a new one if there may be more."""
-        work = functools.partial(function, *arguments, **named)
-        return self._threads.submit(self._run, work)
+        future: Future[Result] = Future()
+        self._waiting.put((future, functools.partial(function, *arguments, **named)))
+        if len(self._threads) < self._workers:
+            self._threads.append(threading.Thread(target=self._work_off, daemon=True))
+            self._threads[-1].start()
+        return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes once their work is done."""
-        self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
+        """End the processes once their work is done, or what of it is not cancelled."""
+        if cancel_futures:
+            self._cancel()
+        for _ in self._threads:
+            self._waiting.put(None)
+        if not wait:
+            return
+        for thread in self._threads:
+            thread.join()
         for process, pipe in self._started:
             pipe.close()
             process.join()
+        atexit.unregister(self.kill)
 
     def kill(self) -> None:
         """End the processes at once, whatever they do."""
@@ -79,21 +97,35 @@ class _Processes(Executor):
             self._is_over = True
             for process, _ in self._started:
                 process.kill()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.shutdown(wait=False, cancel_futures=True)
+        atexit.unregister(self.kill)
 
-    def _run(self, work: functools.partial[Result]) -> Result:
-        pipe: Connection | None = getattr(self._of_thread, "pipe", None)
-        try:
-            if pipe is None or not _is_sent(pipe, work):  # it was killed while it had nothing to do
-                self._of_thread.pipe = pipe = self._start()
-                pipe.send(work)
-            is_done, outcome = pipe.recv()
-        except (EOFError, ConnectionError) as error:
-            self._of_thread.pipe = None
-            raise BrokenProcessPool("a process was killed while it worked.") from error
-        if is_done:
-            return cast("Result", outcome)
-        raise cast("BaseException", outcome)
+    def _cancel(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                given = self._waiting.get_nowait()
+                if given is not None:
+                    given[0].cancel()
+
+    def _work_off(self) -> None:
+        """Have work done by one process after the other, as long as there is any."""
+        pipe: Connection | None = None
+        while (given := self._waiting.get()) is not None:
+            future, work = given
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                if pipe is None or not _is_sent(pipe, work):  # it was killed while it did nothing
+                    pipe = self._start()
+                    pipe.send(work)
+                is_done, outcome = pipe.recv()
+            except (EOFError, ConnectionError):
+                pipe = None
+                future.set_exception(BrokenProcessPool("a process was killed while it worked."))
+            except BaseException as error:  # noqa: BLE001 (such as work that cannot be pickled)
+                future.set_exception(error)
+            else:
+                (future.set_result if is_done else future.set_exception)(outcome)
 
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")

@@ -22,6 +22,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.manifest import MANIFEST_FILE
+from orlog.manifests.names import counted
 from tests.levels import scaled
 
 MISSING = "final_observation_missing"
@@ -191,11 +192,11 @@ def test_any_pattern_of_ends_is_read_as_the_slow_reader_does(
         assert ("truncated after" in said) == (horizon is not None)
         left_out = len(flags) - dataset.total_steps
         missing = 0 if has_next else int(body["terminals"].sum())
-        assert (f"{left_out:,} last steps" in said) == (left_out > 0)
-        assert (f"{missing:,} episodes" in said) == (missing > 0)
+        assert (f"{counted(left_out, 'last step')} of" in said) == (left_out > 0)
+        assert (f"{counted(missing, 'episode')} that" in said) == (missing > 0)
         ends = body["terminals"] | (body["timeouts"] if has_timeouts else False)
         unflagged = sum(1 for step in torn if not ends[step] and step < len(flags) - 1)
-        assert (f"In {unflagged:,} places" in said) == (unflagged > 0)
+        assert (f"In {counted(unflagged, 'place')} next" in said) == (unflagged > 0)
 
 
 def test_the_horizon_ends_episodes_where_nothing_in_the_file_does(tmp_path: Path) -> None:
