@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium
@@ -26,6 +27,20 @@ from orlog.algos.bc import BC
 class MyMethod(BC):
     pass
 """
+
+
+@pytest.fixture(autouse=True)
+def no_modules_of_others() -> Iterator[None]:
+    """Forget modules that tests of this process named alike, before and after."""
+
+    def forget() -> None:
+        for name in ("my_method", "my_envs"):
+            sys.modules.pop(name, None)
+        gymnasium.registry.pop("lab/Grid-v0", None)
+
+    forget()
+    yield
+    forget()
 
 
 def maze(name: str, environment_id: str) -> Dataset:
@@ -120,9 +135,6 @@ def test_the_lines_that_the_wheel_is_tried_with_work(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORLOG_IMPORT", "")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("my_method", "my_envs"):  # of other tests in this process
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    gymnasium.registry.pop("lab/Grid-v0", None)
 
     def run_here(words: list[str]) -> tuple[int, str]:
         ended = orlog_command(*words, cwd=tmp_path)
