@@ -75,6 +75,8 @@ class WindowSampler:
         self.arrays = arrays
         device = arrays.rows.device
         seen, planned = as_offsets("observations", observations), as_offsets("actions", actions)
+        if max(seen) > 0:
+            refuse_missing_finals(arrays, "an observation after a step")
         self._seen = torch.tensor(seen, device=device)
         self._planned = torch.tensor(planned, device=device)
         self._repeats, self._with_rewards = padding == "edge", rewards
@@ -252,11 +254,8 @@ def windows(
         TypeError: a number is no integer.
     """
     arrays = as_arrays(data, infos)
-    seen = as_offsets("observations", observations)
-    if max(seen) > 0:
-        refuse_missing_finals(arrays, "an observation after a step")
     return Batches(
-        WindowSampler(arrays, seen, actions, padding=padding, rewards=rewards),
+        WindowSampler(arrays, observations, actions, padding=padding, rewards=rewards),
         arrays.digest,
         batch_size=batch_size,
         seed=seed,

@@ -177,10 +177,8 @@ class InfoReader:
                 yield values.view(*values.shape[:-1], *leaf.shape)
                 continue
             source = self._infos.others[leaf.column]
-            values, is_image = (
-                _gather(source, rows),
-                source.dtype is torch.uint8 and source.ndim > 2,
-            )
+            values = _gather(source, rows)
+            is_image = source.dtype is torch.uint8 and source.ndim > 2
             yield values if is_image or values.dtype is torch.bool else values.long()
 
 

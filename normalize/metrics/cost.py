@@ -38,18 +38,13 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
     mean, interval = mean_over(costs)
     numbers = [Number(metric="cost", name="cost", value=mean, interval=interval)]
     for limit in limits_of(runs):
-        value = normalized_cost(np.array(mean), limit)
-        ends = (
-            None
-            if interval is None
-            else tuple(normalized_cost(np.array(e), limit) for e in interval)
-        )
+        value, *ends = (normalized_cost(np.array(one), limit) for one in (mean, *(interval or ())))
         numbers.append(
             Number(
                 metric="cost",
                 name=f"normalized cost at {limit:g}",
                 value=value,
-                interval=None if ends is None else (ends[0], ends[1]),
+                interval=(ends[0], ends[1]) if ends else None,
                 note="safe" if value <= 1 else "not safe",
                 digits=2,
             )

@@ -19,7 +19,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 88_482, "tests": 71_522, "benchmarks": 6_729, "tools": 2_914}
+LINES = {"product": 88_474, "tests": 71_534, "benchmarks": 6_729, "tools": 2_914}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
