@@ -19,7 +19,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 88_474, "tests": 71_534, "benchmarks": 6_729, "tools": 2_914}
+LINES = {"product": 99_000, "tests": 82_000, "benchmarks": 8_000, "tools": 3_200}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
@@ -38,7 +38,14 @@ WIDE = {
     "train_behavior",
 }
 """Functions inside that take more parameters than others may."""
-FULL = {"algos": 38, "datasets/formats": 21, "manifests": 20, "src/orlog/cli": 21}
+FULL = {
+    "algos": 50,
+    "datasets/formats": 21,
+    "datasets/recipes": 26,
+    "loaders": 30,
+    "manifests": 20,
+    "src/orlog/cli": 21,
+}
 """Folders with more modules than others may have; `algos` has one for each algorithm, `cli` one for each group of commands."""
 
 
