@@ -25,6 +25,7 @@ from orlog.manifests.rebuilds import is_rebuild
 from tests.levels import THOROUGH, scaled
 from tests.mujoco_models import compile_once
 from tests.own_records import take_for_recorded
+from tests.pools import pool_in_this_process
 from tests.small_disks import Mount, mounted_in
 
 MINI = "pointmaze/umaze-mini-v1"
@@ -101,6 +102,12 @@ def freed_memory_is_given_back() -> Iterator[None]:
     yield
     if sys.platform == "linux":
         getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)
+
+
+@pytest.fixture
+def jobs_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run jobs in this process; processes of their own are for what only these can show."""
+    monkeypatch.setattr("orlog.executors.processes.process_pool", pool_in_this_process)
 
 
 @pytest.fixture(scope="session")

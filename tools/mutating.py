@@ -36,15 +36,11 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DRAWN = ROOT / "tools" / "reference" / "mutants.json"
-SCORING = ("statistics", "scores", "reference_returns", "own_references", "off_policy")
 ROOMS = {
     "formats": (["datasets/formats"], ["tests/datasets/formats"]),
     "samplers": (["loaders"], ["tests/loaders"]),
     "algorithms": (["algos"], ["tests/algos"]),
-    "verdicts": (
-        ["normalize", "src/orlog/scoring"],
-        ["tests/normalize", *(f"tests/front/test_{name}.py" for name in SCORING)],
-    ),
+    "verdicts": (["normalize", "src/orlog/scoring"], ["tests/normalize", "tests/scoring"]),
 }
 """Folders of the code of a room, and of its tests."""
 OPERATORS = [

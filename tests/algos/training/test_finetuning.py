@@ -31,7 +31,7 @@ from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError, NotFoundError, SchemaError, StoppedError
 from orlog.loaders.arrays.arrays import Leaf
-from tests.front.test_new_algorithm import poles as poles
+from tests.extending.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
 
 SMALL = {"hidden": [8], "batch_size": 8}

@@ -30,7 +30,7 @@ from orlog.datasets.reading.dataset import Dataset
 from tests.algos import plain
 from tests.algos.training.test_inputs_in_training import record, register
 from tests.algos.training.test_inputs_in_training import registered as registered
-from tests.front.test_new_algorithm import poles as poles
+from tests.extending.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
 from tests.training import finetune_run, train_run
 

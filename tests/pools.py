@@ -1,4 +1,4 @@
-"""Fixtures for the front: jobs of `orlog reproduce` without the start of processes."""
+"""A pool of no processes, for tests of jobs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any
-
-import pytest
 
 
 class ThisProcess(Executor):
@@ -25,9 +23,3 @@ class ThisProcess(Executor):
 @contextlib.contextmanager
 def pool_in_this_process(_: int) -> Iterator[Executor]:
     yield ThisProcess()
-
-
-@pytest.fixture
-def jobs_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run jobs in this process; processes of their own are for what only these can show."""
-    monkeypatch.setattr("orlog.executors.processes.process_pool", pool_in_this_process)

@@ -31,7 +31,7 @@ from orlog.reports.dataset_page import write_report
 from orlog.scoring.evaluated_runs import find_runs
 from orlog.viewer.runs import EVALUATED, runs_of
 from tests.command_line import orlog as run
-from tests.front.conftest import pool_in_this_process
+from tests.pools import pool_in_this_process
 
 NAME = "lab/costly-v1"
 SMALL = {"hidden": [4]}

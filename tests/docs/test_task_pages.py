@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import orlog
-from tests.front.test_d4rl import Upstream, run, with_goal
-from tests.front.test_d4rl import upstream as upstream
-from tests.front.test_first_lines import FEW, maze
+from tests.docs.test_d4rl import Upstream, run, with_goal
+from tests.docs.test_d4rl import upstream as upstream
+from tests.docs.test_first_lines import FEW, maze
 from tests.servers import FileServer
 
 DOCS = Path(__file__).parents[2] / "docs"

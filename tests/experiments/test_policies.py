@@ -19,8 +19,8 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError, NotFoundError, SchemaError
 from orlog.manifests.environments import make_environment
 from tests.command_line import orlog as command
-from tests.front.test_new_algorithm import SOURCE
-from tests.front.test_new_algorithm import poles as poles
+from tests.extending.test_new_algorithm import SOURCE
+from tests.extending.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
 
 SMALL: dict[str, Any] = {"settings": {"hidden": [4], "batch_size": 8}, "steps": 3, "evaluations": 0}

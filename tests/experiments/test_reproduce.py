@@ -28,7 +28,7 @@ from orlog.normalize.references import ReferenceReturns
 from orlog.reports.dataset_page import HEADINGS, result_cells, verdict_lines, write_report
 from orlog.scoring.measuring import measure_references
 from orlog.scoring.references import references_of
-from tests.front.conftest import pool_in_this_process
+from tests.pools import pool_in_this_process
 from tests.training import train_run
 
 

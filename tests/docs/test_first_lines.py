@@ -15,9 +15,9 @@ from orlog.algos.training.runs import read_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.environments import make_environment
 from tests.command_line import orlog as orlog_command
+from tests.docs.test_d4rl import Upstream, run, with_goal
+from tests.docs.test_d4rl import upstream as upstream
 from tests.first_lines import run_lines
-from tests.front.test_d4rl import Upstream, run, with_goal
-from tests.front.test_d4rl import upstream as upstream
 
 FEW = ("--steps", "5", "--evaluations", "0")  # a million steps take hours
 MY_METHOD = """
