@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
@@ -10,20 +10,19 @@ from orlog.datasets.reading.given import Given
 from orlog.datasets.reading.operations import best_positions
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.arrays.statistics import finite_returns
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.transitions import Transitions, transitions
 from orlog.loaders.weights import weighted, weights_by_episode
 
 
+@takes_stream_options
 def best_transitions(
     data: Given | Arrays,
     batch_size: int = 256,
     *,
     percent: float = 10.0,
     seed: int,
-    start: int = 0,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Transitions:
     """Return an endless stream of random transitions of the best episodes, with replacement.
 
@@ -35,11 +34,9 @@ def best_transitions(
     """
     if not 0 < percent <= 100:
         raise ValueError(f"percent must lie in (0, 100], found {percent}.")
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     returns = finite_returns(arrays)
     is_best = np.zeros(len(returns))
     is_best[best_positions(returns, percent)] = 1.0
     chosen = weighted(arrays, weights_by_episode(arrays, is_best, per="step"))
-    return transitions(
-        chosen, batch_size, seed=seed, start=start, infos=infos, rank=rank, ranks=ranks
-    )
+    return transitions(chosen, batch_size, seed=seed, **stream)

@@ -15,7 +15,7 @@ observations are those of the steps that the episode has left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from orlog.loaders.batch import ChunkBatch
 from orlog.loaders.sampling.arguments import as_length
 from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.sampling.n_steps import NStepSampler
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 
 
@@ -80,52 +81,37 @@ class ChunkSampler:
         )
 
 
+@takes_stream_options
 def action_chunks(
     data: Given | Arrays,
     batch_size: int = 256,
     *,
     seed: int,
-    start: int = 0,
     length: int = 5,
     discount: float = 0.99,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Batches[ChunkBatch]:
     """Return an endless stream of random chunks of `length` actions, with replacement.
 
     Every step is as likely to be the first of a chunk as any other, or as a mixture weights it
     (`orlog.combine_datasets`). A chunk never leaves its episode: slots after its end hold zeros and
-    are False in `valid`. All steps of a dataset are read into RAM first: for several streams, call
-    `orlog.load_arrays` once and pass them its result.
+    are False in `valid`.
+
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
 
     Args:
-        data: What to sample from.
-        batch_size: Chunks in a batch, of all ranks together.
-        seed: Seed of the stream.
-        start: First batch, to continue where a run stopped.
+        batch_size: Chunks in a batch.
         length: Actions in a chunk.
         discount: Discount of a step, for `rewards` and `discounts`.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
-        NotFoundError: there is no such info.
-        IntegrityError: a file is damaged.
-        ValueError: no episode is that long, or a number is out of range.
-        TypeError: a number is no integer.
+        ValueError: no episode is that long.
     """
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     return Batches(
         ChunkSampler(arrays, length, discount),
         arrays.digest,
         batch_size=batch_size,
         seed=seed,
-        start=start,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
+        **stream,
     )

@@ -11,8 +11,7 @@ of different lengths takes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays, refuse_missi
 from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import check_choice
 from orlog.loaders.sampling.infos import Windows
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 
 
@@ -210,17 +210,15 @@ def _choice_of_episodes(arrays: Arrays) -> Mixture | AliasTable | None:
     )
 
 
+@takes_stream_options
 def episodes(
     data: Given | Arrays,
     batch_size: int = 16,
     *,
     seed: int,
-    start: int = 0,
     layout: Literal["padded", "packed"] = "padded",
     weighting: Literal["uniform", "steps"] = "uniform",
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Batches[Any]:
     """Return an endless stream of random whole episodes, with replacement.
 
@@ -229,36 +227,24 @@ def episodes(
     `weighting` applies inside each component. If steps have weights (`orlog.loaders.weights`),
     those of an episode are averaged ("uniform") or summed ("steps").
 
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
+
     Args:
-        data: What to sample from.
-        batch_size: Episodes in a batch, of all ranks together.
-        seed: Seed of the stream.
-        start: First batch, to continue where a run stopped.
+        batch_size: Episodes in a batch.
         layout: "padded" to the longest episode of a batch, or "packed" one after the other.
         weighting: "uniform": all episodes are equally likely; "steps": in proportion to their
             number of steps.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
-            final observations that were never recorded.
-        NotFoundError: there is no such info.
-        IntegrityError: a file is damaged.
-        ValueError: a number is out of range, or an unknown layout or weighting.
-        TypeError: a number is no integer.
+        SchemaError: final observations were never recorded.
+        ValueError: an unknown layout or weighting.
     """
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     refuse_missing_finals(arrays, "its observations")
     return Batches(
         EpisodeSampler(arrays, layout=layout, weighting=weighting),
         arrays.digest,
         batch_size=batch_size,
         seed=seed,
-        start=start,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
+        **stream,
     )

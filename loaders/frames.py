@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import StructuredBatch
 from orlog.loaders.sampling.arguments import as_integer, as_steps
 from orlog.loaders.sampling.n_steps import NStepSampler
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 from orlog.manifests.names import did_you_mean
 
@@ -168,19 +170,17 @@ def _is_image(arrays: Arrays, leaf: Leaf) -> bool:
     return frames.dtype == torch.uint8 and frames.ndim >= 3
 
 
+@takes_stream_options
 def frame_stacks(
     data: Given | Arrays,
     batch_size: int = 64,
     *,
     stack: int = 4,
     seed: int,
-    start: int = 0,
     keys: Sequence[str] | None = None,
     n_steps: int = 1,
     discount: float = 0.99,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Batches[StructuredBatch]:
     """Return an endless stream of random transitions whose images are stacks of recent frames.
 
@@ -193,37 +193,26 @@ def frame_stacks(
     Over several steps (`n_steps=3` as in Rainbow) rewards, ends, discounts and next observations
     are as in `NStepBatch`: over `n_steps` steps, or as many as the episode has left.
 
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
+
     Args:
-        data: What to sample from.
-        batch_size: Transitions in a batch, of all ranks together.
+        batch_size: Transitions in a batch.
         stack: Frames in an observation.
-        seed: Seed of the stream.
-        start: First batch, to continue where a run stopped.
         keys: Which parts of an observation to stack; all images by default. Keys are those of a
             batch; a space without keys has the empty key.
         n_steps: Steps that an item spans.
         discount: Discount of a step.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: no image to stack, values that are no numbers of a fixed shape, or numbers that
-            are not finite.
-        NotFoundError: there is no such info.
-        IntegrityError: a file is damaged.
-        ValueError: a number is out of range, or no part of the observations has that key.
-        TypeError: a number is not an integer, or keys are not a list.
+        SchemaError: no image to stack.
+        ValueError: no part of the observations has that key.
+        TypeError: keys are not a list.
     """
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     return Batches(
         FrameSampler(arrays, stack, keys=keys, n_steps=n_steps, discount=discount),
         arrays.digest,
         batch_size=batch_size,
         seed=seed,
-        start=start,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
+        **stream,
     )

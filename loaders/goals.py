@@ -34,8 +34,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import torch
@@ -49,6 +49,7 @@ from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import GoalBatch
 from orlog.loaders.sampling.arguments import canonical_number
 from orlog.loaders.sampling.blocks import gather_in_blocks
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 from orlog.manifests.names import did_you_mean
 
@@ -320,12 +321,12 @@ class GoalSampler:
         return rewards.to(torch.float32)
 
 
+@takes_stream_options
 def goals(
     data: Given | Arrays,
     batch_size: int = 256,
     *,
     seed: int,
-    start: int = 0,
     value_goals: GoalMixture = VALUE_GOALS,
     actor_goals: GoalMixture = ACTOR_GOALS,
     discount: float = 0.99,
@@ -333,20 +334,17 @@ def goals(
     final_goals: bool = False,
     goal_key: str | None = None,
     reward: GoalReward | None = None,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Batches[GoalBatch]:
     """Return an endless stream of random transitions with hindsight goals, for goal-conditioned RL.
 
     Steps are chosen as in `orlog.transitions`, goals as described at the top of this module. The
     defaults are those of GCIVL, GCIQL and HIQL in OGBench (except for HIQL's actor goals).
 
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
+
     Args:
-        data: What to sample from.
-        batch_size: Transitions in a batch, of all ranks together.
-        seed: Seed of the stream.
-        start: First batch, to continue where a run stopped.
+        batch_size: Transitions in a batch.
         value_goals: Where goals of the value function, and with them rewards, come from.
         actor_goals: Where goals of the policy come from.
         discount: Discount of geometric distances, in (0, 1): a goal is 1 / (1 - discount) steps
@@ -360,17 +358,10 @@ def goals(
         reward: Function that computes the rewards instead: takes what the step achieved (the next
             observation, or the part `goal_key` of it) and the value goals, `[batch, ...]` each, and
             returns `[batch]`.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
-            final observations that were never recorded.
-        NotFoundError: there is no such info.
-        IntegrityError: a file is damaged.
-        ValueError: a number is out of range, or observations have no such key.
+        SchemaError: final observations were never recorded.
+        ValueError: observations have no such key.
         TypeError: `reward` is given, and observations are several tensors.
     """
     if reward is not None and not callable(reward):
@@ -380,7 +371,7 @@ def goals(
             "and 1, leave it out and use negative_rewards)",
             reward,
         )
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     refuse_missing_finals(arrays, "a goal" if final_goals else "a next observation")
     goal = None if goal_key is None else find_goal(arrays, goal_key)
     sampler = GoalSampler(
@@ -393,16 +384,7 @@ def goals(
         goal=goal,
         reward=reward,
     )
-    return Batches(
-        sampler,
-        arrays.digest,
-        batch_size=batch_size,
-        seed=seed,
-        start=start,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
-    )
+    return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)
 
 
 def find_goal(arrays: Arrays, key: str) -> Leaf:

@@ -20,8 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -38,6 +37,7 @@ from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import as_integer, canonical_number, check_choice
 from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.sampling.n_steps import sum_rewards
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.weights import step_probabilities
 
@@ -192,32 +192,29 @@ class PreferenceSampler:
         return np.where(np.abs(difference) <= self._equal_margin, 1, 2 * is_second)
 
 
+@takes_stream_options
 def preferences(
     data: Given | Arrays,
     batch_size: int = 64,
     *,
     seed: int,
     length: int,
-    start: int = 0,
     discount: float = 1.0,
     label: Literal["returns", "none"] = "returns",
     rational: float | None = None,
     mistake_probability: float = 0.0,
     equal_margin: float = 0.0,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Batches[PreferenceBatch]:
     """Return an endless stream of labeled pairs of segments, for learning rewards or policies.
 
     In a weighted mixture of datasets, the weights decide which component a segment is from.
 
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
+
     Args:
-        data: What to sample from.
-        batch_size: Pairs in a batch, of all ranks together.
-        seed: Seed of the stream.
+        batch_size: Pairs in a batch.
         length: Steps of a segment.
-        start: First batch, to continue where a run stopped.
         discount: Discount of the sums that the teacher compares, in [0, 1]; a segment's first
             reward has weight 1.
         label: "returns" for the teacher's answers; "none" where labels come from elsewhere.
@@ -226,19 +223,11 @@ def preferences(
             teacher.
         mistake_probability: Probability that an answer is flipped, in [0, 1].
         equal_margin: Difference of sums up to which two segments are equally good.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
-        NotFoundError: there is no such info.
-        IntegrityError: a file is damaged.
-        ValueError: no episode is long enough, or a number is out of range.
-        TypeError: a number is no integer.
+        ValueError: no episode is long enough.
     """
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     sampler = PreferenceSampler(
         arrays,
         length,
@@ -248,16 +237,7 @@ def preferences(
         mistake_probability=mistake_probability,
         equal_margin=equal_margin,
     )
-    return Batches(
-        sampler,
-        arrays.digest,
-        batch_size=batch_size,
-        seed=seed,
-        start=start,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
-    )
+    return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)
 
 
 def _check_teacher(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -26,11 +26,12 @@ from torch import Tensor
 from orlog.datasets.reading.given import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
-from orlog.loaders.sampling.arguments import as_steps, canonical_number
+from orlog.loaders.sampling.arguments import canonical_number
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import draw_uniform
 from orlog.loaders.sampling.infos import InfoReader
 from orlog.loaders.sampling.n_steps import NStepSampler
+from orlog.loaders.sampling.options import Place, StreamOptions, takes_stream_options
 
 _FANOUT = 16
 _TOP = 4096
@@ -147,22 +148,18 @@ class PrioritizedTransitions:
 
     def __init__(
         self,
-        arrays: Arrays,
+        sampler: NStepSampler,
         *,
         batch_size: int,
         seed: int,
-        start: int = 0,
-        exponent: float = 0.6,
-        beta: float = 0.4,
-        stratified: bool = True,
-        n_steps: int = 1,
-        discount: float = 0.99,
+        exponent: float,
+        beta: float,
+        stratified: bool,
         infos: Sequence[str] = (),
-        rank: int = 0,
-        ranks: int = 1,
+        **place: Unpack[Place],
     ) -> None:
         """See `prioritized_transitions`."""
-        n_steps = as_steps(n_steps, discount)
+        arrays = sampler.arrays
         if not 0 <= exponent <= 2 or not 0 <= beta <= 1:
             raise ValueError(
                 f"exponent must be in [0, 2] and beta in [0, 1], found {exponent} and {beta}."
@@ -174,21 +171,19 @@ class PrioritizedTransitions:
             )
         self.beta = beta
         self._arrays = arrays
-        self._sampler = NStepSampler(arrays, n_steps, discount)
+        self._sampler = sampler
         self._infos = InfoReader(arrays, infos) if infos else None
         self._exponent = exponent
         self._stratified = bool(stratified)
         self.cursor = Cursor(
             kind=(
                 f"priorities 1 exponent={canonical_number(exponent)!r} "
-                f"stratified={self._stratified} n_steps={n_steps}"
+                f"stratified={self._stratified} n_steps={sampler.n_steps}"
             ),
             digest=arrays.digest,
             batch_size=batch_size,
             seed=seed,
-            start=start,
-            rank=rank,
-            ranks=ranks,
+            **place,
         )
         self.digest, self.batch_size, self.seed = (
             arrays.digest,
@@ -315,59 +310,43 @@ class PrioritizedTransitions:
         return scaled
 
 
+@takes_stream_options
 def prioritized_transitions(
     data: Given | Arrays,
     batch_size: int = 256,
     *,
     seed: int,
-    start: int = 0,
     exponent: float = 0.6,
     beta: float = 0.4,
     stratified: bool = True,
     n_steps: int = 1,
     discount: float = 0.99,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> PrioritizedTransitions:
     """Return an endless stream of random transitions by priority; at first all are equal.
 
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
+
     Args:
-        data: What to sample from.
-        batch_size: Transitions in a batch, of all ranks together.
-        seed: Seed of the stream.
-        start: First batch.
+        batch_size: Transitions in a batch.
         exponent: Power that priorities are raised to (the paper's alpha); 0 is uniform.
         beta: How much importance weights correct, in [0, 1]; see `PrioritizedTransitions.beta`.
         stratified: Take one item from each of `batch_size` equal parts of all priorities, as the
             paper does, instead of every item from the whole: the same chances, less variance.
         n_steps: Steps that an item spans.
         discount: Discount of a step.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
-        NotFoundError: there is no such info.
-        IntegrityError: a file is damaged.
-        ValueError: a number is out of range, or the dataset is a weighted mixture.
-        TypeError: a number is no integer.
+        ValueError: the dataset is a weighted mixture.
     """
     return PrioritizedTransitions(
-        as_arrays(data, infos),
+        NStepSampler(as_arrays(data, stream.get("infos", ())), n_steps, discount),
         batch_size=batch_size,
         seed=seed,
-        start=start,
         exponent=exponent,
         beta=beta,
         stratified=stratified,
-        n_steps=n_steps,
-        discount=discount,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
+        **stream,
     )
 
 

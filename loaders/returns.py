@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Iterator
+from typing import Any, Unpack, overload
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from orlog.datasets.reading.given import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.batch import Batch, ReturnBatch, StructuredBatch, StructuredReturnBatch
 from orlog.loaders.sampling.n_steps import NStepSampler
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.sequences import returns_to_go
 from orlog.loaders.transitions import TransitionSampler
@@ -76,42 +77,24 @@ def with_returns(batch: Any, returns: Tensor) -> Any:
     return kind(**{name: getattr(batch, name) for name in names}, returns_to_go=returns)
 
 
+@takes_stream_options
 def return_transitions(
     data: Given | Arrays,
     batch_size: int = 256,
     *,
     seed: int,
-    start: int = 0,
     discount: float = 0.99,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Batches[ReturnBatch | StructuredReturnBatch]:
     """Return the endless stream of `transitions`, each with the return of the data from there.
 
-    Args:
-        data: What to sample from.
-        batch_size: Transitions in a batch, of all ranks together.
-        seed: Seed of the stream.
-        start: First batch, to continue where a run stopped.
-        discount: Discount of a step in the returns.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
 
-    Raises SchemaError if values that are no numbers of a fixed shape, or numbers that are not finite;
-    NotFoundError if there is no such info; IntegrityError if a file is damaged; ValueError if a number is out
-    of range; TypeError if a number is no integer.
+    Args:
+        batch_size: Transitions in a batch.
+        discount: Discount of a step in the returns.
     """
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     return Batches(
-        ReturnSampler(arrays, discount),
-        arrays.digest,
-        batch_size=batch_size,
-        seed=seed,
-        start=start,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
+        ReturnSampler(arrays, discount), arrays.digest, batch_size=batch_size, seed=seed, **stream
     )

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -28,6 +27,7 @@ from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import SequenceBatch
 from orlog.loaders.sampling.arguments import as_length, check_choice
 from orlog.loaders.sampling.infos import Windows
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 
 _BLOCK_ROWS = 2**20  # summed at once, in float64
@@ -221,62 +221,40 @@ def returns_to_go(arrays: Arrays, discount: float = 1.0) -> Float32[Tensor, " st
     return torch.from_numpy(found).to(arrays.rows.device)
 
 
+@takes_stream_options
 def sequences(
     data: Given | Arrays,
     batch_size: int = 64,
     *,
     length: int,
     seed: int,
-    start: int = 0,
     padding: Literal["right", "left"] = "right",
     discount: float = 1.0,
     with_next: bool = False,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Batches[SequenceBatch]:
     """Return an endless stream of random windows of `length` steps, with replacement.
 
     Every step is drawn as often as any other, or as a mixture weights it
     (`orlog.combine_datasets`), and its window starts there (`padding="right"`) or ends there
     (`"left"`). A window never leaves its episode: slots outside hold zeros and are False in `mask`.
-    All steps of a dataset are read into RAM first: for several streams, call `orlog.load_arrays`
-    once and pass them its result.
+
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
 
     Args:
-        data: What to sample from.
-        batch_size: Windows in a batch, of all ranks together.
+        batch_size: Windows in a batch.
         length: Steps in a window.
-        seed: Seed of the stream.
-        start: First batch, to continue where a run stopped.
         padding: On which side a window is filled up.
         discount: Discount of a step in `returns_to_go`.
         with_next: Also return `next_observations`, which takes one more copy.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
-        NotFoundError: there is no such info.
-        IntegrityError: a file is damaged.
-        ValueError: no episode is that long, or a number is out of range.
-        TypeError: a number is no integer.
+        ValueError: no episode is that long.
     """
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     if with_next:
         refuse_missing_finals(arrays, "a next observation")
     sampler = SequenceSampler(
         arrays, length, padding=padding, discount=discount, with_next=with_next
     )
-    return Batches(
-        sampler,
-        arrays.digest,
-        batch_size=batch_size,
-        seed=seed,
-        start=start,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
-    )
+    return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)

@@ -122,7 +122,6 @@ def states_and_goals(
     batch_size: int,
     *,
     seed: int,
-    start: int = 0,
     policy_goals: tuple[float, float, float],
     value_goals: tuple[float, float, float] = (0.0, 1.0, 0.0),
     discount: float = 0.99,
@@ -131,15 +130,11 @@ def states_and_goals(
     """Return the batches of `orlog.goals`, without end, with states and goals as above.
 
     Args:
-        data: What to sample from.
-        batch_size: Transitions in a batch.
-        seed: Seed of the stream.
-        start: First batch.
         policy_goals: Probability that a goal of the policy is the state itself, a later one of its
             episode (uniform distances), or a random one.
         value_goals: The same for goals of the values (geometric distances).
         discount: Discount of geometric distances.
-        more: `negative_rewards` and `infos`, as in `orlog.goals`.
+        more: Other arguments of `orlog.goals`.
 
     Raises SchemaError if observations have a desired goal, and no achieved goal of its shape.
     """
@@ -149,7 +144,6 @@ def states_and_goals(
         arrays,
         batch_size,
         seed=seed,
-        start=start,
         value_goals=_mixture(value_goals, geometric=True),
         actor_goals=_mixture(policy_goals, geometric=False),
         discount=discount,
@@ -164,7 +158,6 @@ def states_and_subgoals(
     batch_size: int,
     *,
     seed: int,
-    start: int = 0,
     steps: int,
     policy_goals: tuple[float, float, float],
     value_goals: tuple[float, float, float],
@@ -174,15 +167,11 @@ def states_and_subgoals(
     """Return the batches of `orlog.subgoals` with states and goals as above.
 
     Args:
-        data: What to sample from.
-        batch_size: Transitions in a batch.
-        seed: Seed of the stream.
-        start: First batch.
         steps: Steps to a subgoal.
         policy_goals: As in `states_and_goals`, for the upper policy.
         value_goals: As in `states_and_goals`.
         discount: Discount of geometric distances.
-        more: `infos`, as in `orlog.goals`.
+        more: Other arguments of `orlog.subgoals`.
 
     Raises SchemaError if observations have a desired goal, and no achieved goal of its shape.
     """
@@ -192,7 +181,6 @@ def states_and_subgoals(
         arrays,
         batch_size,
         seed=seed,
-        start=start,
         steps=steps,
         value_goals=_mixture(value_goals, geometric=True),
         actor_goals=_mixture(policy_goals, geometric=False),

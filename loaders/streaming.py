@@ -21,7 +21,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import stream_key
 from orlog.loaders.sampling.infos import InfoReader
 from orlog.loaders.sampling.n_steps import NStepSampler
+from orlog.loaders.sampling.options import Place, StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Stream, batch_number
 from orlog.loaders.transitions import TransitionSampler
 from orlog.manifests.columns import axis_of
@@ -124,14 +125,12 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         batch_size: int,
         *,
         seed: int,
-        start: int = 0,
         n_steps: int = 1,
         discount: float = 0.99,
         buffer_bytes: int = 2**28,
         allow_non_finite: bool = False,
         infos: Sequence[str] = (),
-        rank: int = 0,
-        ranks: int = 1,
+        **place: Unpack[Place],
     ) -> None:
         """Plan a stream; nothing is decoded yet."""
         n_steps = as_steps(n_steps, discount)
@@ -144,9 +143,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
             digest=dataset.digest,
             batch_size=batch_size,
             seed=seed,
-            start=start,
-            rank=rank,
-            ranks=ranks,
+            **place,
         )
         layout, self._names = layout_of(dataset), check_names(infos)
         warn_of_outside(dataset)
@@ -436,60 +433,48 @@ def _concatenate(pieces: list[Batch | StructuredBatch]) -> Batch | StructuredBat
     return type(pieces[0])(**joined)
 
 
+@takes_stream_options
 def stream_transitions(
     dataset: Given,
     batch_size: int = 256,
     *,
     seed: int,
-    start: int = 0,
     n_steps: int = 1,
     discount: float = 0.99,
     buffer_bytes: int = 2**28,
     allow_non_finite: bool = False,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> StreamedTransitions:
     """Return an endless stream of transitions, decoded as it goes: each step once per epoch.
 
     For datasets too large for RAM and for a memory map. Batches are the same as those of
-    `transitions`: `Batch`, `NStepBatch`, or `StructuredBatch` if spaces are not flat.
+    `transitions`: `Batch`, `NStepBatch`, or `StructuredBatch` if spaces are not flat. With `start`, the
+    group of blocks that this batch lies in is decoded first.
+
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
 
     Args:
         dataset: What to read.
-        batch_size: Steps in a batch, of all ranks together. All batches are full: if the size does
-            not divide an epoch, some batches hold the end of one epoch and the start of the next.
-        seed: Seed of the stream.
-        start: First batch, to continue where a run stopped; the group that it lies in is decoded.
+        batch_size: Steps in a batch. All batches are full: if the size does not divide an epoch, some
+            batches hold the end of one epoch and the start of the next.
         n_steps: Steps that an item spans; above 1, batches are `NStepBatch`.
         discount: Discount of a step, for `n_steps` above 1.
         buffer_bytes: Memory for decoded steps. Half of it is mixed at a time, so more memory mixes
             better; another value gives another stream. A larger episode is held whole, twice.
             Infos take memory beside it.
         allow_non_finite: Take NaN and infinity as they are.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: as `orlog.transitions`, though values are checked as they are decoded; or the
-            dataset is a weighted mixture.
-        NotFoundError: there is no such info.
+        SchemaError: the dataset is a weighted mixture; of values only while iterating.
         IntegrityError: a file is damaged; also while iterating.
-        ValueError: a number is out of range.
-        TypeError: a number is not an integer, or no dataset is given.
     """
     return StreamedTransitions(
         as_dataset(dataset),
         batch_size,
         seed=seed,
-        start=start,
         n_steps=n_steps,
         discount=discount,
         buffer_bytes=buffer_bytes,
         allow_non_finite=allow_non_finite,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
+        **stream,
     )

@@ -18,7 +18,7 @@ takes the nearest and the farthest state half as often as those between.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import GoalBatch
 from orlog.loaders.goals import ACTOR_GOALS, VALUE_GOALS, GoalMixture, GoalSampler, find_goal
 from orlog.loaders.sampling.arguments import as_integer
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 
 
@@ -89,52 +90,41 @@ class SubgoalSampler:
         )
 
 
+@takes_stream_options
 def subgoals(
     data: Given | Arrays,
     batch_size: int = 256,
     *,
     seed: int,
-    start: int = 0,
     steps: int = 25,
     value_goals: GoalMixture = VALUE_GOALS,
     actor_goals: GoalMixture = ACTOR_GOALS,
     discount: float = 0.99,
     negative_rewards: bool = True,
     goal_key: str | None = None,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Batches[SubgoalBatch]:
     """Return an endless stream of random transitions with hindsight goals on two levels, for HIQL.
 
     Transitions, value goals and rewards are those of `orlog.goals`; the defaults are HIQL's in
     OGBench.
 
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
+
     Args:
-        data: What to sample from.
-        batch_size: Transitions in a batch, of all ranks together.
-        seed: Seed of the stream.
-        start: First batch, to continue where a run stopped.
+        batch_size: Transitions in a batch.
         steps: Distance of the lower policy's goals and of subgoals, at least 1.
         value_goals: As in `orlog.goals`.
         actor_goals: Where goals of the upper policy come from.
         discount: As in `orlog.goals`.
         negative_rewards: As in `orlog.goals`.
         goal_key: As in `orlog.goals`.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
-            final observations that were never recorded.
-        NotFoundError: there is no such info.
-        IntegrityError: a file is damaged.
-        ValueError: a number is out of range, or observations have no such key.
-        TypeError: an argument is of the wrong type.
+        SchemaError: final observations were never recorded.
+        ValueError: observations have no such key.
     """
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     refuse_missing_finals(arrays, "a next observation")
     above = GoalSampler(
         arrays,
@@ -149,8 +139,5 @@ def subgoals(
         arrays.digest,
         batch_size=batch_size,
         seed=seed,
-        start=start,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
+        **stream,
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from orlog.loaders.batch import Batch, NextActionBatch, StructuredNextActionBatc
 from orlog.loaders.sampling.arguments import as_steps
 from orlog.loaders.sampling.blocks import gather_in_blocks
 from orlog.loaders.sampling.n_steps import NStepSampler
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import BLOCK as BLOCK
 from orlog.loaders.sampling.streams import Batches
 
@@ -172,48 +173,35 @@ class Transitions(Batches[Any]):
         self.packed = packed
 
 
+@takes_stream_options
 def transitions(
     data: Given | Arrays,
     batch_size: int = 256,
     *,
     seed: int,
-    start: int = 0,
     n_steps: int = 1,
     discount: float = 0.99,
     next_actions: bool = False,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Transitions:
     """Return an endless stream of random transitions, with replacement.
 
     Every step is as likely as any other, unless the dataset is a weighted mixture
-    (`orlog.combine_datasets`). All steps of a dataset are read into RAM first (4 bytes a number):
-    for several streams, call `orlog.load_arrays` once and pass them its result.
+    (`orlog.combine_datasets`).
+
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
 
     Args:
-        data: What to sample from.
-        batch_size: Transitions in a batch, of all ranks together.
-        seed: Seed of the stream.
-        start: First batch, to continue where a run stopped.
+        batch_size: Transitions in a batch.
         n_steps: Steps that an item spans; above 1, batches are `NStepBatch`.
         discount: Discount of a step, for `discounts` of batches that have them.
         next_actions: Also return the actions that the data took next: batches are `NextActionBatch`,
             or `StructuredNextActionBatch`.
-        infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
-            next actions that are asked for where items are not single steps.
-        NotFoundError: there is no such info.
-        IntegrityError: a file is damaged.
-        ValueError: a number is out of range.
-        TypeError: a number is no integer.
+        SchemaError: next actions are asked for where items are not single steps.
     """
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     return Transitions(
         arrays,
         arrays.digest,
@@ -222,8 +210,5 @@ def transitions(
         next_actions=next_actions,
         batch_size=batch_size,
         seed=seed,
-        start=start,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
+        **stream,
     )

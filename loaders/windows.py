@@ -13,8 +13,8 @@ episode is an observation like others.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import as_integer, check_choice
 from orlog.loaders.sampling.blocks import gather_in_blocks
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 
 _FARTHEST = 2**31  # steps
@@ -210,57 +211,42 @@ def as_offsets(name: str, offsets: Any) -> list[int]:
     return found
 
 
+@takes_stream_options
 def windows(
     data: Given | Arrays,
     batch_size: int = 64,
     *,
     seed: int,
-    start: int = 0,
     observations: Iterable[int] = (-1, 0),
     actions: Iterable[int] = range(-1, 15),
     padding: Literal["edge", "zero"] = "edge",
     rewards: bool = False,
-    infos: Sequence[str] = (),
-    rank: int = 0,
-    ranks: int = 1,
+    **stream: Unpack[StreamOptions],
 ) -> Batches[WindowBatch]:
     """Return an endless stream of observations and actions around random steps, with replacement.
 
     Every step is drawn as often as any other, or as a mixture weights it (`orlog.combine_datasets`), and
-    which ones are drawn depends on no offset. A window never leaves its episode. All steps of a dataset are
-    read into RAM first: for several streams, call `orlog.load_arrays` once and pass them its result.
+    which ones are drawn depends on no offset. A window never leaves its episode. Infos are those of the
+    steps of `actions`.
+
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
 
     Args:
-        data: What to sample from.
-        batch_size: Windows in a batch, of all ranks together.
-        seed: Seed of the stream.
-        start: First batch, to continue where a run stopped.
+        batch_size: Windows in a batch.
         observations: Which observations to give, in steps after the drawn one; 1 may be the final one.
         actions: Which actions to give, in steps after the drawn one.
         padding: What is given where the episode has no such step: "edge" for the nearest one, "zero" for
             zeros.
         rewards: Also give the rewards of the steps of `actions`.
-        infos: Other columns of the steps of `actions` to give as `batch.infos`: names such as ("cost",), or
-            "episodes/NAME"; see `Tensors`.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or final
-            observations that were never recorded and might be asked for.
-        NotFoundError: there is no such info.
-        IntegrityError: a file is damaged.
-        ValueError: no offsets, one that is given twice, an unknown padding, or a number out of range.
-        TypeError: a number is no integer.
+        ValueError: no offsets, one that is given twice, or an unknown padding.
     """
-    arrays = as_arrays(data, infos)
+    arrays = as_arrays(data, stream.get("infos", ()))
     return Batches(
         WindowSampler(arrays, observations, actions, padding=padding, rewards=rewards),
         arrays.digest,
         batch_size=batch_size,
         seed=seed,
-        start=start,
-        infos=infos,
-        rank=rank,
-        ranks=ranks,
+        **stream,
     )

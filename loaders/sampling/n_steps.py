@@ -42,7 +42,7 @@ class NStepSampler:
         self.kind = f"transitions 1 n_steps={n_steps}" if n_steps > 1 else "transitions 1"
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays
-        self._n_steps = min(n_steps, int(arrays.lengths.max()))
+        self.n_steps, self._n_steps = n_steps, min(n_steps, int(arrays.lengths.max()))
         device = arrays.rows.device
         self._sums = sum_rewards(arrays, self._n_steps, discount).to(device)
         powers = np.power(discount, np.arange(self._n_steps + 1))

@@ -30,8 +30,6 @@ LONG = {
 WIDE = {
     "finetune_run",
     "start_recording",
-    "PrioritizedTransitions.__init__",
-    "StreamedTransitions.__init__",
     "reproduce",
     "train_seeds",
     "fit_policy",
