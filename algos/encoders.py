@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from orlog.algos.networks import Scaling
 from orlog.errors import SchemaError
-from orlog.manifests.spaces import leaf_keys, leaf_spaces
+from orlog.manifests.spaces import leaf_spaces, space_leaves
 
 EncoderKind: TypeAlias = Literal["nature", "impala"]
 """The convolutions that frames pass."""
@@ -96,7 +96,7 @@ class _MixedEncoder(Encoder):
         super().__init__(scaling)
         space = scaling.observation_space
         assert space is not None
-        self._keys = ["/".join(map(str, keys)) for keys in leaf_keys(space)]
+        self._keys = ["/".join(map(str, leaf.keys)) for leaf in space_leaves(space)]
         self._random_shift = random_shift
         parts: list[_Part] = []
         first = 0

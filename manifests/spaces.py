@@ -19,8 +19,8 @@ import copy
 import math
 import re
 import string
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -265,22 +265,50 @@ class _Reader:
             )
 
 
+class SpaceLeaf(NamedTuple):
+    """A space inside a Dict or Tuple that is neither: what a column, or a tensor, holds.
+
+    Attributes:
+        keys: Keys and indices that lead to it.
+        path: Name of its column.
+        space: The space: its kind, dtype and shape.
+    """
+
+    keys: tuple[str | int, ...]
+    path: str
+    space: gymnasium.Space[Any]
+
+
+def space_leaves(space: gymnasium.Space[Any], path: str = "") -> Iterator[SpaceLeaf]:
+    """Yield each leaf, with Dict keys sorted as Gymnasium flattens them."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, part, value in named_parts(space):
+            for leaf in space_leaves(value, f"{path}/{part}"):
+                yield leaf._replace(keys=(key, *leaf.keys))
+    else:
+        yield SpaceLeaf((), path, space)
+
+
 def leaf_spaces(
     space: gymnasium.Space[Any], path: str
 ) -> Iterator[tuple[str, gymnasium.Space[Any]]]:
-    """Yield (column name, space) of each leaf, with Dict keys sorted as Gymnasium flattens them."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        for _, part, value in named_parts(space):
-            yield from leaf_spaces(value, f"{path}/{part}")
-    else:
-        yield path, space
+    """Yield (column name, space) of each leaf."""
+    for leaf in space_leaves(space, path):
+        yield leaf.path, leaf.space
 
 
-def leaf_keys(space: gymnasium.Space[Any]) -> list[tuple[str | int, ...]]:
-    """Return the keys and indices that lead to each leaf, in the order of `leaf_spaces`."""
-    if not isinstance(space, spaces.Dict | spaces.Tuple):
-        return [()]
-    return [(key, *keys) for key, _, part in named_parts(space) for keys in leaf_keys(part)]
+def map_leaves(
+    space: gymnasium.Space[Any],
+    make: Callable[[tuple[str | int, ...], gymnasium.Space[Any]], Any],
+    *keys: str | int,
+) -> Any:
+    """Return what a function makes of the keys and the space of each leaf, in dicts and tuples as its values are."""
+    if isinstance(space, spaces.Dict):
+        return {key: map_leaves(part, make, *keys, key) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = enumerate(space.spaces)
+        return tuple(map_leaves(part, make, *keys, index) for index, part in parts)
+    return make(keys, space)
 
 
 def named_parts(

@@ -41,7 +41,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.filling import Layout, layout_of
 from orlog.loaders.states_and_goals import ACHIEVED, DESIRED, GoalParts, goal_parts
-from orlog.manifests.spaces import leaf_keys, leaf_spaces
+from orlog.manifests.spaces import space_leaves
 from orlog.normalize.rollouts import Policy
 
 _IN_WORDS = {
@@ -203,14 +203,13 @@ class Spaces:
     def __init__(self, dataset: Dataset, device: str) -> None:
         self.name, self.device = dataset.name, device
         self.action_space, self.layout = dataset.action_space, layout_of(dataset)
-        self.leaves = leaf_keys(dataset.observation_space)
-        self.shapes = [one.shape or () for _, one in leaf_spaces(dataset.observation_space, "")]
+        self.leaves = [*space_leaves(dataset.observation_space)]
 
     def observations(self, observations: Any) -> Tensor | dict[str, Tensor]:
         """Return batched observations of the environment as batches hold them."""
         parts = [
-            _leaf(observations, keys).reshape(-1, *shape)
-            for keys, shape in zip(self.leaves, self.shapes, strict=True)
+            _leaf(observations, leaf.keys).reshape(-1, *leaf.space.shape or ())
+            for leaf in self.leaves
         ]
         found = _as_in_batches(parts, self.layout)
         if isinstance(found, Tensor):

@@ -28,6 +28,7 @@ from orlog.datasets.recording.collector import Collector, start_recording
 from orlog.datasets.recording.open_episode import LOG_PROBS
 from orlog.errors import SchemaError, wrong_type
 from orlog.manifests.columns import can_be_named
+from orlog.manifests.spaces import map_leaves
 
 _COLUMNS = ("acts", "rewards", "terminations", "truncations")
 
@@ -247,6 +248,10 @@ def _blank_like(value: Any) -> Any:
 
 def _blank(space: gymnasium.Space[Any]) -> Any:
     """Return the value that stands for none."""
+    return map_leaves(space, lambda _, leaf: _blank_leaf(leaf))
+
+
+def _blank_leaf(space: gymnasium.Space[Any]) -> Any:
     match space:
         case spaces.Box() | spaces.MultiBinary():
             return np.zeros(space.shape, space.dtype)
@@ -254,10 +259,6 @@ def _blank(space: gymnasium.Space[Any]) -> Any:
             return int(start)
         case spaces.MultiDiscrete(start=start):
             return start.astype(space.dtype)
-        case spaces.Dict():
-            return {key: _blank(part) for key, part in space.spaces.items()}
-        case spaces.Tuple():
-            return tuple(_blank(part) for part in space.spaces)
     raise SchemaError(
         f"a {type(space).__name__} space of an agent cannot be recorded: it has no value that stands "
         "for none where the agent takes no part."

@@ -21,7 +21,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.texts import TextTable
 from orlog.manifests.columns import ColumnSpec, axis_of
-from orlog.manifests.spaces import leaf_keys, leaf_spaces
+from orlog.manifests.spaces import leaf_spaces, space_leaves
 
 ALLOW_NON_FINITE = (
     "orlog.load_arrays(ds, allow_non_finite=True), whose result every sampling function takes"
@@ -159,8 +159,8 @@ def layout_of(dataset: Dataset) -> Layout:
     tables: dict[str, TextTable] = {}
     leaves: dict[str, Leaf] = {}
     position = 0
-    for one, keys in zip(obs, leaf_keys(dataset.observation_space), strict=True):
-        key = "/".join(map(str, keys))
+    for one, inside in zip(obs, space_leaves(dataset.observation_space), strict=True):
+        key = "/".join(map(str, inside.keys))
         if key in leaves:
             raise SchemaError(f"{dataset.name}: two parts of observations are both named {key!r}.")
         if one.is_packed:

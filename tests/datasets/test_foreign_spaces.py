@@ -17,10 +17,10 @@ from orlog.base.terminal import printable
 from orlog.cli import app
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import (
-    leaf_keys,
     leaf_spaces,
     original_type,
     space_from_json,
+    space_leaves,
     space_to_json,
     storable_space,
 )
@@ -134,7 +134,7 @@ def test_any_key_of_a_dict_is_stored_and_comes_back() -> None:
     assert len({name.lower() for name in names}) == len(KEYS)
     assert "observations/bottom~20burner/x~20y" in names
     assert "observations/plain_key-1.0/x~20y" in names
-    assert leaf_keys(space) == [(key, "x y") for key in sorted(KEYS)]
+    assert [leaf.keys for leaf in space_leaves(space)] == [(key, "x y") for key in sorted(KEYS)]
     observations = [space.sample() for _ in range(4)]
     for container in ("zarr", "hdf5"):
         name = f"lab/{container}-v1"

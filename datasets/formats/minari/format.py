@@ -51,6 +51,7 @@ from orlog.datasets.formats.minari.metadata import (
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError
+from orlog.manifests.spaces import map_leaves
 
 MAIN_FILE = "main_data.hdf5"
 LAYOUT = "Minari's layout"
@@ -236,17 +237,16 @@ class _Reader:
         self, space: Any, nodes: dict[str, Any], path: str, where: str, rows: slice, expected: int
     ) -> Columns:
         """Return rows of the values of a space."""
-        if isinstance(space, spaces.Dict):
-            parts = space.spaces.items()
-            return {
-                key: self._space(part, nodes, f"{path}/{key}", where, rows, expected)
-                for key, part in parts
-            }
-        if isinstance(space, spaces.Tuple):
-            return tuple(
-                self._space(part, nodes, f"{path}/_index_{number}", where, rows, expected)
-                for number, part in enumerate(space.spaces)
-            )
+
+        def values(keys: tuple[str | int, ...], leaf: Any) -> Columns:
+            parts = [key if isinstance(key, str) else f"_index_{key}" for key in keys]
+            return self._leaf(leaf, nodes, "/".join((path, *parts)), where, rows, expected)
+
+        return map_leaves(space, values)
+
+    def _leaf(
+        self, space: Any, nodes: dict[str, Any], path: str, where: str, rows: slice, expected: int
+    ) -> Columns:
         column = self._rows(nodes, path, where)
         if len(column) != expected:
             raise SchemaError(f"{where}, {path}: expected {expected} rows, found {len(column)}.")

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from orlog.datasets.formats._containers.pictures import JPEG_START, opened_picture
 from orlog.errors import SchemaError
+from orlog.manifests.spaces import space_leaves
 
 
 def same_numbers(values: np.ndarray, dtype: Any) -> bool:
@@ -22,10 +23,10 @@ def same_numbers(values: np.ndarray, dtype: Any) -> bool:
 
 def row_bytes(space: Any) -> int:
     """Return the bytes of a row of a space, as far as its parts have a shape."""
-    if isinstance(space, spaces.Dict):
-        return sum(map(row_bytes, space.spaces.values()))
-    if isinstance(space, spaces.Tuple):
-        return sum(map(row_bytes, space.spaces))
+    return sum(_leaf_bytes(leaf.space) for leaf in space_leaves(space))
+
+
+def _leaf_bytes(space: Any) -> int:
     if space.shape is None or space.dtype is None or np.dtype(space.dtype).kind not in "biuf":
         return 1
     return int(math.prod(space.shape) * np.dtype(space.dtype).itemsize)

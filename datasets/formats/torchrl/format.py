@@ -43,6 +43,7 @@ from orlog.datasets.formats.torchrl.tensordict_files import (
 )
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError, SchemaError
+from orlog.manifests.spaces import space_leaves
 
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
 META_KEYS = tuple(
@@ -443,16 +444,13 @@ def _leaves(
     space: gymnasium.Space[Any], path: str
 ) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Return dtype and shape of a row of each tensor of a space."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        return {
-            name: kind
-            for key, part in parts
-            for name, kind in _leaves(part, f"{path}/{key}").items()
-        }
-    if space.shape is None or space.dtype is None:
-        raise SchemaError(f"{path}: TorchRL's tensors hold numbers, found {space}.")
-    return {path: (np.dtype(space.dtype), space.shape)}
+    found = {}
+    for leaf in space_leaves(space):
+        name = "/".join(map(str, (path, *leaf.keys)))
+        if leaf.space.shape is None or leaf.space.dtype is None:
+            raise SchemaError(f"{name}: TorchRL's tensors hold numbers, found {leaf.space}.")
+        found[name] = (np.dtype(leaf.space.dtype), leaf.space.shape)
+    return found
 
 
 def _values(values: Any, path: str) -> dict[str, np.ndarray]:

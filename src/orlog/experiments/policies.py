@@ -11,7 +11,7 @@ from orlog.algos.training.evaluating import LoadedRun, load_run
 from orlog.algos.training.runs import PathLike, Run, one_thread
 from orlog.datasets.reading.given import Given
 from orlog.errors import SchemaError
-from orlog.manifests.spaces import leaf_keys, leaf_spaces
+from orlog.manifests.spaces import space_leaves
 from orlog.normalize.rollouts import PolicyWithMemory
 
 
@@ -54,12 +54,8 @@ class RunPolicy:
         self._environments = 0  # whose episodes it remembers
         self._begins = True
         self._leaves = [
-            (keys, tuple(space.shape or ()))
-            for keys, (_, space) in zip(
-                leaf_keys(dataset.observation_space),
-                leaf_spaces(dataset.observation_space, ""),
-                strict=True,
-            )
+            (leaf.keys, tuple(leaf.space.shape or ()))
+            for leaf in space_leaves(dataset.observation_space)
         ]
 
     def __repr__(self) -> str:
