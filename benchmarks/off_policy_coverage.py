@@ -95,7 +95,6 @@ def interval(logged: Logged, fits: int, seed: int) -> tuple[float, float, float]
         discount=DISCOUNT,
         settings=FQESettings(**SETTINGS, fits=fits),
         seed=seed,
-        left_out={},
         progress=lambda _: None,
     )
     rng = np.random.default_rng(seed)
@@ -118,7 +117,7 @@ def main() -> None:
                     _, _, done, _, _ = env.step(int(rng.integers(2)))
         data = orlog.load_dataset("lab/walk-v1")
         parts = [data[one * EPISODES : (one + 1) * EPISODES] for one in range(REPEATS)]
-        several = [read_logged(part, {}) for part in parts]
+        several = [read_logged(part) for part in parts]
     results: dict[str, Any] = {}
     for fits in FITS:
         found = np.array([interval(one, fits, 100 * seed) for seed, one in enumerate(several)])

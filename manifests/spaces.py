@@ -48,6 +48,9 @@ _DEEPEST = 32
 # counts for: so neither a size nor a count in a manifest makes orlog allocate without bound.
 _LARGEST = 2**24
 _SMALLEST = 2**10
+# What Gymnasium and NumPy raise for fields that make no space.
+_UNREADABLE = (ArithmeticError, AssertionError, AttributeError, KeyError, RecursionError)
+_UNREADABLE += (TypeError, ValueError)
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Json]:
@@ -81,11 +84,8 @@ def _fields(space: gymnasium.Space[Any] | None, depth: int) -> dict[str, Json]:
                 "high": _bounds_to_json(space.high),
             }
         case spaces.Discrete():
-            plain: dict[str, Json] = {
-                "type": "Discrete",
-                "n": int(space.n),
-                "start": int(space.start),
-            }
+            counts: dict[str, Json] = {"n": int(space.n), "start": int(space.start)}
+            plain = {"type": "Discrete", **counts}
             return plain if space.dtype == np.int64 else {**plain, "dtype": str(space.dtype)}
         case spaces.MultiDiscrete():
             return {
@@ -164,15 +164,7 @@ class _Reader:
                 setattr(space, _ORIGINAL, original)
         except SchemaError:
             raise
-        except (
-            ArithmeticError,
-            AssertionError,
-            AttributeError,
-            KeyError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except _UNREADABLE as error:
             raise SchemaError(
                 f"a space of type {kind!r:.80} cannot be read: {clause(error)}."
             ) from error

@@ -7,7 +7,7 @@ from typing import Any
 from orlog.algos.training import finetuning
 from orlog.algos.training import train as training
 from orlog.algos.training.options import Hooks, TrainOptions
-from orlog.algos.training.runs import RunRecord
+from orlog.algos.training.runs import OnlineRecord, RunRecord
 
 
 def train_run(algorithm: Any, dataset: Any, folder: Any, **given: Any) -> RunRecord:
@@ -22,7 +22,9 @@ def train_run(algorithm: Any, dataset: Any, folder: Any, **given: Any) -> RunRec
 
 
 def finetune_run(run: Any, folder: Any, **given: Any) -> RunRecord:
-    """Fine-tune with the keywords of `TrainOptions` and of `finetune_run` itself."""
+    """Fine-tune with the keywords of `TrainOptions`, of `OnlineRecord` and of `finetune_run` itself."""
     fields = [name for name in TrainOptions.__struct_fields__ if name in given]
     options = TrainOptions(**{name: given.pop(name) for name in fields})
-    return finetuning.finetune_run(run, folder, options, **given)[1]
+    acting = [name for name in OnlineRecord.__struct_fields__ if name in given]
+    online = OnlineRecord(**{name: given.pop(name) for name in acting})
+    return finetuning.finetune_run(run, folder, options, online, **given)[1]

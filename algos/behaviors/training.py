@@ -90,6 +90,25 @@ class BehaviorRecord(msgspec.Struct, frozen=True, kw_only=True):
     policies: list[LogLine]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BehaviorOptions:
+    """What a training of behavior policies is asked for.
+
+    Attributes:
+        algorithm: `ars` or `sac`.
+        steps: Steps in the environment.
+        seed: Root of all randomness.
+        every: Steps from one evaluation to the next.
+        settings: Settings that differ from the defaults.
+    """
+
+    algorithm: str
+    steps: int
+    seed: int = 0
+    every: int = 50_000
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+
 class Evaluated(NamedTuple):
     """A policy in training, and what it returned."""
 
@@ -100,29 +119,25 @@ class Evaluated(NamedTuple):
 def train_behavior(
     environment_id: str,
     path: Path,
+    options: BehaviorOptions,
     *,
-    algorithm: str,
-    steps: int,
-    seed: int = 0,
-    every: int = 50_000,
-    settings: Mapping[str, object] | None = None,
     progress: Callable[[LogLine], None] = lambda _line: None,
     stops: Callable[[], bool] = lambda: False,
 ) -> BehaviorRecord:
     """Train policies in an environment, and write some of them to a file with a record beside it.
 
-    The same arguments give the same bytes on processors of one kind. The environment has actions in
-    [-1, 1], `every` are the steps from one evaluation to the next, and `settings` those that differ
-    from the defaults. `stops` is asked after each evaluation; true ends training as if it had these
-    steps. That the files can be written is tried before training.
+    The same options give the same bytes on processors of one kind. The environment has actions in
+    [-1, 1]. `stops` is asked after each evaluation; true ends training as if it had these steps. That
+    the files can be written is tried before training.
     """
+    algorithm, steps, seed, every = options.algorithm, options.steps, options.seed, options.every
     if path.suffix != ".safetensors":
         raise ValueError(f"the file of policies must end in .safetensors, found {path}.")
     if steps < 1 or every < 1 or seed < 0:
         raise ValueError(
             f"steps and every must be >= 1 and seed >= 0, found {steps}, {every} and {seed}."
         )
-    config = _config(algorithm, settings or {})
+    config = _config(algorithm, options.settings)
     with (
         contextlib.closing(make_environment(environment_id, {})) as env,
         contextlib.closing(make_environment(environment_id, {})) as other,

@@ -61,11 +61,9 @@ def finetune_run(
     run: PathLike,
     folder: PathLike | None,
     options: TrainOptions,
+    online: OnlineRecord = OnlineRecord(),
     hooks: Hooks | None = None,
     *,
-    prior: float | None = 0.5,
-    random_steps: int = 0,
-    noise: float | None = None,
     resume: bool = False,
     dataset: Given | None = None,
     algorithm: AlgorithmLike | None = None,
@@ -77,14 +75,15 @@ def finetune_run(
     evaluations come after the start, and no checkpoints are kept. The state is saved at ends of
     episodes, from which it goes on exactly, also once `stop` of the hooks returned true.
 
-    `prior`, `random_steps` and `noise` are those of `OnlineRecord`. Dataset and algorithm are only given
-    where the record does not find them.
+    `online` says how it acts there: its `prior`, `random_steps` and `noise`; which run it was is noted here.
+    Dataset and algorithm are only given where the record does not find them.
     """
     hooks, settings = hooks or Hooks(), options.settings or {}
     steps, evaluations = options.steps or 0, options.evaluations
-    if steps < 1 or random_steps < 0:
+    prior, noise = online.prior, online.noise
+    if steps < 1 or online.random_steps < 0:
         raise ValueError(
-            f"steps must be >= 1 and random_steps >= 0, found {steps} and {random_steps}."
+            f"steps must be >= 1 and random_steps >= 0, found {steps} and {online.random_steps}."
         )
     if prior is not None and not 0 <= prior <= 1:
         raise ValueError(f"prior must lie in [0, 1], found {prior}.")
@@ -93,13 +92,11 @@ def finetune_run(
     device, run = find_device(options.device), as_path(run)
     old, data, found = find_run(run, dataset=dataset, algorithm=algorithm)
     kind = fitting_form(found, data)
-    online = OnlineRecord(
+    online = msgspec.structs.replace(
+        online,
         run=str(run),
         checkpoint_sha256=hash_file(run / CHECKPOINT_FILE),
         step=saved_step(run) or 0,
-        prior=prior,
-        random_steps=random_steps,
-        noise=noise,
     )
     packed = read_arrays(data)
     batch = check_explores(kind, make_config(kind, old.config), data, packed, online)

@@ -7,16 +7,16 @@ for all of them is here: how a version starts, when episodes start, go on and en
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.reading.given import as_dataset
 from orlog.datasets.reading.restoring import STATE, Simulator, simulator_of
-from orlog.datasets.recording.open_episode import LOG_PROBS, OpenEpisode
+from orlog.datasets.recording.open_episode import LOG_PROBS, OpenEpisode, Recorded
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import (
     IntegrityError,
@@ -138,12 +138,9 @@ class Collector:
 
 def start_recording(
     name: str,
-    observation_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
+    recorded: Recorded,
     environment: EnvSpec | None,
     *,
-    infos: Sequence[str],
-    action_log_probs: bool,
     simulated: Sequence[Any],
     append: bool,
     options: Mapping[str, Any],
@@ -153,26 +150,30 @@ def start_recording(
 
     `simulated` are the environments whose states are recorded, or nothing; see `record` for the rest.
     """
+    infos, action_log_probs = recorded.infos, recorded.action_log_probs
     if isinstance(infos, str) or not all(isinstance(one, str) for one in infos):
         raise wrong_type("infos", "a list of names", infos)
-    observation_space = storable_space(observation_space)
-    action_space = storable_space(action_space)
+    observation_space = storable_space(recorded.observation_space)
+    action_space = storable_space(recorded.action_space)
+    recorded = dataclasses.replace(
+        recorded, observation_space=observation_space, action_space=action_space
+    )
     keeps_options = True
     if append:
         base = as_dataset(name)
         found = {one.removeprefix("infos/") for one in base.schema.extras if "infos/" in one}
         states = {one for one in found if one.startswith(STATE)}
         log_probs = [LOG_PROBS] if action_log_probs else []
-        for what, recorded, given in (
+        for what, found_there, given in (
             ("observation_space", base.observation_space, observation_space),
             ("action_space", base.action_space, action_space),
             ("infos", found - states, {*infos, *log_probs}),
             ("state", bool(states), bool(simulated)),
         ):
-            if recorded != given:
+            if found_there != given:
                 raise SchemaError(
                     f"{base.name}: append=True needs the same {what} as its newest version, which has "
-                    f"{recorded}, found {given}; record a new dataset under another name."
+                    f"{found_there}, found {given}; record a new dataset under another name."
                 )
         keeps_options = "episodes/options" in base.schema.extras
         writer = DatasetWriter.append(base, keep_every_episode=True, **options)
@@ -191,14 +192,7 @@ def start_recording(
             ) from error
     episodes = [
         OpenEpisode(
-            writer,
-            observation_space,
-            action_space,
-            infos=infos,
-            action_log_probs=action_log_probs,
-            state=bool(simulated),
-            keeps_options=keeps_options,
-            environment=number,
+            writer, recorded, state=bool(simulated), keeps_options=keeps_options, environment=number
         )
         for number in ([None] if count is None else range(count))
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,23 @@ _FLOATS = {float, np.float64}
 _LARGEST_INTEGER = 2**53  # float64 holds all integers up to it
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What is recorded of each step of an environment.
+
+    Attributes:
+        observation_space: Space of its observations.
+        action_space: Space of its actions.
+        infos: Names in the info of each step that are kept.
+        action_log_probs: Whether each action comes with its log-probability.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    infos: Sequence[str] = ()
+    action_log_probs: bool = False
+
+
 class OpenEpisode:
     """The steps of an episode that the writer does not have yet.
 
@@ -43,27 +61,24 @@ class OpenEpisode:
     def __init__(
         self,
         writer: DatasetWriter,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        recorded: Recorded,
         *,
-        infos: Sequence[str] = (),
-        action_log_probs: bool = False,
         state: bool = False,
         keeps_options: bool = True,
         environment: int | None = None,
     ) -> None:
         """Hold nothing yet.
 
-        `infos` are names in the info of each step that are kept, `action_log_probs` and `state` say what each
-        action and step come with, `keeps_options` whether the options of resets are kept, and `environment`
-        which one of a vector it is of, for errors.
+        `state` says whether each step comes with one, `keeps_options` whether the options of resets are kept,
+        and `environment` which one of a vector it is of, for errors.
         """
         self._writer = writer
         self._environment = environment
+        observation_space, action_space = recorded.observation_space, recorded.action_space
         self.spaces = observation_space, action_space
-        self._names = tuple(infos)
-        self.with_log_probs = action_log_probs
-        wants_more = bool(infos) or action_log_probs or state
+        self._names = tuple(recorded.infos)
+        self.with_log_probs = recorded.action_log_probs
+        wants_more = bool(self._names) or self.with_log_probs or state
         boxes = [space for space in self.spaces if isinstance(space, spaces.Box)]
         are_rows = len(boxes) == 2 and all(len(box.shape) == 1 for box in boxes)
         self.rows = make_rows(*boxes) if are_rows and not wants_more else None

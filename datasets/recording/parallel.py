@@ -25,7 +25,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.recording.collector import Collector, start_recording
-from orlog.datasets.recording.open_episode import LOG_PROBS
+from orlog.datasets.recording.open_episode import LOG_PROBS, Recorded
 from orlog.errors import SchemaError, wrong_type
 from orlog.manifests.columns import can_be_named
 from orlog.manifests.spaces import map_leaves
@@ -75,15 +75,21 @@ def record_parallel(
     ]
     collector = start_recording(
         name,
-        spaces.Dict({key: env.observation_space(agent) for key, agent in agents.items()}),
-        spaces.Dict({key: env.action_space(agent) for key, agent in agents.items()}),
+        Recorded(
+            observation_space=spaces.Dict(
+                {key: env.observation_space(agent) for key, agent in agents.items()}
+            ),
+            action_space=spaces.Dict(
+                {key: env.action_space(agent) for key, agent in agents.items()}
+            ),
+            infos=[
+                f"agents/{key}/{column}"
+                for key in agents
+                for column in (*_COLUMNS, *infos, *([LOG_PROBS] if action_log_probs else []))
+            ],
+            action_log_probs=action_log_probs,
+        ),
         None,
-        infos=[
-            f"agents/{key}/{column}"
-            for key in agents
-            for column in (*_COLUMNS, *infos, *([LOG_PROBS] if action_log_probs else []))
-        ],
-        action_log_probs=action_log_probs,
         simulated=[env] if state else [],
         append=append,
         options=options,

@@ -10,6 +10,7 @@ import gymnasium
 
 from orlog.datasets.columns.stored_spaces import space_columns
 from orlog.datasets.recording.collector import Collector, start_recording
+from orlog.datasets.recording.open_episode import Recorded
 from orlog.datasets.recording.rows import Rows
 from orlog.errors import wrong_type
 from orlog.manifests.spaces import storable_space
@@ -58,11 +59,13 @@ def record(
         raise wrong_type("env", "an environment made by gymnasium.make", env)
     collector = start_recording(
         name,
-        env.observation_space,
-        env.action_space,
+        Recorded(
+            observation_space=env.observation_space,
+            action_space=env.action_space,
+            infos=infos,
+            action_log_probs=action_log_probs,
+        ),
         env.spec,
-        infos=infos,
-        action_log_probs=action_log_probs,
         simulated=[env] if state else [],
         append=append,
         options=options,

@@ -20,6 +20,7 @@ from gymnasium.vector.utils import iterate
 
 from orlog.datasets.columns.summaries import summary
 from orlog.datasets.recording.collector import Collector, start_recording
+from orlog.datasets.recording.open_episode import Recorded
 from orlog.errors import SchemaError, wrong_type
 
 
@@ -58,11 +59,13 @@ def record_vector(
         )
     collector = start_recording(
         name,
-        envs.single_observation_space,
-        envs.single_action_space,
+        Recorded(
+            observation_space=envs.single_observation_space,
+            action_space=envs.single_action_space,
+            infos=infos,
+            action_log_probs=action_log_probs,
+        ),
         _spec_of(envs.unwrapped),
-        infos=infos,
-        action_log_probs=action_log_probs,
         simulated=simulated if state and simulated else [],
         append=append,
         options=options,

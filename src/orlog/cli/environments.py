@@ -109,7 +109,7 @@ def finetune(
     """
     from orlog.algos.training.commands import resume_command
     from orlog.algos.training.finetuning import find_finetuned, finetune_run
-    from orlog.algos.training.runs import read_run
+    from orlog.algos.training.runs import OnlineRecord, read_run
     from orlog.experiments.logs import check_log
 
     options, share, algorithm = train_options(given), _share(given.prior), given.algorithm
@@ -127,10 +127,8 @@ def finetune(
             run,
             folder,
             options,
+            OnlineRecord(prior=share, random_steps=given.random_steps, noise=given.noise),
             hooks,
-            prior=share,
-            random_steps=given.random_steps,
-            noise=given.noise,
             resume=given.resume,
             dataset=data,
             algorithm=algorithm,
@@ -175,7 +173,7 @@ def train(
     training, and the returns of each policy over 100 episodes. Ctrl-C ends training early, with the
     files of the steps until then.
     """
-    from orlog.algos.behaviors.training import train_behavior
+    from orlog.algos.behaviors.training import BehaviorOptions, train_behavior
     from orlog.algos.training.stopping import StopRequest
 
     def show(line: LogLine) -> None:
@@ -186,11 +184,13 @@ def train(
         record = train_behavior(
             environment,
             out,
-            algorithm=algorithm,
-            steps=steps,
-            seed=seed,
-            every=every,
-            settings=read_settings(settings),
+            BehaviorOptions(
+                algorithm=algorithm,
+                steps=steps,
+                seed=seed,
+                every=every,
+                settings=read_settings(settings),
+            ),
             progress=show,
             stops=lambda: bool(request.signal),
         )

@@ -228,7 +228,8 @@ def _one(
 ) -> Result:
     """Reproduce one algorithm on one dataset, with the runs in a folder of the user's."""
     from orlog.algos.settings import make_config
-    from orlog.experiments.reproducing import check_comparable
+    from orlog.algos.training.options import TrainOptions
+    from orlog.experiments.reproducing import ReproduceOptions, check_comparable
     from orlog.experiments.reproducing import reproduce as run
     from orlog.experiments.sweeps import load_or_make
     from orlog.normalize.baselines import read_baseline
@@ -259,14 +260,18 @@ def _one(
             algorithm,
             dataset,
             given.out,
-            seeds=seeds,
-            episodes=given.episodes,
+            ReproduceOptions(
+                seeds=seeds,
+                episodes=given.episodes,
+                train=TrainOptions(
+                    steps=given.steps,
+                    evaluations=given.evaluations,
+                    trust_environment=given.trust_environment,
+                ),
+                resume=given.resume,
+                max_seeds=max_seeds,
+            ),
             workers=given.workers,
-            steps=given.steps,
-            evaluations=given.evaluations,
-            resume=given.resume,
-            trust_environment=given.trust_environment,
-            max_seeds=max_seeds,
             executor=executor,
             on_look=look,
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),

@@ -399,7 +399,7 @@ def _train_several(
     as_json: bool,
 ) -> None:
     from orlog.experiments.progress import Status, status_lines
-    from orlog.experiments.seeds import train_seeds
+    from orlog.experiments.seeds import SeedHooks, seed_folders, train_seeds
 
     request = StopRequest()
     noted: set[str] = set()
@@ -415,13 +415,11 @@ def _train_several(
         outcomes = train_seeds(
             algorithm,
             dataset,
-            given.out,
-            seeds=seeds,
+            seed_folders(algorithm, dataset, seeds, given.out),
+            train_options(given),
+            SeedHooks(show=show, stop=lambda: request.signal != 0),
             processes=min(given.processes, len(seeds)),
-            options=train_options(given),
             resume=given.resume,
-            show=show,
-            stop=lambda: request.signal != 0,
         )
     failures = {one.seed: in_options(one.message) for one in outcomes if one.message}
     if as_json:

@@ -288,46 +288,57 @@ def judge(
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReproduceOptions:
+    """What a reproduction is asked for.
+
+    Attributes:
+        seeds: Seeds to train.
+        episodes: Episodes of each evaluation.
+        train: Options of each run; `steps` stands for those of the recipe, and is needed where there is
+            neither recipe nor baseline.
+        resume: Whether runs that were interrupted go on, and finished ones are not trained again.
+        max_seeds: How many seeds there may be: they are added until the verdict is settled, first the
+            recorded ones, each time as many as there are. None for those of `seeds`.
+    """
+
+    seeds: Sequence[int]
+    episodes: int
+    train: TrainOptions = TrainOptions()
+    resume: bool = False
+    max_seeds: int | None = None
+
+
 def reproduce(
     algorithm: str,
     dataset: Given,
     folder: PathLike,
+    options: ReproduceOptions,
     *,
-    seeds: Sequence[int],
-    episodes: int,
     workers: int | None,
-    steps: int | None = None,
-    evaluations: int = 5,
-    trust_environment: bool = False,
-    resume: bool = False,
-    max_seeds: int | None = None,
     executor: str | Executor = "processes",
     progress: Callable[[Job, int], None] = lambda _job, _step: None,
     on_look: Callable[[Result], None] = lambda _result: None,
 ) -> Result:
     """Train and score an algorithm by its recipe, and compare it with the recorded baseline.
 
-    `steps` stands for those of the recipe, and is needed where there is neither recipe nor baseline.
-    Evaluations during training are evenly spread. With `max_seeds`, seeds are added until the verdict is
-    settled, or there are so many: first the recorded ones, each time as many as there are. The error rate is
-    shared by the looks at the scores, whose numbers of seeds are fixed before the first; `on_look` gets the
-    result before more are added. `progress` is called now and then with a running job and its last logged
-    step.
+    With `max_seeds`, the error rate is shared by the looks at the scores, whose numbers of seeds are fixed
+    before the first; `on_look` gets the result before more are added. `progress` is called now and then with
+    a running job and its last logged step.
     """
     algorithm, dataset = known_as(algorithm), load_dataset(dataset)
-    if max_seeds is not None:
-        check_comparable(algorithm, dataset, steps)
-    counts = look_counts(len(seeds), max(max_seeds or 0, len(seeds)))
+    seeds = options.seeds
+    if options.max_seeds is not None:
+        check_comparable(algorithm, dataset, options.train.steps)
+    counts = look_counts(len(seeds), max(options.max_seeds or 0, len(seeds)))
     jobs = make_jobs(
         algorithm,
         dataset,
         folder,
         seeds=_more_seeds(algorithm, dataset.name, seeds, counts[-1]),
-        episodes=episodes,
-        options=TrainOptions(
-            steps=steps, evaluations=evaluations, trust_environment=trust_environment
-        ),
-        resume=resume,
+        episodes=options.episodes,
+        options=options.train,
+        resume=options.resume,
     )
     outcomes: list[Outcome] = []
     for number, count in enumerate(counts, 1):

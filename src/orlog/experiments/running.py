@@ -15,7 +15,7 @@ from orlog.algos.algorithms import AlgorithmLike
 from orlog.algos.training.evaluating import EPISODES, LoadedRun, evaluate_loaded, load_run
 from orlog.algos.training.finetuning import find_finetuned, finetune_run
 from orlog.algos.training.options import CURVE_EPISODES, Hooks, TrainOptions
-from orlog.algos.training.runs import PathLike, Run, as_path, run_folder
+from orlog.algos.training.runs import OnlineRecord, PathLike, Run, as_path, run_folder
 from orlog.algos.training.train import train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
@@ -335,10 +335,8 @@ def finetune(
                 device=device,
                 log=log,
             ),
+            OnlineRecord(prior=prior, random_steps=random_steps, noise=noise),
             Hooks(progress=progress, log=copy_line, begin=copy_line.begin, stop=stop),
-            prior=prior,
-            random_steps=random_steps,
-            noise=noise,
             resume=resume,
             dataset=data,
             algorithm=algorithm,

@@ -11,7 +11,7 @@ import dataclasses
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -97,39 +97,54 @@ def parse_seeds(text: str) -> list[int]:
     return found
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SeedHooks:
+    """What training of several seeds tells while it goes on, and how it is stopped.
+
+    Attributes:
+        show: Called with each running seed and what it does, about twice a second.
+        stop: Asked as often; if it returns true, all save their state and stop.
+    """
+
+    show: Callable[[int, Status], None] = lambda _seed, _status: None
+    stop: Callable[[], bool] = lambda: False
+
+
+def seed_folders(
+    algorithm: str, dataset: Given, seeds: Sequence[int], folder: PathLike | None = None
+) -> dict[int, Path]:
+    """Return the folder of each seed: `seed-N` in `folder`, by default in `runs/ALGORITHM/NAME`."""
+    if folder is not None:
+        return {seed: as_path(folder) / f"seed-{seed}" for seed in seeds}
+    data = load_dataset(dataset)
+    return {seed: run_folder("runs", algorithm, data, seed) for seed in seeds}
+
+
 def train_seeds(
     algorithm: str,
     dataset: Given,
-    folder: PathLike | None = None,
-    *,
-    seeds: Sequence[int],
-    processes: int,
+    folders: Mapping[int, Path],
     options: TrainOptions,
+    hooks: SeedHooks = SeedHooks(),
+    *,
+    processes: int,
     resume: bool = False,
     executor: str | Executor = "processes",
-    show: Callable[[int, Status], None] = lambda _seed, _status: None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> list[SeedOutcome]:
-    """Train an algorithm with several seeds, and return how each ended, in the order of seeds.
+    """Train an algorithm with the seeds of some folders, and return how each ended, in their order.
 
-    A seed that fails does not end the others. The folders `seed-N` lie in `folder`, by default
-    `runs/ALGORITHM/NAME`; with `resume`, those that were interrupted go on and finished ones are skipped. The
-    seed of `options` does not count. About twice a second, `show` gets each running seed and what it does,
-    and `stop` is asked: if it returns true, all save their state and stop.
+    A seed that fails does not end the others. With `resume`, those that were interrupted go on and finished
+    ones are skipped. The seed of `options` does not count.
     """
     check_log(options.log)
     dataset = load_dataset(dataset)
     kind = fitting_form(algorithm, dataset)
     if executor == "processes" and options.evaluations:  # said once, before any seed is begun
         curve_protocol(kind, dataset, options.curve_episodes, options.trust_environment)
-    if folder is None:
-        folders = [run_folder("runs", algorithm, dataset, seed) for seed in seeds]
-    else:
-        folders = [as_path(folder) / f"seed-{seed}" for seed in seeds]
-    for one in folders:
+    for one in folders.values():
         check_folder(one, resume=resume)
     where = "ram"
-    if min(processes, len(seeds)) > 1:
+    if min(processes, len(folders)) > 1:
         where = "mmap"
         load_arrays(dataset, where)  # made here, so that no process waits for another
     execute = find_executor(executor) if isinstance(executor, str) else executor
@@ -146,22 +161,22 @@ def train_seeds(
                 where=where,
                 told=told,
             )
-            for seed, one in zip(seeds, folders, strict=True)
+            for seed, one in folders.items()
         ]
-        for seed in seeds:
-            show(seed, Status(state="waiting"))
+        for seed in folders:
+            hooks.show(seed, Status(state="waiting"))
 
         def running(job: _Job) -> None:
-            if stop():
+            if hooks.stop():
                 (told / _STOP).touch()
             status = _last_told(job)
             if status is not None:
-                show(job.seed, status)
+                hooks.show(job.seed, status)
 
         for index, found in execute(_train, jobs, workers=processes, running=running):
             outcomes[index] = _failed(jobs[index], found) if isinstance(found, Exception) else found
-            show(jobs[index].seed, outcomes[index].status)
-    return [outcomes[index] for index in range(len(seeds))]
+            hooks.show(jobs[index].seed, outcomes[index].status)
+    return [outcomes[index] for index in range(len(jobs))]
 
 
 def _train(job: _Job) -> SeedOutcome:

@@ -125,9 +125,9 @@ def evaluate_off_policy(
     protocol = _protocol(data, episodes, trust_environment, notes)
     if protocol is not None:
         notes += notes_on_ends(protocol, gamma)
-    left_out: dict[str, str] = {}
-    judged = read_logged(judged_on, left_out)
-    fitted = judged if other is None else read_logged(data, {})
+    judged = read_logged(judged_on)
+    fitted = judged if other is None else read_logged(data)
+    left_out = {**judged.left_out}
     values: list[PolicyValues] = []
     truths, policies = [], []
     of_each = settings.steps * settings.fits
@@ -148,9 +148,11 @@ def evaluate_off_policy(
                 discount=gamma,
                 settings=settings,
                 seed=seed,
-                left_out=left_out,
                 progress=show,
             )
+            left_out |= {
+                name: why for name, why in of_this.left_out.items() if name not in left_out
+            }
             values.append(of_this)
             returns = None
             if protocol is not None:

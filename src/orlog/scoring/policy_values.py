@@ -40,12 +40,14 @@ class Logged:
         rewards: The rewards.
         ended: Whether the episode terminated at the step.
         log_probs: Log-probabilities of the actions; None if they were not recorded.
+        left_out: By estimator that lacks them the reason.
     """
 
     arrays: Arrays
     rewards: Float64[np.ndarray, " steps"]
     ended: Bool[np.ndarray, " steps"]
     log_probs: Float64[np.ndarray, " steps"] | None
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,20 +61,22 @@ class PolicyValues:
             that was truncated; 0 for those that terminated.
         effective_episodes: How many equally weighted episodes the weights are worth; None without
             importance sampling.
+        left_out: By estimator that says nothing the reason.
     """
 
     terms: dict[str, Terms]
     fits: Float64[np.ndarray, " fits"]
     beyond_truncations: float
     effective_episodes: float | None
+    left_out: dict[str, str]
 
 
-def read_logged(dataset: Dataset, left_out: dict[str, str]) -> Logged:
-    """Return the steps of a dataset; `left_out` is told why estimators lack log-probabilities.
+def read_logged(dataset: Dataset) -> Logged:
+    """Return the steps of a dataset.
 
     Raises SchemaError if log-probabilities are not one number for each step, or none.
     """
-    log_probs = _recorded_log_probs(dataset, left_out)
+    log_probs, left_out = _recorded_log_probs(dataset)
     arrays = load_arrays(dataset)
     rows = torch.from_numpy(arrays.step_rows())
     rewards, ended = (
@@ -80,7 +84,11 @@ def read_logged(dataset: Dataset, left_out: dict[str, str]) -> Logged:
         for name in ("rewards", "terminations")
     )
     return Logged(
-        arrays=arrays, rewards=rewards.astype(np.float64), ended=ended > 0, log_probs=log_probs
+        arrays=arrays,
+        rewards=rewards.astype(np.float64),
+        ended=ended > 0,
+        log_probs=log_probs,
+        left_out=left_out,
     )
 
 
@@ -93,15 +101,14 @@ def fit_policy(
     discount: float,
     settings: FQESettings,
     seed: int,
-    left_out: dict[str, str],
     progress: Callable[[int], None],
 ) -> PolicyValues:
     """Fit Q of a policy to some steps, and return what it and the policy's critic say of others.
 
     Each of several fits has a seed of its own and a bootstrap resample of the episodes; their mean is the Q
     of `fqe`, `dr` and `wdr`. Q is fitted to `fitted`; values start, and Q is corrected, in `judged`.
-    `left_out` is told which estimators there are not, and why.
     """
+    left_out = {**judged.left_out}
     scaling: Scaling = algorithm.scaling
     is_discrete = isinstance(scaling.action_space, spaces.Discrete)
     policy: TargetPolicy = _probabilities(algorithm, scaling) if is_discrete else algorithm.act
@@ -182,7 +189,11 @@ def fit_policy(
         found["wdr"] = value_estimates.weighted_doubly_robust(*valued)
         effective = value_estimates.effective_sample_size(ratios)
     return PolicyValues(
-        terms=found, fits=by_fit.mean(1), beyond_truncations=beyond, effective_episodes=effective
+        terms=found,
+        fits=by_fit.mean(1),
+        beyond_truncations=beyond,
+        effective_episodes=effective,
+        left_out=left_out,
     )
 
 
@@ -278,18 +289,15 @@ def _critic_values(algorithm: Any, observations: Any, actions: Tensor) -> Tensor
     return values
 
 
-def _recorded_log_probs(dataset: Dataset, left_out: dict[str, str]) -> np.ndarray | None:
-    """Return the log-probabilities of the actions, `[steps]`; None if they were not recorded.
+def _recorded_log_probs(dataset: Dataset) -> tuple[np.ndarray | None, dict[str, str]]:
+    """Return the log-probabilities of the actions, `[steps]`, or None and which estimators lack them, and why.
 
     Raises SchemaError if they are not one number for each step, or no log-probabilities.
     """
     column = column_with(dataset.roles, "behavior_log_prob") or LOG_PROBS
     if column not in dataset.columns:
-        for name in _WEIGHTED:
-            left_out[name] = (
-                f"{dataset.name} has no column {LOG_PROBS} (record it with action_log_probs=True)."
-            )
-        return None
+        reason = f"{dataset.name} has no column {LOG_PROBS} (record it with action_log_probs=True)."
+        return None, dict.fromkeys(_WEIGHTED, reason)
     found = np.asarray(dataset.column(column), np.float64)
     where = f"{dataset.name}: {column}"
     if found.shape != (dataset.total_steps,):
@@ -307,4 +315,4 @@ def _recorded_log_probs(dataset: Dataset, left_out: dict[str, str]) -> np.ndarra
             "an action was taken with; record it again, or select the columns without it "
             "(ds.select_columns)."
         )
-    return found
+    return found, {}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import msgspec
@@ -13,7 +14,13 @@ import torch
 from orlog.algos.behaviors import training
 from orlog.algos.behaviors.ars import ARSConfig, Statistics
 from orlog.algos.behaviors.sac import SACConfig, sac
-from orlog.algos.behaviors.training import BehaviorRecord, LogLine, chosen, train_behavior
+from orlog.algos.behaviors.training import (
+    BehaviorOptions,
+    BehaviorRecord,
+    LogLine,
+    chosen,
+    train_behavior,
+)
 from orlog.algos.gaussians import squashed_log_density
 from orlog.datasets.recipes.behavior_policies import (
     BehaviorPolicy,
@@ -25,6 +32,7 @@ from orlog.errors import DivergedError, IntegrityError, NotFoundError, SchemaErr
 from tests.command_line import orlog
 
 HOPPER = "Hopper-v5"
+ONE_STEP = BehaviorOptions(algorithm="ars", steps=1)
 
 
 def random_layers(seed: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
@@ -90,7 +98,9 @@ def test_ars_improves_a_hopper_with_the_same_bits_twice(
 ) -> None:
     monkeypatch.setattr(training, "EPISODES_OF_KEPT", 3)
     first, second = (
-        train_behavior(HOPPER, tmp_path / name, algorithm="ars", steps=1_500, every=500)
+        train_behavior(
+            HOPPER, tmp_path / name, BehaviorOptions(algorithm="ars", steps=1_500, every=500)
+        )
         for name in ("a.safetensors", "b.safetensors")
     )
     assert first == second
@@ -149,11 +159,12 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         ({"steps": 0}, "steps and every must be >= 1"),
         ({"path": tmp_path / "some.pt"}, "must end in .safetensors"),
     ):
-        given = {"algorithm": "ars", "steps": 1, "path": tmp_path / "a.safetensors", **settings}
+        given: dict[str, Any] = {"algorithm": "ars", "steps": 1, **settings}
+        path = given.pop("path", tmp_path / "a.safetensors")
         with pytest.raises(ValueError, match=message):
-            train_behavior(HOPPER, **given)  # type: ignore[arg-type]
+            train_behavior(HOPPER, path, BehaviorOptions(**given))
     with pytest.raises(SchemaError, match=r"CartPole-v1: .* actions in \[-1, 1\]"):
-        train_behavior("CartPole-v1", tmp_path / "a.safetensors", algorithm="ars", steps=1)
+        train_behavior("CartPole-v1", tmp_path / "a.safetensors", ONE_STEP)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -161,13 +172,7 @@ def test_a_file_that_cannot_be_written_is_found_before_training(tmp_path: Path) 
     (tmp_path / "file").touch()
     lines: list[LogLine] = []
     with pytest.raises(StorageError, match=r"a\.safetensors: cannot write: .*choose another file"):
-        train_behavior(
-            HOPPER,
-            tmp_path / "file" / "a.safetensors",
-            algorithm="ars",
-            steps=1,
-            progress=lines.append,
-        )
+        train_behavior(HOPPER, tmp_path / "file" / "a.safetensors", ONE_STEP, progress=lines.append)
     assert lines == []
 
 
@@ -185,5 +190,5 @@ def test_weights_that_half_precision_cannot_hold_end_training_and_are_not_writte
 
         monkeypatch.setitem(training.TRAINERS, "ars", (ARSConfig, diverges))
         with pytest.raises(DivergedError, match="the policy of 7 steps"):
-            train_behavior(HOPPER, path, algorithm="ars", steps=1)
+            train_behavior(HOPPER, path, ONE_STEP)
     assert list(tmp_path.iterdir()) == []
