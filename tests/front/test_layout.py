@@ -19,7 +19,7 @@ from orlog.moved import MOVED
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("algos", "datasets", "loaders", "manifests", "normalize")
-FRONT = ("base", "cli", "executors", "experiments", "reports", "scoring", "viewer")
+FRONT = ("base", "cli", "executors", "experiments", "reports", "results", "scoring", "viewer")
 # Each package may import itself and those above it; `loaders.batch` is a module on its own since
 # that is all an algorithm's file may see.
 ORDER = (
@@ -55,6 +55,7 @@ ORDER = (
     "experiments",
     "executors",
     "reports",
+    "results",
     "viewer",
     "front",
     "cli",

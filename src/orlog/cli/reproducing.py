@@ -48,7 +48,7 @@ reports = command_group(
 
 
 @contextlib.contextmanager
-def _errors_are_no_verdict() -> Iterator[None]:
+def errors_are_no_verdict() -> Iterator[None]:
     """Give errors another exit code than 1, which says that scores are not consistent."""
     try:
         yield
@@ -124,7 +124,7 @@ class Reproduction:
     epilog="Example: orlog reproduce iql pointmaze/umaze-v1 --seeds 3, or, for a sweep, orlog reproduce "
     "--suite pointmaze --algorithms bc,iql,td3bc --seeds 0-4"
 )
-@_errors_are_no_verdict()
+@errors_are_no_verdict()
 @takes_options
 def reproduce(
     algorithm: OptionalAlgorithm = None, name: OptionalName = None, *, given: Reproduction

@@ -86,7 +86,7 @@ def compare(
             }
         )
     else:
-        _print_comparison(comparison, results.is_normalized)
+        print_comparison(comparison, results.is_normalized)
         rows = [
             [task, algorithm_title(method), *one.cells()]
             for task in comparison.tasks
@@ -121,7 +121,8 @@ def _reading_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
+def print_comparison(comparison: Comparison, is_normalized: bool) -> None:
+    """Print every statistic of methods: scores by task, aggregates, ranks, improvement and variances."""
     unit = "normalized scores, 0..100" if is_normalized else "returns"
     say(f"{unit}: mean and standard deviation over seeds")
     methods = comparison.methods

@@ -256,14 +256,14 @@ def judge(
     _check_returns(evaluations, folders)
     first = next(iter(evaluations.values()))
     verdict = None
-    not_compared = "" if baseline is None else _other_training(record, baseline)
+    not_compared = "" if baseline is None else other_training(record, baseline)
     if baseline is not None and references is not None and not not_compared:
         new = {
             seed: references.normalize(np.array(evaluation.returns))
             for seed, evaluation in evaluations.items()
         }
         same_run = record.digest == baseline.digest and all(
-            _is_measured_alike(evaluation.protocol, baseline.protocol)
+            is_measured_alike(evaluation.protocol, baseline.protocol)
             for evaluation in evaluations.values()
         )
         verdict = compare(
@@ -401,7 +401,7 @@ def _notes(
         )
     if baseline is None:
         notes.append("no baseline is recorded for this algorithm and dataset.")
-    elif not _other_training(record, baseline):
+    elif not other_training(record, baseline):
         if record.digest != baseline.digest:
             notes.append(
                 f"the data are not those of the baseline ({record.digest[:19]} here, "
@@ -415,14 +415,14 @@ def _notes(
                 f"verdict compares the first {min(here.episodes, recorded.episodes)} of both."
             )
         notes += _differing("the baseline", here.versions, recorded.versions)
-        if not _is_measured_alike(here, recorded):
+        if not is_measured_alike(here, recorded):
             notes.append("the protocol is not that of the baseline.")
     if references is None:
         notes.append("no reference returns are recorded, so there are raw returns and no scores.")
     return list(dict.fromkeys(notes))
 
 
-def _other_training(record: RunRecord, baseline: Baseline) -> str:
+def other_training(record: RunRecord, baseline: Baseline) -> str:
     """Return which steps and settings of a run are not those of the baseline; empty if all are."""
     here = {"steps": record.steps, **record.config}
     recorded = {"steps": baseline.steps, **baseline.config}
@@ -433,7 +433,7 @@ def _other_training(record: RunRecord, baseline: Baseline) -> str:
     )
 
 
-def _is_measured_alike(here: EvaluationProtocol, recorded: EvaluationProtocol) -> bool:
+def is_measured_alike(here: EvaluationProtocol, recorded: EvaluationProtocol) -> bool:
     """Whether protocols are the same but for versions and numbers of episodes, noted on their own."""
     if here.episodes != recorded.episodes:
         here = msgspec.structs.replace(

@@ -53,7 +53,7 @@ def render(
     parts.append(pictures(rest))
     parts += [notes_line(results), _score_table(results)]
     for one in comparisons:
-        parts += _comparison_parts(one, series)
+        parts += comparison_parts(one, series)
     for name, there in by_dataset.items():
         parts += _dataset_parts(name, there, stored, series)
     parts.append(how_to_read(all_notes(results)))
@@ -98,7 +98,7 @@ def _score_cell(result: Result) -> str:
     return str(Estimate(float(scores.mean()), interval))
 
 
-def _comparison_parts(comparison: Comparison, series: Mapping[str, int]) -> list[str]:
+def comparison_parts(comparison: Comparison, series: Mapping[str, int]) -> list[str]:
     """Return the aggregates, ranks and pictures over the datasets that algorithms have in common."""
     ranks = comparison.ranks
     names = list(next(iter(comparison.aggregates.values())))

@@ -286,7 +286,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     scores: dict[str, dict[str, np.ndarray]] = {}
     checkpoints: dict[str, dict[str, np.ndarray]] = {}
     numbers: dict[str, dict[str, list[Number]]] = {}
-    known = {task: _references_of(_first(by_method, task)) for task in tasks}
+    known = {task: references_of_run(_first(by_method, task)) for task in tasks}
     unknown = [task for task, found in known.items() if found is None]
     where = _first(by_method, unknown[0]).protocol.environment_id if unknown else ""
     if unknown and len(tasks) > 1:
@@ -298,7 +298,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     for method, by_task in by_method.items():
         for task in [task for task in tasks if task in by_task]:
             seeds = sorted(by_task[task], key=lambda run: run.seed)
-            _check_method(method, task, seeds)
+            check_seeds(method, task, seeds)
             scores.setdefault(method, {})[task] = normalize_runs(seeds)
             numbers.setdefault(method, {})[task] = numbers_of([one.played for one in seeds])
             last = [run.curve[-CHECKPOINTS:] for run in seeds]
@@ -360,7 +360,7 @@ def _check_task(task: str, runs: Sequence[EvaluatedRun]) -> list[str]:
     return notes
 
 
-def _check_method(method: str, task: str, runs: Sequence[EvaluatedRun]) -> None:
+def check_seeds(method: str, task: str, runs: Sequence[EvaluatedRun]) -> None:
     """Refuse runs that are not seeds of one method on one task.
 
     Raises ValueError if they are not.
@@ -410,7 +410,7 @@ def normalize_runs(runs: Sequence[EvaluatedRun]) -> np.ndarray:
 
 
 def _normalize(run: EvaluatedRun, returns: np.ndarray) -> np.ndarray:
-    found = _references_of(run)
+    found = references_of_run(run)
     if found is None:
         return returns
     benchmark = _benchmark_of(run)
@@ -419,7 +419,7 @@ def _normalize(run: EvaluatedRun, returns: np.ndarray) -> np.ndarray:
     )
 
 
-def _references_of(run: EvaluatedRun) -> References | None:
+def references_of_run(run: EvaluatedRun) -> References | None:
     """Return the reference returns of a run's dataset, or those of the environment it ran in."""
     protocol = run.protocol
     environment = EnvironmentRecord(

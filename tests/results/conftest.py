@@ -1,0 +1,52 @@
+"""Real runs whose results are shared: two seeds of bc, trained and evaluated once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orlog.algos.training.evaluating import evaluate_run
+from orlog.datasets.loading import load_dataset
+from orlog.manifests.signatures import new_key
+from orlog.results.documents import SharedResult
+from orlog.results.making import Stated, results_of_runs
+from tests.training import train_run
+
+EPISODES = 3
+
+
+@pytest.fixture(scope="session")
+def trained(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of runs; do not write to it."""
+    folder = tmp_path_factory.mktemp("trained")
+    dataset = load_dataset(built_mini)
+    for seed in range(2):
+        run = folder / "bc" / f"seed-{seed}"
+        train_run("bc", dataset, run, seed=seed, steps=4, evaluations=1, curve_episodes=1)
+        evaluate_run(run, dataset=dataset, episodes=EPISODES)
+    return folder
+
+
+@pytest.fixture
+def runs(trained: Path, mini_folder: Path, tmp_path: Path) -> Path:
+    """Return a copy of the runs, in a home that has their dataset."""
+    assert mini_folder.is_dir()
+    return Path(shutil.copytree(trained, tmp_path / "runs"))
+
+
+@pytest.fixture
+def result(runs: Path) -> SharedResult:
+    """Return what the runs make."""
+    (found,) = results_of_runs([runs], Stated(by="Ada", tried=2))
+    return found
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return two private keys."""
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("ada", "bob"):
+        new_key(folder / name)
+    return folder / "ada", folder / "bob"
