@@ -7,9 +7,9 @@ content. A file and its signatures cannot be replaced in one step, so the new si
 first and include those of the old file. That proves no more than the old pair did.
 
 What is signed is `orlog manifest signature 1`, a line feed and the SHA-256 of the file. For an
-index the text says `index`, and for a result that was shared (`orlog/results/`) `result`, so a signature of one
-kind is never taken for another. A public key
-is `ed25519:` and 64 hexadecimal digits. A private key is a PEM file (PKCS8, no password).
+index the text says `index`, and for a shared result (`orlog/results/`) `result`, so a signature of one
+kind is never taken for one of another. A public key is `ed25519:` and 64 hexadecimal digits. A private
+key is a PEM file (PKCS8, no password).
 """
 
 from __future__ import annotations
@@ -122,12 +122,12 @@ def sign(data: bytes, kind: SignedKind, key_file: Path) -> bytes:
     )
 
 
-def signers(signature: bytes) -> frozenset[str]:
+def signers(signature: bytes, where: str = "the signature") -> frozenset[str]:
     """Return the public keys that a `.sig` file names; only its form is checked.
 
-    Raises SignatureError if it is malformed.
+    Raises SignatureError if it is malformed; `where` names it in the message.
     """
-    return frozenset(one.key for one in _parse(signature, "the signature"))
+    return frozenset(one.key for one in _parse(signature, where))
 
 
 def add_signature(signature: bytes, others: bytes | None) -> bytes:

@@ -86,6 +86,7 @@ def test_the_tables_of_suites_are_what_the_baselines_give() -> None:
             marks=pytest.mark.thorough,
         ),
         ("record_and_view.py", ["recorded 100 episodes", "the same bytes: True", "version 1.1.0"]),
+        ("share_results.py", ["confirmation: identical", "2 seeds, confirmed 1x (none signed"]),
         (
             "score_and_compare.py",
             ["score of each seed: 6", "67.5, spread 3.8 (std over seeds), 4 seeds"],

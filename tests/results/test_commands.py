@@ -169,9 +169,7 @@ def test_patch_versions_and_numbers_of_episodes_are_noted_in_one_table(
     assert sum("the rows differ in" in line for line in table.notes) == 2
 
 
-def test_recorded_baselines_and_published_scores_stand_beside_results(
-    runs: Path, tmp_path: Path
-) -> None:
+def test_recorded_baselines_and_published_scores_stand_beside_results(tmp_path: Path) -> None:
     to = tmp_path / "results"
     run("add", "pointmaze/umaze-v1", "--baselines", "--to", str(to))
     written = collect([str(to)])
@@ -330,7 +328,7 @@ class _Page(html.parser.HTMLParser):
         self.tags: list[str] = []
         self.text = ""
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
 
     def handle_data(self, data: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -72,7 +73,7 @@ def test_a_result_says_all_that_its_numbers_come_from(result: SharedResult, runs
     assert result.method.settings["standardize_observations"] is True
     assert result.code.files == run_sources_of_bc(result)
     widths = [8, 64, 64, 2]  # observation with goal, two hidden layers, action
-    weights = sum(one * two + two for one, two in zip(widths, widths[1:], strict=False))
+    weights = sum(one * two + two for one, two in itertools.pairwise(widths))
     assert result.compute.parameters == weights
     assert (result.compute.steps, result.compute.batch_size) == (4, 256)
     assert result.compute.device == evaluations[0]["processor"]
@@ -146,7 +147,8 @@ def test_no_changed_field_of_a_result_is_read(result: SharedResult) -> None:
     fields = [*leaves(body)]
     assert len(fields) > 80
     for path, value in fields:
-        refusal(json.dumps(put(body, path, changed(value))).encode())
+        if path != ("result_version",):  # another layout
+            refusal(json.dumps(put(body, path, changed(value))).encode())
 
 
 def test_a_field_that_is_missing_or_unknown_is_refused_by_name(result: SharedResult) -> None:

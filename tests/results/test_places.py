@@ -36,6 +36,8 @@ from orlog.results.places import (
     write_listing,
 )
 from orlog.results.tables import make_board
+from tests.datasets.publish.test_publish_s3 import bucket as bucket
+from tests.datasets.publish.test_publish_s3 import s3_server as s3_server
 from tests.kills import killed_at
 from tests.levels import scaled
 from tests.servers import Fault, FileServer
@@ -164,7 +166,6 @@ def test_every_change_of_a_signed_file_is_a_problem_that_names_it(
     problem()
     sig.unlink()
     assert "signed_by" in problem()
-    shutil.copyfile(tmp_path / one.path, path)
     eve = signed_document(result, bob)
     sig.write_bytes(signature)
     path.write_bytes(document_bytes(eve))
@@ -233,8 +234,10 @@ def test_links_and_files_of_other_names_are_not_read(result: SharedResult, tmp_p
     found = collect([str(folder)])
     assert [entry.result for entry in found.entries] == [one]
     assert "is a link" in found.problems[0]
-    with pytest.raises(NotFoundError, match="no file of a result"):
+    with pytest.raises(ManifestError, match="missing required field"):
         read_result(str(secret))
+    with pytest.raises(NotFoundError, match="no file of a result"):
+        read_result(str(tmp_path / "Results" / "secret.json"))
     with pytest.raises(NotFoundError, match="no such folder"):
         collect([str(tmp_path / "nothing")])
 
@@ -306,9 +309,9 @@ def test_killed_at_any_instant_it_is_there_whole_or_not_at_all_and_is_added_agai
         folder = tmp_path / f"at-{instant}"
         before = added(folder, first)
         was_killed, instants = killed_at(
-            lambda _: added(folder, result, keys[0]),
+            lambda _, to=folder: added(to, result, keys[0]),  # type: ignore[misc]
             instant,
-            folder,  # noqa: B023
+            folder,
         )
         found, problems = read_place(str(folder))
         assert not problems
@@ -400,3 +403,10 @@ def test_integrity_is_the_error_of_a_url_whose_listing_says_otherwise(
         found = collect([server.url])
         assert len(found.problems) == 1
         assert issubclass(ManifestError, IntegrityError)
+
+
+def test_what_does_not_agree_is_not_added(result: SharedResult, tmp_path: Path) -> None:
+    wrong = msgspec.structs.replace(result, by="Eve")
+    with pytest.raises(ManifestError, match="digest"):
+        add_documents(str(tmp_path), {wrong.path: wrong})
+    assert [*tmp_path.glob("umaze*")] == []

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from orlog import __version__
 from orlog.algos.algorithms import ALGORITHMS, AlgorithmLike, algorithm_name
 from orlog.algos.settings import complete_config, make_config
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
@@ -21,6 +20,7 @@ from orlog.algos.training.runs import (
     RUN_FILE,
     VIEW_FILE,
     RunRecord,
+    code_versions,
     read_evaluation,
     read_run,
 )
@@ -92,7 +92,7 @@ def results_of_runs(places: Sequence[str | Path], stated: Stated = Stated()) -> 
     """Return a result for each method and dataset among evaluated runs, found as `orlog compare` finds them.
 
     Raises ValueError if runs of a method are not seeds of one another; SchemaError if a run learned from a
-    view, or was evaluated before its last step is reached in another environment than its other seeds;
+    view, or was evaluated in another way than its other seeds;
     IntegrityError if the data are not those of the manifest that is known under their name.
     """
     groups: dict[tuple[str, str], list[EvaluatedRun]] = {}
@@ -201,7 +201,7 @@ def _sources(
     if (folder / RESULT_FILE).is_file():
         stored = read_result(folder.name, folder=folder)
         return {} if stored is None else stored.job.code
-    if record.versions.get("orlog") != __version__:
+    if record.versions.get("orlog") != code_versions()["orlog"]:
         return {}
     if algorithm is not None and algorithm_name(algorithm) != record.algorithm:
         raise ValueError(

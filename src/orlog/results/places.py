@@ -367,7 +367,7 @@ def _checked_signers(
                 found="none",
             )
         return frozenset()
-    named = signers(signature)
+    named = signers(signature, f"{where}{SIGNATURE_SUFFIX}")
     if stated not in named:
         raise SignatureError(
             f"{where}: signed_by: says {stated or 'nobody'}, but it is signed by "
@@ -392,11 +392,13 @@ def add_documents(
 ) -> None:
     """Add documents to a place by their paths there, each signed if there is a key; `results.json` comes last.
 
-    Raises VersionExistsError if something else lies at a path; StorageError if the place cannot be written.
+    Raises ManifestError if a document does not agree, or has not its digest; VersionExistsError if something else
+    lies at a path; StorageError if the place cannot be written.
     """
     files: dict[str, bytes] = {}
     for path, document in documents.items():
         data = document_bytes(document)
+        parse_document(data, path)
         if key_file is not None:  # first, so that no result is seen without its signature
             files[f"{path}{SIGNATURE_SUFFIX}"] = sign(data, "result", key_file)
         files[path] = data

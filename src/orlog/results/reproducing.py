@@ -34,6 +34,7 @@ from orlog.results.documents import (
     TrainedSeed,
     now,
     trained_seed,
+    with_digest,
 )
 
 Kind = Literal["confirmation", "contradiction", "unsettled"]
@@ -246,4 +247,4 @@ def _note(
         created=now(),
         digest=NO_DIGEST,
     )
-    return note, found
+    return with_digest(note), found

@@ -168,7 +168,9 @@ def make_board(collected: Collected, names: Sequence[str] = (), *, others: bool 
     for name in chosen:
         there = [one for one in entries if one.result.dataset.name == name]
         if others:
-            there += [_recorded(one) for one in baseline_results(name)]
+            added = {one.result.digest for one in there}
+            recorded = baseline_results(name)
+            there += [_recorded(one) for one in recorded if one.digest not in added]
         made = [*_tables_of(name, there), *(_published(name) if others else ())]
         if not made:
             raise NotFoundError(f"{name}: no result, and no recorded or published score, is known.")
