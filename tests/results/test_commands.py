@@ -272,7 +272,7 @@ def test_returns_that_no_seed_gives_are_contradicted(
     lie = {**body, "verdict": "identical", "kind": "confirmation"}
     told = parse_document(note.read_bytes(), "here")
     forged_note = with_digest(
-        msgspec.structs.replace(told, verdict="identical", kind="confirmation")  # type: ignore[call-arg]
+        msgspec.structs.replace(told, verdict="identical", kind="confirmation")
     )
     add_documents(str(to), {forged_note.path_beside(forged.path): forged_note})
     assert lie["kind"] == forged_note.kind
@@ -294,8 +294,7 @@ def test_what_cannot_be_run_again_says_why(result: SharedResult, tmp_path: Path)
     for options in ({"trust": 1}, {"trust_environment": "yes"}, {"steps": -1}):
         broken = msgspec.structs.replace(method, options=options)
         assert "method.options" in reproduce(method=broken)
-    unscored = {"references": None, "scores": None}
-    assert "references" in reproduce(**unscored)
+    assert "references" in reproduce(references=None, scores=None)
     protocol = msgspec.structs.replace(result.protocol, max_episode_steps=5)
     assert "protocol.max_episode_steps" in reproduce(protocol=protocol)
 

@@ -243,7 +243,13 @@ def test_a_newer_layout_says_so(result: SharedResult) -> None:
 
 def test_a_note_of_one_kind_has_nothing_of_another(result: SharedResult) -> None:
     def note(**fields: Any) -> Note:
-        given = {"kind": "withdrawal", "of": result.digest, "reason": "", "by": "", "created": ""}
+        given: dict[str, Any] = {
+            "kind": "withdrawal",
+            "of": result.digest,
+            "reason": "",
+            "by": "",
+            "created": "",
+        }
         given |= {"note_version": 1, "signed_by": "", "digest": NO_DIGEST, **fields}
         return msgspec.convert(given, Note)
 

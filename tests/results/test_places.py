@@ -85,7 +85,7 @@ def test_a_folder_a_web_server_and_memory_give_the_same_results(
         by_digest = {entry.result.digest: entry for entry in one.entries}
         assert by_digest.keys() == {first.digest, second.digest}
         assert by_digest[first.digest].result == first
-        assert by_digest[first.digest].signers == {public_key(ada)}
+        assert by_digest[first.digest].signers == frozenset([public_key(ada)])
         assert [said.note for said in by_digest[first.digest].notes] == [note]
         assert by_digest[second.digest].signers == frozenset()
     assert [entry.result for entry in kept.entries] == [second]

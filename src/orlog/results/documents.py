@@ -344,9 +344,13 @@ def parse_document(data: bytes, where: str) -> Document:
     try:
         body = parse_json(data, MOST_VALUES)
         refuse_newer(body, {"result_version": 1, "note_version": 1}, where)
-        is_note = isinstance(body, dict) and "note_version" in body
-        found: Document = convert_json(body, Note if is_note else SharedResult)
-        (_check_note if is_note else _check_result)(found)
+        found: Document
+        if isinstance(body, dict) and "note_version" in body:
+            found = convert_json(body, Note)
+            _check_note(found)
+        else:
+            found = convert_json(body, SharedResult)
+            _check_result(found)
         _check_digest(found)
     except FormatVersionError:
         raise

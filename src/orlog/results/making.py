@@ -243,7 +243,7 @@ def _parameters(checkpoint: Path) -> int | None:
     try:
         with safe_open(str(checkpoint), "np") as file:
             names = [one for one in file.keys() if not {"optimizer", "target"} & _words(one)]  # noqa: SIM118
-            return sum(math.prod(file.get_slice(one).get_shape()) for one in names)
+            return int(sum(math.prod(file.get_slice(one).get_shape()) for one in names))
     except (OSError, SafetensorError):
         return None
 
