@@ -16,7 +16,7 @@ from orlog.datasets.reading.given import Given
 from orlog.datasets.reading.opening import open_named, open_part, open_path
 from orlog.errors import InvalidNameError, NotFoundError, wrong_type
 from orlog.manifests.benchmarks import as_listed
-from orlog.manifests.names import is_url, parse_name
+from orlog.manifests.names import DatasetName, is_url, parse_name
 
 
 def load_dataset(
@@ -24,6 +24,7 @@ def load_dataset(
     *,
     build: bool = False,
     download: bool = False,
+    in_place: bool | None = None,
     episodes: Sequence[int] | None = None,
     columns: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -42,6 +43,9 @@ def load_dataset(
         build: Build it from its recipe first if it is not here yet (a minute or two in one process;
             `orlog build NAME` uses all cores).
         download: Download it first if it is not here (`orlog registry add` says from where).
+        in_place: Read it where it is, in a registry or at a URL: each chunk is fetched when it is needed,
+            checked, and kept up to a limit. By default as the registry was added (`orlog registry add
+            --in-place`); a URL is downloaded. What is on this machine is read from here.
         episodes: Positions of the episodes to keep, such as `range(100)`. With `download`, only the
             files with these episodes are downloaded.
         columns: Optional columns to keep (`Dataset.select_columns`). With `download`, only the
@@ -87,7 +91,14 @@ def load_dataset(
                             progress = stack.enter_context(bar)
                         return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:
-                raise
+                found = None if in_place is False else _offered_in_place(wanted, in_place)
+                if found is None:
+                    raise
+                return choice.of(found)
+    elif in_place:
+        from orlog.datasets.download.in_place import open_in_place
+
+        return choice.of(open_in_place(str(name)))
     from orlog.datasets.download.download import download_dataset
 
     get = functools.partial(download_dataset, episodes=episodes, columns=columns)
@@ -97,6 +108,26 @@ def load_dataset(
         return _open_downloaded(get(str(name)), choice)
     except NotFoundError:  # another process has just completed a part, or deleted the version
         return _open_downloaded(get(str(name)), choice)
+
+
+def _offered_in_place(wanted: DatasetName, in_place: bool | None) -> Dataset | None:
+    """Return a version that is read where it is; None if its registry was not added for that."""
+    from orlog.datasets.home.registries import read_registries
+
+    if not in_place and not any(one.in_place for one in read_registries()):
+        return None
+    from orlog.datasets.download.in_place import is_offered_in_place, open_in_place, open_source
+    from orlog.datasets.download.sources import ForeignFileSource, find_source
+
+    if in_place:
+        return open_in_place(wanted)
+    try:
+        source = find_source(wanted)
+    except NotFoundError:
+        return None
+    if isinstance(source, ForeignFileSource) or not is_offered_in_place(source.registry):
+        return None
+    return open_source(source)
 
 
 def _open_downloaded(folder: Path, choice: Choice) -> Dataset:

@@ -20,7 +20,7 @@ import concurrent.futures
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -185,11 +185,14 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         """Yield batch `start`, `start + 1`, ... without end; in a worker only its share of them."""
         own, workers = self._begin()
         start = self.start
-        with concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool:
+        with (
+            concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool,
+            concurrent.futures.ThreadPoolExecutor(1, "orlog-ahead") as ahead,
+        ):
             epoch, number, into = self._find(start * self.batch_size)
             memory, coming_memory = self._new_memory(), self._new_memory()
             group = self._decode(epoch, number, memory)
-            coming = pool.submit(self._decode, *self._after(epoch, number), coming_memory)
+            coming = pool.submit(self._decode, *self._after(epoch, number), coming_memory, ahead)
             index = start
             while True:
                 is_ours = (index - start) % workers == own
@@ -201,7 +204,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
                         group, into = coming.result(), 0
                         memory, coming_memory = coming_memory, memory
                         following = self._after(epoch, number)
-                        coming = pool.submit(self._decode, *following, coming_memory)
+                        coming = pool.submit(self._decode, *following, coming_memory, ahead)
                     count = min(self.batch_size - done, len(group.chosen) - into)
                     if is_ours:
                         pieces += self._gather(group, into, done, count)
@@ -300,10 +303,37 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         most = min(self._layout.rows, max(self._group_rows, int(rows.max())))
         return {name: self._zeros(name, most) for name in self._columns}
 
-    def _decode(self, epoch: int, number: int, memory: Mapping[str, np.ndarray]) -> _Group:
-        """Read the blocks of a group into memory, and put its steps into their order."""
+    def _fetch(self, epoch: int, number: int) -> None:
+        """Fetch the blocks of a group, if the dataset is read in place."""
+        blocks = self._epoch(epoch).groups[number]
+        episodes = [np.arange(*self._edges[block : block + 2]) for block in blocks]
+        wanted = self._stored(name for name in self._columns if name not in self._hold)
+        self.dataset.fetch_ahead(np.concatenate(episodes), wanted)
+
+    def _stored(self, names: Iterable[str]) -> set[str]:
+        """Return the columns of the dataset that some of `_columns` are read from."""
+        found: set[str] = set()
+        for layout, own in (self._columns[name] for name in names):
+            found |= {layout.others[own].name} if own else {*layout.packed}
+        return found
+
+    def _decode(
+        self,
+        epoch: int,
+        number: int,
+        memory: Mapping[str, np.ndarray],
+        ahead: concurrent.futures.Executor | None = None,
+    ) -> _Group:
+        """Read the blocks of a group into memory, and put its steps into their order.
+
+        Of a dataset that is read in place, the next group is fetched `ahead` while this one is decoded.
+        """
         dataset, layout = self.dataset, self._layout
         self._read_held()
+        if dataset.in_place:
+            self._fetch(epoch, number)
+            if ahead is not None:
+                ahead.submit(self._fetch, *self._after(epoch, number))
         episodes = [
             slice(*self._edges[block : block + 2]) for block in self._epoch(epoch).groups[number]
         ]
@@ -372,9 +402,12 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         return held + texts
 
     def _read_held(self) -> None:
-        for name in self._hold:
-            if name not in self._held:
-                self._held[name] = self._read_whole(name)
+        missing = [name for name in self._hold if name not in self._held]
+        if missing:
+            everything = np.arange(self.dataset.total_episodes)
+            self.dataset.fetch_ahead(everything, self._stored(missing))
+        for name in missing:
+            self._held[name] = self._read_whole(name)
 
     def _read_whole(self, name: str) -> np.ndarray:
         values = self._zeros(name, self._layout.rows)

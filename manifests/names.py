@@ -172,6 +172,14 @@ def size_text(size_bytes: float | None) -> str:
     return f"{size_bytes:.0f} B"
 
 
+def bytes_of(text: str) -> int:
+    """Return the bytes that a text such as 500M or 1.5G means; raise ValueError if it means none."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgt]?)b?", text.lower())
+    if match is None:
+        raise ValueError(f"{text!r:.40} is no size; expected one such as 500M or 20G.")
+    return int(float(match[1]) * 1000 ** " kmgt".index(match[2] or " "))
+
+
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """Return up to three known words that end in, resemble or contain `word`, nearest first."""
     words = [one for one in known if one != word]

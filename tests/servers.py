@@ -184,15 +184,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             page = b"an error page"
             return fault.status or 404, {"Content-Length": str(len(page))}, page
         data = fault.change(file.read_bytes())
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         headers = {}
         status = 200
         if asked and not fault.ignores_ranges:
             start, total = int(asked[1]), len(data)
             if start >= total:
                 return 416, {"Content-Range": f"bytes */{total}", "Content-Length": "0"}, b""
-            status, data = 206, data[start:]
-            headers["Content-Range"] = f"bytes {start}-{total - 1}/{total}"
+            last = min(int(asked[2] or total), total - 1)
+            status, data = 206, data[start : last + 1]
+            headers["Content-Range"] = f"bytes {start}-{last}/{total}"
         if fault.chunked:
             return status, {**headers, "Transfer-Encoding": "chunked"}, data
         return status, {**headers, "Content-Length": str(len(data))}, data

@@ -111,6 +111,7 @@ class Stream:
         total: Size of the file, if the server says.
         tag: The server's identifier (ETag) for the file's current bytes; empty if it gives none.
         ends_surely: Whether a broken connection can be told from the end of the file.
+        is_whole: Whether the server sends the whole file, whatever it was asked for.
         read: Returns at most that many bytes, none at the end; raises `Failure`.
     """
 
@@ -118,19 +119,23 @@ class Stream:
     total: int | None
     tag: str = ""
     ends_surely: bool
+    is_whole: bool = False
     read: Callable[[int], bytes]
 
 
 @contextlib.contextmanager
 def opened(url: str, start: int, patience: Patience) -> Iterator[Stream]:
     """Open a file at `start`, or at its first byte if the server does not support ranges."""
-    with (_over_http if is_http(url) else _through_fsspec)(url, start, patience) as stream:
+    with (over_http if is_http(url) else _through_fsspec)(url, start, patience) as stream:
         yield stream
 
 
 @contextlib.contextmanager
-def _over_http(url: str, start: int, patience: Patience) -> Iterator[Stream]:
-    response = _request(url, start, patience)
+def over_http(
+    url: str, start: int, patience: Patience, stop: int | None = None
+) -> Iterator[Stream]:
+    """Open a file at `start` over HTTP; with `stop`, only the bytes up to it are asked for."""
+    response = _request(url, start, patience, stop)
 
     longest = LONGEST_ANSWER * patience.timeout
 
@@ -139,13 +144,14 @@ def _over_http(url: str, start: int, patience: Patience) -> Iterator[Stream]:
             return response.read(size)
 
     try:
-        first, total = _place(response, start)
+        first, total = _place(response, start, stop)
         tag = response.headers.get("ETag", "").strip()
         yield Stream(
             start=first,
             total=total,
             tag="" if tag.startswith("W/") else tag,  # weak: the bytes may differ
             ends_surely=total is not None or response.chunked,
+            is_whole=response.status == 200,
             read=read,
         )
     finally:
@@ -153,13 +159,16 @@ def _over_http(url: str, start: int, patience: Patience) -> Iterator[Stream]:
         response.close()
 
 
-def _request(url: str, start: int, patience: Patience) -> urllib3.BaseHTTPResponse:
+def _request(
+    url: str, start: int, patience: Patience, stop: int | None = None
+) -> urllib3.BaseHTTPResponse:
     """Return the response with the bytes, redirects followed."""
+    last = "" if stop is None else str(stop - 1)
     headers = {
         "User-Agent": "orlog",
         "Accept-Encoding": "identity",
         "Cache-Control": "no-cache",
-        **({"Range": f"bytes={start}-"} if start else {}),
+        **({"Range": f"bytes={start}-{last}"} if start or last else {}),
     }
     seen = [with_query(url)]
     with _http_errors(patience):
@@ -217,7 +226,9 @@ def _redirected(response: urllib3.BaseHTTPResponse, seen: list[str]) -> str:
     return target
 
 
-def _place(response: urllib3.BaseHTTPResponse, start: int) -> tuple[int, int | None]:
+def _place(
+    response: urllib3.BaseHTTPResponse, start: int, stop: int | None = None
+) -> tuple[int, int | None]:
     """Return where in the file a response begins, and the file's size if the server states it."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", ""):
@@ -231,6 +242,8 @@ def _place(response: urllib3.BaseHTTPResponse, start: int) -> tuple[int, int | N
         raise Failure(
             f"sent {said or 'no range'} when asked for bytes from {start} on", is_lie=True, wait=0
         )
+    if stop is not None and int(found[2]) + 1 != stop:
+        raise Failure(f"sent {said} when asked for bytes {start} to {stop - 1}", is_lie=True)
     if length not in (None, int(found[2]) + 1 - start):
         raise Failure(f"sent {length} bytes as {said}", is_lie=True, wait=0)
     return start, None if found[3] == "*" else int(found[3])
@@ -342,19 +355,19 @@ def _http_errors(patience: Patience) -> Iterator[None]:
 def _through_fsspec(url: str, start: int, _: Patience) -> Iterator[Stream]:
     import fsspec
 
-    with _fsspec_errors(url):
+    with fsspec_errors(url):
         system, path = fsspec.core.url_to_fs(url)
         file = system.open(path, "rb")
 
     def read(size: int) -> bytes:
-        with _fsspec_errors(url):
+        with fsspec_errors(url):
             return bytes(file.read(size))
 
     try:
         size = getattr(file, "size", None)
         total = size if isinstance(size, int) else None
         if start and (total is None or start <= total):
-            with _fsspec_errors(url):
+            with fsspec_errors(url):
                 file.seek(start)
         yield Stream(start=start, total=total, ends_surely=total is not None, read=read)
     finally:
@@ -366,13 +379,14 @@ def _forget_listing(url: str) -> None:
     """Drop a cached size, which some backends keep: an index changes."""
     import fsspec
 
-    with _fsspec_errors(url):
+    with fsspec_errors(url):
         system, path = fsspec.core.url_to_fs(url)
         system.invalidate_cache(system._parent(path))
 
 
 @contextlib.contextmanager
-def _fsspec_errors(url: str) -> Iterator[None]:
+def fsspec_errors(url: str) -> Iterator[None]:
+    """Turn the errors of fsspec's backends into `Failure`."""
     try:
         yield
     except ImportError as error:

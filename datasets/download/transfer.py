@@ -312,7 +312,7 @@ def _fill(
     furthest = target.size
     start = time.monotonic()
     while left and not target.is_full:
-        mirror = _free_mirror(left, again_at, target.progress)
+        mirror = free_mirror(left, again_at, target.progress)
         before, began = target.size, time.monotonic()
         try:
             _append_missing(target, mirror, limiter, patience, max(before, furthest))
@@ -346,7 +346,7 @@ def _fill(
         furthest = max(furthest, target.size)
 
 
-def _free_mirror(
+def free_mirror(
     mirrors: list[Mirror], again_at: Mapping[Mirror, float], progress: Callable[[int], None]
 ) -> Mirror:
     """Wait for a mirror that may be asked; return the first one, with a request reserved."""

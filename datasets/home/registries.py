@@ -33,7 +33,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
-class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Registry(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """A place that datasets are fetched from.
 
     Attributes:
@@ -41,12 +43,14 @@ class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         url: URL of its folder, or an absolute path; no slash at the end.
         mirrors: Other places with the same files, to be tried in this order after `url`.
         keys: Public keys. If there are any, one of them must sign its index and manifests.
+        in_place: Whether its versions are read where they are, and not downloaded first.
     """
 
     name: str
     url: str
     mirrors: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    in_place: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a name, a URL or a key that is malformed or repeated."""
@@ -113,6 +117,7 @@ def add_registry(
     mirrors: Iterable[str] = (),
     keys: Iterable[str] = (),
     first: bool = False,
+    in_place: bool = False,
 ) -> Registry:
     """Add a registry to the list of this machine, and return it.
 
@@ -124,6 +129,7 @@ def add_registry(
         mirrors: Other places with the same files.
         keys: Public keys, one of which signs its index and manifests.
         first: Try it before the existing registries, not after them.
+        in_place: Read its versions where they are: `orlog.load_dataset` fetches only what is read.
 
     Raises:
         ValueError: an argument is invalid, or the name or URL is listed already.
@@ -133,7 +139,11 @@ def add_registry(
         StorageError: the file cannot be written.
     """
     registry = Registry(
-        name=name, url=_normal_url(url), mirrors=tuple(map(_normal_url, mirrors)), keys=tuple(keys)
+        name=name,
+        url=_normal_url(url),
+        mirrors=tuple(map(_normal_url, mirrors)),
+        keys=tuple(keys),
+        in_place=in_place,
     )
     path = registries_file()
     with sole_writer(path):

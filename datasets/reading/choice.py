@@ -10,8 +10,9 @@ import numpy as np
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import fewer_columns
-from orlog.datasets.store.contents import DamageFinder, column_of
+from orlog.datasets.store.contents import DamageFinder
 from orlog.datasets.store.version import schema_of_manifest
+from orlog.datasets.store.zarr_metadata import column_of
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import is_offsets
 from orlog.manifests.manifest import Manifest, StoredObject

@@ -34,6 +34,7 @@ from orlog.datasets.reading.selection import (
     seeded_order,
 )
 from orlog.datasets.reading.views import save_view
+from orlog.datasets.store.in_place import Elsewhere
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause
 from orlog.manifests.columns import has_offsets, row_ends
@@ -62,14 +63,18 @@ class Dataset:
         parents: The datasets that a view was made from.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest | None = None, elsewhere: Elsewhere | None = None
+    ) -> None:
         """Open the version stored in `folder`; pass its manifest if it has been read already.
+
+        With `elsewhere`, only its metadata are in the folder: it is read in place.
 
         Raises:
             IntegrityError: a file is missing, cut or altered, or columns do not agree.
             FormatVersionError: it was written by a newer orlog.
         """
-        stored = StoredVersion(folder, manifest)
+        stored = StoredVersion(folder, manifest, elsewhere)
         self.digest = stored.digest
         self.schema: Schema = stored.schema
         self.operation: Operation | None = None
@@ -131,6 +136,29 @@ class Dataset:
                 f"this view of {self.name} is saved nowhere; call .save(path) first."
             )
         return self.view_file
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it, or a part of a view, is read where it is: its rows are fetched when they are needed."""
+        return any(stored.elsewhere is not None for stored in self._versions)
+
+    def fetch_ahead(self, episodes: np.ndarray, columns: Iterable[str] | None = None) -> None:
+        """Fetch rows of some episodes at once, if they are read in place; what is read after that is here.
+
+        Args:
+            episodes: Positions of episodes.
+            columns: Names of columns, or of what has several, such as texts; all by default.
+
+        Raises:
+            IntegrityError: a place gives wrong bytes, and no other one the right ones.
+            TransferError: no place answers.
+        """
+        if not self.in_place:
+            return
+        wanted = self.columns if columns is None else [*columns]
+        names = [one for one in self.columns if {one, one.partition("@")[0]} & {*wanted}]
+        for stored, some in self._runs(episodes):
+            stored.bring(names, some)
 
     @property
     def manifest(self) -> Manifest:

@@ -12,13 +12,22 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.base.files import absolute_path, make_folder, storage_errors, unfinished_folder
+from orlog.base.files import (
+    absolute_path,
+    hash_file,
+    link_or_copy,
+    make_folder,
+    storage_errors,
+    unfinished_folder,
+)
 from orlog.base.processes import Execute
 from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.recording.finishing import finish_version, refuse_existing
+from orlog.datasets.store.chunk_hashes import has_chunk_hashes, write_chunk_hashes
 from orlog.datasets.store.container import WrittenPart
+from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError, StorageError
 from orlog.manifests.columns import ColumnSpec
@@ -33,20 +42,24 @@ def convert_dataset(
     container: Container,
     name: str | None = None,
     version: str | None = None,
+    chunk_hashes: bool = False,
     execute: Execute | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Path:
-    """Write a stored version in the other container into a new folder, and return the folder.
+    """Write a stored version in the other container, or with hashes of its chunks, into a new folder.
 
     Parts and every column's BLAKE3 stay the same, and are checked. Since objects and digest differ,
     the result is another version: by default the next free patch. The old digest is added to the
     lineage with the operation `convert`. Memory is bounded; an interruption leaves nothing under
-    `target`.
+    `target`. Returns the folder.
 
     Args:
         dataset: The version. Views have no container; store them with `save_dataset` first.
         target: The new folder, which must not exist.
         container: `zarr`, or `hdf5` for one file per part.
+        chunk_hashes: Add a hash of each chunk, by which those who read it in place
+            (`orlog.load_dataset(.., in_place=True)`) check every chunk against the manifest. The
+            container may then stay `zarr`: its files are linked or copied.
         name: Name of the new version; by default that of the dataset.
         version: Content version. By default 1.0.0 under another name; under the same name, the next
             patch version that is free on this machine.
@@ -59,7 +72,7 @@ def convert_dataset(
         VersionExistsError: `target` exists, or the version exists with other content.
         InvalidNameError: name or version do not follow the grammar.
         SchemaError: the dataset is a view.
-        ValueError: the dataset is in this container already.
+        ValueError: the dataset is in this container already, or hdf5 is to have hashes of chunks.
         IntegrityError: the source is damaged, or the written values read back differently.
         MissingExtraError: h5py is not installed.
         StorageError: the disk is full, or a machine of the cluster does not see it.
@@ -71,15 +84,23 @@ def convert_dataset(
             "VIEW NAME@VERSION --container hdf5 (in Python: save_dataset)."
         )
     manifest = dataset.manifest
-    if manifest.container == container:
-        raise ValueError(f"{manifest.name}@{manifest.version} is in the {container} container.")
-    wanted = _name_of_converted(dataset, container, name, version)
+    same = manifest.container == container
+    if same and (not chunk_hashes or has_chunk_hashes(manifest)):
+        also = " and has hashes of its chunks" if chunk_hashes else ""
+        raise ValueError(
+            f"{manifest.name}@{manifest.version} is in the {container} container{also}."
+        )
+    if chunk_hashes and container != "zarr":
+        raise ValueError(
+            f"{manifest.name}@{manifest.version}: chunks have hashes in the container zarr only, found {container}."
+        )
+    wanted = _name_of_converted(dataset, container, name, version, chunk_hashes)
     destination = absolute_path(target)
     refuse_existing(destination, destination)
     with unfinished_folder(destination) as folder, storage_errors(folder):
         refuse_existing(destination, destination)
         store = folder / "store"
-        pieces = _pieces(dataset, container, folder)
+        pieces = [] if same else _pieces(dataset, container, folder)
         total = sum(map(_bytes_of_rows, pieces))
         progress(0, total)
         done = 0
@@ -89,25 +110,53 @@ def convert_dataset(
             done += count
             progress(done, total)
 
-        if execute is None:
+        if same:
+            objects = _take_files(dataset, store)
+        elif execute is None:
             objects = [item for piece in pieces for item in _write(dataset, piece, store, add)]
         else:
             objects = _write_elsewhere(execute, pieces, store, add)
+        how = "with hashes of chunks" if same else f"in the {container} container"
         converted = msgspec.structs.replace(
             manifest,
             name=wanted.name,
             version=wanted.version,
-            changes=f"{manifest.name}@{manifest.version} in the {container} container",
+            changes=f"{manifest.name}@{manifest.version} {how}",
             container=container,
             objects=sorted({item.path: item for item in objects}.values(), key=_path),
             lineage=[*manifest.lineage, Parent(digest=dataset.digest, operation="convert")],
         )
+        if chunk_hashes:
+            hashes = write_chunk_hashes(store, StoredVersion(store, converted).chunks_of_shards())
+            objects = sorted([*converted.objects, *hashes], key=_path)
+            converted = msgspec.structs.replace(converted, objects=objects)
         finish_version(store, converted, destination, accept=check_unchanged)
     return destination
 
 
+def _take_files(dataset: Dataset, store: Path) -> list[StoredObject]:
+    """Link or copy the files of a version into a store, after checking them; return them as objects."""
+    for item in dataset.manifest.objects:
+        path = dataset.folder / item.path
+        found = hash_file(path)
+        if found != item.sha256:
+            raise IntegrityError(
+                f"{path}: sha256 expected {item.sha256}, found {found}; run: orlog verify {dataset.folder}",
+                file=item.path,
+                expected=item.sha256,
+                found=found,
+            )
+        make_folder((store / item.path).parent)
+        link_or_copy(path, store / item.path)
+    return list(dataset.manifest.objects)
+
+
 def _name_of_converted(
-    dataset: Dataset, container: Container, name: str | None, version: str | None
+    dataset: Dataset,
+    container: Container,
+    name: str | None,
+    version: str | None,
+    chunk_hashes: bool,
 ) -> DatasetName:
     """Return the name and version of a version's conversion to another container."""
     name = dataset.name if name is None else name
@@ -115,20 +164,24 @@ def _name_of_converted(
         version = "1.0.0"
     if version is not None:
         wanted = parse_name(f"{name}@{version}")
-        if not _is_free(wanted, dataset, container):
+        if not _is_free(wanted, dataset, container, chunk_hashes):
             check_unused(wanted.name, wanted.version)
         return wanted
     (major, minor, patch), rebuild = version_parts(dataset.version)
     versions = (f"{major}.{minor}.{number}{rebuild}" for number in itertools.count(patch + 1))
     names = (parse_name(f"{name}@{version}") for version in versions)
-    return next(wanted for wanted in names if _is_free(wanted, dataset, container))
+    return next(wanted for wanted in names if _is_free(wanted, dataset, container, chunk_hashes))
 
 
-def _is_free(wanted: DatasetName, dataset: Dataset, container: Container) -> bool:
+def _is_free(
+    wanted: DatasetName, dataset: Dataset, container: Container, chunk_hashes: bool
+) -> bool:
     """Return whether a version is free, or is an earlier result of this same conversion."""
     step = Parent(digest=dataset.digest, operation="convert")
     return all(
-        known.container == container and known.lineage[-1:] == [step]
+        known.container == container
+        and known.lineage[-1:] == [step]
+        and has_chunk_hashes(known) == chunk_hashes
         for _, known in known_manifests(wanted.name, wanted.version)
     )
 

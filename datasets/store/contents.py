@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import bisect
 import functools
-import re
 from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.store.zarr_metadata import LARGEST_METADATA
+from orlog.datasets.store.zarr_metadata import LARGEST_METADATA, PATH, SHARD
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import IntegrityError, OrlogError
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
@@ -24,16 +23,6 @@ from orlog.manifests.manifest import Manifest, part_folder, parts_of
 
 ROWS_AT_ONCE = 2**17
 BLOCKS_KEPT = 16
-
-_PATH = re.compile(r"(?:parts/(?P<part>[1-9][0-9]{0,8})/)?(?P<inside>.+)", re.DOTALL)
-_SHARD = re.compile(r"(?P<column>.+)/c\.(?P<number>[0-9]{1,15})(?:\.0)*")
-
-
-def column_of(path: str) -> str | None:
-    """Return the column that an object holds rows of; None for metadata and whole files."""
-    match = _PATH.fullmatch(path)
-    shard = _SHARD.fullmatch(match["inside"]) if match else None
-    return shard["column"] if shard else None
 
 
 class DamageFinder:
@@ -61,7 +50,7 @@ class DamageFinder:
         The column is None if it holds none or several; the episodes are None if it holds no values or they
         are not known. Metadata of a column count as all its values.
         """
-        match = _PATH.fullmatch(path)
+        match = PATH.fullmatch(path)
         part = int(match["part"] or 0) if match else 0
         if match is None or part >= len(self._parts):
             return None, None
@@ -71,7 +60,7 @@ class DamageFinder:
         column = inside.removesuffix("/zarr.json")
         if column in self._specs and (column == inside or path in self._sizes):
             return column, self._all_episodes(part)
-        shard = _SHARD.fullmatch(inside)
+        shard = SHARD.fullmatch(inside)
         if shard is None or shard["column"] not in self._specs or path not in self._sizes:
             return None, None
         column = shard["column"]

@@ -152,20 +152,9 @@ class Shard:
         """
         self.name = name
         self._file = -1
-        try:
-            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-            found = os.fstat(self._file).st_size
-        except OSError as error:
-            if (limit := too_many_files(path, error)) is not None:
-                raise limit from error
-            raise IntegrityError(
-                f"{name}: expected {size_bytes} bytes, found no file that can be read: "
-                f"{error.strerror or error}.",
-                file=name,
-                expected=f"{size_bytes} bytes",
-                found="no file",
-            ) from error
-        index_bytes = chunks * _INDEX_BYTES + _CRC_BYTES
+        self._open(path, size_bytes, chunks)
+        found = os.fstat(self._file).st_size
+        index_bytes = index_bytes_of(chunks)
         if found != size_bytes or found < index_bytes:
             raise IntegrityError(
                 f"{name}: expected {max(size_bytes, index_bytes)} bytes, found {found} bytes.",
@@ -174,10 +163,27 @@ class Shard:
                 found=f"{found} bytes",
             )
         self._end = found - index_bytes
-        index = os.pread(self._file, index_bytes, self._end)
-        if not _is_sound(index):
-            raise _damage(index, f"{name}, index of chunks", name)
-        self._index = np.frombuffer(index[:-_CRC_BYTES], "<u8").reshape(chunks, 2)
+        self._take_index(os.pread(self._file, index_bytes, self._end))
+
+    def _take_index(self, index: bytes) -> None:
+        """Check the index and keep it."""
+        check_bytes(index, f"{self.name}, index of chunks", self.name)
+        self._index = places_in(index)
+
+    def _open(self, path: Path, size_bytes: int, chunks: int) -> None:  # noqa: ARG002
+        """Open the file."""
+        try:
+            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        except OSError as error:
+            if (limit := too_many_files(path, error)) is not None:
+                raise limit from error
+            raise IntegrityError(
+                f"{self.name}: expected {size_bytes} bytes, found no file that can be read: "
+                f"{error.strerror or error}.",
+                file=self.name,
+                expected=f"{size_bytes} bytes",
+                found="no file",
+            ) from error
 
     def __del__(self) -> None:
         if self._file >= 0:
@@ -189,7 +195,7 @@ class Shard:
         Raises IntegrityError if the chunk is damaged or missing.
         """
         offset, size = self.place(chunk)
-        return self._checked(chunk, os.pread(self._file, size, offset))
+        return self._checked(chunk, self._bytes(chunk, chunk + 1, offset, size))
 
     def decode(self, chunk: int, out: np.ndarray, encoding: Encoding, *, undo: bool = True) -> None:
         """Read, check and decode a chunk into a contiguous array of its shape.
@@ -212,7 +218,7 @@ class Shard:
         while chunk < end:
             places = self._neighbors(chunk, min(end, chunk + most))
             start, total = places[0][0], sum(size for _, size in places)
-            data = os.pread(self._file, total, start)
+            data = self._bytes(chunk, chunk + len(places), start, total)
             begin = (chunk - first) * rows
             for number, (offset, size) in enumerate(places):
                 part = self._checked(chunk + number, data[offset - start : offset - start + size])
@@ -221,6 +227,10 @@ class Shard:
             if encoding.difference_axis is not None:
                 undo_difference(out[begin : begin + len(places) * rows], encoding.difference_axis)
             chunk += len(places)
+
+    def _bytes(self, first: int, last: int, start: int, size: int) -> bytes:  # noqa: ARG002
+        """Return the bytes of chunks `first` to `last - 1`, which lie next to each other from `start` on."""
+        return os.pread(self._file, size, start)
 
     def _neighbors(self, first: int, end: int) -> list[tuple[int, int]]:
         """Return (offset, size) of the chunks from `first` on that lie next to each other."""
@@ -246,8 +256,7 @@ class Shard:
 
     def _checked(self, chunk: int, data: bytes) -> memoryview:
         """Compare the bytes of a chunk with their checksum, and return them without it."""
-        if not _is_sound(data):
-            raise _damage(data, f"{self.name}, chunk {chunk}", self.name)
+        check_bytes(data, f"{self.name}, chunk {chunk}", self.name)
         return memoryview(data)[:-_CRC_BYTES]
 
     def _decode(
@@ -259,6 +268,22 @@ class Shard:
             raise IntegrityError(
                 f"{self.name}, chunk {chunk}: cannot be decoded: {clause(error)}.", file=self.name
             ) from error
+
+
+def index_bytes_of(chunks: int) -> int:
+    """Return the bytes of the index of a shard with room for so many chunks, with its checksum."""
+    return chunks * _INDEX_BYTES + _CRC_BYTES
+
+
+def places_in(index: bytes) -> np.ndarray:
+    """Return (offset, size) of each chunk, (room, 2) uint64, as an index with its checksum says."""
+    return np.frombuffer(index[:-_CRC_BYTES], "<u8").reshape(-1, 2)
+
+
+def check_bytes(data: bytes, what: str, name: str) -> None:
+    """Raise IntegrityError if bytes differ from the checksum at their end: of `what`, in the file `name`."""
+    if not _is_sound(data):
+        raise _damage(data, what, name)
 
 
 def _is_sound(data: bytes) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,15 @@ from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema, schema_of
 from orlog.datasets.home.deletion import FolderSeen
 from orlog.datasets.home.presence import present_objects
+from orlog.datasets.store.chunk_hashes import (
+    check_sizes,
+    has_chunk_hashes,
+    layouts,
+    metadata_objects,
+)
+from orlog.datasets.store.in_place import Elsewhere, FarPart
 from orlog.datasets.store.places import Place
+from orlog.datasets.store.row_ranges import depth_of, joined, windows
 from orlog.datasets.store.verify import Problem, Reader, check_bytes, check_places, hash_values
 from orlog.datasets.store.zarr_metadata import LARGEST_METADATA
 from orlog.datasets.store.zarr_reader import ZarrReader
@@ -43,15 +52,21 @@ class StoredVersion:
         manifest: Its manifest.
         digest: `sha256:..` of the manifest.
         schema: Its columns.
+        elsewhere: Where its shards are, if they are not in the folder.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest | None = None, elsewhere: Elsewhere | None = None
+    ) -> None:
         """Open the version in `folder`; pass its manifest if it has been read already.
+
+        With `elsewhere`, the folder holds its metadata, and its shards are read where they are.
 
         Raises IntegrityError if a file is missing, cut or altered, or columns do not agree; NotFoundError if
         the version was deleted while it was opened; FormatVersionError if it was written by a newer orlog.
         """
         self.folder = folder
+        self.elsewhere = elsewhere
         self._seen = FolderSeen(folder)
         try:
             self._open(manifest)
@@ -68,11 +83,18 @@ class StoredVersion:
         self._first_rows = {
             column.name: _first_rows(self.manifest, column) for column in self.manifest.columns
         }
-        present = present_objects(folder, self.manifest)
+        if self.elsewhere is None:
+            present = present_objects(folder, self.manifest)
+        else:
+            present = metadata_objects(self.manifest)
         # In a partial download, rows in the gap between two ranges may be missing.
         self._gap_bytes = GAP_BYTES if len(present) == len(self.manifest.objects) else 0
         _check_objects(folder, present)
         self._readers = [self._open_part(part) for part in range(max(1, len(self.manifest.parts)))]
+        if self.elsewhere is not None and has_chunk_hashes(self.manifest):
+            found = layouts(self.chunks_of_shards())
+            check_sizes(self.manifest, found)
+            self.elsewhere.layouts.update(found)
         self._check_lengths()
 
     @functools.cached_property
@@ -108,7 +130,7 @@ class StoredVersion:
                 f"{name}: expected rows within 0 to {column.rows}, found {start} to {stop}."
             )
         if len(self._readers) == 1 and start < stop:
-            with _named(self._seen, 0):
+            with self._naming(0):
                 return self._readers[0].read(name, start, stop, out=out)
         if out is None:
             out = np.empty((stop - start, *column.shape), column.dtype)
@@ -117,7 +139,7 @@ class StoredVersion:
             first, last = max(start, firsts[part]), min(stop, firsts[part + 1])
             if first < last:
                 values = out[first - start : last - start]
-                with _named(self._seen, part):
+                with self._naming(part):
                     reader.read(name, first - firsts[part], last - firsts[part], out=values)
                 values[...] = self._rebased(name, part, values)
         return out
@@ -135,13 +157,13 @@ class StoredVersion:
             )
         firsts = self._first_rows[name]
         if len(self._readers) == 1:
-            with _named(self._seen, 0):
+            with self._naming(0):
                 return self._readers[0].read_rows(name, rows)
         out = np.empty((len(rows), *column.shape), column.dtype)
         for part, reader in enumerate(self._readers):
             inside = (rows >= firsts[part]) & (rows < firsts[part + 1])
             if inside.any():
-                with _named(self._seen, part):
+                with self._naming(part):
                     values = reader.read_rows(name, rows[inside] - firsts[part])
                 out[inside] = self._rebased(name, part, values)
         return out
@@ -159,7 +181,7 @@ class StoredVersion:
             raise NotFoundError(f"{name}: its rows hold no bytes.")
         firsts = self._first_rows[name]
         part = int(np.searchsorted(firsts, row, side="right")) - 1
-        with _named(self._seen, part):
+        with self._naming(part):
             found = self._readers[part].place(name, row - firsts[part])
         return found._replace(file=part_folder(part) + found.file)
 
@@ -192,7 +214,50 @@ class StoredVersion:
 
     def read_block(self, episodes: np.ndarray, names: list[str]) -> Block:
         """Return the rows of some episodes in several columns."""
+        self.bring(names, episodes)
         return {name: self.read_episodes(name, episodes) for name in names}
+
+    def chunks_of_shards(self) -> dict[str, tuple[int, int]]:
+        """Return how many chunks each shard holds and has room for, by its path in the version.
+
+        There are none in the container hdf5.
+        """
+        return {
+            part_folder(part) + path: counts
+            for part, reader in enumerate(self._readers)
+            if isinstance(reader, ZarrReader)
+            for path, counts in reader.shards().items()
+        }
+
+    def bring(self, names: Iterable[str], episodes: np.ndarray) -> None:
+        """Fetch the rows of some episodes in several columns, many ranges at once.
+
+        For a version that is read in place: what is read afterwards is here. Else nothing is done.
+
+        Raises IntegrityError, TransferError or StorageError as reading does.
+        """
+        if self.elsewhere is None or not len(episodes):
+            return
+        # Where values of any length lie is known once their offsets are here, which may have offsets too.
+        by_depth: dict[int, list[str]] = {}
+        for name in names:
+            by_depth.setdefault(depth_of(name), []).append(name)
+        for _, level in sorted(by_depth.items()):
+            ranges = {name: self._row_ranges(name, episodes) for name in level}
+            self._bring_rows({name: joined(*ends) for name, ends in ranges.items()})
+
+    def _bring_rows(self, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> None:
+        for part, reader in enumerate(self._readers):
+            assert isinstance(reader, ZarrReader)
+            wanted: dict[str, dict[int, None]] = {}
+            for name, some in ranges.items():
+                begin, end = self._first_rows[name][part : part + 2]
+                for start, stop in some:
+                    first, last = max(start, begin) - begin, min(stop, end) - begin
+                    chunks = reader.chunks_of(name, first, max(first, last))
+                    wanted.setdefault(name, {}).update(dict.fromkeys(chunks))
+            if wanted:
+                reader.bring({name: sorted(chunks) for name, chunks in wanted.items()})
 
     def check_values(self, progress: Callable[[int], None] = lambda _: None) -> list[Problem]:
         """Decode every value and compare each column with its BLAKE3 in the manifest.
@@ -265,7 +330,7 @@ class StoredVersion:
         if out is None:
             out = np.empty((int(counts.sum()), *column.shape), column.dtype)
         row_bytes = max(1, out.nbytes // max(1, len(out)))
-        for window in _windows(
+        for window in windows(
             starts, stops, self._gap_bytes // row_bytes, WINDOW_BYTES // row_bytes
         ):
             first = int(starts[window[0]])
@@ -290,6 +355,10 @@ class StoredVersion:
         counted = next(other for other in self._columns if offsets_of(other) == name)
         return values + self._first_rows[counted][part]
 
+    def _naming(self, part: int) -> contextlib.AbstractContextManager[None]:
+        """Add the folder to errors of a part; errors of what is elsewhere name the places already."""
+        return contextlib.nullcontext() if self.elsewhere else _named(self._seen, part)
+
     def _open_part(self, part: int) -> Reader:
         prefix = part_folder(part)
         rows = {
@@ -305,9 +374,12 @@ class StoredVersion:
         if self.manifest.container == "hdf5":
             from orlog.datasets.store.hdf5 import Hdf5Reader
 
-            with _named(self._seen, part):
+            with self._naming(part):
                 return Hdf5Reader(self.folder / prefix, rows)
-        reader = ZarrReader(self.folder / prefix, rows, sizes)
+        far = None
+        if self.elsewhere is not None:
+            far = FarPart(elsewhere=self.elsewhere, prefix=prefix)
+        reader = ZarrReader(self.folder / prefix, rows, sizes, far)
         for spec in rows:
             if f"{spec.name}/zarr.json" not in sizes:
                 raise ManifestError(
@@ -315,7 +387,7 @@ class StoredVersion:
                     "manifest's files.",
                     file=MANIFEST_FILE,
                 )
-            with _named(self._seen, part):
+            with self._naming(part):
                 reader.check_shards(spec.name)
         return reader
 
@@ -394,21 +466,6 @@ def _first_rows(manifest: Manifest, column: Column) -> list[int]:
     for part in manifest.parts:
         firsts.append(firsts[-1] + part.columns[column.name].rows)
     return firsts if manifest.parts else [0, column.rows]
-
-
-def _windows(starts: np.ndarray, stops: np.ndarray, gap: int, longest: int) -> list[np.ndarray]:
-    """Group ranges that lie near each other; return groups of their indexes, ordered by start."""
-    order = np.argsort(starts, kind="stable")
-    windows: list[np.ndarray] = []
-    first = 0
-    begin, end = int(starts[order[0]]), int(stops[order[0]])
-    for position in range(1, len(order)):
-        start, stop = int(starts[order[position]]), int(stops[order[position]])
-        if start - end > gap or stop - begin > longest:
-            windows.append(order[first:position])
-            first, begin, end = position, start, stop
-        end = max(end, stop)
-    return [*windows, order[first:]]
 
 
 def _check_objects(folder: Path, objects: Sequence[StoredObject]) -> None:

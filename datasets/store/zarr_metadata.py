@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -13,10 +14,21 @@ from orlog.manifests.documents import parse_json
 
 LARGEST_METADATA = 2**20
 
+PATH = re.compile(r"(?:parts/(?P<part>[1-9][0-9]{0,8})/)?(?P<inside>.+)", re.DOTALL)
+SHARD = re.compile(r"(?P<column>.+)/c\.(?P<number>[0-9]{1,15})(?:\.0)*")
+"""An object of a version, which may be in a part; and a shard in a part."""
+
 
 def shard_path(spec: ColumnSpec, shard: int) -> str:
     """Return the path of a shard inside the container's folder."""
     return f"{spec.name}/c.{shard}{'.0' * len(spec.shape)}"
+
+
+def column_of(path: str) -> str | None:
+    """Return the column that an object holds rows of; None for metadata and whole files."""
+    match = PATH.fullmatch(path)
+    shard = SHARD.fullmatch(match["inside"]) if match else None
+    return shard["column"] if shard else None
 
 
 def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import concurrent.futures
 import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import google_crc32c
 import numpy as np
 
 from orlog.datasets.store.encoding import Encoding
+from orlog.datasets.store.in_place import FarPart
 from orlog.datasets.store.places import Place
 from orlog.datasets.store.shards import Shard, undo_difference
 from orlog.datasets.store.zarr_metadata import read_encoding, shard_path
@@ -40,10 +41,18 @@ class ZarrReader:
     """
 
     def __init__(
-        self, folder: Path, rows: Mapping[ColumnSpec, int], sizes: Mapping[str, int]
+        self,
+        folder: Path,
+        rows: Mapping[ColumnSpec, int],
+        sizes: Mapping[str, int],
+        far: FarPart | None = None,
     ) -> None:
-        """Remember columns and their rows, and files with their bytes; nothing is opened yet."""
+        """Remember columns and their rows, and files with their bytes; nothing is opened yet.
+
+        With `far`, shards lie elsewhere, and what is read of them is brought here first.
+        """
         self.folder = folder
+        self._far = far
         self._specs = {spec.name: spec for spec in rows}
         self._rows = {spec.name: count for spec, count in rows.items()}
         self._sizes = sizes
@@ -106,6 +115,7 @@ class ZarrReader:
             return out
         rows = encoding.chunk_rows
         chunks = range(start // rows, (stop - 1) // rows + 1)
+        self.bring({name: chunks})
         if out.nbytes // len(chunks) < SMALL_CHUNK_BYTES:
             self._read_small(spec, encoding, out, start, stop)
             return out
@@ -128,6 +138,8 @@ class ZarrReader:
         out = np.empty((len(rows), *spec.shape), spec.dtype)
         if out.nbytes == 0:
             return out
+        if self._far is not None:
+            self.bring({name: np.unique(rows // encoding.chunk_rows).tolist()})
         if encoding.chunk_rows == 1:
             for position, chunk in enumerate(rows.tolist()):
                 self._decode(spec, encoding, chunk, out[position : position + 1], undo=False)
@@ -165,6 +177,44 @@ class ZarrReader:
             size_bytes=size,
             checksum=f"CRC32C {checksum:08x}",
         )
+
+    def shards(self) -> dict[str, tuple[int, int]]:
+        """Return how many chunks each shard holds and has room for, by path."""
+        found = {}
+        for name, spec in self._specs.items():
+            encoding = self.encoding(name)
+            chunks = -(-self._rows[name] // encoding.chunk_rows)
+            for number in range(-(-chunks // encoding.chunks_per_shard)):
+                path = shard_path(spec, number)
+                if path in self._sizes:
+                    left = chunks - number * encoding.chunks_per_shard
+                    found[path] = min(left, encoding.chunks_per_shard), encoding.chunks_per_shard
+        return found
+
+    def chunks_of(self, name: str, start: int, stop: int) -> range:
+        """Return the numbers of the chunks that hold rows `start` to `stop - 1` of a column."""
+        rows = self.encoding(name).chunk_rows
+        return range(start // rows, (stop - 1) // rows + 1) if start < stop else range(0)
+
+    def bring(self, chunks: Mapping[str, Iterable[int]]) -> None:
+        """Fetch chunks of columns, many at once, if they lie elsewhere: first what is missing of indexes.
+
+        Raises IntegrityError, TransferError or StorageError as `FarShard.fetch` does.
+        """
+        if self._far is None:
+            return
+        wanted: dict[tuple[str, int], list[int]] = {}
+        for name, some in chunks.items():
+            if not math.prod(self._specs[name].shape):
+                continue
+            per_shard = self.encoding(name).chunks_per_shard
+            for chunk in some:
+                wanted.setdefault((name, chunk // per_shard), []).append(chunk % per_shard)
+
+        def opened(key: tuple[str, int]) -> Shard:
+            return self._shard(self._specs[key[0]], self.encoding(key[0]), key[1])
+
+        self._far.bring(opened, wanted)
 
     def _read_small(
         self, spec: ColumnSpec, encoding: Encoding, out: np.ndarray, start: int, stop: int
@@ -220,7 +270,12 @@ class ZarrReader:
             return found
         if name not in self._sizes:
             raise IntegrityError(f"{name}: not in the manifest.", file=name)
-        opened = Shard(self.folder / name, encoding.chunks_per_shard, self._sizes[name], name=name)
+        room = encoding.chunks_per_shard
+        opened = (
+            Shard(self.folder / name, room, self._sizes[name], name=name)
+            if self._far is None
+            else self._far.open_shard(name, room)
+        )
         # No lock, since a fork would copy a held one; single operations of a dict are atomic.
         if len(_open_shards) >= OPEN_SHARDS:
             _open_shards.pop(next(iter(list(_open_shards))), None)

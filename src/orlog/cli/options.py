@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,7 +19,7 @@ import orlog
 from orlog.algos.algorithms import ALGORITHMS, known_as
 from orlog.base.processes import cores
 from orlog.base.terminal import say, show_facts
-from orlog.manifests.names import counted, did_you_mean, size_text
+from orlog.manifests.names import bytes_of, counted, did_you_mean, size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.publish.publish import Sign
@@ -219,8 +218,10 @@ def _fields(parameter: inspect.Parameter) -> Mapping[str, inspect.Parameter]:
 
 def read_bytes(text: str, expected: str, *, at_least: int = 0) -> int:
     """Return the bytes that a text such as 500M or 1.5G means."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgt]?)b?", text.lower())
-    size = int(float(match[1]) * 1000 ** " kmgt".index(match[2] or " ")) if match else -1
+    try:
+        size = bytes_of(text)
+    except ValueError:
+        size = -1
     if size < at_least:
         raise typer.BadParameter(f"{text!r}: expected {expected}.")
     return size

@@ -167,7 +167,7 @@ def _slice(text: str) -> slice:
 def convert(
     name: Name,
     target: Annotated[Path, typer.Argument(help="New folder.")],
-    to: Container,
+    to: Container = "zarr",
     named: Annotated[
         str | None,
         typer.Option(
@@ -177,12 +177,19 @@ def convert(
             show_default="the next patch version",
         ),
     ] = None,
+    chunk_hashes: Annotated[
+        bool,
+        typer.Option(
+            "--chunk-hashes",
+            help="Add a hash of each chunk, so that those who read it in place can check every chunk.",
+        ),
+    ] = False,
     *,
     where: Executing,
 ) -> None:
     """Write a version into a new folder in the other container: same columns, same values.
 
-    Its files differ, so it gets its own version number.
+    Its files differ, so it gets its own version number. With --chunk-hashes the container zarr may stay.
     With --executor the machines of a cluster write it, from and to a disk that all of them share.
     """
     from orlog.datasets.loading import load_dataset
@@ -199,6 +206,7 @@ def convert(
             container=to,
             name=None if wanted is None else wanted.name,
             version=None if wanted is None else wanted.version or None,
+            chunk_hashes=chunk_hashes,
             execute=execute,
             progress=update,
         )

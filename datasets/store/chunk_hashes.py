@@ -1,0 +1,122 @@
+"""Hashes of chunks, so that a chunk that is read alone is known to be the one that the manifest means.
+
+    chunk_hashes/chunks    a hash of each chunk with its CRC: of all chunks of all shards, by path
+    chunk_hashes/shards    for each shard a hash of its index of chunks, followed by the hashes of its chunks
+
+A hash is the BLAKE3 of the bytes, cut to 16. Both files are objects of the version like any other, so that the
+manifest pins them; versions without them are read by their CRCs, which find accidents and no adversary. Whoever
+reads one chunk of a shard needs its index, the few hashes of its chunks, and the 16 bytes in `shards`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import blake3
+
+from orlog.base.files import make_folder, storage_errors, write_durably
+from orlog.datasets.store.shards import index_bytes_of, places_in
+from orlog.datasets.store.zarr_metadata import column_of
+from orlog.errors import IntegrityError
+from orlog.manifests.manifest import Manifest, StoredObject
+
+CHUNKS_FILE = "chunk_hashes/chunks"
+SHARDS_FILE = "chunk_hashes/shards"
+HASH_BYTES = 16
+MOST_WHOLE_BYTES = 2**22
+"""Hashes of chunks that are fetched whole where a version is read in place; more are fetched by shard."""
+
+
+class Layout(NamedTuple):
+    """Where the hashes of a shard are.
+
+    Attributes:
+        shard: Number of its hash in the file of shards.
+        first: Number of its first chunk's hash in the file of chunks.
+        chunks: How many chunks it holds.
+        room: How many chunks its index has room for.
+    """
+
+    shard: int
+    first: int
+    chunks: int
+    room: int
+
+
+def hash_of(data: bytes | memoryview) -> bytes:
+    """Return the hash of a chunk's bytes."""
+    return blake3.blake3(data).digest(HASH_BYTES)
+
+
+def has_chunk_hashes(manifest: Manifest) -> bool:
+    """Return whether a version has hashes of its chunks."""
+    paths = {item.path for item in manifest.objects}
+    return {CHUNKS_FILE, SHARDS_FILE} <= paths
+
+
+def metadata_objects(manifest: Manifest) -> list[StoredObject]:
+    """Return the objects that are needed to open a version: all but shards, and large files of hashes."""
+    return [
+        item
+        for item in manifest.objects
+        if column_of(item.path) is None
+        and (item.path != CHUNKS_FILE or item.size_bytes <= MOST_WHOLE_BYTES)
+    ]
+
+
+def layouts(chunks: Mapping[str, tuple[int, int]]) -> dict[str, Layout]:
+    """Return where the hashes of each shard are, given how many chunks it holds and has room for, by path."""
+    found: dict[str, Layout] = {}
+    first = 0
+    for shard, (path, (held, room)) in enumerate(sorted(chunks.items())):
+        found[path] = Layout(shard, first, held, room)
+        first += held
+    return found
+
+
+def write_chunk_hashes(folder: Path, chunks: Mapping[str, tuple[int, int]]) -> list[StoredObject]:
+    """Write the hashes of all shards of a folder, and return both files as objects.
+
+    `chunks` are as in `layouts`. The shards must have been checked.
+
+    Raises StorageError if the disk is full.
+    """
+    of_shards, of_chunks = bytearray(), bytearray()
+    for path, (held, room) in sorted(chunks.items()):
+        with storage_errors(folder / path):
+            data = (folder / path).read_bytes()
+        index = data[len(data) - index_bytes_of(room) :]
+        view = memoryview(data)
+        places = places_in(index)[:held].tolist()
+        hashes = b"".join(hash_of(view[start : start + size]) for start, size in places)
+        of_shards += hash_of(index + hashes)
+        of_chunks += hashes
+    written = []
+    for path, content in ((CHUNKS_FILE, bytes(of_chunks)), (SHARDS_FILE, bytes(of_shards))):
+        with storage_errors(folder / path):
+            make_folder((folder / path).parent)
+            write_durably(folder / path, content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        written.append(StoredObject(path=path, size_bytes=len(content), sha256=sha256))
+    return written
+
+
+def check_sizes(manifest: Manifest, found: Mapping[str, Layout]) -> None:
+    """Refuse files of hashes that are not of these shards.
+
+    Raises IntegrityError that names the file.
+    """
+    chunks = sum(one.chunks for one in found.values())
+    sizes = {item.path: item.size_bytes for item in manifest.objects}
+    for path, count in ((CHUNKS_FILE, chunks), (SHARDS_FILE, len(found))):
+        if sizes[path] != count * HASH_BYTES:
+            raise IntegrityError(
+                f"{manifest.name}@{manifest.version}: {path}: expected {count} hashes, found "
+                f"{sizes[path]} bytes.",
+                file=path,
+                expected=f"{count * HASH_BYTES} bytes",
+                found=f"{sizes[path]} bytes",
+            )

@@ -1,0 +1,278 @@
+"""Shards of a version that lies elsewhere, such as in a bucket: read by ranges, and kept here.
+
+A shard has a sparse file in a folder of this machine, and what was read of it lies where it lies in the
+shard. So it is read as any other shard is, once the chunks that are wanted are there. Whether a chunk is there
+is asked of its bytes alone: those that agree with its checksum, and with its hash where the version has hashes
+(`chunk_hashes.py`), are right; zeros, halves that a kill left, and damage are fetched again.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import errno
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from orlog.base.files import make_folder, storage_errors
+from orlog.datasets.home.in_place import make_room
+from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE, Layout, hash_of
+from orlog.datasets.store.shards import Shard, check_bytes, index_bytes_of
+from orlog.errors import IntegrityError
+from orlog.manifests.manifest import StoredObject
+
+Key = TypeVar("Key")
+
+WHOLE_BYTES = 2**17
+"""Shards of at most this are fetched whole: their index and their chunks in one request."""
+PIECE_BYTES = 2**20
+"""Most bytes of a request for several neighboring chunks, so that a long range comes by several at once."""
+
+
+class Source(Protocol):
+    """Where the objects of a version are."""
+
+    def get(self, path: str, start: int, stop: int, check: Callable[[bytes], None]) -> bytes:
+        """Return the bytes `start` to `stop - 1` of an object, once they pass a check.
+
+        Raises IntegrityError, as the check does, if no place gives such bytes; TransferError if none answers.
+        """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What is known of a version that is read in place.
+
+    Attributes:
+        source: Where its objects are.
+        folder: Folder of this machine that holds its manifest and metadata, and keeps what is read.
+        objects: Its objects, by path.
+        layouts: Where the hashes of each shard are; empty if it has none. Filled when its columns are known.
+    """
+
+    source: Source
+    folder: Path
+    objects: Mapping[str, StoredObject]
+    layouts: dict[str, Layout] = dataclasses.field(default_factory=dict)
+
+    def chunk_hashes(self, path: str, index: bytes) -> bytes:
+        """Return the hashes of a shard's chunks, which were checked together with its index."""
+        layout = self.layouts[path]
+        known = (self.folder / SHARDS_FILE).read_bytes()
+        expected = known[layout.shard * HASH_BYTES : (layout.shard + 1) * HASH_BYTES]
+
+        def check(hashes: bytes) -> None:
+            if hash_of(index + hashes) != expected:
+                raise IntegrityError(
+                    f"{path}, index of chunks: it and the hashes of its chunks are not those of the manifest.",
+                    file=path,
+                    expected=expected.hex(),
+                    found=hash_of(index + hashes).hex(),
+                )
+
+        start, stop = layout.first * HASH_BYTES, (layout.first + layout.chunks) * HASH_BYTES
+        kept = self.folder / CHUNKS_FILE
+        if kept.is_file():
+            with kept.open("rb") as file:
+                hashes = os.pread(file.fileno(), stop - start, start)
+            check(hashes)
+            return hashes
+        return self.source.get(CHUNKS_FILE, start, stop, check)
+
+
+AT_ONCE = 16
+"""Requests that are on their way at once."""
+
+
+@functools.cache
+def _requests(_process: int) -> concurrent.futures.ThreadPoolExecutor:
+    """Return the threads of this process that wait for answers; a fork needs its own."""
+    return concurrent.futures.ThreadPoolExecutor(AT_ONCE, "orlog-in-place")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FarPart:
+    """A part of a version that is read in place.
+
+    Attributes:
+        elsewhere: The version.
+        prefix: Folder of the part in it: empty, or `parts/1/`.
+    """
+
+    elsewhere: Elsewhere
+    prefix: str
+
+    def open_shard(self, name: str, room: int) -> FarShard:
+        """Return a shard by its path in the part, with room for so many chunks."""
+        return FarShard(self.elsewhere, self.prefix + name, room, name=name)
+
+    def bring(self, opened: Callable[[Key], Shard], wanted: Mapping[Key, Iterable[int]]) -> None:
+        """Fetch what is not here of some chunks, by shard: all indexes at once, then all chunks.
+
+        Raises as `FarShard.fetch` does.
+        """
+        pool = _requests(os.getpid())
+        shards = list(pool.map(opened, wanted)) if len(wanted) > 1 else [*map(opened, wanted)]
+        pieces = [
+            (shard, *piece)
+            for shard, chunks in zip(shards, wanted.values(), strict=True)
+            if isinstance(shard, FarShard)
+            for piece in shard.lacking(chunks)
+        ]
+        if len(pieces) == 1:
+            pieces[0][0].fetch(*pieces[0][1:])
+            return
+        waiting = [pool.submit(shard.fetch, first, last) for shard, first, last in pieces]
+        try:
+            for one in concurrent.futures.as_completed(waiting):
+                one.result()
+        finally:
+            for one in waiting:
+                one.cancel()
+
+
+class FarShard(Shard):
+    """One shard that lies elsewhere. Safe in threads; several processes may share its file."""
+
+    def __init__(self, elsewhere: Elsewhere, path: str, chunks: int, *, name: str) -> None:
+        self._elsewhere, self._path = elsewhere, path
+        self._item = elsewhere.objects[path]
+        self._here = np.zeros(chunks, np.bool_)
+        self._hashes = b""
+        super().__init__(elsewhere.folder / path, chunks, self._item.size_bytes, name=name)
+
+    def _open(self, path: Path, size_bytes: int, chunks: int) -> None:
+        """Open the sparse file, which is made if it is not here, and bring the index."""
+        with storage_errors(path):
+            make_folder(path.parent)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+            self._file = os.open(path, flags, 0o600)
+            if os.fstat(self._file).st_size != size_bytes:
+                os.ftruncate(self._file, size_bytes)
+            os.utime(self._file)  # when it was last used
+        if size_bytes <= WHOLE_BYTES:
+            self._bring_whole()
+        else:
+            self._bring_index(chunks)
+
+    def lacking(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
+        """Return (first, last + 1) of runs of neighboring chunks that are not here, in pieces to be fetched."""
+        pieces: list[tuple[int, int]] = []
+        size = 0
+        for chunk in chunks:
+            if self._here[chunk] or self._is_kept(chunk):
+                continue
+            offset, length = self.place(chunk)
+            joins = pieces and pieces[-1][1] == chunk and size + length <= PIECE_BYTES
+            if joins and sum(self.place(chunk - 1)) == offset:
+                pieces[-1] = pieces[-1][0], chunk + 1
+                size += length
+            else:
+                pieces.append((chunk, chunk + 1))
+                size = length
+        return pieces
+
+    def fetch(self, first: int, last: int) -> None:
+        """Fetch chunks `first` to `last - 1`, which are neighbors, check each of them, and keep them.
+
+        Raises IntegrityError that names the object and the chunk; TransferError if no place answers;
+        StorageError if the disk is full.
+        """
+        start, stop = self.place(first)[0], sum(self.place(last - 1))
+
+        def check(data: bytes) -> None:
+            for chunk in range(first, last):
+                offset, size = self.place(chunk)
+                self._check(chunk, data[offset - start : offset - start + size])
+
+        self._keep(self._elsewhere.source.get(self._path, start, stop, check), start)
+        self._here[first:last] = True
+
+    def _bytes(self, first: int, last: int, start: int, size: int) -> bytes:
+        for piece in self.lacking(range(first, last)):
+            self.fetch(*piece)
+        return super()._bytes(first, last, start, size)
+
+    def _is_kept(self, chunk: int) -> bool:
+        offset, size = self.place(chunk)
+        data = os.pread(self._file, size, offset)
+        is_kept = _passes(functools.partial(self._check, chunk), data)
+        self._here[chunk] = is_kept
+        return is_kept
+
+    def _check(self, chunk: int, data: bytes) -> None:
+        where = f"{self._path}, chunk {chunk}"
+        check_bytes(data, where, self._path)
+        if self._hashes:
+            expected = self._hashes[chunk * HASH_BYTES : (chunk + 1) * HASH_BYTES]
+            if hash_of(data) != expected:
+                raise IntegrityError(
+                    f"{where}: other bytes than the manifest's: blake3 expected {expected.hex()} found "
+                    f"{hash_of(data).hex()}.",
+                    file=self._path,
+                    expected=expected.hex(),
+                    found=hash_of(data).hex(),
+                )
+
+    def _bring_whole(self) -> None:
+        item = self._item
+
+        def check(data: bytes) -> None:
+            found = hashlib.sha256(data).hexdigest()
+            if found != item.sha256:
+                raise IntegrityError(
+                    f"{self._path}: sha256 expected {item.sha256} found {found}.",
+                    file=self._path,
+                    expected=item.sha256,
+                    found=found,
+                )
+
+        if hashlib.sha256(os.pread(self._file, item.size_bytes, 0)).hexdigest() != item.sha256:
+            self._keep(self._elsewhere.source.get(self._path, 0, item.size_bytes, check), 0)
+        self._here[:] = True
+
+    def _bring_index(self, chunks: int) -> None:
+        """Bring the index, and the hashes of the chunks, if the version has them."""
+        stop = self._item.size_bytes
+        start = stop - index_bytes_of(chunks)
+
+        def check(data: bytes) -> None:
+            check_bytes(data, f"{self._path}, index of chunks", self._path)
+            if self._elsewhere.layouts:
+                self._hashes = self._elsewhere.chunk_hashes(self._path, data)
+
+        if not _passes(check, os.pread(self._file, stop - start, start)):
+            self._keep(self._elsewhere.source.get(self._path, start, stop, check), start)
+
+    def _keep(self, data: bytes, start: int) -> None:
+        """Write bytes where they lie in the shard; on a full disk, what else is kept here goes first."""
+        make_room(len(data))
+        with storage_errors(self._elsewhere.folder / self._path):
+            try:
+                self._write(data, start)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not make_room(
+                    0, at_once=True
+                ):
+                    raise
+                self._write(data, start)
+
+    def _write(self, data: bytes, start: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._file, rest, start)
+            rest, start = rest[written:], start + written
+
+
+def _passes(check: Callable[[bytes], None], data: bytes) -> bool:
+    try:
+        check(data)
+    except IntegrityError:
+        return False
+    return True
