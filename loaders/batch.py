@@ -273,3 +273,18 @@ class SequenceBatch(Tensors):
     timesteps: Int64[Tensor, "batch length"]
     mask: Bool[Tensor, "batch length"]
     next_observations: Tensor | dict[str, Tensor] | None = None
+
+
+def joined(pieces: list[Any]) -> Any:
+    """Return batches of one kind as one, the items of each after those of the one before."""
+    if len(pieces) == 1:
+        return pieces[0]
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(pieces[0]):
+        parts = [getattr(piece, field.name) for piece in pieces]
+        values[field.name] = (
+            {key: torch.cat([one[key] for one in parts]) for key in parts[0]}
+            if isinstance(parts[0], dict)
+            else torch.cat(parts)
+        )
+    return type(pieces[0])(**values)

@@ -42,7 +42,7 @@ from orlog.loaders.arrays.filling import (
     warn_of_outside,
 )
 from orlog.loaders.arrays.infos import check_names, info_layout
-from orlog.loaders.batch import Batch, StructuredBatch
+from orlog.loaders.batch import Batch, StructuredBatch, joined
 from orlog.loaders.sampling.arguments import as_integer, as_steps
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import stream_key
@@ -211,7 +211,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
                     into, done = into + count, done + count
                 if is_ours:
                     self._next = index + workers
-                    yield _concatenate(pieces)
+                    yield joined(pieces)
                 index += 1
 
     def batch(self, index: int) -> Batch | StructuredBatch:
@@ -228,7 +228,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
             count = min(self.batch_size - done, len(group.chosen) - into)
             pieces += self._gather(group, into, done, count)
             (epoch, number), into, done = self._after(epoch, number), 0, done + count
-        return _concatenate(pieces)
+        return joined(pieces)
 
     @property
     def mixing(self) -> Mixing:
@@ -449,21 +449,6 @@ def _threads() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux: cores that this process may use
         return min(MOST_THREADS, len(os.sched_getaffinity(0)))
     return min(MOST_THREADS, os.cpu_count() or 1)
-
-
-def _concatenate(pieces: list[Batch | StructuredBatch]) -> Batch | StructuredBatch:
-    """Join pieces from several groups into one batch."""
-    if len(pieces) == 1:
-        return pieces[0]
-    joined: dict[str, Any] = {}
-    for field in dataclasses.fields(pieces[0]):
-        values = [getattr(piece, field.name) for piece in pieces]
-        joined[field.name] = (
-            {key: torch.cat([one[key] for one in values]) for key in values[0]}
-            if isinstance(values[0], dict)
-            else torch.cat(values)
-        )
-    return type(pieces[0])(**joined)
 
 
 @takes_stream_options

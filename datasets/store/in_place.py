@@ -163,11 +163,13 @@ class FarShard(Shard):
 
     def lacking(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
         """Return (first, last + 1) of runs of neighboring chunks that are not here, in pieces to be fetched."""
+        return self.pieces(one for one in chunks if not (self._here[one] or self._is_kept(one)))
+
+    def pieces(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
+        """Return (first, last + 1) of runs of neighbors among chunks in order, each small enough for a request."""
         pieces: list[tuple[int, int]] = []
         size = 0
         for chunk in chunks:
-            if self._here[chunk] or self._is_kept(chunk):
-                continue
             offset, length = self.place(chunk)
             joins = pieces and pieces[-1][1] == chunk and size + length <= PIECE_BYTES
             if joins and sum(self.place(chunk - 1)) == offset:

@@ -34,11 +34,13 @@ def list_versions(as_json: AsJson = False) -> None:
     from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.home.garbage import total_bytes
     from orlog.datasets.home.holdings import cached_versions
+    from orlog.datasets.home.in_place import in_place_folder, kept_versions, limit_bytes
     from orlog.experiments.result_folders import results_folder, stored_space
     from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
 
     results = stored_space()
-    found, packs = cached_versions(), cached_packs()
+    found, packs, kept = cached_versions(), cached_packs(), kept_versions()
+    kept_bytes = sum(one.size_bytes for one in kept)
     packs_bytes = sum(one.size_bytes for one in packs if one.folder.parent == packs_folder())
     if as_json:
         body = {
@@ -48,6 +50,20 @@ def list_versions(as_json: AsJson = False) -> None:
             "packs_folder": packs_folder(),
             "packs_bytes": packs_bytes,
             "packs": [_pack_as_json(one) for one in packs],
+            "in_place_folder": in_place_folder(),
+            "in_place_bytes": kept_bytes,
+            "in_place_limit": limit_bytes(),
+            "in_place": [
+                {
+                    "name": one.manifest.name,
+                    "version": one.manifest.version,
+                    "digest": one.manifest.digest,
+                    "size_bytes": one.size_bytes,
+                    "whole_bytes": one.manifest.size_bytes,
+                    "used": dt.datetime.fromtimestamp(one.used, dt.UTC),
+                }
+                for one in kept
+            ],
             "results_folder": results_folder(),
             "results": results._asdict(),
         }
@@ -64,6 +80,20 @@ def list_versions(as_json: AsJson = False) -> None:
         say()
         say(f"packs: {packs_folder()}")
         say(f"in all: {size_text(packs_bytes)}")
+    if kept:
+        say()
+        rows = [
+            (
+                f"{one.manifest.name}@{one.manifest.version}",
+                size_text(one.size_bytes),
+                size_text(one.manifest.size_bytes),
+                _days_ago(dt.datetime.fromtimestamp(one.used, dt.UTC)),
+            )
+            for one in kept
+        ]
+        show_table(("read in place", "kept", "of", "last opened"), rows)
+        say(f"\nread in place: {in_place_folder()}")
+        say(f"in all: {size_text(kept_bytes)} of at most {size_text(limit_bytes())} (ORLOG_CACHE)")
     if results.finished or results.begun:
         say()
         say(f"results: {results_folder()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,6 +57,17 @@ def verify(
             "--offline", help="Do not ask its source whether it still offers this digest."
         ),
     ] = False,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Check it where it is, in a registry or at a URL.")
+    ] = False,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="With --in-place, check only this share of the chunks, such as 1%.",
+            show_default="100%",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check every byte of a dataset against its manifest. Exit code 3 if one is wrong.
@@ -74,6 +86,14 @@ def verify(
         return
     if name is None:
         raise typer.BadParameter("name a dataset, or use --packs.", param_hint="NAME")
+    if in_place or sample is not None:
+        if not in_place or quick or values or offline:
+            raise typer.BadParameter(
+                "--sample is for --in-place, which can be combined with --json only.",
+                param_hint="--in-place",
+            )
+        _verify_in_place(name, sample, as_json)
+        return
     from orlog.datasets.download.confirm import confirm_version
     from orlog.datasets.home.deletion import unless_deleted
     from orlog.datasets.home.origin import was_downloaded
@@ -139,6 +159,57 @@ def _verify_packs(name: str | None, as_json: bool) -> None:
         say("no packs here" if name is None else f"no packs of {name} here")
     if any(pack.problems for pack in found):
         raise typer.Exit(3)
+
+
+def _verify_in_place(name: str, sample: str | None, as_json: bool) -> None:
+    from orlog.datasets.download.in_place import open_in_place
+    from orlog.datasets.store.chunk_hashes import has_chunk_hashes
+    from orlog.datasets.store.verify_in_place import check_where_it_is
+
+    share = 1.0 if sample is None else _share(sample)
+    version = open_in_place(name).selection().versions[0]
+    manifest = version.manifest
+    with progress_bar("files", f"checking {manifest.name}") as update:
+        checked = check_where_it_is(version, share, progress=update)
+    by = "hashes" if has_chunk_hashes(manifest) else "CRCs"
+    if as_json:
+        print_json(
+            {
+                "name": manifest.name,
+                "version": manifest.version,
+                "digest": version.digest,
+                "chunks": checked.chunks,
+                "of_chunks": checked.of_chunks,
+                "checked_by": by,
+                "problems": [dataclasses.asdict(one) for one in checked.problems],
+            }
+        )
+    else:
+        for problem in checked.problems:
+            tell(problem, style="red")
+        what = f"{checked.chunks:,} of {counted(checked.of_chunks, 'chunk')}"
+        found = (
+            f"{counted(len(checked.problems), 'file')} damaged" if checked.problems else "all right"
+        )
+        say(
+            f"{manifest.name}@{manifest.version}: {what} fetched and checked by their {by}: {found}"
+        )
+        say(version.digest)
+    if checked.problems:
+        raise typer.Exit(3)
+
+
+def _share(text: str) -> float:
+    """Return the share that a text such as 1% means."""
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise typer.BadParameter(
+            f"{text!r}: expected a percentage such as 1%.", param_hint="--sample"
+        )
+    return share
 
 
 def _print_json(

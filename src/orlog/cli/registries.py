@@ -249,12 +249,22 @@ def add(
     first: Annotated[
         bool, typer.Option("--first", help="Ask it before the others, not after them.")
     ] = False,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place",
+            help="Read its versions where they are: only what is needed is fetched, and checked.",
+        ),
+    ] = False,
 ) -> None:
     """Add a registry; nothing is fetched yet."""
     from orlog.datasets.home.registries import add_registry
 
-    registry = add_registry(name, url, mirrors=mirrors or (), keys=public_keys or (), first=first)
+    registry = add_registry(
+        name, url, mirrors=mirrors or (), keys=public_keys or (), first=first, in_place=in_place
+    )
     state = "signed" if registry.keys else "not signed: its index is trusted as it is"
+    state += "; read in place" if in_place else ""
     say(f"added {registry.name}: {registry.url} ({state})")
 
 
@@ -267,16 +277,25 @@ def list_registries(as_json: AsJson = False) -> None:
     registered = read_registries()
     if as_json:
         asked: list[dict[str, Any]] = [
-            {"name": one.name, "url": one.url, "mirrors": one.mirrors, "keys": one.keys}
+            {
+                "name": one.name,
+                "url": one.url,
+                "mirrors": one.mirrors,
+                "keys": one.keys,
+                "in_place": one.in_place,
+            }
             for one in registered
         ]
-        asked += [{"name": name, "url": None, "mirrors": [], "keys": []} for name in SHIPPED]
+        asked += [
+            {"name": name, "url": None, "mirrors": [], "keys": [], "in_place": False}
+            for name in SHIPPED
+        ]
         print_json({"file": str(registries_file()), "registries": asked})
         return
     rows: list[tuple[str | Text, ...]] = [
         (
             one.name,
-            one.url,
+            f"{one.url} (read in place)" if one.in_place else one.url,
             lines_in_cell(one.mirrors or ["-"]),
             lines_in_cell([f"{key[:DIGITS]}.." for key in one.keys] or ["not signed"]),
         )

@@ -236,6 +236,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     from orlog.algos.algorithms import ALGORITHMS
     from orlog.datasets.home.presence import how_much
     from orlog.datasets.listing import audit_of
+    from orlog.datasets.store.chunk_hashes import has_chunk_hashes
     from orlog.manifests.rebuilds import rebuild_text, version_of
     from orlog.normalize.baselines import read_baseline
     from orlog.scoring.references import references_of
@@ -244,6 +245,13 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     is_view = dataset is not None and dataset.operation is not None
     folder = part if dataset is None else dataset.folder
     state = "here" if part is None else how_much(part, manifest)
+    if dataset is not None and dataset.in_place:
+        state = "read in place: " + (
+            "each chunk is checked against the manifest"
+            if has_chunk_hashes(manifest)
+            else "chunks are checked by their CRCs, which finds accidents and no adversary; the publisher adds "
+            "hashes by orlog convert --chunk-hashes"
+        )
     references = references_of(manifest)
     baselines = []
     # Recorded baselines are for the whole version, not for views.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,10 +28,12 @@ from orlog.cli.options import (
     Steps,
     TrustEnvironment,
     app,
+    read_bytes,
     takes_options,
 )
+from orlog.datasets.home.in_place import LIMIT
 from orlog.errors import StoppedError
-from orlog.manifests.names import counted
+from orlog.manifests.names import counted, size_text
 
 if TYPE_CHECKING:
     from orlog.algos.presets import Recipe
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     from orlog.algos.training.runs import RunRecord
     from orlog.datasets.reading.dataset import Dataset
     from orlog.experiments.seeds import SeedOutcome
+
+ASKED_ABOVE = 10e9
+"""Bytes above which it is asked whether a dataset that is read in place is to be fetched."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +65,14 @@ class Training:
             min=1, help="How many seeds to train at a time.", show_default="number of cores"
         ),
     ] = CORES
+    cache: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="How much to keep on the disk of datasets that are read in place, such as 20G.",
+            show_default="20G, or ORLOG_CACHE",
+        ),
+    ] = ""
     settings: Settings = None
     steps: Steps = None
     preset: Annotated[
@@ -148,6 +162,9 @@ def train(
     from orlog.experiments.logs import check_log
     from orlog.experiments.seeds import parse_seeds
 
+    if given.cache:
+        read_bytes(given.cache, "a size such as 500M or 20G")
+        os.environ[LIMIT] = given.cache
     several = parse_seeds(given.seeds) if given.seeds else []
     if several and given.seed:
         raise typer.BadParameter("--seed is for one seed; name all of them with --seeds.")
@@ -169,6 +186,7 @@ def train(
         find_device(options.device)
         check_log(options.log)
         dataset = load_dataset(name or "")
+        _ask_before_fetching(dataset)
     recipe = recipe_for(algorithm_name(algorithm), dataset, preset=options.preset)
 
     def introduce(steps: int, taken: Sequence[str] = ()) -> None:
@@ -181,6 +199,19 @@ def train(
         return
     folder, end = _train_one(algorithm, dataset, out, options, given.resume, introduce)
     print_runs([folder], end, as_json=as_json)
+
+
+def _ask_before_fetching(dataset: Dataset) -> None:
+    """Say how much of a dataset that is read in place will be fetched, and ask if that is very much."""
+    if not dataset.in_place:
+        return
+    size = dataset.manifest.size_bytes
+    tell(f"{dataset.name}: read in place; training reads all of it once: {size_text(size)}.")
+    if size > ASKED_ABOVE:
+        typer.confirm(
+            f"Fetch {size_text(size)}? (orlog.stream_transitions reads a part at a time)",
+            abort=True,
+        )
 
 
 def train_options(given: Any) -> TrainOptions:
