@@ -17,6 +17,7 @@ from orlog.datasets.home.consent import check_environment
 from orlog.datasets.looking.figures import dataset_picture
 from orlog.datasets.looking.notebook import notebook_html
 from orlog.datasets.reading import conversions
+from orlog.datasets.reading.lazy_rows import lazy_block
 from orlog.datasets.reading.operations import (
     Operation,
     filter_episodes,
@@ -330,11 +331,16 @@ class Dataset:
     def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray) -> Episode | Dataset:
         """Return one episode, or a view of several: by a slice, positions or a mask.
 
+        Of an episode that is read in place, large observations are fetched when their rows are asked for.
+
         Raises IndexError if there is no such episode; IntegrityError if a file is damaged.
         """
         if not isinstance(index, int | np.integer):
             return select_episodes(self, index)
         position = self._position(int(index))
+        if self.in_place:
+            ((stored, (inside,)),) = self._runs(np.array([position]))
+            return self._episode(lazy_block(stored, int(inside), self.columns), position)
         return self._episode(self._block(np.array([position])), position)
 
     def __iter__(self) -> Iterator[Episode]:

@@ -24,7 +24,7 @@ MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
 LONG = {
-    "datasets/reading/dataset.py": 596  # one public class
+    "datasets/reading/dataset.py": 632  # one public class
 }
 """Modules that are longer than others may be, and how long they may be."""
 FULL = {

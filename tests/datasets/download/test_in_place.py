@@ -1,0 +1,498 @@
+"""Versions that are read where they are: what comes is right, whatever servers, disks and others do."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.download import ranges
+from orlog.datasets.download.http import Patience
+from orlog.datasets.download.in_place import open_in_place
+from orlog.datasets.home.in_place import in_place_folder, kept_versions, make_room
+from orlog.datasets.home.registries import add_registry
+from orlog.datasets.publish.publish import publish_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording.converting import convert_dataset
+from orlog.datasets.store import in_place
+from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE
+from orlog.datasets.store.shards import Shard
+from orlog.errors import IntegrityError, OrlogError, SchemaError, StorageError, TransferError
+from tests.command_line import orlog as run
+from tests.datasets.store.test_version import random_parts, record
+from tests.levels import scaled
+from tests.servers import Fault, FileServer
+from tests.small_disks import fill
+
+NAME = "lab/parts-v1"
+SHORT = Patience(timeout=2.0, attempts=4, idle=0.0, first_wait=0.01, longest_wait=0.02)
+
+
+@pytest.fixture(scope="module", params=["hashes", "CRCs"])
+def published(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Dataset]:
+    """Return a registry and the version in it: three parts, small shards, texts and frames."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("author")))
+        dataset = record(NAME, random_parts())
+        if request.param == "hashes":
+            folder = tmp_path_factory.mktemp("converted") / "store"
+            dataset = orlog.load_dataset(
+                convert_dataset(dataset, folder, container="zarr", chunk_hashes=True)
+            )
+        registry = tmp_path_factory.mktemp("registry")
+        publish_dataset(dataset.folder, str(registry))
+        return registry, dataset
+
+
+@pytest.fixture
+def whole(published: tuple[Path, Dataset]) -> Dataset:
+    """Return the version as its author has it."""
+    return published[1]
+
+
+@pytest.fixture
+def served(published: tuple[Path, Dataset], tmp_path: Path) -> Iterator[FileServer]:
+    """Return a server of a copy of the registry."""
+    copy = shutil.copytree(published[0], tmp_path / "copy")
+    with FileServer(copy) as server:
+        yield server
+
+
+@pytest.fixture(params=[0, in_place.WHOLE_BYTES], ids=["by ranges", "small ones whole"])
+def _sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", request.param)
+
+
+def opened(served: FileServer, whole: Dataset, mirrors: tuple[str, ...] = ()) -> Dataset:
+    url = f"{served.url}/{whole.name}/{whole.manifest.version}"
+    return open_in_place(url, mirrors, patience=SHORT)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_equal(found[key], value)
+    elif isinstance(expected, tuple | list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_equal(one, other)
+    else:
+        np.testing.assert_array_equal(found, expected)
+
+
+def assert_episode(ds: Dataset, whole: Dataset, index: int) -> None:
+    found, expected = ds[index], whole[index]
+    for field in ("observations", "actions", "rewards", "terminations", "truncations", "infos"):
+        assert_equal(getattr(found, field), getattr(expected, field))
+
+
+@pytest.mark.usefixtures("_sizes")
+def test_every_column_episode_and_view_is_that_of_the_whole_version(
+    served: FileServer, whole: Dataset
+) -> None:
+    ds = opened(served, whole)
+    assert ds.in_place
+    assert ds.digest == whole.digest
+    for index in random.Random(0).sample(range(len(whole)), len(whole)):
+        assert_episode(ds, whole, index)
+    for name in whole.columns:
+        assert_equal(ds.column(name), whole.column(name))
+        count = whole.selection().versions[0].rows(name)
+        some = np.random.default_rng(0).integers(0, count, 20) if count else np.arange(0)
+        assert_equal(ds.rows(name, some), whole.rows(name, some))
+    view, same = ds[::-2].filter_episodes("lengths > 2"), whole[::-2].filter_episodes("lengths > 2")
+    assert view.digest == same.digest
+    assert_equal(view.to_dict()["rewards"], same.to_dict()["rewards"])
+    again = pickle.loads(pickle.dumps(ds))
+    assert_episode(again, whole, 0)
+
+
+@pytest.mark.usefixtures("_sizes")
+def test_what_was_read_is_kept_and_not_asked_for_again(served: FileServer, whole: Dataset) -> None:
+    first = opened(served, whole)
+    for name in whole.columns:
+        first.column(name)
+    before = len(served.requests)
+    second = opened(served, whole)
+    for name in whole.columns:
+        assert_equal(second.column(name), whole.column(name))
+    assert len(served.requests) - before == 1  # the manifest, by its URL
+    (kept,) = kept_versions()
+    assert kept.manifest.digest == whole.digest
+
+
+def test_only_what_an_episode_needs_is_fetched(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    ds = opened(served, whole)
+    _ = ds.episode_lengths
+    before = served.sent_bytes
+    assert_episode(ds, whole, 3)
+    assert served.sent_bytes - before < whole.manifest.size_bytes / 3
+    ranged = [one for one in served.requests if "Range" in one.headers]
+    assert ranged
+    assert all("-" in one.headers["Range"].partition("=")[2] for one in ranged)
+
+
+FAULTS: tuple[Callable[[random.Random], Fault], ...] = (
+    lambda rng: Fault(drop_after=rng.randrange(60)),
+    lambda rng: Fault(drop_after=rng.randrange(60), resets=True),
+    lambda _rng: Fault(status=503, headers={"Retry-After": "0"}),
+    lambda _rng: Fault(status=429),
+    lambda _rng: Fault(status=500),
+    lambda _rng: Fault(ignores_ranges=True),
+    lambda _rng: Fault(headers={"Content-Range": "bytes 0-9/10"}),
+    lambda _rng: Fault(headers={"Content-Range": None}),
+    lambda _rng: Fault(headers={"Content-Encoding": "gzip"}),
+    lambda rng: Fault(change=lambda data: _flipped(data, rng)),
+    lambda rng: Fault(change=lambda data: data[: rng.randrange(len(data) + 1)]),
+    lambda rng: Fault(change=lambda data: bytes(len(data)) if rng.random() < 0.5 else data[::-1]),
+    lambda _rng: Fault(chunked=True),
+)
+
+
+def _flipped(data: bytes, rng: random.Random) -> bytes:
+    """Return bytes of which some are others, so that most ranges have one."""
+    changed = bytearray(data)
+    for _ in range(max(1, len(data) // 50)):
+        changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+@pytest.mark.scaled
+@pytest.mark.usefixtures("_sizes")
+def test_faults_of_servers_give_right_values_or_an_error_that_names_the_object(
+    served: FileServer, whole: Dataset
+) -> None:
+    rng = random.Random(f"{whole.digest}{in_place.WHOLE_BYTES}")
+    ds = opened(served, whole)
+    met, errors = 0, list[str]()
+    while met < scaled(2_500, 60):
+        for path in in_place_folder().rglob("c.*"):
+            path.unlink()
+        ds = pickle.loads(pickle.dumps(ds))
+        count = rng.randint(1, 6)
+        served.faults = [rng.choice(FAULTS)(rng) for _ in range(count)]
+        for fault in served.faults:
+            fault.times = rng.randint(1, 3)
+            fault.path = rng.choice(["", "c.0", "c.1.0", CHUNKS_FILE])
+        planned = sum(one.times or 0 for one in served.faults)
+        index = rng.randrange(len(whole))
+        try:
+            assert_episode(ds, whole, index)
+        except (IntegrityError, TransferError) as error:
+            errors.append(str(error))
+        met += planned - sum(one.times or 0 for one in served.faults)
+        served.faults = []
+        assert_episode(ds, whole, index)  # it goes on where it stopped
+    assert errors
+    assert [one for one in errors if served.url not in one] == []
+    assert [one for one in errors if "/c." not in one and CHUNKS_FILE not in one] == []
+
+
+def test_a_second_place_gives_what_the_first_has_wrong(
+    served: FileServer, whole: Dataset, published: tuple[Path, Dataset]
+) -> None:
+    with FileServer(published[0]) as other:
+        mirror = f"{other.url}/{whole.name}/{whole.manifest.version}"
+        served.faults = [Fault(path="c.0", change=lambda data: bytes(len(data)))]
+        ds = open_in_place(
+            f"{served.url}/{whole.name}/{whole.manifest.version}", (mirror,), patience=SHORT
+        )
+        assert_episode(ds, whole, 0)
+
+
+def test_a_chunk_that_was_forged_with_its_checksum_is_found_by_its_hash(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    path = "rewards/c.0"
+    file = served.folder / whole.name / whole.manifest.version / path
+    room = whole.selection().versions[0].chunks_of_shards()[path][1]
+    item = next(one for one in whole.manifest.objects if one.path == path)
+    offset, size = Shard(file, room, item.size_bytes, name=path).place(0)
+    data = bytearray(file.read_bytes())
+    chunk = data[offset : offset + size - 4]
+    chunk[-1] ^= 1
+    crc = int(google_crc32c.value(bytes(chunk))).to_bytes(4, "little")
+    data[offset : offset + size] = chunk + crc
+    file.write_bytes(bytes(data))
+    ds = opened(served, whole)
+    paths = {one.path for one in whole.manifest.objects}
+    if CHUNKS_FILE in paths:
+        with pytest.raises(IntegrityError, match=r"rewards/c\.0, chunk 0: other bytes"):
+            ds.column("rewards", 0, 1)
+        assert (
+            run(
+                "verify", f"{served.url}/{whole.name}/{whole.manifest.version}", "--in-place"
+            ).returncode
+            == 3
+        )
+    else:  # it is accidents that CRCs find
+        ds.column("rewards", 0, 1)
+        shown = run("verify", f"{served.url}/{whole.name}/{whole.manifest.version}", "--in-place")
+        assert "checked by their CRCs" in shown.stdout
+
+
+def test_an_index_or_hashes_of_another_version_are_refused(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = {one.path for one in whole.manifest.objects}
+    if CHUNKS_FILE not in paths:
+        pytest.skip("it has no hashes")
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    monkeypatch.setattr("orlog.datasets.store.chunk_hashes.MOST_WHOLE_BYTES", 0)
+    folder = served.folder / whole.name / whole.manifest.version
+    ds = opened(served, whole)
+    assert_episode(ds, whole, 1)
+    hashes = bytearray((folder / CHUNKS_FILE).read_bytes())
+    hashes[::HASH_BYTES] = bytes(len(hashes[::HASH_BYTES]))
+    (folder / CHUNKS_FILE).write_bytes(bytes(hashes))
+    for path in in_place_folder().rglob("c.*"):
+        path.unlink()
+    with pytest.raises(IntegrityError, match="are not those of the manifest"):
+        opened(served, whole).column("rewards")
+    shutil.rmtree(in_place_folder())
+    (folder / SHARDS_FILE).write_bytes(bytes((folder / SHARDS_FILE).stat().st_size))
+    with pytest.raises(TransferError, match=SHARDS_FILE):
+        opened(served, whole)
+
+
+def test_what_a_kill_or_damage_left_is_fetched_again(served: FileServer, whole: Dataset) -> None:
+    ds = opened(served, whole)
+    for name in whole.columns:
+        ds.column(name)
+    rng = random.Random(0)
+    for path in sorted(in_place_folder().rglob("c.*")):
+        data = bytearray(path.read_bytes())
+        if rng.random() < 0.5:
+            data[rng.randrange(len(data))] ^= 1
+        else:
+            data[rng.randrange(len(data)) :] = b""
+        path.write_bytes(bytes(data))
+    again = pickle.loads(pickle.dumps(ds))
+    for name in whole.columns:
+        assert_equal(again.column(name), whole.column(name))
+
+
+def test_the_least_lately_opened_go_first_and_are_read_again(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = opened(served, whole)
+    for name in whole.columns:
+        ds.column(name)
+    shards = sorted(in_place_folder().rglob("c.*"))
+    for age, path in enumerate(shards):
+        os.utime(path, (age + 1, age + 1))
+    taken = {path: path.stat().st_blocks * 512 for path in in_place_folder().rglob("*")}
+    half = sum(taken.values()) - sum(taken[path] for path in shards) // 2
+    monkeypatch.setenv("ORLOG_CACHE", f"{half / 0.9 / 1000:.1f}k")
+    assert make_room(10**9) > 0
+    left = sorted(in_place_folder().rglob("c.*"))
+    assert left == [path for path in shards if path in {*left}]
+    assert shards[-1] in left
+    assert shards[0] not in left
+    for index in range(len(whole)):
+        assert_episode(ds, whole, index)  # also those of which a file is open that was removed
+    monkeypatch.setenv("ORLOG_CACHE", "much")
+    with pytest.raises(ValueError, match="ORLOG_CACHE must be a size"):
+        make_room(10**12)
+
+
+def test_nothing_is_kept_on_a_full_disk_but_what_is_read(
+    served: FileServer,
+    whole: Dataset,
+    mount: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = mount("size=3m")
+    monkeypatch.setenv("ORLOG_HOME", str(disk / "home"))
+    ds = opened(served, whole)
+    for name in whole.columns:
+        ds.column(name)
+    filler = fill(disk)
+    again = opened(served, whole)
+    assert_episode(again, whole, 0)  # it is here
+    for path in in_place_folder().rglob("c.*"):
+        path.unlink()
+    fill(disk)
+    with pytest.raises(StorageError):
+        _ = [pickle.loads(pickle.dumps(ds)).column(name) for name in whole.columns]
+    filler.unlink()
+    for name in whole.columns:
+        assert_equal(pickle.loads(pickle.dumps(ds)).column(name), whole.column(name))
+
+
+def _read_all(url: str, whole: Path, seed: int) -> None:
+    ds, expected = open_in_place(url, patience=SHORT), orlog.load_dataset(whole)
+    rng = random.Random(seed)
+    for _ in range(3):
+        for index in rng.sample(range(len(expected)), len(expected)):
+            assert_episode(ds, expected, index)
+        make_room(0, at_once=True)
+
+
+def test_processes_share_what_is_kept_and_remove_it_under_each_other(
+    served: FileServer, whole: Dataset
+) -> None:
+    url = f"{served.url}/{whole.name}/{whole.manifest.version}"
+    context = multiprocessing.get_context("spawn")
+    children = [
+        context.Process(target=_read_all, args=(url, whole.folder, seed)) for seed in range(3)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+    assert [child.exitcode for child in children] == [0, 0, 0]
+
+
+def test_an_object_that_is_replaced_in_the_middle_is_never_mixed(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    ds = opened(served, whole)
+    name = "rewards"
+    file = served.folder / whole.name / whole.manifest.version / name
+    ds.column(name, 0, 1)
+    for shard in file.glob("c.*"):
+        shard.write_bytes(bytes(shard.stat().st_size + 1))
+    with pytest.raises(TransferError, match="bytes, expected"):
+        ds.column(name)
+
+
+def test_batches_and_streams_are_those_of_a_version_that_is_here(
+    mini_folder: Path, tmp_path: Path
+) -> None:
+    registry = tmp_path / "registry"
+    registry.mkdir()
+    publish_dataset(mini_folder, str(registry))
+    whole = orlog.load_dataset(mini_folder)
+    with FileServer(registry) as server:
+        ds = opened(server, whole)
+        found = orlog.stream_transitions(ds, 64, seed=1, buffer_bytes=2**18)
+        same = orlog.stream_transitions(whole, 64, seed=1, buffer_bytes=2**18)
+        for one, other, _ in zip(found, same, range(400), strict=False):
+            assert_equal(one.observations.numpy(), other.observations.numpy())
+        assert_equal(found.batch(7).rewards.numpy(), same.batch(7).rewards.numpy())
+        one, other = (next(iter(orlog.transitions(each, 64, seed=0))) for each in (ds, whole))
+        assert_equal(one.observations.numpy(), other.observations.numpy())
+        assert server.sent_bytes < 1.1 * whole.manifest.size_bytes
+
+
+def test_a_name_of_a_registry_that_is_read_in_place(served: FileServer, whole: Dataset) -> None:
+    assert run("registry", "add", "lab", served.url, "--in-place").returncode == 0
+    listed = json.loads(run("registry", "list", "--json").stdout)["registries"]
+    assert listed[0]["in_place"]
+    ds = orlog.load_dataset(NAME)
+    assert ds.in_place
+    assert_episode(ds, whole, 2)
+    shown = run("show", NAME).stdout.replace("\n", " ")
+    assert "read in place" in shown
+    checked = json.loads(run("verify", NAME, "--in-place", "--sample", "50%", "--json").stdout)
+    assert checked["problems"] == []
+    assert 0 < checked["chunks"] < checked["of_chunks"]
+    for wrong in ("0", "x", "101%"):
+        assert run("verify", NAME, "--in-place", "--sample", wrong).returncode == 2
+    assert run("verify", NAME, "--sample", "1%").returncode == 2
+    listed = json.loads(run("cache", "list", "--json").stdout)
+    assert [one["name"] for one in listed["in_place"]] == [NAME]
+    with pytest.raises(OrlogError, match=r"not on this machine|not known"):
+        orlog.load_dataset(NAME, in_place=False)
+
+
+def test_third_party_files_and_hdf5_are_refused_with_what_to_do(
+    whole: Dataset, tmp_path: Path
+) -> None:
+    with pytest.raises(SchemaError, match="run: orlog download d4rl/hopper-medium-v2"):
+        open_in_place("d4rl/hopper-medium-v2")
+    folder = convert_dataset(whole, tmp_path / "one", container="hdf5", name="lab/one-v1")
+    registry = tmp_path / "registry"
+    registry.mkdir()
+    publish_dataset(folder, str(registry))
+    add_registry("one", str(registry), in_place=True)
+    with pytest.raises(SchemaError, match="its container is hdf5"):
+        orlog.load_dataset("lab/one-v1")
+
+
+def test_a_server_without_ranges_is_said_to_be_one(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    served.faults = [Fault(path="c.0", ignores_ranges=True)]
+    with pytest.raises(TransferError, match="sends whole files, and no ranges of them"):
+        _ = opened(served, whole).column("rewards")
+
+
+def test_ten_frames_of_an_episode_are_some_ranges(tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (401, 64, 64, 3), np.uint8)
+    with orlog.DatasetWriter(
+        "lab/camera-v1",
+        observation_space=spaces.Dict({"camera": spaces.Box(0, 255, (64, 64, 3), np.uint8)}),
+        action_space=spaces.Discrete(2),
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations={"camera": frames},
+                actions=np.zeros(400, np.int64),
+                rewards=np.zeros(400),
+                terminations=np.zeros(400, bool),
+                truncations=np.arange(400) == 399,
+            )
+        )
+    registry = tmp_path / "registry"
+    registry.mkdir()
+    publish_dataset("lab/camera-v1", str(registry))
+    with FileServer(registry) as server:
+        ds = orlog.load_dataset(f"{server.url}/lab/camera-v1/1.0.0", in_place=True)
+        _ = ds.episode_lengths
+        before = server.sent_bytes
+        camera = ds[0].observations["camera"]
+        assert (camera.shape, camera.dtype, len(camera), camera.ndim) == (
+            frames.shape,
+            frames.dtype,
+            401,
+            4,
+        )
+        ten = camera[10:20]
+        sent = server.sent_bytes - before
+        assert_equal(ten, frames[10:20])
+        assert sent < 30 * frames[0].nbytes
+        for key in (
+            *(7, -1, slice(None, None, 50), [3, 1], np.arange(401) % 97 == 0, (slice(2, 4), 5)),
+            *((3, slice(None), 2), (Ellipsis, 0), slice(5, 5), ([1, 2], 0)),
+        ):
+            assert_equal(camera[key], frames[key])
+        assert_equal(np.asarray(camera), frames)
+        assert_equal(np.asarray(camera, np.float32), frames.astype(np.float32))
+        with pytest.raises(IndexError):
+            camera[401]
+        assert camera.nbytes == frames.nbytes
+        assert "uint8[401, 64, 64, 3]" in repr(ds[0])
+
+
+def test_many_ranges_are_asked_for_at_once(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(in_place, "PIECE_BYTES", 1)
+    ds = opened(served, whole)
+    assert_equal(ds.column("rewards"), whole.column("rewards"))
+    assert served.connections > 2
+    assert ranges.WRONG_ANSWERS == 2
