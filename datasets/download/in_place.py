@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from orlog.base.files import link_or_copy, make_folder, sole_access, storage_errors, write_durably
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.objects import TransferOptions, fetch_objects
 from orlog.datasets.download.ranges import RangeSource
-from orlog.datasets.download.sources import ForeignFileSource, find_source, source_of_url
+from orlog.datasets.download.sources import (
+    ForeignFileSource,
+    find_source,
+    offered_version,
+    read_index,
+    source_of_url,
+)
 from orlog.datasets.home.in_place import place_of
 from orlog.datasets.home.origin import Source
-from orlog.datasets.home.registries import read_registries
+from orlog.datasets.home.registries import Registry, read_registries
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.chunk_hashes import metadata_objects
 from orlog.datasets.store.in_place import Elsewhere
-from orlog.errors import SchemaError
+from orlog.errors import NotFoundError, SchemaError, TransferError, clause
 from orlog.manifests.manifest import MANIFEST_FILE
-from orlog.manifests.names import DatasetName, is_url, parse_name
+from orlog.manifests.names import DatasetName, is_name, is_url, parse_name
 
 
 def open_in_place(
@@ -28,7 +35,8 @@ def open_in_place(
     The manifest, its signature where the registry has keys, and all metadata are fetched and checked first.
 
     Args:
-        name: A name that a registry offers, or the URL of a version.
+        name: A name that a registry offers; or the URL of a version, or of a dataset in a registry, of which
+            the newest version is taken.
         mirrors: Other places with the same files.
         patience: How long each place is tried.
 
@@ -40,7 +48,7 @@ def open_in_place(
         StorageError: the disk is full.
     """
     if isinstance(name, str) and is_url(name):
-        source: Source | ForeignFileSource = source_of_url(name, mirrors, patience=patience)
+        source: Source | ForeignFileSource = _source_at(name, mirrors, patience)
     else:
         wanted = parse_name(name) if isinstance(name, str) else name
         source = find_source(wanted, mirrors, patience=patience)
@@ -50,6 +58,26 @@ def open_in_place(
             f"orlog download {source.name}"
         )
     return open_source(source, patience)
+
+
+def _source_at(url: str, mirrors: Sequence[str], patience: Patience) -> Source:
+    """Return the version at a URL, or the newest one of the dataset there, as the registry above says."""
+    try:
+        return source_of_url(url, mirrors, patience=patience)
+    except NotFoundError as error:
+        parts = url.partition("?")[0].rstrip("/").split("/")
+        for depth in range(1, len(parts) - 2):
+            root, name = "/".join(parts[:-depth]), "/".join(parts[-depth:])
+            if not is_name(name):
+                continue
+            with contextlib.suppress(NotFoundError, TransferError):
+                index, _ = read_index(Registry(name="url", url=root), patience)
+                offered = offered_version(index, parse_name(name))
+                if offered is not None:
+                    return source_of_url(f"{root}/{name}/{offered[0]}", patience=patience)
+        raise NotFoundError(
+            f"{clause(error)}; give the URL of a version's folder, or of a dataset in a registry."
+        ) from error
 
 
 def is_offered_in_place(registry: str) -> bool:

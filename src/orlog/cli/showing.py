@@ -369,7 +369,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     where = facts["folder"] or f"not on this machine; {again}"
     if facts["state"] not in ("here", "not here"):
         again = f"orlog download {facts['name']}@{facts['version']}"
-        where = f"{where} ({facts['state']}; for the rest run: {again})"
+        rest = "" if dataset is not None and dataset.in_place else f"; for the rest run: {again}"
+        where = f"{where} ({facts['state']}{rest})"
     lines: list[tuple[str, str | Text]] = [
         ("name", f"{'a view of ' if facts['is_view'] else ''}{facts['name']}@{facts['version']}"),
         ("digest", facts["digest"]),

@@ -29,12 +29,21 @@ from orlog.datasets.recording.converting import convert_dataset
 from orlog.datasets.store import in_place
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE
 from orlog.datasets.store.shards import Shard
-from orlog.errors import IntegrityError, OrlogError, SchemaError, StorageError, TransferError
+from orlog.errors import (
+    IntegrityError,
+    NotFoundError,
+    OrlogError,
+    SchemaError,
+    StorageError,
+    TransferError,
+)
 from tests.command_line import orlog as run
 from tests.datasets.store.test_version import random_parts, record
 from tests.levels import scaled
 from tests.servers import Fault, FileServer
 from tests.small_disks import fill
+
+pytest_plugins = ["tests.s3_fixtures"]
 
 NAME = "lab/parts-v1"
 SHORT = Patience(timeout=2.0, attempts=4, idle=0.0, first_wait=0.01, longest_wait=0.02)
@@ -339,6 +348,15 @@ def test_nothing_is_kept_on_a_full_disk_but_what_is_read(
         assert_equal(pickle.loads(pickle.dumps(ds)).column(name), whole.column(name))
 
 
+def test_a_bucket_is_read_in_place(
+    whole: Dataset, published: tuple[Path, Dataset], bucket: Any
+) -> None:
+    bucket.put(f"{published[0]}/", "data/registry/", recursive=True)
+    ds = orlog.load_dataset(f"s3://data/registry/{NAME}", in_place=True)
+    for index in range(len(whole)):
+        assert_episode(ds, whole, index)
+
+
 def _read_all(url: str, whole: Path, seed: int) -> None:
     ds, expected = open_in_place(url, patience=SHORT), orlog.load_dataset(whole)
     rng = random.Random(seed)
@@ -415,6 +433,13 @@ def test_a_name_of_a_registry_that_is_read_in_place(served: FileServer, whole: D
     assert [one["name"] for one in listed["in_place"]] == [NAME]
     with pytest.raises(OrlogError, match=r"not on this machine|not known"):
         orlog.load_dataset(NAME, in_place=False)
+
+
+def test_the_url_of_a_dataset_means_its_newest_version(served: FileServer, whole: Dataset) -> None:
+    ds = orlog.load_dataset(f"{served.url}/{NAME}", in_place=True)
+    assert ds.digest == whole.digest
+    with pytest.raises(NotFoundError, match="give the URL of a version's folder"):
+        open_in_place(f"{served.url}/lab/nothing-v1", patience=SHORT)
 
 
 def test_third_party_files_and_hdf5_are_refused_with_what_to_do(
