@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -275,7 +275,7 @@ class SequenceBatch(Tensors):
     next_observations: Tensor | dict[str, Tensor] | None = None
 
 
-def joined(pieces: list[Any]) -> Any:
+def joined(pieces: Sequence[TensorsT]) -> TensorsT:
     """Return batches of one kind as one, the items of each after those of the one before."""
     if len(pieces) == 1:
         return pieces[0]

@@ -305,10 +305,9 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
 
     def _fetch(self, epoch: int, number: int) -> None:
         """Fetch the blocks of a group, if the dataset is read in place."""
-        blocks = self._epoch(epoch).groups[number]
-        episodes = [np.arange(*self._edges[block : block + 2]) for block in blocks]
+        edges = [self._edges[block : block + 2] for block in self._epoch(epoch).groups[number]]
         wanted = self._stored(name for name in self._columns if name not in self._hold)
-        self.dataset.fetch_ahead(np.concatenate(episodes), wanted)
+        self.dataset.fetch_ahead(np.concatenate([np.arange(*one) for one in edges]), wanted)
 
     def _stored(self, names: Iterable[str]) -> set[str]:
         """Return the columns of the dataset that some of `_columns` are read from."""

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 AUDIT_SKIPPED = "skipped: published without one; after the download run: orlog audit NAME"
 ALARMING = ("audit", "rebuild", "not finite", "outside of their Box")
 NO_CHECKSUM = "no checksum known: the first download is trusted, and kept"
+HASHED = "each chunk is checked against the manifest"
+NOT_HASHED = (
+    "CRCs of chunks find accidents, and no adversary; hashes come by orlog convert --chunk-hashes"
+)
 NOT_EQUAL = "these places are not known to have equal bytes; the first that answers is taken"
 
 
@@ -246,12 +250,8 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     folder = part if dataset is None else dataset.folder
     state = "here" if part is None else how_much(part, manifest)
     if dataset is not None and dataset.in_place:
-        state = "read in place: " + (
-            "each chunk is checked against the manifest"
-            if has_chunk_hashes(manifest)
-            else "chunks are checked by their CRCs, which finds accidents and no adversary; the publisher adds "
-            "hashes by orlog convert --chunk-hashes"
-        )
+        by = HASHED if has_chunk_hashes(manifest) else NOT_HASHED
+        state = f"read in place: {by}"
     references = references_of(manifest)
     baselines = []
     # Recorded baselines are for the whole version, not for views.

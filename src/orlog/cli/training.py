@@ -31,7 +31,6 @@ from orlog.cli.options import (
     read_bytes,
     takes_options,
 )
-from orlog.datasets.home.in_place import LIMIT
 from orlog.errors import StoppedError
 from orlog.manifests.names import counted, size_text
 
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
     from orlog.experiments.seeds import SeedOutcome
 
-ASKED_ABOVE = 10e9
-"""Bytes above which it is asked whether a dataset that is read in place is to be fetched."""
+ASKED_ABOVE = 10e9  # bytes of a dataset that is read in place
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,7 +162,7 @@ def train(
 
     if given.cache:
         read_bytes(given.cache, "a size such as 500M or 20G")
-        os.environ[LIMIT] = given.cache
+        os.environ["ORLOG_CACHE"] = given.cache
     several = parse_seeds(given.seeds) if given.seeds else []
     if several and given.seed:
         raise typer.BadParameter("--seed is for one seed; name all of them with --seeds.")
