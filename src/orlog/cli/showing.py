@@ -368,9 +368,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     again = how_to_record(manifest, read_installed(manifest.name))
     where = facts["folder"] or f"not on this machine; {again}"
     if facts["state"] not in ("here", "not here"):
-        again = f"orlog download {facts['name']}@{facts['version']}"
-        rest = "" if dataset is not None and dataset.in_place else f"; for the rest run: {again}"
-        where = f"{where} ({facts['state']}{rest})"
+        rest = f"; for the rest run: orlog download {facts['name']}@{facts['version']}"
+        where = f"{where} ({facts['state']}{'' if dataset and dataset.in_place else rest})"
     lines: list[tuple[str, str | Text]] = [
         ("name", f"{'a view of ' if facts['is_view'] else ''}{facts['name']}@{facts['version']}"),
         ("digest", facts["digest"]),
