@@ -49,8 +49,8 @@ _DEEPEST = 32
 _LARGEST = 2**24
 _SMALLEST = 2**10
 # What Gymnasium and NumPy raise for fields that make no space.
-_UNREADABLE = (ArithmeticError, AssertionError, AttributeError, KeyError, RecursionError)
-_UNREADABLE += (TypeError, ValueError)
+_UNREADABLE: tuple[type[Exception], ...] = (ArithmeticError, AssertionError, AttributeError)
+_UNREADABLE += (KeyError, RecursionError, TypeError, ValueError)
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Json]:

@@ -59,7 +59,7 @@ class Number:
         value: The number.
         interval: Its interval at 95 %: over the episodes of one run, or over several runs; None without spread.
         note: What else is to be said of it, such as `safe`.
-        is_share: Whether it is a share, which texts show in percent.
+        is_share: Whether it is a share, which texts show in percent; its interval is cut off at 0 and 1.
         digits: Digits behind the point in texts.
     """
 
@@ -70,6 +70,12 @@ class Number:
     note: str = ""
     is_share: bool = False
     digits: int = 1
+
+    def __post_init__(self) -> None:
+        """Let the interval of a share end at 0 and 1, beyond which Student's t does not know to stop."""
+        if self.is_share and self.interval is not None:
+            low, high = self.interval
+            object.__setattr__(self, "interval", (max(0.0, low), min(1.0, high)))
 
     def cells(self) -> list[str]:
         """Return name, value, interval and note, for a row of a table (`HEADINGS`)."""

@@ -5,7 +5,7 @@ OGBench ends an episode there. Where there is `info["is_success"]` instead, as i
 for the authors of HER (https://arxiv.org/abs/1707.01495).
 
 The interval of one run's share is Wilson's (1927), which has a width where all or none succeeded too; over several
-runs it is Student's t of their shares.
+runs it is Student's t of their shares, cut off at 0 and 1.
 """
 
 from __future__ import annotations

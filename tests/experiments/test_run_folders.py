@@ -151,6 +151,33 @@ def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) 
     assert f"note: {some / 'stopped'}: without a score, so it counts in no mean." in text.stderr
 
 
+def test_scores_that_were_measured_in_other_ways_share_no_mean(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    root = tmp_path / "runs"
+    for seed in (0, 1, 2):
+        train(mini, root / f"seed-{seed}", seed)
+        put_returns(root / f"seed-{seed}", {10: [float(seed), seed + 20.0]})
+    assert orlog("evaluate", str(root / "seed-1"), "--episodes", "2").returncode == 0
+    (group,) = json.loads(orlog("runs", "compare", str(root), "--json").stdout)["groups"]
+    evaluated, curve = group["scores"]
+    assert (evaluated["source"], evaluated["seeds"]) == ("orlog evaluate", [1])
+    assert (curve["source"], curve["seeds"]) == ("last point of the curve", [0, 2])
+    assert curve["score"] == pytest.approx(
+        references(mini).normalize(np.array([10.0, 12.0])).mean()
+    )
+    assert (group["score"], group["scored_seeds"]) == (evaluated["score"], 1)
+    text = orlog("runs", "compare", str(root))
+    lines = [line for line in text.stdout.splitlines() if mini.name in line]
+    assert len(lines) == 2
+    assert f"{curve['score']:.1f} (" in lines[1]
+    assert "0, 2" in lines[1]
+    assert (
+        "seed 1 by orlog evaluate at step 10, 2 episodes; seeds 0, 2 by the last point of the curve at "
+        "step 10, 2 episodes: each has a line and a mean of its own."
+    ) in " ".join(text.stderr.split())
+
+
 def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     for seed in (0, 1):

@@ -23,13 +23,14 @@ from orlog.algos.training.runs import read_evaluation
 from orlog.datasets.reading.dataset import Dataset
 from orlog.experiments.jobs import make_jobs, run_jobs
 from orlog.experiments.reproducing import summarize
+from orlog.experiments.run_folders import EVALUATED
 from orlog.experiments.sweep_jobs import identify
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.normalize.metrics.metrics import metrics, numbers_of
 from orlog.reports.dataset_page import write_report
 from orlog.scoring.evaluated_runs import find_runs
-from orlog.viewer.runs import EVALUATED, runs_of
+from orlog.viewer.runs import runs_of
 from tests.command_line import orlog as run
 from tests.pools import pool_in_this_process
 

@@ -11,9 +11,10 @@ import typer
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import ago, print_json, say, say_notes, show_table, tell
 from orlog.cli.options import AsJson, RunFolder, command_group
+from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
-    from orlog.experiments.run_folders import RunSummary
+    from orlog.experiments.run_folders import RunSummary, SeedScores
     from orlog.normalize.metrics.metrics import Number
 
 runs = command_group(
@@ -146,9 +147,11 @@ def verify(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
 def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
     """Compare settings by the last scores of their seeds, with 95 % intervals over seeds.
 
-    Runs that differ in their seeds only stand in one line. Of runs with the same settings and seed, such
-    as copies, the newest that has a score counts. The intervals are Student's t over seeds;
-    for aggregates over several datasets, and tests, see orlog compare.
+    Runs that differ in their seeds only stand in one line; where some were scored by orlog evaluate and
+    others by the last point of their curve, at another step, or over another number of episodes, each
+    kind has a line. Of runs with the same settings and seed, such as copies, the newest that has a score
+    counts. The intervals are Student's t over seeds; for aggregates over several datasets, and tests, see
+    orlog compare.
     """
     from orlog.experiments.run_folders import find_run_folders, group_runs
 
@@ -170,12 +173,10 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
                 f"{run.folder}: left out, since {counts.folder} has the same settings and seed and "
                 f"{'is newer' if counts.changed >= run.changed else 'has a score'}."
             )
-        episodes = {len(run.scores) for run in group.scored if run.scores is not None}
-        if len(episodes) > 1:
-            numbers = ", ".join(map(str, sorted(episodes)))
+        if len(group.last_scores) > 1:
+            kinds = "; ".join(map(_measured, group.last_scores))
             notes.append(
-                f"{group.label} on {group.dataset}: scored with different numbers of episodes: "
-                f"{numbers}."
+                f"{group.label} on {group.dataset}: {kinds}: each has a line and a mean of its own."
             )
     if as_json:
         print_json(
@@ -184,16 +185,14 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
         return
     rows = []
     for group in groups:
-        seeds = ", ".join(str(run.record.seed) for run in group.runs if run.record is not None)
-        score = _score(group.score, group.interval)
-        row = [
-            group.shown_dataset,
-            algorithm_title(group.algorithm),
-            _settings(group.settings),
-            seeds,
-            score,
-        ]
-        rows.append([*row, _counted(group.numbers)])
+        about = [group.shown_dataset, algorithm_title(group.algorithm), _settings(group.settings)]
+        scores = group.last_scores
+        every = [run.record.seed for run in group.runs if run.record is not None]
+        if not scores:
+            rows.append([*about, _listed(every), "", ""])
+        for one in scores:
+            seeds = _listed(every if len(scores) == 1 else one.seeds)
+            rows.append([*about, seeds, _score(one.score, one.interval), _counted(one.numbers)])
     show_table(("dataset", "algorithm", "settings", "seeds", "score", COUNTED), rows)
     say_notes(notes, tell)
     _note_returns(found)
@@ -239,6 +238,21 @@ def _problems(found: Sequence[RunSummary]) -> list[str]:
         for run in found
         if run.problem
     ]
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def _measured(one: SeedScores) -> str:
+    """Say how the scores of some seeds were measured."""
+    from orlog.experiments.run_folders import CURVE
+
+    source = f"the {CURVE}" if one.source == CURVE else one.source
+    return (
+        f"{'seed' if len(one.seeds) == 1 else 'seeds'} {_listed(one.seeds)} by {source} at step "
+        f"{one.step:,}, {counted(one.episodes, 'episode')}"
+    )
 
 
 def _score(score: float | None, interval: tuple[float, float] | None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -38,6 +38,8 @@ from orlog.scoring.references import references
 
 _ONLINE = {"step": "from_step", "prior": "prior", "random_steps": "random_steps", "noise": "noise"}
 """What a record says of fine-tuning, and its name among settings in text."""
+
+CURVE, EVALUATED = "last point of the curve", "orlog evaluate"
 
 State: TypeAlias = Literal["running", "finished", "stopped", "diverged", "unreadable"]
 
@@ -134,6 +136,74 @@ class RunSummary:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SeedScores:
+    """Scores of seeds that were measured alike, so that a mean over them says something.
+
+    Attributes:
+        source: `EVALUATED` or `CURVE`.
+        step: Gradient steps of the policies.
+        episodes: Episodes of each.
+        runs: The runs.
+        means: Mean score of each.
+        played: What came of the episodes of each, with what metrics counted, where this is known.
+    """
+
+    source: str
+    step: int
+    episodes: int
+    runs: list[RunSummary] = dataclasses.field(default_factory=list)
+    means: list[float] = dataclasses.field(default_factory=list)
+    played: list[Played] = dataclasses.field(default_factory=list)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds."""
+        return [run.record.seed for run in self.runs if run.record is not None]
+
+    @property
+    def score(self) -> float:
+        """Mean over the seeds."""
+        return float(np.mean(self.means))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Interval of the mean at 95 % over seeds, by Student's t; None with one seed."""
+        return mean_interval(np.array(self.means, float))
+
+    @property
+    def numbers(self) -> list[Number]:
+        """What metrics give, over the seeds."""
+        return numbers_of(self.played)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "source": self.source,
+            "step": self.step,
+            "episodes": self.episodes,
+            "seeds": self.seeds,
+            "score": self.score,
+            "score_interval": self.interval,
+            "numbers": [one.to_json() for one in self.numbers],
+        }
+
+
+Measured: TypeAlias = tuple[str, int, RunSummary, np.ndarray, Played | None]
+
+
+def measured_alike(measured: Iterable[Measured]) -> list[SeedScores]:
+    """Put scores together that have one source, one step and one number of episodes."""
+    found: dict[tuple[str, int, int], SeedScores] = {}
+    for source, step, run, scores, played in measured:
+        alike = source, step, len(scores)
+        one = found.setdefault(alike, SeedScores(source=source, step=step, episodes=len(scores)))
+        one.runs.append(run)
+        one.means.append(float(scores.mean()))
+        one.played.extend([] if played is None else [played])
+    return list(found.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunGroup:
     """Runs that differ in their seeds only.
 
@@ -164,31 +234,29 @@ class RunGroup:
         return self.dataset if record is None else record.shown_dataset
 
     @property
-    def scored(self) -> list[RunSummary]:
-        """The runs that have a score."""
-        return [run for run in self.runs if run.scores is not None]
+    def last_scores(self) -> list[SeedScores]:
+        """The last scores of the runs: of evaluations first, of more steps first, of more seeds first."""
+        found = measured_alike(
+            (EVALUATED if run.is_evaluated else CURVE, run.scored_step, run, run.scores, run.played)
+            for run in self.runs
+            if run.scores is not None
+        )
+        return sorted(
+            found, key=lambda one: (one.source == EVALUATED, one.step, len(one.runs)), reverse=True
+        )
 
     @property
-    def score(self) -> float | None:
-        """Mean over the seeds that have a score."""
-        means = [run.score for run in self.scored if run.score is not None]
-        return float(np.mean(means)) if means else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Interval of the mean at 95 % over seeds, by Student's t; None with one seed."""
-        return mean_interval(np.array([run.score for run in self.scored], float))
-
-    @property
-    def success_rate(self) -> float | None:
-        """Mean share of successful episodes over the seeds that have one; None if none has."""
-        rates = [run.success_rate for run in self.runs if run.success_rate is not None]
-        return float(np.mean(rates)) if rates else None
-
-    @property
-    def numbers(self) -> list[Number]:
-        """What metrics give for the last evaluations of the seeds that have one, over seeds."""
-        return numbers_of([run.played for run in self.runs if run.played is not None])
+    def all_scores(self) -> list[SeedScores]:
+        """Scores of evaluations and of the last points of learning curves."""
+        measured: list[Measured] = []
+        for run in self.runs:
+            if run.is_evaluated and run.scores is not None:
+                measured.append((EVALUATED, run.scored_step, run, run.scores, run.played))
+            for (step, scores), played in zip(run.points[-1:], run.counted[-1:], strict=True):
+                measured.append((CURVE, step, run, scores, played))
+        return sorted(
+            measured_alike(measured), key=lambda one: (one.source, one.step, one.episodes)
+        )
 
     def curve(
         self, *, success: bool = False
@@ -213,17 +281,22 @@ class RunGroup:
         return np.array(steps), means, low, high
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return it as JSON: the first of the last scores, and all of them."""
+        scores = self.last_scores
+        first = scores[0] if scores else None
+        rates = [] if first is None else [run.success_rate for run in first.runs]
+        known = [rate for rate in rates if rate is not None]
         return {
             "algorithm": self.algorithm,
             "dataset": self.dataset,
             "settings": self.settings,
             "seeds": [run.record.seed for run in self.runs if run.record is not None],
-            "scored_seeds": len(self.scored),
-            "score": self.score,
-            "score_interval": self.interval,
-            "success_rate": self.success_rate,
-            "numbers": [one.to_json() for one in self.numbers],
+            "scored_seeds": 0 if first is None else len(first.runs),
+            "score": None if first is None else first.score,
+            "score_interval": None if first is None else first.interval,
+            "success_rate": float(np.mean(known)) if known else None,
+            "numbers": [] if first is None else [one.to_json() for one in first.numbers],
+            "scores": [one.to_json() for one in scores],
             "normalized": all(run.is_normalized for run in self.runs),
             "folders": [str(run.folder) for run in self.runs],
             "left_out": [str(run.folder) for run, _ in self.left_out],

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from orlog.algos.algorithms import algorithm_title
 from orlog.errors import OrlogError
 from orlog.experiments.run_folders import (
+    CURVE,
+    EVALUATED,
     RunGroup,
-    RunSummary,
     find_run_folders,
     group_runs,
     setting_words,
@@ -19,14 +18,11 @@ from orlog.experiments.run_folders import (
 from orlog.experiments.videos import VIDEOS as FILMED
 from orlog.experiments.videos import read_videos
 from orlog.normalize.baselines import read_baseline
-from orlog.normalize.intervals import mean_interval
-from orlog.normalize.metrics.metrics import numbers_of
 from orlog.normalize.verdicts import compare
 from orlog.scoring.references import references
 
 VIDEOS = (".mp4", ".webm")
 KINDS = ("worst", "median", "best")
-CURVE, EVALUATED = "last point of the curve", "orlog evaluate"
 
 
 def runs_of(folder: Path) -> dict[str, Any]:
@@ -120,31 +116,19 @@ def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
 
 def _scores(group: RunGroup) -> list[dict[str, Any]]:
     """Return means over seeds, each of one source, one step and one number of episodes."""
-    found: dict[tuple[str, int, int], list[tuple[RunSummary, np.ndarray]]] = {}
-    for run in group.runs:
-        if run.is_evaluated and run.scores is not None:
-            found.setdefault((EVALUATED, run.scored_step, len(run.scores)), []).append(
-                (run, run.scores)
-            )
-        for step, scores in run.points[-1:]:
-            found.setdefault((CURVE, step, len(scores)), []).append((run, scores))
-    listed = []
-    for (source, step, episodes), each in sorted(found.items(), key=lambda one: one[0][0]):
-        means = np.array([scores.mean() for _, scores in each], float)
-        played = [run.played if source == EVALUATED else run.counted[-1] for run, _ in each]
-        listed.append(
-            {
-                "source": source,
-                "step": step,
-                "episodes": episodes,
-                "seeds": [run.record.seed for run, _ in each if run.record is not None],
-                "each": means.tolist(),
-                "score": float(means.mean()),
-                "interval": mean_interval(means),
-                "counted": [str(n) for n in numbers_of([one for one in played if one])],
-            }
-        )
-    return listed
+    return [
+        {
+            "source": one.source,
+            "step": one.step,
+            "episodes": one.episodes,
+            "seeds": one.seeds,
+            "each": one.means,
+            "score": one.score,
+            "interval": one.interval,
+            "counted": [str(number) for number in one.numbers],
+        }
+        for one in group.all_scores
+    ]
 
 
 def _verdict(group: RunGroup) -> tuple[str, str]:
