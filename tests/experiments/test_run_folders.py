@@ -21,7 +21,8 @@ from orlog.base.files import hold_folder
 from orlog.datasets.looking.figures import new_figure
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, StoppedError
-from orlog.experiments.run_folders import find_run_folders, group_runs
+from orlog.experiments.run_folders import find_run_folders
+from orlog.experiments.run_groups import group_runs
 from orlog.experiments.running import finetune as orlog_finetune
 from orlog.normalize.intervals import mean_interval
 from orlog.reports.run_plots import curves_plot

@@ -23,7 +23,7 @@ from orlog.algos.training.runs import read_evaluation
 from orlog.datasets.reading.dataset import Dataset
 from orlog.experiments.jobs import make_jobs, run_jobs
 from orlog.experiments.reproducing import summarize
-from orlog.experiments.run_folders import EVALUATED
+from orlog.experiments.run_groups import EVALUATED
 from orlog.experiments.sweep_jobs import identify
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline

@@ -14,7 +14,8 @@ from orlog.cli.options import AsJson, RunFolder, command_group
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
-    from orlog.experiments.run_folders import RunSummary, SeedScores
+    from orlog.experiments.run_folders import RunSummary
+    from orlog.experiments.run_groups import SeedScores
     from orlog.normalize.metrics.metrics import Number
 
 runs = command_group(
@@ -153,7 +154,8 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
     counts. The intervals are Student's t over seeds; for aggregates over several datasets, and tests, see
     orlog compare.
     """
-    from orlog.experiments.run_folders import find_run_folders, group_runs
+    from orlog.experiments.run_folders import find_run_folders
+    from orlog.experiments.run_groups import group_runs
 
     found = find_run_folders(folder)
     groups = group_runs(found)
@@ -212,7 +214,8 @@ def plot_runs(
 
     With --success it is the share of successful episodes, where the environment tells.
     """
-    from orlog.experiments.run_folders import find_run_folders, group_runs
+    from orlog.experiments.run_folders import find_run_folders
+    from orlog.experiments.run_groups import group_runs
     from orlog.reports.run_plots import curves_plot
     from orlog.reports.statistics_plots import check_format, save_plot
 
@@ -246,7 +249,7 @@ def _listed(seeds: Sequence[int]) -> str:
 
 def _measured(one: SeedScores) -> str:
     """Say how the scores of some seeds were measured."""
-    from orlog.experiments.run_folders import CURVE
+    from orlog.experiments.run_groups import CURVE
 
     source = f"the {CURVE}" if one.source == CURVE else one.source
     return (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orlog.datasets.looking.figures import line_colors, new_figure
-from orlog.experiments.run_folders import RunGroup
+from orlog.experiments.run_groups import RunGroup
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import ago
-from orlog.experiments.run_folders import RunSummary, find_run_folders, group_runs
+from orlog.experiments.run_folders import RunSummary, find_run_folders
+from orlog.experiments.run_groups import group_runs
 from orlog.reports.pages import html_table
 from orlog.reports.run_plots import curves_plot
 

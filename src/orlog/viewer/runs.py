@@ -7,14 +7,8 @@ from typing import Any
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.errors import OrlogError
-from orlog.experiments.run_folders import (
-    CURVE,
-    EVALUATED,
-    RunGroup,
-    find_run_folders,
-    group_runs,
-    setting_words,
-)
+from orlog.experiments.run_folders import find_run_folders, setting_words
+from orlog.experiments.run_groups import CURVE, EVALUATED, RunGroup, group_runs
 from orlog.experiments.videos import VIDEOS as FILMED
 from orlog.experiments.videos import read_videos
 from orlog.normalize.baselines import read_baseline
