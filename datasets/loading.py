@@ -51,7 +51,8 @@ def load_dataset(
         columns: Optional columns to keep (`Dataset.select_columns`). With `download`, only the
             files with these columns are downloaded.
         progress: Called with (done, total): steps while it builds, bytes while it downloads. Without
-            it, building shows a bar, or a line now and then where the output is no terminal.
+            it, building shows a bar, or a line at its start and one a minute where the output is no
+            terminal.
 
     Raises:
         InvalidNameError: the name does not follow the grammar.
@@ -87,7 +88,7 @@ def load_dataset(
                 if wanted.name in catalogue():
                     with contextlib.ExitStack() as stack:
                         if progress is None:
-                            bar = progress_bar(f"building {wanted.name}")
+                            bar = progress_bar("steps", f"building {wanted.name}")
                             progress = stack.enter_context(bar)
                         return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:

@@ -355,6 +355,9 @@ def read_version(
     if wanted.tells_names:
         found.doubts, left = found.doubts + left, []
     told, lineage = " ".join(found.doubts), wanted.lineage
+    description = wanted.description or opened.description
+    if wanted.description and wanted.tells_names:
+        description = " ".join(filter(None, (description, opened.always_said)))
     if file_format.doubts_in_lineage and told:
         lineage = [
             msgspec.structs.replace(one, operation=f"{one.operation}. {told}") for one in lineage
@@ -367,7 +370,7 @@ def read_version(
         outside=written.outside,
         name=name,
         version=wanted.version,
-        description=" ".join(filter(None, (wanted.description or opened.description, told))),
+        description=" ".join(filter(None, (description, told))),
         license=wanted.license or opened.license,
         lineage=lineage,
         environment=environment,

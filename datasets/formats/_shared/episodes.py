@@ -162,6 +162,8 @@ class Opened:
         dimension_names: What the numbers in a row of a column are, as the manifest has them.
         asides: What else the files say, a sentence each; not for versions of listed files, whose digests others know.
         roles: What columns mean, where their names do not say it (`manifests/roles.py`).
+        always_said: A sentence of the description that stands behind one of the user's own too, since an
+            export writes it back; not in versions of listed files.
     """
 
     schema: Schema
@@ -176,6 +178,7 @@ class Opened:
     dimension_names: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     asides: Sequence[str] = ()
     roles: dict[str, str] = dataclasses.field(default_factory=dict)
+    always_said: str = ""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

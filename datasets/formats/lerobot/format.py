@@ -113,6 +113,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
         total_steps=sum(episodes.lengths),
         description=f"LeRobotDataset {version}, {fps} frames per second"
         + (f", robot {robot}." if robot else "."),
+        always_said=f"LeRobotDataset {version}, {fps} frames per second, robot {robot}."
+        if robot
+        else "",
         doubts=[*lacks, *features.doubts()],
         reads=[f"{table}:{name}" for name in info["features"] for table in TABLES],
         dimension_names=read_names(info["features"], features.columns()),

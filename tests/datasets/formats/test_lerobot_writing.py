@@ -442,6 +442,13 @@ def test_a_robot_is_kept_and_a_rate_that_nobody_tells_is_said(tmp_path: Path) ->
     orlog.import_dataset(tmp_path / "arm-out", "lab/again-v1")
     orlog.export_dataset("lab/again-v1", tmp_path / "again", to="lerobot")
     assert json.loads((tmp_path / "again/meta/info.json").read_text())["robot_type"] == "arm"
+    for name in ("arm", "arm-out"):
+        orlog.import_dataset(tmp_path / name, f"lab/own-{name}-v1", description="Ours.")
+        own = orlog.load_dataset(f"lab/own-{name}-v1")
+        assert own.manifest.description.startswith("Ours. LeRobotDataset v")
+        orlog.export_dataset(own, tmp_path / f"own-{name}", to="lerobot")
+        info = json.loads((tmp_path / f"own-{name}/meta/info.json").read_text())
+        assert info["robot_type"] == "arm"
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import tomllib
 import warnings
@@ -388,12 +389,16 @@ def test_a_rebuild_cannot_be_recorded_by_mistake(rebuilt: Dataset, tmp_path: Pat
     assert recorded_manifest(NAME, rebuilt.version) is None
 
 
-def test_building_shows_how_far_it_is(
+def test_building_says_at_once_what_it_does_and_then_how_far_it_is(
     recorded: Manifest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
     assert orlog.load_dataset(NAME, build=True).digest == recorded.digest
-    assert f"building {NAME}: " in capsys.readouterr().err
+    (only,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(rf"building {NAME}: [\d,]+ steps", only)
+    shutil.rmtree(orlog.load_dataset(NAME).folder)
+    monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
+    orlog.load_dataset(NAME, build=True)
+    assert re.search(r"^steps: [\d,]+ of ", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_the_quickstart_installs_the_simulator_of_the_recordings() -> None:
