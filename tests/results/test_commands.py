@@ -23,7 +23,7 @@ from orlog.results.documents import (
     scores_of,
     with_digest,
 )
-from orlog.results.places import Collected, Entry, add_documents, collect
+from orlog.results.places import Collected, Entry, Found, add_documents, collect
 from orlog.results.tables import make_board
 from tests.command_line import orlog
 from tests.servers import FileServer
@@ -44,8 +44,9 @@ def run(*words: str, code: int = 0) -> str:
     return ended.stdout if code in (0, 4) else ended.stdout + ended.stderr
 
 
-def entry_of(result: SharedResult, place: str = "here") -> Entry:
-    return Entry(result=result, where=[place], places=[place], signers=frozenset(), notes=[])
+def entry_of(result: SharedResult) -> Entry:
+    found = Found(place="here", path=result.path, document=result, signers=frozenset())
+    return Entry(result=result, found=[found])
 
 
 def board_of(*results: SharedResult, **options: Any) -> Any:

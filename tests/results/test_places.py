@@ -36,11 +36,11 @@ from orlog.results.places import (
     write_listing,
 )
 from orlog.results.tables import make_board
-from tests.datasets.publish.test_publish_s3 import bucket as bucket
-from tests.datasets.publish.test_publish_s3 import s3_server as s3_server
 from tests.kills import killed_at
 from tests.levels import scaled
 from tests.servers import Fault, FileServer
+
+pytest_plugins = ["tests.s3_fixtures"]
 
 Keys = tuple[Path, Path]
 

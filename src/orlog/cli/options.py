@@ -370,13 +370,16 @@ AsJson = Annotated[
 ]
 
 
+SigningKey = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
+]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signing:
     """With which key an index is signed, and whose signatures in it are trusted."""
 
-    sign: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
-    ] = None
+    sign: SigningKey = None
     trust: Annotated[
         list[str] | None,
         typer.Option(

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orlog.base.terminal import print_json, progress_bars, say, say_notes, show_table, tell, waits
-from orlog.cli.options import AsJson, Imports, TrustEnvironment, command_group, takes_options
+from orlog.cli.options import (
+    AsJson,
+    Imports,
+    SigningKey,
+    TrustEnvironment,
+    command_group,
+    takes_options,
+)
 from orlog.cli.reproducing import NOT_CONSISTENT, UNSETTLED, errors_are_no_verdict
 from orlog.cli.statistics import print_comparison
 from orlog.manifests.names import counted, is_url
@@ -21,8 +28,8 @@ if TYPE_CHECKING:
     from orlog.results.tables import Board, Table
 
 DAMAGE = 3
-MOST_LINES = 40
-"""Most lines on what differs between tables that a terminal gets; --html and --json have all."""
+MOST_LINES, LONGEST_LINE = 40, 160
+"""What a terminal gets of the differences between tables; --html and --json have all."""
 
 results = command_group(
     "results",
@@ -46,7 +53,7 @@ Where = Annotated[
     typer.Option(
         "--to",
         metavar="PLACE",
-        help="Folder or URL to add it to.",
+        help="Folder or URL for the note.",
         show_default="beside the result",
     ),
 ]
@@ -61,9 +68,7 @@ class Whose:
     """Who says something, and with which key."""
 
     by: Annotated[str, typer.Option(help="Who you are: a name, a lab.")] = ""
-    sign: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
-    ] = None
+    sign: SigningKey = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,14 +204,14 @@ def _add_note(about: Entry, note: Document, whose: Whose, to: str | None) -> str
     from orlog.results.documents import Note
     from orlog.results.places import add_documents, signed_document
 
-    place = to or about.places[0]
+    place = to or about.found[0].place
     if to is None and is_url(place) and place.startswith(("http://", "https://")):
         raise StorageError(
             f"{place}: a web server takes no files; add --to FOLDER: a note counts wherever it lies."
         )
     new = signed_document(note, whose.sign)
     assert isinstance(new, Note)
-    path = new.path_beside(about.where[0].removeprefix(f"{about.places[0]}/"))
+    path = new.path_beside(about.found[0].path)
     add_documents(place, {path: new}, key_file=whose.sign, on_wait=waits("adding a result"))
     return f"{place.rstrip('/')}/{path}"
 
@@ -368,7 +373,7 @@ def _print_board(board: Board) -> None:
         for line in found
     ]
     for line in lines[:MOST_LINES]:
-        say(line)
+        say(_short(line))
     if len(lines) > MOST_LINES:
         say(f".. and in {len(lines) - MOST_LINES} more: --json and --html have all.")
     for comparison in board.overall:
@@ -377,11 +382,15 @@ def _print_board(board: Board) -> None:
     say_notes(board.notes)
 
 
+def _short(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} .."
+
+
 def _print_table(one: Table) -> None:
     from orlog.results.page import HEADINGS, NUMBERS, PUBLISHED, cells, published_cells
 
     for name, text in one.facts.items():
-        say(f"  {name}: {text if len(text) <= 100 else f'{text[:60]} ..'}")
+        say(_short(f"  {name}: {text}"))
     if one.published is not None:
         show_table(PUBLISHED, published_cells(one), numbers=(1, 3))
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.manifests.names import counted
@@ -40,9 +40,9 @@ def cells(table: Table) -> list[list[str]]:
                 f"{result.compute.steps:,}",
                 "not said" if result.method.tried is None else str(result.method.tried),
                 settings,
-                "; ".join(row.state) or ("not run again yet" if row.entry.places else ""),
+                "; ".join(row.state) or ("not run again yet" if row.entry.found else ""),
                 signed_by(row.entry),
-                row.entry.where[0],
+                (row.entry.where or [RECORDED])[0],
             ]
         )
     return rows
@@ -51,7 +51,7 @@ def cells(table: Table) -> list[list[str]]:
 def signed_by(entry: Entry) -> str:
     """Return who states a result, and the start of the key that signed it."""
     key = entry.result.signed_by
-    if not entry.places:
+    if not entry.found:
         return RECORDED
     how = "unsigned"
     if key:
@@ -99,18 +99,29 @@ def render(board: Board, title: str) -> str:
 
 
 def _table_parts(table: Table) -> Iterator[str]:
-    facts = [[name, text] for name, text in table.facts.items()]
     yield paragraph(table.dataset)
     if table.published is not None:
-        yield html_table(PUBLISHED, published_cells(table), (1, 3))
+        yield _filled(PUBLISHED, published_cells(table), (1, 3))
     else:
-        yield html_table(HEADINGS, cells(table), NUMBERS)
+        yield _filled(HEADINGS, cells(table), NUMBERS)
     yield from (paragraph(line, "note") for line in table.notes)
+    facts = [[name, text] for name, text in table.facts.items()]
     yield folded("What its rows have in common", [html_table(("what", "is"), facts)])
     if table.rows:
         yield folded("Where each number comes from", list(_origins(table.rows)))
     if table.comparison is not None and len(table.comparison.methods) > 1:
-        yield from comparison_parts(table.comparison, series_of(table.comparison.methods))
+        _, *parts = comparison_parts(table.comparison, series_of(table.comparison.methods))
+        yield folded("Aggregates, ranks and profiles", parts)
+
+
+def _filled(headings: Sequence[str], rows: list[list[str]], numbers: Collection[int]) -> str:
+    """Return a table without the columns in which nothing stands."""
+    kept = [index for index in range(len(headings)) if any(row[index] for row in rows)]
+    return html_table(
+        [headings[index] for index in kept],
+        [[row[index] for index in kept] for row in rows],
+        [place for place, index in enumerate(kept) if index in numbers],
+    )
 
 
 def _origins(rows: Sequence[Row]) -> Iterator[str]:
@@ -128,7 +139,7 @@ def origin(entry: Entry) -> dict[str, str]:
     return {
         "digest": result.digest,
         "created": result.created,
-        "places": ", ".join(entry.where),
+        "places": ", ".join(entry.where or [RECORDED]),
         "algorithm": method.algorithm,
         "settings": ", ".join(f"{name}={value}" for name, value in method.settings.items()),
         "settings from": method.source,
@@ -139,5 +150,8 @@ def origin(entry: Entry) -> dict[str, str]:
         "training": f"{counted(compute.steps, 'step')}, batches of {compute.batch_size or unknown}, "
         f"{unknown if compute.parameters is None else f'{compute.parameters:,}'} parameters, "
         f"{unknown if compute.hours is None else f'{compute.hours:.3g}'} hours, {compute.device or unknown}",
+        "references": ""
+        if result.references is None
+        else f"{result.references.source}: {result.references.simulator}",
         "note": result.note,
     }

@@ -92,6 +92,12 @@ class Found:
     signers: frozenset[str] | None
 
     @property
+    def result(self) -> SharedResult:
+        """What it says, where it is a result."""
+        assert isinstance(self.document, SharedResult)
+        return self.document
+
+    @property
     def note(self) -> Note:
         """What it says, where it is a note."""
         assert isinstance(self.document, Note)
@@ -103,29 +109,35 @@ class Found:
         return f"{self.place.rstrip('/')}/{self.path}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A result, where it lies, and what is said of it.
+    """A result, wherever it lies, and what is said of it.
 
     Attributes:
         result: The result.
-        where: Its paths and URLs, one for each place that has it.
-        places: These places.
-        signers: Public keys whose signature of it is right; None if signatures could not be checked.
+        found: It, as each place has it; nothing for one that ships with orlog.
         notes: What is said of it, wherever that lies.
     """
 
     result: SharedResult
-    where: list[str]
-    places: list[str]
-    signers: frozenset[str] | None
-    notes: list[Found]
+    found: list[Found] = dataclasses.field(default_factory=list)
+    notes: list[Found] = dataclasses.field(default_factory=list)
+
+    @property
+    def where(self) -> list[str]:
+        """Its paths and URLs."""
+        return [one.where for one in self.found]
+
+    @property
+    def signers(self) -> frozenset[str] | None:
+        """Public keys whose signature of it is right; None if signatures could not be checked."""
+        return self.found[0].signers if self.found else frozenset()
 
     def counts(self, note: Found) -> bool:
         """Whether a note may take the result back: of a signed one, its signers say so; else its place."""
         if self.result.signed_by:
             return bool((self.signers or frozenset()) & (note.signers or frozenset()))
-        return note.place in self.places
+        return note.place in [one.place for one in self.found]
 
     def said(self, kind: str) -> list[Found]:
         """Return the notes of one kind that count."""
@@ -186,19 +198,10 @@ def collect(places: Sequence[str], *, trusted: Collection[str] = ()) -> Collecte
             said.setdefault(one.document.of, {}).setdefault(one.document.digest, one)
         else:
             by_digest.setdefault(one.document.digest, []).append(one)
-    entries = []
-    for digest, there in by_digest.items():
-        result = there[0].document
-        assert isinstance(result, SharedResult)
-        entries.append(
-            Entry(
-                result=result,
-                where=[one.where for one in there],
-                places=[one.place for one in there],
-                signers=there[0].signers,
-                notes=[*said.get(digest, {}).values()],
-            )
-        )
+    entries = [
+        Entry(result=there[0].result, found=there, notes=[*said.get(digest, {}).values()])
+        for digest, there in by_digest.items()
+    ]
     for digest in said.keys() - by_digest.keys():
         first = next(iter(said[digest].values()))
         notes.append(f"{first.where}: is about {digest[:19]}, which no place given has.")
@@ -250,15 +253,9 @@ def read_result(given: str) -> Entry:
             for one in beside
             if isinstance(one.document, Note) and one.document.of == found.document.digest
         ]
-    if not isinstance(found.document, SharedResult):
+    if isinstance(found.document, Note):
         raise ManifestError(f"{given}: is a note about a result, and no result.", file=given)
-    return Entry(
-        result=found.document,
-        where=[found.where],
-        places=[root],
-        signers=found.signers,
-        notes=notes,
-    )
+    return Entry(result=found.result, found=[found], notes=notes)
 
 
 def _root(place: str) -> str:

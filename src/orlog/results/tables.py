@@ -72,7 +72,7 @@ class Row:
             "differing_settings": self.settings,
             "state": self.state,
             "is_current": entry.is_current,
-            "where": entry.where,
+            "where": entry.where or [RECORDED],
             "signers": None if entry.signers is None else sorted(entry.signers),
             "notes": [{"where": n.where, **msgspec.to_builtins(n.document)} for n in entry.notes],
             "result": body,
@@ -170,7 +170,7 @@ def make_board(collected: Collected, names: Sequence[str] = (), *, others: bool 
         if others:
             added = {one.result.digest for one in there}
             recorded = baseline_results(name)
-            there += [_recorded(one) for one in recorded if one.digest not in added]
+            there += [Entry(result=one) for one in recorded if one.digest not in added]
         made = [*_tables_of(name, there), *(_published(name) if others else ())]
         if not made:
             raise NotFoundError(f"{name}: no result, and no recorded or published score, is known.")
@@ -208,31 +208,12 @@ def checked(collected: Collected) -> tuple[list[Entry], list[str]]:
     return entries, problems
 
 
-def _recorded(result: SharedResult) -> Entry:
-    return Entry(result=result, where=[RECORDED], places=[], signers=frozenset(), notes=[])
-
-
 def _tables_of(name: str, entries: Iterable[Entry]) -> list[Table]:
     groups: dict[bytes, list[Entry]] = {}
     for entry in entries:
-        groups.setdefault(_key(entry.result), []).append(entry)
+        groups.setdefault(canonical_json(_facts(entry.result)), []).append(entry)
     found = [_table(name, group) for group in groups.values()]
     return sorted(found, key=lambda one: -len(one.rows))
-
-
-def _key(result: SharedResult) -> bytes:
-    """Return all that results of one table have in common."""
-    scale, protocol = result.references, result.protocol
-    anchors = None if scale is None else [round(scale.random.mean, 6), round(scale.expert.mean, 6)]
-    return canonical_json(
-        [
-            result.dataset.digest,
-            [protocol.environment_id, protocol.environment_kwargs, protocol.max_episode_steps],
-            _minor(protocol.versions),
-            [result.checkpoint, result.step == result.compute.steps, result.method.online],
-            anchors,
-        ]
-    )
 
 
 def _minor(versions: dict[str, str]) -> dict[str, str]:
@@ -241,25 +222,24 @@ def _minor(versions: dict[str, str]) -> dict[str, str]:
 
 
 def _facts(result: SharedResult) -> dict[str, str]:
-    """Return what rows of a table have in common, in words."""
+    """Return what results must have in common to share a table, in words: all that is in them, and nothing else."""
     scale, protocol, data = result.references, result.protocol, result.dataset
-    arguments = canonical_json(protocol.environment_kwargs).decode()
-    checkpoint = result.checkpoint
+    limit = protocol.max_episode_steps
+    policy = result.checkpoint
     if result.step != result.compute.steps:
-        checkpoint += ", before its last step"
+        policy += ", before its last step"
+    anchors = "none: returns"
+    if scale is not None:
+        anchors = f"0 = {scale.random.mean:.8g}, 100 = {scale.expert.mean:.8g}"
     return {
-        "data": f"{data.name} {data.digest[:19]}",
+        "data": f"{data.name} {data.digest}",
         "environment": protocol.environment_id,
-        "arguments": arguments if arguments != "{}" else "none",
-        "time limit": "none"
-        if protocol.max_episode_steps is None
-        else f"{protocol.max_episode_steps:,} steps",
+        "arguments": canonical_json(protocol.environment_kwargs).decode(),
+        "time limit": "none" if limit is None else f"{limit:,} steps",
         "packages": ", ".join(f"{name} {one}" for name, one in _minor(protocol.versions).items()),
-        "policy": checkpoint,
+        "policy": policy,
         "trained": "also in the environment" if result.method.online else "on the data alone",
-        "references": "none: returns"
-        if scale is None
-        else f"0 = {scale.random.mean:.8g}, 100 = {scale.expert.mean:.8g} ({scale.source})",
+        "references": anchors,
     }
 
 
@@ -403,19 +383,11 @@ def _published(name: str) -> list[Table]:
 
 def _differences(first: dict[str, str], second: dict[str, str]) -> list[str]:
     """Return what differs between two tables, a line for each fact."""
-
-    def short(facts: dict[str, str], name: str) -> str:
-        text = facts.get(name, "not stated")
-        return text if len(text) <= 100 else f"{text[:60]} .. ({len(text)} characters)"
-
-    found = []
-    for name in {**first, **second}:
-        one, other = short(first, name), short(second, name)
-        if first.get(name) != second.get(name):
-            found.append(
-                f"{name}: {one} | {other}" if one != other else f"{name}: differ within {one}"
-            )
-    return found
+    pairs = {
+        name: (first.get(name, "not stated"), second.get(name, "not stated"))
+        for name in {**first, **second}
+    }
+    return [f"{name}: {one} | {other}" for name, (one, other) in pairs.items() if one != other]
 
 
 def _overall(tables: Sequence[Table]) -> tuple[list[Comparison], list[str]]:
