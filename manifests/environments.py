@@ -35,6 +35,7 @@ from orlog.manifests.manifest import EnvironmentRecord
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
     "orlog/ogbench-": ("ogbench", "ogbench", ("dm_control", "mujoco", "ogbench")),
+    "orlog/metaworld-": ("metaworld", "tasks", ("metaworld", "mujoco")),
     "orlog/": ("gymnasium_robotics", "d4rl", ("gymnasium-robotics", "mujoco", "orlog")),
     "LunarLander": ("Box2D", "box2d", ("box2d",)),
     **{
@@ -52,6 +53,8 @@ _OWN = {
         1000,
     ),
     "orlog/ogbench-cube-single-v1": ("orlog.datasets.environments.ogbench:cube_tasks", 200),
+    "orlog/metaworld-mt10-v0": ("orlog.datasets.environments.metaworld:MetaWorld", 200),
+    "orlog/metaworld-mt50-v0": ("orlog.datasets.environments.metaworld:fifty_tasks", 200),
 }
 # Those that stand for a benchmark's, by the name of the adapter in the catalogue of counterparts.
 _ADAPTERS = {

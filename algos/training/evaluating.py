@@ -39,7 +39,7 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError, StorageError
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.names import counted
-from orlog.normalize.metrics.metrics import as_fields, counts_for, warn_of_untold
+from orlog.normalize.metrics.metrics import as_fields, completed, counts_for, warn_of_untold
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Count, Episodes, Policy, run_episodes
 
@@ -157,7 +157,7 @@ def evaluate_loaded(
         protocol=protocol,
         returns=found.returns.tolist(),
         processor=processor_name(),
-        **as_fields(found.metrics),
+        **as_fields(completed(found.metrics, run.dataset)),
     )
     path = run.folder / EVALUATION_FILE
     try:

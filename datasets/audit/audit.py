@@ -32,7 +32,7 @@ from orlog.datasets.audit.values import (
 from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
-from orlog.datasets.reading.operations import episode_column
+from orlog.datasets.reading.source import episode_column
 from orlog.errors import IntegrityError, LockError, SchemaError, clause
 
 SPLIT = "episodes/split"

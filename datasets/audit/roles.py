@@ -15,9 +15,10 @@ from gymnasium import spaces
 from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.audit.thresholds import limit
+from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.columns import FLAGS, axis_of, offsets_column
 from orlog.manifests.names import counted
-from orlog.manifests.roles import ROLES
+from orlog.manifests.roles import ROLES, column_with
 from orlog.manifests.spaces import leaf_spaces
 
 _UNITS = {"step": "step", "observation": "step", "episode": "episode"}
@@ -162,6 +163,18 @@ def check_task_numbers(facts: Facts) -> Check:
     """Find numbers of tasks that are no small whole numbers from 0 on."""
     judged = _Judged("task numbers", _odd_number, "a task has no small number from 0 on")
     return (yield from _judge(facts, {"task": (judged,)}))
+
+
+def kinds_of_episodes(dataset: Dataset) -> np.ndarray | None:
+    """Return the task of each episode, numbered from 0 on, (E,); None where no column of episodes says it.
+
+    Checks that compare episodes with one another compare those of one kind.
+    """
+    column = column_with(dataset.roles, "task")
+    if column is None or axis_of(column) != "episode":
+        return None
+    kinds: np.ndarray = np.unique(dataset.column(column), return_inverse=True)[1]
+    return kinds
 
 
 def check_objectives(facts: Facts) -> Check:

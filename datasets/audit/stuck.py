@@ -8,6 +8,7 @@ import numpy as np
 
 from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.pieces import Piece, dimension
+from orlog.datasets.audit.roles import kinds_of_episodes
 from orlog.datasets.audit.runs import Run, Runs
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.audit.values import judged_columns
@@ -55,6 +56,7 @@ def check_stuck(facts: Facts) -> Check:
         for name in judged_columns(facts, "observations", "actions")
     }
     last: dict[str, np.ndarray] = {}
+    kinds = kinds_of_episodes(facts.dataset)
     while (piece := (yield)) is not None:
         for name, numbers in columns.items():
             values = piece.numbers(name)
@@ -68,7 +70,7 @@ def check_stuck(facts: Facts) -> Check:
         finding
         for name, numbers in columns.items()
         for index, one in enumerate(numbers)
-        for finding in _of_number(facts, name, index, one)
+        for finding in _of_number(facts, name, index, one, kinds)
     ]
 
 
@@ -88,14 +90,18 @@ def _same(piece: Piece, name: str, values: np.ndarray, last: dict[str, np.ndarra
     return same
 
 
-def _of_number(facts: Facts, name: str, index: int, number: _Number) -> list[Finding]:
+def _of_number(
+    facts: Facts, name: str, index: int, number: _Number, kinds: np.ndarray | None
+) -> list[Finding]:
     """Return the finding about episodes in which a dimension never changes, and about parts of some."""
     if number.rests:
         return []
     lengths = facts.dataset.episode_lengths
     is_action = axis_of(name) != "observation"
     whole = [one for one in number.runs.found if one.steps >= lengths[one.episode] - is_action]
-    parts = [one for one in number.parts.found if one.steps < lengths[one.episode] - is_action]
+    whole = _unlike_their_kind(whole, kinds)
+    all_parts = [one for one in number.parts.found if one.steps < lengths[one.episode] - is_action]
+    parts = _unlike_their_kind(all_parts, kinds)
     steps = facts.dataset.total_steps
     findings = []
     column = dimension(facts.dataset, name, index)
@@ -121,7 +127,7 @@ def _of_number(facts: Facts, name: str, index: int, number: _Number) -> list[Fin
     if not parts or elsewhere > limit("hardly still") or still > steps / 2:
         return findings
     parts = [one._replace(step=one.step - is_action) for one in parts]  # from the row that stays
-    frozen = _frozen(facts, name, index, number, parts, elsewhere)
+    frozen = _frozen(facts, name, index, number, parts, elsewhere, len(all_parts))
     if frozen:
         count, longest = len(frozen), max(one.steps for one in frozen)
         first = frozen[0]
@@ -142,17 +148,37 @@ def _of_number(facts: Facts, name: str, index: int, number: _Number) -> list[Fin
     return findings
 
 
+def _unlike_their_kind(runs: list[Run], kinds: np.ndarray | None) -> list[Run]:
+    """Return the runs of episodes whose kind has none in more than half of its episodes.
+
+    Of several worlds in one dataset, a dimension may rest in some by nature. Kinds of few episodes are not judged.
+    """
+    if kinds is None or not runs:
+        return runs
+    episodes = np.unique([one.episode for one in runs])
+    counts = np.bincount(kinds)
+    resting = np.bincount(kinds[episodes], minlength=len(counts))
+    judged = (counts >= limit("episodes of a kind")) & (resting < counts / 2)
+    return [one for one in runs if judged[kinds[one.episode]]]
+
+
 def _frozen(
-    facts: Facts, name: str, index: int, number: _Number, runs: list[Run], elsewhere: float
+    facts: Facts,
+    name: str,
+    index: int,
+    number: _Number,
+    runs: list[Run],
+    elsewhere: float,
+    of_all_kinds: int,
 ) -> list[Run]:
     """Return the runs of a dimension that nothing but a frozen sensor explains.
 
     An observation that is clipped rests on its limit, and what rests by nature starts to move from
     where it rested. A sensor that was frozen leaps to where it should have been; runs that are rare in
-    a dimension that hardly ever rests need no leap.
+    a dimension that hardly ever rests, of whatever kind the episode is, need no leap.
     """
     few = max(limit("fewest episodes"), limit("frozen episodes") * facts.dataset.total_episodes)
-    is_rare = len(runs) <= few and elsewhere <= limit("hardly frozen")
+    is_rare = of_all_kinds <= few and elsewhere <= limit("hardly frozen")
     if len(runs) > LOOKED_AT:
         runs = [runs[one] for one in np.linspace(0, len(runs) - 1, LOOKED_AT).astype(int)]
     around = {one: _around(facts, name, index, one) for one in runs}

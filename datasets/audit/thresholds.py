@@ -51,6 +51,9 @@ THRESHOLDS = {
     "frozen episodes": Threshold(
         0.05, "Share of the episodes up to which a dimension may be frozen, however it goes on."
     ),
+    "episodes of a kind": Threshold(
+        10, "Episodes of a task from which their stuck values are told from those of its others."
+    ),
     "frozen leap": Threshold(
         1.0,
         "How many times as large as the usual change the one after a frozen dimension is, if there are more or "

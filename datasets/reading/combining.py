@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
+from orlog.datasets.reading.combination import TASKS
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.operations import apply_operation, split_counts
@@ -39,7 +41,10 @@ def split_dataset(
 
 
 def combine_datasets(
-    datasets: Iterable[Given], *, weights: Sequence[float] | None = None
+    datasets: Iterable[Given],
+    *,
+    weights: Sequence[float] | Literal["tasks"] | None = None,
+    pad: bool = False,
 ) -> Dataset:
     """Return a view of all episodes of several datasets, one dataset after the other.
 
@@ -47,26 +52,39 @@ def combine_datasets(
     here.
 
     Args:
-        datasets: What to combine; spaces and columns must be the same.
+        datasets: What to combine; spaces and columns must be the same, unless `pad` is true.
         weights: For each dataset, the probability that a sampled step comes from it (scaled to sum
-            to 1). By default, each counts by its number of steps, so all steps are equally likely
-            unless a dataset is weighted itself.
+            to 1); or `tasks`: each task is as likely as any other. By default, each counts by its number of
+            steps, so all steps are equally likely unless a dataset is weighted itself. Tasks are told apart by
+            the column of episodes that has the role `task_words` (docs/families.md), else by the names of
+            datasets.
+        pad: Whether spaces may differ: vectors are filled up with zeros to the length of the longest, and choices
+            (Discrete) to the number of the most. The infos `valid/observations` and `valid/actions` of a step
+            flag what its own dataset has, `legal_actions` the choices. Each episode has the number of its task,
+            `episodes/task`, and the task in words, `episodes/instruction`. Of other columns those stay that
+            all datasets have alike.
 
     Raises:
-        SchemaError: spaces or columns differ; the message says where.
-        ValueError: weights that are negative, all zero, or not one for each dataset.
+        SchemaError: spaces or columns differ, the message says where; with `pad`, spaces that cannot be filled
+            up, or tasks of one name in unequal spaces.
+        ValueError: weights that are negative, all zero, or not one for each dataset; `tasks` of datasets that
+            are weighted themselves.
     """
     if isinstance(datasets, str | Path | Dataset) or not isinstance(datasets, Iterable):
         raise wrong_type("datasets", "a sequence of datasets", datasets)
     parents = [as_dataset(one, "datasets") for one in datasets]
     if not parents:
         raise ValueError("combine_datasets needs at least one dataset.")
-    scaled = None
+    scaled: list[float] | str | None = None
     if weights is None and any(one.mixture is not None and one.total_steps for one in parents):
         # A saved view without weights ignores those of its parents, and has to keep that meaning
         # and its digest. So the shares are written into the operation.
         weights = [one.total_steps for one in parents]
-    if weights is not None:
+    if isinstance(weights, str) and weights != TASKS:
+        raise wrong_type("weights", f"a number for each dataset, or {TASKS!r}", weights)
+    if isinstance(weights, str):
+        scaled = TASKS
+    elif weights is not None:
         weights = [float(weight) for weight in weights]
         total = math.fsum(weights)
         if len(weights) != len(parents) or not all(
@@ -78,4 +96,5 @@ def combine_datasets(
         if total <= 0:
             raise ValueError("weights are all zero.")
         scaled = [weight / total for weight in weights]
-    return apply_operation({"combine": {"weights": scaled}}, parents)
+    # Without `pad` the operation is what it always was, and so are digests.
+    return apply_operation({"combine": {"weights": scaled, **({"pad": True} if pad else {})}}, parents)

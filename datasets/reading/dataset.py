@@ -19,7 +19,6 @@ from orlog.datasets.looking.notebook import notebook_html
 from orlog.datasets.reading import conversions
 from orlog.datasets.reading.lazy_rows import lazy_block
 from orlog.datasets.reading.operations import (
-    Operation,
     filter_episodes,
     operation_text,
     select_columns,
@@ -34,6 +33,7 @@ from orlog.datasets.reading.selection import (
     placed,
     seeded_order,
 )
+from orlog.datasets.reading.source import Operation
 from orlog.datasets.reading.views import save_view
 from orlog.datasets.store.in_place import Elsewhere
 from orlog.datasets.store.version import StoredVersion

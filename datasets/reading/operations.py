@@ -7,7 +7,7 @@
 | `split` | sizes, seed, part: a seeded partition of whole episodes |
 | `top` | percent, by |
 | `columns` | names of the optional columns that are kept |
-| `combine` | weights, or none |
+| `combine` | weights, `tasks` or none; whether unequal spaces are padded |
 
 A derived dataset's digest is the SHA-256 of the canonical JSON of its operation and its parents'
 digests.
@@ -20,10 +20,9 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
-from pathlib import Path
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -31,85 +30,22 @@ import numpy as np
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.summaries import summary
+from orlog.datasets.reading.combination import TASKS, combine
 from orlog.datasets.reading.expressions import evaluate
-from orlog.datasets.reading.selection import Selection, seeded_order
-from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause, wrong_type
-from orlog.manifests.columns import ALWAYS, FLAGS, is_part, offsets_column, values_column
+from orlog.datasets.reading.selection import seeded_order
+from orlog.datasets.reading.source import (
+    MOST_EPISODES,
+    ROUNDING,
+    Operation,
+    Source,
+    SourceT,
+    episode_column,
+)
+from orlog.errors import NotFoundError, SchemaError, wrong_type
+from orlog.manifests.columns import ALWAYS, FLAGS, is_part
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.spaces import named_parts
-
-Operation: TypeAlias = dict[str, Any]
-
-
-class Source(Protocol):
-    """What operations need of a dataset; `Dataset` provides it."""
-
-    digest: str
-    schema: Schema
-    operation: Operation | None
-    view_file: Path | None
-
-    @property
-    def parents(self) -> tuple[Self, ...]:
-        """The datasets that a view was made from."""
-
-    @property
-    def name(self) -> str:
-        """Name without version."""
-
-    @property
-    def version(self) -> str:
-        """Content version."""
-
-    @property
-    def observation_space(self) -> gymnasium.Space[Any]:
-        """Gymnasium space of observations."""
-
-    @property
-    def action_space(self) -> gymnasium.Space[Any]:
-        """Gymnasium space of actions."""
-
-    @property
-    def total_episodes(self) -> int:
-        """Number of episodes."""
-
-    @property
-    def total_steps(self) -> int:
-        """Number of steps."""
-
-    @property
-    def mixture(self) -> tuple[np.ndarray, tuple[float, ...]] | None:
-        """Component of each episode and weight of each component, if steps are weighted."""
-
-    def __iter__(self) -> Iterator[Episode]:
-        """Yield every episode in order."""
-
-    def column(self, name: str) -> np.ndarray:
-        """Return all rows of a column."""
-
-    def selection(self) -> Selection:
-        """Return the episodes as positions in stored versions."""
-
-    @classmethod
-    def view(
-        cls,
-        parents: Sequence[Self],
-        operation: Operation,
-        digest: str,
-        selection: Selection,
-        schema: Schema | None = None,
-    ) -> Self:
-        """Return a view of these datasets."""
-
-
-SourceT = TypeVar("SourceT", bound=Source)
-
-
-MOST_EPISODES = 2**26
-
-
-ROUNDING = 1e-9
 
 
 def filter_episodes(dataset: SourceT, condition: str | Callable[[Episode], bool]) -> SourceT:
@@ -202,11 +138,13 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "columns": lambda value: f"only these columns: {', '.join(value)}",
     "combine": lambda value: (
         "combined"
+        + (", each task alike" if value["weights"] == TASKS else "")
         + (
             f", weights {' : '.join(f'{one:g}' for one in value['weights'])}"
-            if value["weights"]
+            if isinstance(value["weights"], list)
             else ""
         )
+        + (", unequal spaces padded" if value.get("pad") else "")
     ),
     "rebuild": lambda value: f"built again, {value['finding']}",
 }
@@ -222,7 +160,7 @@ def apply_operation(operation: Operation, parents: list[SourceT]) -> SourceT:
     first = parents[0]
     schema = first.schema
     if kind == "combine":
-        selection = _combine(parents, value)
+        selection, schema = combine(parents, value)
     elif kind == "columns":
         selection, schema = first.selection(), fewer_columns(first.schema, value, first.name)
     elif kind == "filter":
@@ -259,25 +197,6 @@ def episodes_where(dataset: SourceT, expression: Any) -> np.ndarray:
         names,
         dataset.total_episodes,
     )
-
-
-def episode_column(dataset: SourceT, name: str) -> np.ndarray:
-    """Return a column of episodes; text as an array of text."""
-    if dataset.schema.variable.get(name) != "text":
-        return dataset.column(name)
-    ends = dataset.column(offsets_column(name)).tolist()
-    data = dataset.column(values_column(name)).tobytes()
-    pairs = itertools.pairwise([0, *ends])
-    try:
-        texts = [data[start:end].decode() for start, end in pairs]
-    except UnicodeDecodeError as error:
-        raise IntegrityError(
-            f"{dataset.name}: column {name}: not UTF-8: {clause(error)}."
-        ) from error
-    # As objects: an array of text would take the longest text's size for each episode.
-    column = np.empty(len(texts), object)
-    column[:] = texts
-    return column
 
 
 def _best(dataset: SourceT, value: Any) -> np.ndarray:
@@ -344,72 +263,6 @@ def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
         extras={name: spec for name, spec in schema.extras.items() if name in names},
         variable={name: kind for name, kind in schema.variable.items() if name in names},
     )
-
-
-def _combine(parents: list[SourceT], value: Any) -> Selection:
-    weights = value["weights"]
-    if set(value) != {"weights"} or (weights is not None and not _are_weights(weights, parents)):
-        raise ValueError(
-            f"combine takes a weight for each dataset, none negative, which sum to 1; found "
-            f"{value!r:.99}."
-        )
-    if sum(parent.total_episodes for parent in parents) > MOST_EPISODES:
-        raise IndexError(f"more than {MOST_EPISODES} episodes in a view.")
-    for parent in parents[1:]:
-        _check_alike(parents[0], parent)
-    versions: dict[str, Any] = {}
-    for parent in parents:
-        for stored in parent.selection().versions:
-            versions.setdefault(stored.digest, stored)
-    place = {digest: number for number, digest in enumerate(versions)}
-    sources, indices, components = [], [], []
-    shares: list[float] = []
-    for number, parent in enumerate(parents):
-        selection = parent.selection()
-        moved = np.array([place[one.digest] for one in selection.versions], np.int64)
-        sources.append(moved[selection.source])
-        indices.append(selection.index)
-        # A mixture inside a mixture keeps its proportions within its own share.
-        inner = selection.weights if weights is not None and selection.weights else (1.0,)
-        flat = selection.component if len(inner) > 1 else np.zeros_like(selection.component)
-        components.append(flat + len(shares))
-        shares += [share * (1.0 if weights is None else weights[number]) for share in inner]
-    return Selection(
-        versions=tuple(versions.values()),
-        source=np.concatenate(sources),
-        index=np.concatenate(indices),
-        component=np.concatenate(components)
-        if weights is not None
-        else np.zeros(sum(map(len, indices)), np.int64),
-        weights=() if weights is None else tuple(shares),
-    )
-
-
-def _are_weights(weights: Any, parents: list[SourceT]) -> bool:
-    return (
-        isinstance(weights, list)
-        and len(weights) == len(parents)
-        and all(type(weight) is float and weight >= 0 for weight in weights)
-        and math.isclose(math.fsum(weights), 1, abs_tol=ROUNDING)
-    )
-
-
-def _check_alike(first: SourceT, other: SourceT) -> None:
-    """Refuse to combine datasets with different spaces or columns."""
-    for kind in ("observation_space", "action_space"):
-        expected, found = getattr(first, kind), getattr(other, kind)
-        if expected != found:
-            raise SchemaError(
-                f"{first.name} and {other.name} cannot be combined: {kind} {expected} and {found}."
-            )
-    expected_columns, found_columns = first.schema.columns(), other.schema.columns()
-    for name in sorted({*expected_columns, *found_columns}):
-        if expected_columns.get(name) != found_columns.get(name):
-            raise SchemaError(
-                f"{first.name} and {other.name} cannot be combined: column {name} is "
-                f"{expected_columns.get(name, 'missing')} and {found_columns.get(name, 'missing')}; "
-                "select_columns leaves out what only one of them has."
-            )
 
 
 def _to_ranges(positions: np.ndarray) -> list[list[int]]:

@@ -13,7 +13,7 @@ may be a view itself, written out in the same way. Operations:
 | `split` | sizes, seed, part: a seeded partition of whole episodes |
 | `top` | percent, by |
 | `columns` | names of the optional columns that are kept |
-| `combine` | weights, or none |
+| `combine` | weights, `tasks` or none; whether unequal spaces are padded |
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from orlog.base.files import absolute_path, make_folder, storage_errors, sync, write_durably
-from orlog.datasets.reading.operations import MOST_EPISODES, Source, SourceT, apply_operation
+from orlog.datasets.reading.operations import apply_operation
+from orlog.datasets.reading.source import MOST_EPISODES, Source, SourceT
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,

@@ -97,6 +97,11 @@ class StoredVersion:
             self.elsewhere.layouts.update(found)
         self._check_lengths()
 
+    @property
+    def identity(self) -> str:
+        """What tells its rows from those of others."""
+        return self.digest
+
     @functools.cached_property
     def lengths(self) -> np.ndarray:
         """Steps of each episode, (E,) int64."""

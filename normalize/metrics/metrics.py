@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.documents import convert_json
 from orlog.manifests.roles import columns_with
 from orlog.normalize.intervals import mean_interval
@@ -127,6 +128,7 @@ class Metric:
         infos: Names of infos that are counted besides; of each step the first that is there.
         at_end: Those of them of which only the last step of an episode counts.
         kept_as: Where evaluations keep it, if not with the others under its name.
+        complete: Returns what is kept, from what was counted and the dataset that the run was trained on.
     """
 
     name: str
@@ -136,6 +138,7 @@ class Metric:
     infos: tuple[str, ...] = ()
     at_end: frozenset[str] = frozenset()
     kept_as: str = ""
+    complete: Callable[[np.ndarray, Dataset], np.ndarray] = lambda values, _dataset: values
 
     def count(self, roles: Mapping[str, str]) -> Count | None:
         """Return what is counted in runs on a dataset with these roles; None if it does not apply."""
@@ -187,6 +190,11 @@ def warn_of_untold(name: str, roles: Mapping[str, str], counted: Mapping[str, np
                 "episodes is not counted; score in an environment that tells it.",
                 stacklevel=4,
             )
+
+
+def completed(counted: Mapping[str, np.ndarray], dataset: Dataset) -> dict[str, np.ndarray]:
+    """Return what metrics keep of what they counted, for a run that was trained on a dataset."""
+    return {name: metrics()[name].complete(values, dataset) for name, values in counted.items()}
 
 
 def as_fields(counted: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.reading.operations import episode_column, episodes_where
+from orlog.datasets.reading.operations import episodes_where
+from orlog.datasets.reading.source import episode_column
 from orlog.errors import NotFoundError, OrlogError, SchemaError, VersionExistsError
 from orlog.manifests.columns import is_part, offsets_column, values_column
 from orlog.viewer.opened import Shown
