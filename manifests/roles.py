@@ -60,6 +60,9 @@ def _named(*names: str, under: Iterable[str] = _STEP) -> tuple[str, ...]:
     return tuple(f"{place}{name}" for place in under for name in names)
 
 
+CHOICES, NUMBER, WORDS = "infos/legal_actions", "episodes/task", "episodes/instruction"
+"""Usual names that orlog itself gives: to flags of legal choices, to the number of a task, and to its words."""
+
 _INSTRUCTIONS = ("task", "instruction", "language_instruction", "natural_language_instruction")
 
 ROLES = {

@@ -154,12 +154,12 @@ def compare_methods(
     """
     check_method_scores(scores)
     tasks = list(next(iter(scores.values())))
-    by_task = {method: [one[task] for task in tasks] for method, one in scores.items()}
-    runs = {method: run_means(one) for method, one in by_task.items()}
+    of_tasks = {method: [one[task] for task in tasks] for method, one in scores.items()}
+    runs = {method: run_means(one) for method, one in of_tasks.items()}
 
     drawn = {
         method: stratified_resamples(one, rng, resamples=resamples)
-        for method, one in by_task.items()
+        for method, one in of_tasks.items()
         if len(runs[method]) > 1
     }
 

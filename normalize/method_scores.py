@@ -44,24 +44,24 @@ def check_method_scores(scores: MethodScores) -> None:
     """
     if not scores:
         raise ValueError("there is no method to compare.")
-    first, tasks = next((method, set(by_task)) for method, by_task in scores.items())
-    for method, by_task in scores.items():
-        if not by_task:
+    first, tasks = next((method, set(of_tasks)) for method, of_tasks in scores.items())
+    for method, of_tasks in scores.items():
+        if not of_tasks:
             raise ValueError(f"{method} has no task.")
-        if differing := sorted(tasks ^ set(by_task)):
-            lacking, having = (first, method) if differing[0] in by_task else (method, first)
+        if differing := sorted(tasks ^ set(of_tasks)):
+            lacking, having = (first, method) if differing[0] in of_tasks else (method, first)
             raise ValueError(
                 f"{having} has scores on {differing[0]}, {lacking} has none; compare methods on the "
                 "same tasks."
             )
-        seeds = {task: len(one) for task, one in by_task.items()}
+        seeds = {task: len(one) for task, one in of_tasks.items()}
         least, most = min(seeds, key=seeds.__getitem__), max(seeds, key=seeds.__getitem__)
         if seeds[least] != seeds[most]:
             raise ValueError(
                 f"{method} has {seeds[most]} seeds on {most} and {seeds[least]} on {least}; take as "
                 "many on each task, so that each counts the same."
             )
-        for task, one in by_task.items():
+        for task, one in of_tasks.items():
             if one.ndim != 2 or not one.size:
                 raise ValueError(
                     f"{method} on {task}: scores must be an array [seeds, episodes] that is not "

@@ -98,14 +98,14 @@ def _of_number(
         return []
     lengths = facts.dataset.episode_lengths
     is_action = axis_of(name) != "observation"
-    whole = [one for one in number.runs.found if one.steps >= lengths[one.episode] - is_action]
-    whole = _unlike_their_kind(whole, kinds)
+    all_whole = [one for one in number.runs.found if one.steps >= lengths[one.episode] - is_action]
+    whole = _unlike_their_kind(all_whole, kinds)
     all_parts = [one for one in number.parts.found if one.steps < lengths[one.episode] - is_action]
     parts = _unlike_their_kind(all_parts, kinds)
     steps = facts.dataset.total_steps
     findings = []
     column = dimension(facts.dataset, name, index)
-    stuck = int(lengths[[one.episode for one in whole]].sum()) if whole else 0
+    stuck = int(lengths[[one.episode for one in all_whole]].sum()) if whole else 0
     elsewhere = (number.still - stuck) / max(1, steps - stuck)
     if whole and elsewhere <= limit("hardly still") and stuck <= steps / 2:
         count = len(whole)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.reading.padding import PaddedVersion, padded_schema, padded_versions
+from orlog.datasets.reading.padding import padded_schema, padded_versions
 from orlog.datasets.reading.selection import Selection
 from orlog.datasets.reading.source import MOST_EPISODES, ROUNDING, SourceT, episode_column
 from orlog.errors import SchemaError

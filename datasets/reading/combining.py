@@ -97,4 +97,6 @@ def combine_datasets(
             raise ValueError("weights are all zero.")
         scaled = [weight / total for weight in weights]
     # Without `pad` the operation is what it always was, and so are digests.
-    return apply_operation({"combine": {"weights": scaled, **({"pad": True} if pad else {})}}, parents)
+    return apply_operation(
+        {"combine": {"weights": scaled, **({"pad": True} if pad else {})}}, parents
+    )

@@ -25,16 +25,16 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.reading.source import SourceT
+from orlog.datasets.store.places import Place
 from orlog.datasets.store.version import StoredVersion
-from orlog.errors import SchemaError
+from orlog.errors import NotFoundError, SchemaError
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_column, values_column
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.manifest import Column
+from orlog.manifests.roles import CHOICES, NUMBER, WORDS
 from orlog.manifests.spaces import space_to_json
 
 VALID = "infos/valid/"
-LEGAL = "infos/legal_actions"
-TASK, WORDS = "episodes/task", "episodes/instruction"
 _SPACES = {"observations": "observation_space", "actions": "action_space"}
 
 
@@ -61,11 +61,11 @@ def padded_schema(parents: Sequence[SourceT], words: Sequence[Sequence[str]]) ->
         if isinstance(space, spaces.Box) and len(space.shape) == 1:
             made[VALID + root] = ColumnSpec(VALID + root, flag, space.shape)
     if isinstance(found["actions"], spaces.Discrete):
-        made[LEGAL] = ColumnSpec(LEGAL, flag, (int(found["actions"].n),))
-    made[TASK] = ColumnSpec(TASK, np.dtype(np.int64), ())
+        made[CHOICES] = ColumnSpec(CHOICES, flag, (int(found["actions"].n),))
+    made[NUMBER] = ColumnSpec(NUMBER, np.dtype(np.int64), ())
     made[WORDS] = ColumnSpec(WORDS, np.dtype(np.uint8), ())
     kept = {name: kind for name, kind in first.variable.items() if name in made}
-    kept.pop(TASK, None)
+    kept.pop(NUMBER, None)
     schema = Schema(
         observation_space=found["observations"],
         action_space=found["actions"],
@@ -127,7 +127,7 @@ class PaddedVersion(StoredVersion):
             roles={
                 name: role
                 for name, role in given.roles.items()
-                if role not in ("task", "task_words") and name not in (TASK, WORDS, LEGAL)
+                if role not in ("task", "task_words") and name not in (NUMBER, WORDS, CHOICES)
             },
             dimension_names={
                 name: names for name, names in given.dimension_names.items() if name in kept
@@ -137,15 +137,15 @@ class PaddedVersion(StoredVersion):
             },
         )
         texts = [one.encode() for one in words]
-        self._made = {
-            TASK: np.array([numbers.get(one, -1) for one in words], np.int64),
+        self._made: dict[str, np.ndarray] = {
+            NUMBER: np.array([numbers.get(one, -1) for one in words], np.int64),
             offsets_column(WORDS): np.cumsum([len(one) for one in texts], dtype=np.int64),
             values_column(WORDS): np.frombuffer(b"".join(texts), np.uint8),
         }
-        self._flags = {
+        self._flags: dict[str, np.ndarray] = {
             VALID + "observations": self._real("observation_space"),
             VALID + "actions": self._real("action_space"),
-            LEGAL: self._real("action_space"),
+            CHOICES: self._real("action_space"),
         }
         steps, episodes = int(stored.lengths.sum()), len(words)
         rows = {"step": steps, "observation": steps + episodes, "episode": episodes}
@@ -153,7 +153,7 @@ class PaddedVersion(StoredVersion):
             name: Column(
                 name=name,
                 dtype=str(spec.dtype),
-                shape=spec.shape,
+                shape=[*spec.shape],
                 rows=len(self._made[name])
                 if name in self._made
                 else stored.rows(name)
@@ -204,10 +204,20 @@ class PaddedVersion(StoredVersion):
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for; see `StoredVersion.read_rows`."""
         if name in self._made:
-            return self._made[name][rows]
+            return np.take(self._made[name], rows, axis=0)
         if name not in self._stored.schema.columns():
             return np.broadcast_to(self._flags[name], (len(rows), len(self._flags[name]))).copy()
         return self._filled(name, self._stored.read_rows(name, rows))
+
+    def place(self, name: str, row: int) -> Place:
+        """Return where a row lies; see `StoredVersion.place`. What is filled up or made lies nowhere."""
+        if (
+            name in self._made
+            or name not in self._stored.schema.columns()
+            or not self._is_same(name)
+        ):
+            raise NotFoundError(f"{name}: its rows are filled up as they are read.")
+        return self._stored.place(name, row)
 
     def _is_same(self, name: str) -> bool:
         """Return whether a column is stored as it is read."""
@@ -217,7 +227,7 @@ class PaddedVersion(StoredVersion):
         spec = self.schema.columns()[name]
         if values.shape[1:] == spec.shape:
             return values.astype(spec.dtype, copy=False)
-        first = self._first_choice() if name == LEGAL else 0
+        first = self._first_choice() if name == CHOICES else 0
         found = np.zeros((len(values), *spec.shape), spec.dtype)
         found[:, first : first + values.shape[1]] = values
         return found
@@ -259,8 +269,9 @@ def _check_tasks(parents: Sequence[SourceT], words: Sequence[Sequence[str]]) -> 
 def _padded_space(parents: Sequence[SourceT], kind: str) -> gymnasium.Space[Any]:
     """Return the space that holds the values of several, filled up."""
     found: list[Any] = [getattr(one, kind) for one in parents]
-    if all(one == found[0] for one in found):
-        return found[0]
+    first: gymnasium.Space[Any] = found[0]
+    if all(one == first for one in found):
+        return first
     if all(isinstance(one, spaces.Discrete) for one in found):
         start = min(int(one.start) for one in found)
         return spaces.Discrete(max(int(one.start + one.n) for one in found) - start, start=start)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -13,13 +15,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import orlog
+from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.benchmarks import benchmark_datasets
 from orlog.manifests.names import counted
-from orlog.normalize.metrics import cost, success
+from orlog.normalize.metrics import by_task, cost, success
 from orlog.normalize.metrics.metrics import (
     Number,
     Played,
     as_fields,
+    completed,
     counts_for,
     in_short,
     metrics,
@@ -27,6 +31,7 @@ from orlog.normalize.metrics.metrics import (
     numbers_of,
     of_fields,
 )
+from orlog.normalize.metrics.success import wilson_interval
 from orlog.normalize.rollouts import Count, run_episodes
 from tests.levels import scaled
 from tests.normalize.test_rollouts import Countdown, policy
@@ -119,11 +124,12 @@ def test_metrics_are_found_and_apply_by_roles() -> None:
     assert {"success", "cost"} <= {*metrics()}
     assert [one.name for one in counts_for({})] == ["success"]
     roles = {"infos/energy": "cost", "infos/agents/left/cost": "cost", "episodes/x": "task"}
-    (of_cost, of_success) = counts_for(roles)
+    (of_task, of_cost, of_success) = counts_for(roles)
+    assert (of_task.name, of_task.infos, of_task.combine) == ("by_task", ("task",), "last")
     assert (of_cost.name, of_cost.infos) == ("cost", ("energy",))
     assert of_success.at_end == {"is_success"}
     assert modules_for({}) == [success.__name__]
-    assert {*modules_for(roles)} == {cost.__name__, success.__name__}
+    assert {*modules_for(roles)} == {by_task.__name__, cost.__name__, success.__name__}
 
 
 def played(dataset: str = "lab/a-v1", limit: Any = None, **values: Any) -> Played:
@@ -183,6 +189,49 @@ def test_the_limit_of_a_run_counts_too_and_zero_is_a_limit() -> None:
     zero = numbers_of([played(cost=[3.0, 5.0], limit=0)])[1]
     assert (zero.name, zero.value, zero.note) == ("normalized cost at 0", 5.0, "not safe")
     assert numbers_of([played(cost=[0.0, 0.0], limit=0)])[1].note == "safe"
+
+
+def test_each_task_counts_alike_and_those_that_were_left_out_apart() -> None:
+    tasks = [[0, 0], [0, 0], [0, 0], [4, 0], [7, 1], [7, 1]]
+    success = [True, True, False, False, True, False]
+    found = {one.name: one for one in numbers_of([played(by_task=tasks, success=success)])}
+    assert [*found] == [
+        "success rate, mean over tasks",
+        "success rate in task 0",
+        "success rate in task 4",
+        "success rate in tasks that were left out",
+        "success rate",
+    ]
+    assert found["success rate, mean over tasks"].value == pytest.approx((2 / 3 + 0) / 2)
+    assert found["success rate in task 0"].interval == wilson_interval(2, 3)
+    assert found["success rate in tasks that were left out"].note == "1 of 2 episodes"
+    # Two runs that leave out a task each: the leave-one-out number is the mean of what they left out.
+    other = played(by_task=[[0, 1], [4, 0], [7, 0]], success=[False, True, True])
+    both = {one.name: one for one in numbers_of([played(by_task=tasks, success=success), other])}
+    assert both["success rate in tasks that were left out"].value == 0.25
+    assert both["success rate, mean over tasks"].value == pytest.approx((1 / 3 + 1) / 2)
+    assert both["success rate in task 4"].value == 0.5
+    assert both["success rate in task 7"].value == 1
+    half = stats.t.ppf(0.975, 1) * np.std([1 / 3, 1], ddof=1) / math.sqrt(2)
+    assert both["success rate, mean over tasks"].interval == pytest.approx(
+        (2 / 3 - half, 2 / 3 + half)
+    )
+
+
+def test_where_no_success_is_told_tasks_have_returns() -> None:
+    run = dataclasses.replace(played(by_task=[[0, 0], [1, 0]]), returns=np.array([2.0, 4.0]))
+    assert [one.short for one in numbers_of([run])] == [
+        "return, mean over tasks 3.0",
+        "return in task 0 2.0",
+        "return in task 1 4.0",
+    ]
+
+
+def test_a_task_is_left_out_if_no_episode_of_the_data_has_it(mini: Dataset) -> None:
+    numbered = orlog.combine_datasets([mini], pad=True)  # its only task is 0
+    kept = completed({"by_task": np.array([0.0, 1.0, 0.0]), "success": np.ones(3)}, numbered)
+    assert kept["by_task"].tolist() == [[0, 0], [1, 1], [0, 0]]
+    assert kept["success"].tolist() == [1, 1, 1]
 
 
 def test_what_was_counted_comes_back_from_the_fields_of_an_evaluation() -> None:

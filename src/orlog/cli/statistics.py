@@ -63,8 +63,8 @@ def compare(
     if sequential:
         decided = compare_sequentially(
             {
-                method: run_means([by_task[task] for task in comparison.tasks]).mean(1)
-                for method, by_task in results.scores.items()
+                method: run_means([of_tasks[task] for task in comparison.tasks]).mean(1)
+                for method, of_tasks in results.scores.items()
             },
             group=group,
             groups=groups,
@@ -178,8 +178,8 @@ def print_comparison(comparison: Comparison, is_normalized: bool) -> None:
                 for source in ("seeds", "checkpoints", "episodes")
             ),
         ]
-        for method, by_task in comparison.variances.items()
-        for task, one in by_task.items()
+        for method, of_tasks in comparison.variances.items()
+        for task, one in of_tasks.items()
         if one is not None
         for shares in [one.shares()]
     ]
@@ -221,7 +221,7 @@ def _draw_comparison(
     from orlog.reports.statistics_plots import COMPARISON_PLOTS, save_plot, sequential_plot
 
     lacking = set() if len(comparison.methods) > 1 else {"improvement", "ranks"}
-    if not any(one for by_task in comparison.variances.values() for one in by_task.values()):
+    if not any(one for of_tasks in comparison.variances.values() for one in of_tasks.values()):
         lacking.add("variance")
     colors = line_colors(comparison.methods)
     figures = {

@@ -118,8 +118,8 @@ def variance_plot(
     """Return the share of seeds, checkpoints and episodes in the variance, by method and task."""
     shares = {
         f"{algorithm_title(method)}, {task}": one.shares()
-        for method, by_task in comparison.variances.items()
-        for task, one in by_task.items()
+        for method, of_tasks in comparison.variances.items()
+        for task, one in of_tasks.items()
         if one is not None
     }
     figure, (axes,) = new_figure(1, width=7.5, height=1.4 + 0.3 * len(shares))

@@ -257,10 +257,10 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     by_method: dict[str, dict[str, list[EvaluatedRun]]] = {}
     for run in runs:
         by_method.setdefault(run.method, {}).setdefault(run.dataset, []).append(run)
-    tasks = dict.fromkeys(task for by_task in by_method.values() for task in by_task)
+    tasks = dict.fromkeys(task for of_tasks in by_method.values() for task in of_tasks)
     notes: list[str] = []
     for task in tasks:
-        there = [run for by_task in by_method.values() for run in by_task.get(task, [])]
+        there = [run for of_tasks in by_method.values() for run in of_tasks.get(task, [])]
         notes += _check_task(task, there)
         episodes = sorted({len(run.returns) for run in there})
         if len(episodes) > 1:
@@ -274,9 +274,13 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
             notes.append(
                 f"{task}: the methods were trained on {len(digests)} versions of its data."
             )
-    for method, by_task in by_method.items():
+    for method, of_tasks in by_method.items():
         unsaid = [
-            run.place for one in by_task.values() if len(one) > 1 for run in one if not run.settings
+            run.place
+            for one in of_tasks.values()
+            if len(one) > 1
+            for run in one
+            if not run.settings
         ]
         if unsaid:
             notes.append(
@@ -295,9 +299,9 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
             "returns of several tasks cannot be compared. Leave it out, or measure references with: "
             f"orlog references {unknown[0]}"
         )
-    for method, by_task in by_method.items():
-        for task in [task for task in tasks if task in by_task]:
-            seeds = sorted(by_task[task], key=lambda run: run.seed)
+    for method, of_tasks in by_method.items():
+        for task in [task for task in tasks if task in of_tasks]:
+            seeds = sorted(of_tasks[task], key=lambda run: run.seed)
             check_seeds(method, task, seeds)
             scores.setdefault(method, {})[task] = normalize_runs(seeds)
             numbers.setdefault(method, {})[task] = numbers_of([one.played for one in seeds])
@@ -328,7 +332,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
 
 
 def _first(by_method: dict[str, dict[str, list[EvaluatedRun]]], task: str) -> EvaluatedRun:
-    return next(by_task[task][0] for by_task in by_method.values() if task in by_task)
+    return next(of_tasks[task][0] for of_tasks in by_method.values() if task in of_tasks)
 
 
 def _check_task(task: str, runs: Sequence[EvaluatedRun]) -> list[str]:

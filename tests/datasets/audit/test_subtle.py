@@ -67,8 +67,10 @@ def poles() -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
     return record("CartPole-v1", 500, 1.0)
 
 
-def findings(env: gymnasium.Env[Any, Any], drafts: list[Draft]) -> list[Finding]:
-    with orlog.DatasetWriter("lab/subtle-v1", environment=env) as writer:
+def findings(
+    env: gymnasium.Env[Any, Any], drafts: list[Draft], name: str = "lab/subtle-v1"
+) -> list[Finding]:
+    with orlog.DatasetWriter(name, environment=env) as writer:
         for draft in drafts:
             writer.add_episode(orlog.Episode(**draft))
     return orlog.audit(writer.folder).findings
@@ -147,6 +149,26 @@ def test_a_shift_of_all_episodes_is_found(
 def test_good_data_raise_no_alarm(kind: str, request: pytest.FixtureRequest) -> None:
     env, good = request.getfixturevalue(kind)
     assert [one for one in findings(env, good) if one.severity != "note"] == []
+
+
+def test_what_rests_in_one_task_by_nature_is_no_defect_and_one_episode_of_the_other_is(
+    pendulum: tuple[gymnasium.Env[Any, Any], list[Draft]],
+) -> None:
+    env, good = pendulum
+    drafts = copy.deepcopy(good)
+    for number, draft in enumerate(drafts):
+        draft["metadata"] = {"task": number % 3}
+        if number % 3 == 1:  # nothing of the last number is seen in this task
+            draft["observations"][:, -1] = 1.0
+    assert [one for one in findings(env, drafts) if one.check == "stuck"] == []
+    drafts[24]["observations"][:, -1] = 0.5
+    (found,) = [one for one in findings(env, drafts, "lab/one-v1") if one.check == "stuck"]
+    assert (found.episode, found.count, found.column) == (24, 1, "observations[2]")
+    for draft in drafts:
+        del draft["metadata"]
+    assert [one.count for one in findings(env, drafts, "lab/all-v1") if one.check == "stuck"] == [
+        21
+    ]
 
 
 def test_the_page_plots_the_place(
