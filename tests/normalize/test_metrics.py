@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -212,10 +211,7 @@ def test_each_task_counts_alike_and_those_that_were_left_out_apart() -> None:
     assert both["success rate, mean over tasks"].value == pytest.approx((1 / 3 + 1) / 2)
     assert both["success rate in task 4"].value == 0.5
     assert both["success rate in task 7"].value == 1
-    half = stats.t.ppf(0.975, 1) * np.std([1 / 3, 1], ddof=1) / math.sqrt(2)
-    assert both["success rate, mean over tasks"].interval == pytest.approx(
-        (2 / 3 - half, 2 / 3 + half)
-    )
+    assert both["success rate, mean over tasks"].interval == (0.0, 1.0)  # wider, and cut off there
 
 
 def test_where_no_success_is_told_tasks_have_returns() -> None:
