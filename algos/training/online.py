@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,9 @@ def loaded(kind: type[Any], config: Any, packed: Arrays, **arguments: Any) -> It
     path, declared = kind.loader(config)
     module, _, function = path.partition(":")
     loader = getattr(importlib.import_module(module), function)
-    batches: Iterable[Any] = loader(packed, **{**declared, **arguments})
+    # A run is one process, also where others of its group train too.
+    alone = {"rank": 0, "ranks": 1} if "ranks" in inspect.signature(loader).parameters else {}
+    batches: Iterable[Any] = loader(packed, **{**declared, **alone, **arguments})
     return batches
 
 

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypedDict, TypeVar
 
+from torch import distributed
+
 from orlog.manifests.names import did_you_mean
 
 Given = ParamSpec("Given")
@@ -36,8 +38,9 @@ class StreamOptions(Place, total=False):
         start: First batch, to continue where a run stopped; 0 by default.
         infos: Other columns of the steps to give as `batch.infos`: names such as ("cost",), or
             "episodes/NAME"; see `Tensors`. None by default.
-        rank: Which slice of each batch this process takes; 0 by default.
-        ranks: Number of slices; 1 by default.
+        rank: Which slice of each batch this process takes; by default that of `torch.distributed`, if it is
+            initialised, else 0.
+        ranks: Number of slices; by default the number of its processes, else 1.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or final
@@ -54,9 +57,16 @@ class StreamOptions(Place, total=False):
 _DEFAULTS = {
     "start": ("int", 0),
     "infos": ("Sequence[str]", ()),
-    "rank": ("int", 0),
-    "ranks": ("int", 1),
+    "rank": ("int | None", None),
+    "ranks": ("int | None", None),
 }
+
+
+def ranks_here() -> tuple[int, int]:
+    """Return the rank of this process and the number of ranks, as `torch.distributed` has them; else 0 and 1."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
 
 
 def takes_stream_options(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -80,6 +90,10 @@ def takes_stream_options(function: Callable[Given, Result]) -> Callable[Given, R
                     f"{function.__name__}() got an unexpected keyword argument {name!r}"
                     f"{did_you_mean(name, shown.parameters) or '.'}"
                 )
+        given = kwargs.get("rank"), kwargs.get("ranks")
+        rank, ranks = ranks_here() if given == (None, None) else (0, 1)
+        kwargs["rank"] = rank if given[0] is None else given[0]
+        kwargs["ranks"] = ranks if given[1] is None else given[1]
         return function(*args, **kwargs)
 
     vars(checked)["__signature__"] = shown

@@ -1,0 +1,93 @@
+"""Processes of `torch.distributed` take their slices of batches, and go on in another number."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed, multiprocessing
+
+import orlog
+from orlog.datasets.reading.dataset import Dataset
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "distributed_training.py"
+
+
+def _check_slices(rank: int, ranks: int, folder: str, meeting: str) -> None:
+    distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=ranks)
+    try:
+        arrays = orlog.load_arrays(folder)
+        whole = orlog.transitions(arrays, 12, seed=3, rank=0, ranks=1)
+        size = 12 // ranks
+        for own in (
+            orlog.transitions(arrays, 12, seed=3),
+            orlog.transitions(arrays, 12, seed=3, rank=rank, ranks=ranks),
+        ):
+            for number in range(5):
+                mine = whole.batch(number).actions[rank * size : (rank + 1) * size]
+                assert torch.equal(own.batch(number).actions, mine)
+        windows = orlog.windows(arrays, 12, seed=3, actions=range(3), padding="edge")
+        assert len(windows.batch(0).actions) == size
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_each_process_gets_its_slice(ranks: int, mini_folder: Path, tmp_path: Path) -> None:
+    multiprocessing.spawn(  # type: ignore[no-untyped-call]
+        _check_slices, (ranks, str(mini_folder), str(tmp_path / "meeting")), ranks
+    )
+
+
+def losses(text: str) -> dict[int, float]:
+    found = re.findall(r"^step (\d+) loss ([\d.]+)$", text, re.MULTILINE)
+    return {int(step): float(loss) for step, loss in found}
+
+
+@pytest.mark.slow
+def test_a_group_that_is_killed_goes_on_in_another_number_with_the_losses_of_one_process(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [str(EXAMPLE), "--dataset", str(mini.folder)]
+
+    def start(folder: str, ranks: int, steps: int) -> subprocess.Popen[str]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        group = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks else []
+        return subprocess.Popen(
+            [sys.executable, *group, *command, "--steps", str(steps)],
+            cwd=tmp_path / folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+
+    with start("one", 0, 100) as alone:
+        expected = losses(alone.communicate()[0])
+    assert sorted(expected) == list(range(100))
+    with start("group", 2, 10_000) as group:
+        assert group.stdout is not None
+        seen = ""
+        for line in group.stdout:
+            seen += line
+            if line.startswith("step 45 "):
+                os.killpg(group.pid, signal.SIGKILL)
+                break
+        group.stdout.close()
+    with start("group", 3, 100) as rest:
+        after = losses(rest.communicate()[0])
+    before = losses(seen)
+    assert min(after) == 40  # of the last checkpoint
+    for found in (before, after):
+        for step, loss in found.items():
+            assert loss == pytest.approx(expected[step], rel=1e-4, abs=2e-6)
+    assert {*before, *after} == {*expected}
