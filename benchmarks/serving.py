@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 COUNT = "/asked-bytes"
 BLOCK_BYTES = 2**24
+PIECE_BYTES = 2**18
 
 
 def write_object(folder: Path, path: str, size: int, seed: int = 0) -> StoredObject:
@@ -80,9 +82,9 @@ def check_file(path: Path, item: StoredObject) -> None:
 
 
 @contextlib.contextmanager
-def serve(folder: Path, latency: float = 0.0) -> Iterator[str]:
-    """Serve a folder, each answer after so many seconds; give the URL."""
-    command = [sys.executable, "-m", "benchmarks.serving", str(folder), str(latency)]
+def serve(folder: Path, latency: float = 0.0, rate: float = 0.0) -> Iterator[str]:
+    """Serve a folder, each answer after so many seconds, and all together at so many bytes a second; give the URL."""
+    command = [sys.executable, "-m", "benchmarks.serving", str(folder), str(latency), str(rate)]
     with subprocess.Popen(  # noqa: S603  # our own interpreter and code
         command, stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
@@ -101,8 +103,9 @@ def asked_bytes(url: str) -> int:
 
 def main() -> None:
     """Serve until this process is ended."""
-    folder, latency = sys.argv[1:]
-    handler = type("Bound", (_Handler,), {"folder": Path(folder), "latency": float(latency)})
+    folder, latency, rate = sys.argv[1:]
+    bound = {"folder": Path(folder), "latency": float(latency), "rate": float(rate)}
+    handler = type("Bound", (_Handler,), bound)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()
@@ -111,6 +114,9 @@ def main() -> None:
 class _Handler(http.server.BaseHTTPRequestHandler):
     folder: Path
     latency: float
+    rate: float
+    paid_until = [0.0]  # noqa: RUF012 (one for all requests)
+    paying = threading.Lock()
     asked_bytes = [0]  # noqa: RUF012 (one for all requests)
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -127,13 +133,28 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         time.sleep(self.latency)
         with (self.folder / self.path.lstrip("/")).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
             start = int(asked[1]) if asked else 0
-            self.asked_bytes[0] += size - start
-            place = f"bytes {start}-{size - 1}/{size}" if asked else ""
-            self._begin(206 if asked else 200, size - start, place)
-            while start < size:
-                start += os.sendfile(self.connection.fileno(), file.fileno(), start, size - start)
+            stop = int(asked[2]) + 1 if asked and asked[2] else size
+            self.asked_bytes[0] += stop - start
+            place = f"bytes {start}-{stop - 1}/{size}" if asked else ""
+            self._begin(206 if asked else 200, stop - start, place)
+            while start < stop:
+                most = min(stop - start, PIECE_BYTES) if self.rate else stop - start
+                sent = os.sendfile(self.connection.fileno(), file.fileno(), start, most)
+                start += sent
+                self._pay(sent)
+
+    def _pay(self, size: int) -> None:
+        """Wait until the link has carried so many bytes more."""
+        if not self.rate:
+            return
+        with self.paying:
+            now = time.monotonic()
+            self.paid_until[0] = max(self.paid_until[0], now - 0.02) + size / self.rate
+            wait = self.paid_until[0] - now
+        if wait > 0:
+            time.sleep(wait)
 
     def _begin(self, status: int, length: int, place: str = "") -> None:
         self.send_response(status)

@@ -104,6 +104,7 @@ def test_the_examples_run(
 ) -> None:
     assert mini_folder.is_dir()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [name])
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     found = capsys.readouterr().out
     for line in lines:
