@@ -107,15 +107,15 @@ def _open(asked: Asked) -> Iterator[Opened]:
     if asked.options.partial:
         episodes = _whole_episodes(files, episodes, where, lacks)
     robot = info.get("robot_type")
+    about = (
+        f"LeRobotDataset {version}, {fps} frames per second{f', robot {robot}' if robot else ''}."
+    )
     opened = Opened(
         schema=features.schema,
         steps=iter(()),
         total_steps=sum(episodes.lengths),
-        description=f"LeRobotDataset {version}, {fps} frames per second"
-        + (f", robot {robot}." if robot else "."),
-        always_said=f"LeRobotDataset {version}, {fps} frames per second, robot {robot}."
-        if robot
-        else "",
+        description=about,
+        always_said=about if robot else "",
         doubts=[*lacks, *features.doubts()],
         reads=[f"{table}:{name}" for name in info["features"] for table in TABLES],
         dimension_names=read_names(info["features"], features.columns()),
