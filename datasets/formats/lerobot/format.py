@@ -106,10 +106,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
     lacks: list[str] = []
     if asked.options.partial:
         episodes = _whole_episodes(files, episodes, where, lacks)
-    robot = info.get("robot_type")
-    about = (
-        f"LeRobotDataset {version}, {fps} frames per second{f', robot {robot}' if robot else ''}."
-    )
+    robot = f", robot {info['robot_type']}" if info.get("robot_type") else ""
+    about = f"LeRobotDataset {version}, {fps} frames per second{robot}."
     opened = Opened(
         schema=features.schema,
         steps=iter(()),
