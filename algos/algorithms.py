@@ -4,9 +4,9 @@ Each algorithm in this folder is a file named after it: `iql.py` with a class `I
 with a class `TD3BC`. It needs no registration, and is imported on first use. An algorithm from
 elsewhere is named by module and class, `my_method.py:MyMethod`, or passed as the class itself.
 
-A method has one name for all actions. Its form for discrete ones is a file of its own,
-`cql_discrete.py` with a class `CQLDiscrete`; the action space of a dataset chooses between it and
-`cql.py`, and records of runs hold the name `cql`.
+A method has one name for all spaces. A form of it for others is a file of its own (`FORMS`): `cql_discrete.py`
+with a class `CQLDiscrete` for discrete actions, `bc_text.py` with `BCText` for texts. The spaces of a dataset choose
+between them and `cql.py`, and records of runs hold the name `cql`.
 """
 
 from __future__ import annotations
@@ -137,11 +137,13 @@ ACTION_WORDS = {
     "continuous": "a Box",
     "discrete": "a Discrete space",
     "multidiscrete": "a MultiDiscrete or MultiBinary space",
+    "text": "a Text space",
 }
+FORMS = {"discrete": "_discrete", "text": "_text"}
+"""How the file of a method's form for a kind of actions ends, if it is not the first form."""
 
 _SEE = "see orlog.algos.algorithms.Algorithm for what an algorithm declares"
 _PACKAGE = "orlog.algos"
-_DISCRETE = "_discrete"
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 _TITLE = re.compile(r'^    TITLE = "(.+)"', re.MULTILINE)
 
@@ -172,8 +174,8 @@ def _files() -> dict[str, list[str]]:
     classes = _classes()
     found: dict[str, list[str]] = {}
     for file in classes:
-        plain = file.removesuffix(_DISCRETE)
-        found.setdefault(plain if plain in classes else file, []).append(file)
+        plain = (file.removesuffix(ending) for ending in FORMS.values() if file.endswith(ending))
+        found.setdefault(next((one for one in plain if one in classes), file), []).append(file)
     return found
 
 
@@ -204,16 +206,22 @@ def algorithm_title(name: str) -> str:
 
 
 def find_algorithm(
-    algorithm: AlgorithmLike, *, action_space: gymnasium.Space[Any] | None = None
+    algorithm: AlgorithmLike,
+    *,
+    action_space: gymnasium.Space[Any] | None = None,
+    observations: str = "",
 ) -> type[Any]:
-    """Return the class of an algorithm: the form that takes the actions, or the first one."""
+    """Return the class of an algorithm: the form that takes the actions, or the first one.
+
+    Of several that do, it is the first that takes the kind of observations too, if that is given.
+    """
     forms = algorithm_forms(algorithm)
     if action_space is None:
         return forms[0]
     found = action_kind(action_space)
-    for form in forms:
-        if found in form.ACTIONS:
-            return form
+    fitting = [form for form in forms if found in form.ACTIONS]
+    if fitting:
+        return next((form for form in fitting if observations in form.OBSERVATIONS), fitting[0])
     takes = " or ".join(ACTION_WORDS[kind] for form in forms for kind in form.ACTIONS)
     others = [
         name for name in ALGORITHMS if any(found in form.ACTIONS for form in algorithm_forms(name))
@@ -305,8 +313,16 @@ def action_kind(space: gymnasium.Space[Any]) -> str:
             return "discrete"
         case spaces.MultiDiscrete() | spaces.MultiBinary():
             return "multidiscrete"
+        case spaces.Text():
+            return "text"
         case _:
             return "other"
+
+
+def form_of(algorithm: str, kind: str) -> str:
+    """Return the name of the file of an algorithm's form for a kind of actions; of what has none, its own."""
+    form = f"{algorithm}{FORMS.get(kind, '')}"
+    return form if form in _files().get(algorithm, ()) else algorithm
 
 
 def algorithm_name(algorithm: AlgorithmLike) -> str:

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from orlog.algos.algorithms import action_kind, known_as
+from orlog.algos.algorithms import action_kind, form_of, known_as
 from orlog.manifests.documents import convert_json, parse_json
 from orlog.manifests.names import counted, did_you_mean
 from orlog.manifests.published_settings import presets_file, published_settings
@@ -293,8 +293,11 @@ def preset_names(algorithm: str, dataset: Dataset | str) -> list[str]:
 
 def _form(algorithm: str, dataset: Dataset | str) -> str:
     """Return the name of an algorithm's form for the actions of a dataset, if these are known."""
-    is_discrete = not isinstance(dataset, str) and action_kind(dataset.action_space) == "discrete"
-    return f"{algorithm}_discrete" if is_discrete else algorithm
+    return (
+        algorithm
+        if isinstance(dataset, str)
+        else form_of(algorithm, action_kind(dataset.action_space))
+    )
 
 
 def _names(dataset: Dataset | str) -> list[str]:

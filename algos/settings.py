@@ -37,6 +37,8 @@ _AT_LEAST_1 = (
     "heads",
     "longest_episode",
     "warmup_steps",
+    "vocabulary",
+    "longest_answer",
 )
 _AT_LEAST_0 = (
     "random_shift",
@@ -56,6 +58,8 @@ _AT_LEAST_0 = (
     "noise_clip",
     "diversity",
     "weight_decay",
+    "advantage_weight",
+    "sampling_temperature",
 )
 _ABOVE_0 = (
     "temperature",

@@ -28,11 +28,17 @@ class CausalTransformer(nn.Module):
         self.norm = nn.LayerNorm(width, device=generator.device)
 
     def forward(
-        self, tokens: Float32[Tensor, "batch tokens width"], drop: Drop | None = None
+        self,
+        tokens: Float32[Tensor, "batch tokens width"],
+        drop: Drop | None = None,
+        bias: Float32[Tensor, "heads tokens tokens"] | None = None,
     ) -> Float32[Tensor, "batch tokens width"]:
-        """Return a vector for each token; `drop` is applied to attention and to what layers add."""
+        """Return a vector for each token; `drop` is applied to attention and to what layers add.
+
+        `bias` is added to the scores of attention, as `recency` gives it; then there is no dropout of attention.
+        """
         for layer in self.layers:
-            tokens = layer(tokens, drop)
+            tokens = layer(tokens, drop, bias)
         found: Tensor = self.norm(tokens)
         return found
 
@@ -51,23 +57,39 @@ class _Layer(nn.Module):
         self.hidden = make_linear(width, 4 * width, generator=generator)
         self.hidden_out = make_linear(4 * width, width, generator=generator)
 
-    def forward(self, tokens: Tensor, drop: Drop | None) -> Tensor:
-        attended = self.attention_out(self._attend(self.attention_norm(tokens), drop))
+    def forward(self, tokens: Tensor, drop: Drop | None, bias: Tensor | None) -> Tensor:
+        attended = self.attention_out(self._attend(self.attention_norm(tokens), drop, bias))
         tokens = tokens + (attended if drop is None else drop(attended))
         hidden = functional.gelu(self.hidden(self.hidden_norm(tokens)))
         added = self.hidden_out(hidden)
         return tokens + (added if drop is None else drop(added))
 
-    def _attend(self, tokens: Tensor, drop: Drop | None) -> Tensor:
+    def _attend(self, tokens: Tensor, drop: Drop | None, bias: Tensor | None) -> Tensor:
         split = self.attention_in(tokens).chunk(3, -1)
         query, key, value = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in split)
-        if drop is None:
+        if bias is not None:
+            found = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        elif drop is None:
             found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:  # PyTorch's would draw its dropout from the global generator
             scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
             ahead = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
             found = drop(scores.masked_fill(ahead, -torch.inf).softmax(-1)) @ value
         return found.transpose(1, 2).flatten(-2)
+
+
+def recency(
+    heads: int, tokens: int, device: torch.device | str = "cpu"
+) -> Float32[Tensor, "heads tokens tokens"]:
+    """Return what is added to scores of attention, so that later tokens count more: ALiBi.
+
+    That is minus the distance times a slope, 2^(-8/heads), 2^(-16/heads), .. of the heads (Press and others 2022,
+    https://arxiv.org/abs/2108.12409), and minus infinity for tokens ahead. It stands in place of embedded places.
+    """
+    places = torch.arange(tokens, device=device, dtype=torch.float32)
+    distances = places.unsqueeze(1) - places
+    slopes = 2 ** (-8 / heads * torch.arange(1, heads + 1, device=device))
+    return (-slopes.view(-1, 1, 1) * distances).masked_fill(distances < 0, -torch.inf)
 
 
 def make_linear(inputs: int, outputs: int, *, generator: torch.Generator) -> nn.Linear:

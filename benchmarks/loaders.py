@@ -98,6 +98,9 @@ class Goal:
 
 PLAIN = TRANSITIONS[256]
 N_STEP, GOALS = "3-step transitions, batch 256", "goals, batch 256"
+SPEAKING, LENGTH = 32, 512
+TOKENS = f"tokens of sequences of {LENGTH}, batch {SPEAKING}"
+SAID = [f"word{number}" for number in range(500)]
 LOADER = {size: f"DataLoader(num_workers=0), transitions, batch {size}" for size in BATCHES}
 LOADER_SEQUENCES = "DataLoader(num_workers=0), sequences, length 20"
 LOADER_ALONE = "DataLoader(num_workers=0), batches of six numbers"
@@ -124,6 +127,7 @@ TABLE = (
     Goal(item=AROUND_ITEM, other=PLAIN, least=0.5 * BYTES),
     Goal(item=AROUND_ITEM, tool="TorchRL", least=5),
     Goal(item=AROUND_ITEM, tool="LeRobot", least=1),
+    Goal(item=TOKENS, least=2e6),
     Goal(item=N_STEP, other=PLAIN, least=0.6),
     Goal(item=GOALS, other=PLAIN, least=0.6),
     Goal(item=GOALS, tool=BARE, other=PLAIN, least=0.6),
@@ -338,11 +342,51 @@ def memory_child(folder: Path) -> None:
     for item, length in [*zip(SEQUENCES.values(), LENGTHS, strict=True), (LOADER_SEQUENCES, 20)]:
         add(item, WINDOWS, "sequences", "sequences", windows, WINDOWS, length=length, seed=0)
     add(AROUND_ITEM, WINDOWS, "windows", "windows", windows, WINDOWS, seed=0)
+    told, words = _dialogues(), {"tokenizer": _tokenizer(), "length": LENGTH}
+    room = "token_sequences"
+    add(TOKENS, SPEAKING * LENGTH, room, room, told, SPEAKING, seed=0, **words)
     found = rates(calls)
     columns = load_arrays(folder / "equal.npz")
     column_bytes = sum(column.nbytes for name, column in columns.items() if name != "lengths")
     found[f"{OURS}/{MEMORY}"] = bytes_of(arrays) / column_bytes
     print(ANSWER + json.dumps({"rates": found, "missing": missing}))
+
+
+def _dialogues() -> Any:
+    """Return arrays of 200 episodes of 100 steps, in which the agent is told ten words and says two."""
+    import torch
+
+    from orlog.loaders.arrays.arrays import Arrays, Leaf
+
+    rng = np.random.default_rng(0)
+    lengths = np.full(200, 100)
+    rows = torch.zeros(int((lengths + 1).sum()), 3)
+    texts = {
+        name: tuple(" ".join(rng.choice(SAID, count)) for _ in range(1000))
+        for name, count in (("observations", 10), ("actions", 2))
+    }
+    others = {name: torch.from_numpy(rng.integers(0, 1000, len(rows))) for name in texts}
+    leaves = {"": Leaf(column="observations")}
+    return Arrays(
+        rows=rows,
+        lengths=lengths,
+        obs_dim=0,
+        action_dim=0,
+        others=others,
+        texts=texts,
+        observation_leaves=leaves,
+    )
+
+
+def _tokenizer() -> Any:
+    """Return a tokenizer with a token for each word."""
+    import tokenizers
+
+    known = {word: number for number, word in enumerate(["[unk]", "[action]", "[end]", *SAID])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(known, unk_token="[unk]"))  # noqa: S106
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.add_special_tokens(["[action]", "[end]"])
+    return made
 
 
 def _mapped(dataset: Any) -> Any:

@@ -288,3 +288,30 @@ def joined(pieces: Sequence[TensorsT]) -> TensorsT:
             else torch.cat(parts)
         )
     return type(pieces[0])(**values)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TokenBatch(Tensors):
+    """Stretches of episodes as tokens, padded with zeros at their end.
+
+    Attributes:
+        tokens: Numbers of the tokenizer's tokens.
+        valid: True where there is a token.
+        is_action: True where the token is the agent's own: what it says, and the mark that ends it.
+        decides: True where the next token is for the agent to choose: at the mark before what it says, and at all
+            that it says but the last mark. There is one more after the final observation of an episode.
+        rewards: The reward of a step at the mark that ends what the agent said in it, else 0.
+        returns_to_go: Discounted sum of the rewards from the step of the token (inclusive) to the end of its
+            episode; 0 at final observations.
+        terminations: 1 at the last mark of an episode where the task ended.
+        timesteps: Place of the token's step in its episode, from 0.
+    """
+
+    tokens: Int64[Tensor, "batch length"]
+    valid: Bool[Tensor, "batch length"]
+    is_action: Bool[Tensor, "batch length"]
+    decides: Bool[Tensor, "batch length"]
+    rewards: Float32[Tensor, "batch length"]
+    returns_to_go: Float32[Tensor, "batch length"]
+    terminations: Float32[Tensor, "batch length"]
+    timesteps: Int64[Tensor, "batch length"]

@@ -1,8 +1,8 @@
-"""Random transitions of the episodes with the highest returns, for BC-10%."""
+"""Random transitions, or token sequences, of the episodes with the highest returns, for BC-10%."""
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -10,7 +10,10 @@ from orlog.datasets.reading.given import Given
 from orlog.datasets.reading.operations import best_positions
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.arrays.statistics import finite_returns
+from orlog.loaders.batch import TokenBatch
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
+from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.token_sequences import token_sequences
 from orlog.loaders.transitions import Transitions, transitions
 from orlog.loaders.weights import weighted, weights_by_episode
 
@@ -32,11 +35,39 @@ def best_transitions(
 
     Raises ValueError if percent does not lie in (0, 100]; SchemaError if a return is not finite.
     """
+    chosen = _best_episodes(data, percent, stream)
+    return transitions(chosen, batch_size, seed=seed, **stream)
+
+
+@takes_stream_options
+def best_token_sequences(
+    data: Given | Arrays,
+    batch_size: int = 32,
+    *,
+    percent: float = 10.0,
+    seed: int,
+    tokenizer: Any,
+    length: int = 512,
+    **stream: Unpack[StreamOptions],
+) -> Batches[TokenBatch]:
+    """Return an endless stream of token sequences of the best episodes, as `best_transitions` chooses them.
+
+    All other arguments are those of `token_sequences`.
+
+    Raises ValueError if percent does not lie in (0, 100]; SchemaError if a return is not finite.
+    """
+    chosen = _best_episodes(data, percent, stream)
+    return token_sequences(
+        chosen, batch_size, seed=seed, tokenizer=tokenizer, length=length, **stream
+    )
+
+
+def _best_episodes(data: Given | Arrays, percent: float, stream: StreamOptions) -> Arrays:
+    """Return arrays of which only the steps of the best episodes are drawn."""
     if not 0 < percent <= 100:
         raise ValueError(f"percent must lie in (0, 100], found {percent}.")
     arrays = as_arrays(data, stream.get("infos", ()))
     returns = finite_returns(arrays)
     is_best = np.zeros(len(returns))
     is_best[best_positions(returns, percent)] = 1.0
-    chosen = weighted(arrays, weights_by_episode(arrays, is_best, per="step"))
-    return transitions(chosen, batch_size, seed=seed, **stream)
+    return weighted(arrays, weights_by_episode(arrays, is_best, per="step"))

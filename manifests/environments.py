@@ -34,6 +34,7 @@ from orlog.manifests.manifest import EnvironmentRecord
 # distributions whose versions decide what the simulator does).
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
+    "orlog/Coin-": ("textworld", "words", ("textworld",)),
     "orlog/ogbench-": ("ogbench", "ogbench", ("dm_control", "mujoco", "ogbench")),
     "orlog/metaworld-": ("metaworld", "tasks", ("metaworld", "mujoco")),
     "orlog/": ("gymnasium_robotics", "d4rl", ("gymnasium-robotics", "mujoco", "orlog")),
@@ -47,6 +48,7 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 # orlog's own environments: id -> (entry point, steps of an episode).
 _OWN = {
     "orlog/Catch-v0": ("orlog.datasets.environments.catch:Catch", 150),
+    "orlog/Coin-v0": ("orlog.datasets.environments.coin:Coin", 15),
     "orlog/Reach-v0": ("orlog.datasets.environments.reach:Reach", 40),
     "orlog/ogbench-pointmaze-medium-v1": (
         "orlog.datasets.environments.ogbench:medium_maze_tasks",

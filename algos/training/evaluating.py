@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from orlog.algos.algorithms import AlgorithmLike, algorithm_name
 from orlog.algos.training.commands import resume_command
+from orlog.algos.training.from_data import find_tokenizer
 from orlog.algos.training.generators import EVALUATING, seeded
 from orlog.algos.training.policy import make_from_record, make_policy, observation_width
 from orlog.algos.training.runs import (
@@ -135,6 +136,7 @@ def find_run(
             found=dataset.digest,
         )
     kind = algorithm_of_run(folder, record, algorithm)
+    find_tokenizer(folder, record.config)
     _check_statistics(folder, record, dataset)
     return record, dataset, kind
 

@@ -1,37 +1,56 @@
-"""What a run takes from its data: infos, rewards as they are trained with, settings unless they are set."""
+"""What a run takes from its data: infos, rewards as they are trained with, settings unless they are set, its tokenizer."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from orlog.algos.algorithms import ALGORITHMS, takes_goals
 from orlog.algos.presets import Rewards
-from orlog.errors import SchemaError
+from orlog.base.files import replace_file
+from orlog.datasets.columns.vocabulary import read_vocabulary, train_vocabulary
+from orlog.errors import ManifestError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.statistics import finite_returns
+from orlog.loaders.token_sequences import spoken_tokens, text_counts
 from orlog.loaders.transforms import scale_rewards
 
+TOKENIZER_FILE = "tokenizer.json"
+"""The tokenizer of a run, in its folder; its settings have the digest."""
 
-def _best_tenth(returns: np.ndarray) -> float:
+
+def _best_tenth(_config: Any, packed: Arrays) -> float:
+    returns = finite_returns(packed)
     count = math.ceil(len(returns) / 10)
     return float(np.sort(returns)[-count:].mean())
 
 
-def _one_over_largest(returns: np.ndarray) -> float:
+def _one_over_largest(_config: Any, packed: Arrays) -> float:
+    returns = finite_returns(packed)
     largest = float(np.abs(returns).max())
     return 1 / largest if largest else 1.0
 
 
-SOURCES: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
+def _trained_tokenizer(config: Any, packed: Arrays) -> str:
+    return train_vocabulary(text_counts(packed), config.vocabulary).digest
+
+
+def _spoken_tokens(config: Any, packed: Arrays) -> tuple[int, ...]:
+    return spoken_tokens(packed, read_vocabulary(config.tokenizer))
+
+
+SOURCES: dict[str, tuple[str, Callable[[Any, Arrays], Any]]] = {
     "target_return": ("the mean return of the best tenth of the episodes", _best_tenth),
     "return_scale": ("1 / the largest absolute return of an episode", _one_over_largest),
+    "tokenizer": ("a tokenizer that is trained on the texts of the dataset", _trained_tokenizer),
+    "spoken": ("the tokens of the actions of the dataset", _spoken_tokens),
 }
-"""What each setting that an algorithm may name in `FROM_DATA` becomes: in words, from returns."""
+"""What each setting that an algorithm may name in `FROM_DATA` becomes: in words, from its settings and the data."""
 
 
 def infos_of(kind: type[Any], config: Any) -> tuple[str, ...]:
@@ -43,15 +62,27 @@ def settings_from_data(kind: type[Any], config: Any, packed: Arrays) -> tuple[An
     """Return a configuration without settings that are None, and a line on each that was filled in.
 
     `FROM_DATA` of the class names these settings, each a key of `SOURCES`. The arrays have the rewards
-    of training.
+    of training. A tokenizer that is given becomes its digest.
     """
+    if getattr(config, "tokenizer", None) is not None:
+        digest = read_vocabulary(config.tokenizer).digest
+        config = dataclasses.replace(config, tokenizer=digest)
     missing = [name for name in getattr(kind, "FROM_DATA", ()) if getattr(config, name) is None]
     if not missing:
         return config, []
-    returns = finite_returns(packed)
-    found = {name: SOURCES[name][1](returns) for name in missing}
-    lines = [f"{name}={value:g}: {SOURCES[name][0]}" for name, value in found.items()]
-    return dataclasses.replace(config, **found), lines
+    lines = []
+    for name in missing:  # later ones may depend on earlier ones
+        about, source = SOURCES[name]
+        value = source(config, packed)
+        config = dataclasses.replace(config, **{name: value})
+        lines.append(f"{name}={_shown(value)}: {about}")
+    return config, lines
+
+
+def _shown(value: float | str | tuple[int, ...]) -> str:
+    if isinstance(value, tuple):
+        return f"{len(value)} of them"
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def check_rewards(kind: type[Any], name: str, packed: Arrays) -> None:
@@ -94,3 +125,34 @@ def with_rewards(packed: Arrays, scale: float, shift: float) -> Arrays:
         return packed
     changed = scale_rewards(packed, scale=scale, shift=shift, in_place=True)
     return dataclasses.replace(changed, digest=packed.digest)
+
+
+def keep_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the tokenizer that settings name by its digest, if they name one."""
+    digest = config.get("tokenizer")
+    if isinstance(digest, str):
+        replace_file(folder / TOKENIZER_FILE, read_vocabulary(digest).text.encode())
+
+
+def find_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
+    """Read the tokenizer of a run, so that its digest finds it.
+
+    Raises ManifestError if the file is missing or not the run's; MissingExtraError where the library is not installed.
+    """
+    digest = config.get("tokenizer")
+    if not isinstance(digest, str):
+        return
+    path = folder / TOKENIZER_FILE
+    if not path.is_file():
+        raise ManifestError(
+            f"{path}: is missing, and without the run's tokenizer its policy cannot read; restore the file, or "
+            "train again in another folder.",
+            file=str(path),
+        )
+    found = read_vocabulary(path).digest
+    if found != digest:
+        raise ManifestError(
+            f"{path}: is not the tokenizer of the run, which is {digest[:19]}.., found {found[:19]}..; restore the "
+            "file, or train again in another folder.",
+            file=str(path),
+        )

@@ -4,9 +4,13 @@ An algorithm declares which kinds of spaces it takes; batches and policies give 
 
     OBSERVATIONS  vector         one float32 vector [batch, obs]: Box, or Dict and Tuple of Boxes
                   structured     a tensor by key, or one tensor: images, integers, and mixtures of all
+                  text           a list of texts, or by key a list of texts or a tensor: mixtures with texts
     ACTIONS       continuous     float32 [batch, act] in the environment's unit: Box
                   discrete       int64 [batch]: Discrete
                   multidiscrete  int64 [batch, parts]: MultiDiscrete and MultiBinary
+                  text           a list of texts: Text
+
+In batches texts are int64 places in `Arrays.texts`, or tokens (`orlog.token_sequences`).
 """
 
 from __future__ import annotations
@@ -47,16 +51,17 @@ from orlog.normalize.rollouts import Policy
 _IN_WORDS = {
     "vector": "vectors of numbers (a Box, or a Dict or Tuple of such)",
     "structured": "images, integers and mixtures of spaces",
+    "text": "texts and mixtures with texts",
 }
 
 
 def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
     """Return the class of an algorithm that takes a dataset's observations and actions."""
+    found = _observations(layout_of(dataset))
     try:
-        kind = find_algorithm(algorithm, action_space=dataset.action_space)
+        kind = find_algorithm(algorithm, action_space=dataset.action_space, observations=found)
     except SchemaError as error:
         raise SchemaError(f"{dataset.name}: {error}") from error
-    found = _observations(layout_of(dataset))
     if found not in kind.OBSERVATIONS:
         others = [
             name
@@ -115,7 +120,8 @@ def _state_space(space: gymnasium.spaces.Dict) -> gymnasium.spaces.Dict:
 def _observations(layout: Layout) -> str:
     if not layout.observation_leaves:
         return "vector"
-    return "text" if layout.tables else "structured"
+    columns = (leaf.column for leaf in layout.observation_leaves.values())
+    return "text" if any(one in layout.tables for one in columns) else "structured"
 
 
 def observation_width(dataset: Dataset) -> int:
@@ -205,18 +211,21 @@ class Spaces:
         self.action_space, self.layout = dataset.action_space, layout_of(dataset)
         self.leaves = [*space_leaves(dataset.observation_space)]
 
-    def observations(self, observations: Any) -> Tensor | dict[str, Tensor]:
-        """Return batched observations of the environment as batches hold them."""
+    def observations(self, observations: Any) -> Any:
+        """Return batched observations of the environment as batches hold them; texts as lists."""
         parts = [
             _leaf(observations, leaf.keys).reshape(-1, *leaf.space.shape or ())
             for leaf in self.leaves
         ]
         found = _as_in_batches(parts, self.layout)
-        if isinstance(found, Tensor):
-            return found.to(self.device)
-        return {key: one.to(self.device) for key, one in found.items()}
+        if isinstance(found, dict):
+            return {key: self._here(one) for key, one in found.items()}
+        return self._here(found)
 
-    def actions(self, actions: Tensor, count: int, algorithm: str) -> np.ndarray:
+    def _here(self, part: Tensor | list[str]) -> Tensor | list[str]:
+        return part.to(self.device) if isinstance(part, Tensor) else part
+
+    def actions(self, actions: Any, count: int, algorithm: str) -> np.ndarray:
         """Return batched actions as the environment takes them, for `count` observations.
 
         What rounding puts outside the bounds of a Box is clipped into them. The algorithm is named in
@@ -224,6 +233,8 @@ class Spaces:
         """
         space, who = self.action_space, f"{self.name}: {algorithm}"
         shape = space.shape or ()
+        if isinstance(space, gymnasium.spaces.Text):
+            return _texts(actions, count, space, who)
         if not isinstance(actions, Tensor):
             raise SchemaError(
                 f"{who} gave a {type(actions).__name__} as actions, expected a tensor; correct its act."
@@ -273,18 +284,33 @@ def _whole_bounds(space: gymnasium.Space[Any]) -> tuple[Any, Any] | None:
             return None
 
 
+def _texts(actions: Any, count: int, space: gymnasium.spaces.Text, who: str) -> np.ndarray:
+    """Return actions that are texts as an array of objects."""
+    if not isinstance(actions, list) or len(actions) != count:
+        found = f"{len(actions)} of them" if isinstance(actions, list) else type(actions).__name__
+        raise SchemaError(
+            f"{who}: expected a list of {count} texts, found {found}; correct its act."
+        )
+    for row, one in enumerate(actions):
+        if one not in space:
+            raise SchemaError(
+                f"{who} gave actions that are not in {space}: {one!r:.100} for observation {row}; correct "
+                "its act."
+            )
+    return np.array(actions, object)
+
+
 def _first(actions: np.ndarray, wrong: np.ndarray) -> str:
     """Return the first wrong action in words."""
     row = int(wrong.reshape(len(wrong), -1).any(1).argmax())
     return f"{actions[row].tolist()} for observation {row}"
 
 
-def _count(observations: Tensor | dict[str, Tensor]) -> int:
+def _count(observations: Any) -> int:
     """Return the number of observations in a batch."""
-    one = observations
-    if not isinstance(one, Tensor):
-        one = next(iter(one.values()))
-    return len(one)
+    return len(
+        next(iter(observations.values())) if isinstance(observations, dict) else observations
+    )
 
 
 class _Remembering:
@@ -331,13 +357,16 @@ def _acting_for_goals(algorithm: Any, dataset: Dataset) -> Callable[[Any], Tenso
     return act
 
 
-def _as_in_batches(parts: list[np.ndarray], layout: Layout) -> Tensor | dict[str, Tensor]:
-    """Return the parts of observations as tensors in the form that loaders use."""
+def _as_in_batches(parts: list[np.ndarray], layout: Layout) -> Any:
+    """Return the parts of observations as tensors in the form that loaders use, and texts as lists."""
     if not layout.observation_leaves:
         flat = [part.reshape(len(part), math.prod(part.shape[1:])) for part in parts]
         return torch.from_numpy(np.concatenate(flat, 1, dtype=np.float32))
-    tensors = {}
+    tensors: dict[str, Tensor | list[str]] = {}
     for part, (key, leaf) in zip(parts, layout.observation_leaves.items(), strict=True):
+        if leaf.column in layout.tables:
+            tensors[key] = part.tolist()
+            continue
         dtype = layout.others[leaf.column].dtype if leaf.column else np.float32
         tensors[key] = torch.from_numpy(np.ascontiguousarray(part, dtype))
     return tensors.get("", tensors)

@@ -24,8 +24,11 @@ from orlog.algos.training.commands import diverged, usual_rates
 from orlog.algos.training.devices import device_versions, find_device, keep_freed_memory, put_arrays
 from orlog.algos.training.evaluating import curve_point, scoring_protocol, vector_environment
 from orlog.algos.training.from_data import (
+    TOKENIZER_FILE,
     check_rewards,
+    find_tokenizer,
     infos_of,
+    keep_tokenizer,
     reward_numbers,
     settings_from_data,
     with_rewards,
@@ -54,6 +57,7 @@ from orlog.algos.training.runs import (
     keep_checkpoint,
     load_state,
     one_thread,
+    read_run,
     save_state,
     write_errors,
 )
@@ -113,6 +117,8 @@ def train_run(
     in_precision = _precision_here(options.precision, device, note)
     dataset, folder = load_dataset(dataset), as_path(folder)
     check_folder(folder, resume=resume)
+    if (folder / RUN_FILE).exists():
+        find_tokenizer(folder, read_run(folder).config)
     name = algorithm_name(algorithm)
     recipe = recipe_for(name, dataset, preset=options.preset)
     steps = recipe.steps if options.steps is None else options.steps
@@ -443,6 +449,7 @@ def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
             (folder / VIEW_FILE).unlink(missing_ok=True)
             save_view(dataset, folder / VIEW_FILE)
         replace_file(folder / METRICS_FILE, b"")
+        keep_tokenizer(folder, record.config)
         body = {"algorithm": record.algorithm, "dataset": record.dataset}  # what a reader looks for
         body |= msgspec.to_builtins(record)
         if record.online is None:
@@ -453,7 +460,7 @@ def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
 def _take_back(folder: Path) -> None:
     """Remove what `_start` wrote, and the folder if it is empty then."""
     with contextlib.suppress(OSError):
-        for name in (RUN_FILE, METRICS_FILE, VIEW_FILE):
+        for name in (RUN_FILE, METRICS_FILE, VIEW_FILE, TOKENIZER_FILE):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
 

@@ -27,6 +27,7 @@ from orlog.datasets.audit.values import (
     check_bounds,
     check_finite,
     check_ranges,
+    check_texts,
     check_unused_actions,
 )
 from orlog.datasets.reading.combining import combine_datasets
@@ -59,6 +60,7 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "alignment of rewards": check_reward_alignment,
     "duplicates": check_duplicates,
     "splits": check_splits,
+    "texts": check_texts,
     **ROLE_CHECKS,
 }
 """Every check by name: a generator that takes pieces of the data and returns its findings."""

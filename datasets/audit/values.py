@@ -1,18 +1,20 @@
-"""Checks of single dimensions: not finite, out of bounds, constant, stuck, on a bound, unused."""
+"""Checks of single dimensions and texts: not finite, out of bounds or space, constant, stuck, on a bound, unused."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from orlog.datasets.audit.findings import Check, Facts, Finding, Severity
 from orlog.datasets.audit.pieces import Piece, dimension, plain_columns
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.columns.bounds import Bounds, bounds_of, describe_outside, lies_inside
-from orlog.manifests.columns import axis_of, offsets_of
+from orlog.manifests.columns import axis_of, offsets_column, offsets_of, values_column
 from orlog.manifests.manifest import Outside
 from orlog.manifests.names import counted
 from orlog.manifests.spaces import leaf_spaces
@@ -295,3 +297,68 @@ def _listed(values: np.ndarray) -> str:
 
 def _s(count: int) -> str:
     return "" if count == 1 else "s"
+
+
+@dataclasses.dataclass
+class _Texts:
+    """A column of texts, and what was found in it.
+
+    Attributes:
+        name: Its name.
+        space: What it may hold.
+        count: Texts that are outside.
+        first: Episode, step and text of the first one.
+    """
+
+    name: str
+    space: spaces.Text
+    count: int = 0
+    first: tuple[int, int, str] = (0, 0, "")
+
+    def look(self, piece: Piece) -> None:
+        """Look at the texts of a piece."""
+        ends = piece.columns[offsets_column(self.name)]
+        values = piece.columns[values_column(self.name)]
+        sizes = np.diff(ends, prepend=0)
+        known = np.zeros(256, np.bool_)
+        known[[ord(one) for one in self.space.character_set if ord(one) < 128]] = True
+        # Bytes of other characters, or of those that take several bytes, are looked at in their text.
+        odd = np.searchsorted(ends, np.flatnonzero(~known[values]), "right")
+        unlikely = (sizes < self.space.min_length) | (sizes > self.space.max_length)
+        rows = np.union1d(odd, np.flatnonzero(unlikely))
+        for row in rows.tolist():
+            text = values[ends[row] - sizes[row] : ends[row]].tobytes().decode(errors="replace")
+            if text in self.space:
+                continue
+            if not self.count:
+                is_observation = self.name.startswith("observations")
+                self.first = (*piece.place(row, of_observations=is_observation), text)
+            self.count += 1
+
+
+def check_texts(facts: Facts) -> Check:
+    """Find texts of observations and actions that their space does not have."""
+    dataset = facts.dataset
+    roots = (dataset.observation_space, "observations"), (dataset.action_space, "actions")
+    columns = [
+        _Texts(name, leaf)
+        for space, root in roots
+        for name, leaf in leaf_spaces(space, root)
+        if isinstance(leaf, spaces.Text)
+    ]
+    while (piece := (yield)) is not None:
+        for column in columns:
+            column.look(piece)
+    return [
+        Finding(
+            check="texts",
+            severity="error",
+            column=one.name,
+            text=f"outside its space, {one.space!s:.60}: {counted(one.count, 'text')}, first {one.first[2]!r:.60}",
+            episode=one.first[0],
+            step=one.first[1],
+            count=one.count,
+        )
+        for one in columns
+        if one.count
+    ]

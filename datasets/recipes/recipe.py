@@ -83,6 +83,9 @@ class Recipe(Protocol):
     def expert(self) -> Expert | None:
         """Return the expert for reference returns; None if there is none."""
 
+    # One whose actions cannot be drawn uniformly, such as texts, also has `random_policy() -> Expert`, the policy whose
+    # mean return is a score of 0.
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:

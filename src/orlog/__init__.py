@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from orlog.loaders.batch import NStepBatch as NStepBatch
     from orlog.loaders.batch import SequenceBatch as SequenceBatch
     from orlog.loaders.batch import StructuredBatch as StructuredBatch
+    from orlog.loaders.batch import TokenBatch as TokenBatch
     from orlog.loaders.chunks import action_chunks as action_chunks
     from orlog.loaders.episodes import EpisodeBatch as EpisodeBatch
     from orlog.loaders.episodes import PackedEpisodeBatch as PackedEpisodeBatch
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
     from orlog.loaders.streaming import stream_transitions as stream_transitions
     from orlog.loaders.subgoals import SubgoalBatch as SubgoalBatch
     from orlog.loaders.subgoals import subgoals as subgoals
+    from orlog.loaders.token_sequences import token_sequences as token_sequences
+    from orlog.loaders.token_sequences import train_tokenizer as train_tokenizer
     from orlog.loaders.transitions import Transitions as Transitions
     from orlog.loaders.transitions import transitions as transitions
     from orlog.loaders.weights import weighted as weighted
@@ -123,6 +126,9 @@ _HOMES = {
     "combine_datasets": "orlog.datasets.reading.combining",
     "convert_dataset": "orlog.datasets.recording.converting",
     "download_dataset": "orlog.datasets.download.download",
+    "train_tokenizer": "orlog.loaders.token_sequences",
+    "token_sequences": "orlog.loaders.token_sequences",
+    "TokenBatch": "orlog.loaders.batch",
     "episodes": "orlog.loaders.episodes",
     "evaluate": "orlog.experiments.running",
     "evaluate_off_policy": "orlog.scoring.off_policy",

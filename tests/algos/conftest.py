@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import string
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from orlog.algos.algorithms import algorithm_name, takes_goals
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
 from orlog.algos.training.online import loaded
+from orlog.datasets.columns.vocabulary import train_vocabulary
 from orlog.loaders.arrays.arrays import Arrays, Leaf
 from orlog.loaders.batch import NextActionBatch
 from tests.algos import plain
@@ -83,6 +85,23 @@ def make_batch(scaling: Scaling) -> MakeBatch:
     return make
 
 
+SAID = ("go east", "go west", "take coin")
+TOLD = ("A room. An exit to the east.", "A hall. An exit to the west. A coin.", "You have won!")
+SPACE = gymnasium.spaces.Text(60, min_length=0, charset=string.printable)
+NONE = torch.zeros(0)
+IN_WORDS = Scaling(
+    obs_mean=NONE, obs_std=NONE, action_low=NONE, action_high=NONE, action_space=SPACE
+)
+
+
+def text_settings() -> dict[str, Any]:
+    """Return settings of a small algorithm in words; its tokenizer is known to this process."""
+    vocabulary = train_vocabulary([*SAID, *TOLD] * 9, 300)
+    spoken = sorted({one for said in vocabulary.encode(SAID) for one in said} | {vocabulary.end})
+    sizes = {"width": 8, "layers": 1, "heads": 2, "length": 40, "batch_size": 8}
+    return {**sizes, "tokenizer": vocabulary.digest, "spoken": spoken, "learning_rate": 1e-3}
+
+
 @pytest.fixture
 def make(scaling: Scaling, discrete: Scaling) -> Make:
     """Return a function that makes a small algorithm, in float64 if tensors are."""
@@ -92,8 +111,10 @@ def make(scaling: Scaling, discrete: Scaling) -> Make:
     }
 
     def made(form: type[Any], *, seed: int = 0, device: str = "cpu", **settings: Any) -> Any:
-        config = make_config(form, {**plain.small_settings(algorithm_name(form)), **settings})
-        fits = discrete if "discrete" in form.ACTIONS else scaling
+        in_words = "text" in form.ACTIONS
+        small = text_settings() if in_words else plain.small_settings(algorithm_name(form))
+        config = make_config(form, {**small, **settings})
+        fits = IN_WORDS if in_words else discrete if "discrete" in form.ACTIONS else scaling
         if takes_goals(form):
             fits = dataclasses.replace(fits, **of_goals)
         if torch.get_default_dtype() == torch.float64:
@@ -133,6 +154,12 @@ def batches_of(scaling: Scaling) -> BatchesOf:
         if "discrete" in algorithm.ACTIONS:
             columns, given = [states, steps[:, 2:]], {"obs_dim": 3, "action_dim": 0}
             given["others"] = {"actions": chosen}
+        elif "text" in algorithm.ACTIONS:
+            columns, given = [steps[:, 2:]], {"obs_dim": 0, "action_dim": 0}
+            told, said = (torch.arange(len(chosen)) * one % 7 % 3 for one in (1, 3))
+            given["others"] = {"observations": told, "actions": said}
+            given["texts"] = {"observations": TOLD, "actions": SAID}
+            given["observation_leaves"] = {"": Leaf(column="observations")}
         elif algorithm.scaling.goal_mean is not None:
             columns, given["obs_dim"] = [states[:, :2], wanted, states[:, 2:], steps], 5
             given["parts"] = parts

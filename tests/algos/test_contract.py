@@ -21,6 +21,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.manifests.tables import read_table
 from tests.algos import plain
+from tests.algos.conftest import SPACE
 from tests.algos.plain import BatchesOf, Make
 
 FORMS: dict[str, type[Any]] = {
@@ -59,10 +60,16 @@ PLAIN_CASES = [
     if name in PLAIN
     for one in PLAIN[name].CASES
 ]
+IN_WORDS = [form for form in FORMS.values() if "text" in form.ACTIONS]
+"""Those whose batches are tokens; `test_text.py` has what is different of them."""
 VALUED = [
-    form for form in FORMS.values() if "discount" in settings_of(form) and not takes_goals(form)
+    form
+    for form in FORMS.values()
+    if "discount" in settings_of(form) and not takes_goals(form) and form not in IN_WORDS
 ]
-CLONING = [form for form in FORMS.values() if not getattr(form, "REWARDS", True)]
+CLONING = [
+    form for form in FORMS.values() if not getattr(form, "REWARDS", True) and form not in IN_WORDS
+]
 RECORDED = [form for form in FORMS.values() if (plain.RECORDED / f"{file_of(form)}.npz").exists()]
 
 
@@ -339,6 +346,9 @@ def test_actions_are_those_of_the_space(
     far = torch.randn(100, 3, generator=make_generator(0, 0)) * 1e3
     for observations in (far, far[:1]):
         actions = plain.act(made, observations)
+        if form in IN_WORDS:
+            assert all(isinstance(one, str) and one in SPACE for one in actions)
+            continue
         assert not actions.requires_grad
         if "discrete" in form.ACTIONS:
             assert (actions.dtype, actions.shape) == (torch.int64, (len(observations),))
@@ -347,7 +357,8 @@ def test_actions_are_those_of_the_space(
             assert (actions.dtype, actions.shape) == (torch.float32, (len(observations), 2))
             assert (actions >= scaling.action_low - 1e-5).all()
             assert (actions <= scaling.action_high + 1e-5).all()
-    assert len({*plain.act(made, far).flatten().tolist()}) > 1
+    if form not in IN_WORDS:
+        assert len({*plain.act(made, far).flatten().tolist()}) > 1
 
 
 def test_acting_does_not_change_training_and_evaluations_repeat(
@@ -356,6 +367,7 @@ def test_acting_does_not_change_training_and_evaluations_repeat(
     one, other = make(form), make(form)
     batches = batches_of(one, 2)
     observations = torch.randn(32, 3, generator=make_generator(0, 0))
+    given: Any = ["A room."] * 32 if form in IN_WORDS else observations
     updated(one, batches[0])
     updated(other, batches[0])
     if hasattr(one, "actor"):
@@ -363,11 +375,15 @@ def test_acting_does_not_change_training_and_evaluations_repeat(
         for actor in actors:
             actor.begin(torch.ones(32, dtype=torch.bool))
         for _ in range(3):
-            first, *same = (actor.act(observations) for actor in actors)
-            assert all(torch.equal(first, actions) for actions in same)
-    repeats = torch.equal(plain.act(one, observations), plain.act(one, observations))
+            first, *same = (actor.act(given) for actor in actors)
+            assert all(are_equal(first, actions) for actions in same)
+    repeats = are_equal(plain.act(one, observations), plain.act(one, observations))
     assert repeats == ("acting" not in form.STATE)
     assert not differing(updated(one, batches[1]), updated(other, batches[1]))
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS.values() if hasattr(form, "explore")])
@@ -406,15 +422,17 @@ LIMITS: list[tuple[str, tuple[Any, ...]]] = [
     ("adam_epsilon return_scale max_gradient_norm", (0.0, -1.0)),
     ("batch_size steps sampled_actions policy_interval target_interval updates", (0,)),
     ("flow_steps chunk_length subgoal_steps representation critics smallest_of", (0,)),
-    ("length width layers heads longest_episode warmup_steps", (0,)),
+    ("longest_answer length width layers heads longest_episode warmup_steps", (0,)),
     ("random_shift random_steps cloning_steps", (-1,)),
     ("cloning_weight conservative_weight distillation_weight value_weight", (-0.1,)),
     ("inverse_temperature low_inverse_temperature high_inverse_temperature", (-0.1,)),
     ("policy_penalty critic_penalty log_penalty diversity weight_decay", (-0.1,)),
-    ("target_noise noise_clip", (-0.1,)),
+    ("target_noise noise_clip advantage_weight sampling_temperature", (-0.1,)),
+    ("vocabulary", (0,)),
 ]
 OUT_OF_RANGE = {name: values for names, values in LIMITS for name in names.split()}
 UNLIMITED = {"target_gap", "smallest_gap", "target_return", "normalize_values", "backup_entropy"}
+UNLIMITED |= {"tokenizer", "spoken"}
 OF_ONE_FORM: list[tuple[str, str, Any]] = [
     ("EDAC", "critics", 1),
     ("RLPD", "smallest_of", 11),
@@ -442,6 +460,8 @@ def test_settings_out_of_range_or_of_another_type_are_refused_by_their_names(
                 make_config(form, {name: value})
         others: list[Any] = [{"a": 1}, "x,", [[]]]
         for other in others:
+            if isinstance(other, str) and str in get_args(type_of):
+                continue  # a text that any path may be
             with pytest.raises(ValueError, match=rf"^{algorithm_name(form)}: {name}\b"):
                 make_config(form, {name: other})
 
@@ -455,7 +475,33 @@ def test_what_one_form_alone_refuses(name: str, setting: str, value: Any) -> Non
 FRAMES = {"encoder": "nature", "random_shift": 0}
 LOCOMOTION, MAZE = "d4rl/hopper-medium-v2", "ogbench/antmaze-medium-navigate-v0"
 D3RLPY = {"hidden": (256, 256), "learning_rate": 1e-3, "batch_size": 100, "log_penalty": 0.5}
+WORDLE = {  # of the authors' code for Wordle: config/wordle/train_bc.yaml
+    "tokenizer": None,
+    "vocabulary": 1536,
+    "spoken": None,
+    "length": 512,
+    "width": 64,
+    "layers": 2,
+    "heads": 4,
+    "longest_answer": 16,
+    "batch_size": 64,
+    "learning_rate": 1e-4,
+    "weight_decay": 0.01,
+    "sampling_temperature": 1.0,
+}
+ILQL_WORDLE = {  # config/wordle/train_iql.yaml
+    "discount": 0.99,
+    "expectile": 0.7,
+    "target_rate": 0.005,
+    "conservative_weight": 1e-4,
+    "advantage_weight": 16.0,
+    "sampling_temperature": 0.0,
+    "weight_decay": 0.0,
+}
 DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "BCText": ("", WORDLE),
+    "PercentBCText": ("", {**WORDLE, "percent": 10.0}),
+    "ILQL": ("", {**WORDLE, **ILQL_WORDLE}),
     "AWAC": (LOCOMOTION, {"temperature": 1.0}),
     "BC": (LOCOMOTION, {}),
     "BCDiscrete": ("", D3RLPY),
@@ -528,7 +574,8 @@ def test_defaults_are_the_published_ones(form: type[Any]) -> None:
         expected = published(name, dataset) if dataset else {}
         if name == "calql":
             assert expected.pop("cloning_steps") == 0
-        assert found == {**FRAMES, **expected, **others}
+        frames = {} if form in IN_WORDS else FRAMES
+        assert found == {**frames, **expected, **others}
         return
     rows = [f"{one}/{row['dataset_id']}" for one in ("d4rl", "ogbench") for row in read_table(one)]
     settings = [published(name, dataset) for dataset in rows if preset_names(name, dataset)]

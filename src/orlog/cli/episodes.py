@@ -21,6 +21,7 @@ MOST_DIMENSIONS = 16  # of one column
 PIPE_WIDTH = 60  # of a line of characters where the output is no terminal
 FRAMES = 3
 MOST_TEXTS = 5
+MOST_TURNS = 30
 
 
 def show_episode(name: str, number: int, *, as_json: bool) -> None:
@@ -105,7 +106,10 @@ def _show_texts(episode: Episode) -> None:
     """Print the first texts of each column, those that repeat the one before left out."""
     from orlog.datasets.looking.leaves import texts_of
 
-    for name, texts in texts_of(episode).items():
+    columns = texts_of(episode)
+    if {"observations", "actions"} <= {*columns}:
+        _show_dialogue(columns.pop("observations"), columns.pop("actions"))
+    for name, texts in columns.items():
         changes = [
             step for step in range(len(texts)) if step == 0 or texts[step] != texts[step - 1]
         ]
@@ -115,6 +119,21 @@ def _show_texts(episode: Episode) -> None:
             say(f"  step {step}: {texts[step][:500]}")
         if len(changes) > MOST_TEXTS:
             say(f"  and {len(changes) - MOST_TEXTS} more")
+
+
+def _show_dialogue(told: list[str], said: list[str]) -> None:
+    """Print what the agent was told and what it said, in turn."""
+    say()
+    say("observations, and actions after >", style="bold")
+    for step, observation in enumerate(told[: MOST_TURNS + 1]):
+        lines = observation[:500].splitlines() or [""]
+        say(f"  step {step}: {lines[0]}")
+        for line in lines[1:]:
+            say(f"    {line}")
+        if step < len(said):
+            say(f"    > {said[step][:500]}")
+    if len(told) > MOST_TURNS + 1:
+        say(f"  and {len(told) - MOST_TURNS - 1} more steps")
 
 
 def _show_frames(episode: Episode) -> None:

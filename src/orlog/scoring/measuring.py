@@ -56,7 +56,8 @@ def measure_references(
 ) -> References:
     """Run a random and an expert policy in a dataset's environment; return their returns.
 
-    The random policy draws uniformly from the action space with its own generator.
+    The random policy draws uniformly from the action space with its own generator, unless the recipe of the
+    dataset says what is random there (`random_policy`), as where actions are texts.
 
     Args:
         dataset: A dataset, or the name or path of one.
@@ -81,7 +82,7 @@ def measure_references(
     """
     dataset = load_dataset(dataset)
     _check_benchmark(dataset)
-    random = _random_policy(dataset.name, dataset.action_space)
+    random = _random(dataset)
     is_number = isinstance(expert, int | float) and not isinstance(expert, bool)
     if is_number != bool(source):
         raise ValueError(
@@ -92,7 +93,8 @@ def measure_references(
     chosen = None if is_number else _expert(dataset, expert, algorithm)
     protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
     with one_thread():
-        low = ReferenceReturn.of(RANDOM_POLICY, run_protocol(random, protocol, progress).returns)
+        returns = run_protocol(random.policy, protocol, progress).returns
+        low = ReferenceReturn.of(random.name, returns)
         high = None
         if chosen is not None:
             returns = run_protocol(chosen.policy, protocol, progress).returns
@@ -204,6 +206,16 @@ def _with_number(
         simulator=simulator_of(protocol),
         caveats=["the expert's return is a published number, which orlog did not measure."],
     )
+
+
+def _random(dataset: Dataset) -> Expert:
+    """Return the random policy of a dataset's recipe, if it says what is random there; else the uniform one."""
+    entry = catalogue().get(dataset.name)
+    own = getattr(entry.recipe, "random_policy", None) if entry is not None else None
+    if own is not None:
+        found: Expert = own()
+        return found
+    return Expert(name=RANDOM_POLICY, policy=_random_policy(dataset.name, dataset.action_space))
 
 
 def _random_policy(name: str, space: gymnasium.Space[Any]) -> Policy:

@@ -1,0 +1,231 @@
+"""Tokenizers of the `tokenizers` library: read from a file or trained on texts, and told apart by their digest.
+
+A tokenizer used here has two tokens of its own, which no text contains:
+
+    [action]    an observation ends, and what the agent says begins
+    [end]       what the agent says ends
+
+The digest is the SHA-256 of the JSON that `Tokenizer.to_str()` gives or that the file has. One that this process has read
+or trained is found again by its digest, as runs name it.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orlog.errors import ManifestError, MissingExtraError, NotFoundError, SchemaError, clause
+
+ACTION, END = "[action]", "[end]"
+MARKS = (ACTION, END)
+
+_SENTENCE = r"[^\n.!?]*[\n.!?]*"
+
+_known: dict[str, Vocabulary] = {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Vocabulary:
+    """A tokenizer and its digest.
+
+    Attributes:
+        text: Its JSON.
+        digest: `sha256:` and the digest of the JSON.
+        size: Number of tokens.
+        action: The token that begins what the agent says.
+        end: The token that ends it.
+    """
+
+    text: str
+    digest: str
+    size: int
+    action: int
+    end: int
+    _tokenizer: Any
+
+    def __repr__(self) -> str:
+        """Return its size and digest."""
+        return f"Vocabulary of {self.size} tokens, {self.digest[:19]}"
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of texts.
+
+        Raises OutsideVocabularyError for the first text of which something is no token, or a mark.
+        """
+        found = []
+        unknown = self._unknown
+        for place, one in enumerate(self._encoded(list(texts))):
+            ids: list[int] = one.ids
+            if unknown in ids or self.action in ids or self.end in ids:
+                at = next(n for n, one in enumerate(ids) if one in (unknown, self.action, self.end))
+                raise OutsideVocabularyError(place, texts[place], *one.offsets[at])
+            if (left := _left_out(texts[place], one.offsets)) is not None:
+                raise OutsideVocabularyError(place, texts[place], left, left + 1)
+            found.append(ids)
+        return found
+
+    def _encoded(self, texts: list[str]) -> Any:
+        """Return the library's encodings; some models raise where they lack a token for what is unknown."""
+        try:
+            return self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        except Exception:  # the library raises plain ones
+            for place, text in enumerate(texts):
+                try:
+                    self._tokenizer.encode(text, add_special_tokens=False)
+                except Exception as error:
+                    raise OutsideVocabularyError(place, text, 0, len(text)) from error
+            raise
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens; marks are left out."""
+        found: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return found
+
+    @property
+    def _unknown(self) -> int | None:
+        token = getattr(self._tokenizer.model, "unk_token", None)
+        return None if token is None else self._tokenizer.token_to_id(token)
+
+
+class OutsideVocabularyError(ValueError):
+    """A text has something that is no token.
+
+    Attributes:
+        place: Which of the texts.
+        what: What of it.
+    """
+
+    def __init__(self, place: int, text: str, first: int, last: int) -> None:
+        self.place, self.what = place, text[first:last]
+        super().__init__(f"{self.what!r:.80} in {text!r:.80}")
+
+
+def _left_out(text: str, offsets: Sequence[tuple[int, int]]) -> int | None:
+    """Return the first character that is in no token and no space: tokenizers leave out what they do not know."""
+    if sum(last - first for first, last in offsets) >= len(text):
+        return None
+    inside = {place for first, last in offsets for place in range(first, last)}
+    return next((n for n, one in enumerate(text) if n not in inside and not one.isspace()), None)
+
+
+def read_vocabulary(tokenizer: Any) -> Vocabulary:
+    """Return a tokenizer: the path of its JSON file, a `tokenizers.Tokenizer`, a `Vocabulary`, or a digest.
+
+    A digest finds one that this process has read before.
+
+    Raises NotFoundError if there is no such file or digest; ManifestError if the file is no tokenizer; SchemaError
+    if it lacks one of the marks; MissingExtraError where the library is not installed.
+    """
+    if isinstance(tokenizer, Vocabulary):
+        return tokenizer
+    if isinstance(tokenizer, str) and tokenizer.startswith("sha256:"):
+        if tokenizer not in _known:
+            raise NotFoundError(
+                f"no tokenizer {tokenizer[:19]}.. was read before; name its file, such as the tokenizer.json in "
+                "the folder of a run."
+            )
+        return _known[tokenizer]
+    if isinstance(tokenizer, str | Path):
+        path = Path(tokenizer).expanduser()
+        try:
+            text = path.read_text("utf-8")
+        except OSError as error:
+            raise NotFoundError(
+                f"{path}: no tokenizer there ({error.strerror}); give the path of a tokenizer.json of the "
+                "tokenizers library."
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ManifestError(
+                f"{path}: it is no text, so no tokenizer.", file=str(path)
+            ) from error
+        return _vocabulary(text, str(path))
+    if not hasattr(tokenizer, "to_str"):
+        raise TypeError(
+            f"tokenizer must be the path of a tokenizer.json or a tokenizers.Tokenizer, found "
+            f"{type(tokenizer).__name__}."
+        )
+    return _vocabulary(tokenizer.to_str(), "this tokenizer")
+
+
+def _vocabulary(text: str, where: str) -> Vocabulary:
+    """Return the tokenizer of a JSON text, and keep it under its digest."""
+    digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    if digest in _known:
+        return _known[digest]
+    library = _library()
+    try:
+        json.loads(text)
+        made = library.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises plain ones
+        raise ManifestError(
+            f"{where}: it is no tokenizer that the tokenizers library reads: {clause(error)!s:.200}.",
+            file=where,
+        ) from error
+    made.no_padding()
+    made.no_truncation()
+    marks = [made.token_to_id(mark) for mark in MARKS]
+    if None in marks:
+        lacking = MARKS[marks.index(None)]
+        raise SchemaError(
+            f"{where}: it has no token {lacking}, which tells what the agent says from what it is told; add "
+            f"both: tokenizer.add_special_tokens({list(MARKS)}), and save it."
+        )
+    action, end = marks
+    size = made.get_vocab_size(with_added_tokens=True)
+    found = Vocabulary(text=text, digest=digest, size=size, action=action, end=end, _tokenizer=made)
+    _known[digest] = found
+    return found
+
+
+def train_vocabulary(texts: Mapping[str, int] | Iterable[str], size: int) -> Vocabulary:
+    """Return a tokenizer trained on texts, the same one for equal texts in any order.
+
+    It joins pairs of bytes, across words but not across sentences and lines: what is often said becomes one token, which
+    makes sequences short. All 256 bytes are tokens, so that no text is outside of it.
+
+    Args:
+        texts: How often each text occurs; or texts, each of which counts as often as it is there.
+        size: Tokens at most, 258 or more.
+
+    Raises ValueError if size is below 258; MissingExtraError where the library is not installed.
+    """
+    library = _library()
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    least = len(alphabet) + len(MARKS)
+    if size < least:
+        raise ValueError(f"a vocabulary needs {least} tokens or more, found {size}.")
+    counts = collections.Counter(texts)
+    made = library.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(library.Regex(_SENTENCE), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(MARKS),
+        initial_alphabet=sorted(alphabet),
+        show_progress=False,
+    )
+    made.train_from_iterator((one for one in sorted(counts) for _ in range(counts[one])), trainer)
+    return _vocabulary(made.to_str(), "the trained tokenizer")
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            'texts need the package tokenizers, which is not installed; run: pip install "orlog[words]"',
+            extra="words",
+        ) from error
+    return tokenizers

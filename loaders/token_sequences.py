@@ -1,0 +1,312 @@
+"""Random stretches of episodes as token sequences: what the agent is told and what it says, in turn.
+
+    tokens     o o o o  [action]  a a  [end]  o o o  [action]  a  [end]  o o  [action]  (padding)
+    is_action  . . . .      .     x x    x    . . .      .     x    x    . .      .
+    decides    . . . .      x     x x    .    . . .      x     x    .    . .      x
+    rewards    . . . .      .     . .    r    . . .      .     .    r    . .      .
+
+Texts are tokenized once, each distinct one alone, so a token never spans what is told and what is said. A batch is then
+a gather. An episode ends with its final observation and the mark after it, where the value of a state that was cut off
+can be read.
+
+An item is drawn by a step: all are equally likely, or as weights say. If the tokens of its episode fit into `length`, it
+is the whole episode; else it begins with that step, or with the first one from which the rest of the episode fits.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from orlog.base.files import replace_file
+from orlog.datasets.columns.vocabulary import (
+    OutsideVocabularyError,
+    Vocabulary,
+    read_vocabulary,
+    train_vocabulary,
+)
+from orlog.datasets.reading.given import Given
+from orlog.errors import SchemaError, StorageError
+from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
+from orlog.loaders.batch import TokenBatch
+from orlog.loaders.sampling.arguments import as_integer
+from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
+from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.sequences import returns_to_go
+
+_IS_ACTION, _DECIDES = 1, 2
+
+
+class TokenSampler:
+    """Chooses stretches of episodes and gathers their tokens."""
+
+    def __init__(
+        self, arrays: Arrays, length: int, vocabulary: Vocabulary, *, discount: float = 1.0
+    ) -> None:
+        """Tokenize all texts, which takes 17 bytes a token afterwards.
+
+        Raises ValueError if length is below 2 or a discount outside [0, 1]; TypeError if length is no integer;
+        SchemaError if observations or actions are no texts, or a text is outside the vocabulary.
+        """
+        length = as_integer("length", length)
+        if length < 2:
+            raise ValueError(f"length must be 2 or more, found {length}.")
+        if not 0 <= discount <= 1:
+            raise ValueError(f"discount must lie in [0, 1], found {discount}.")
+        self.kind = f"tokens 1 length={length} tokenizer={vocabulary.digest}"
+        self.draws = 1 if arrays.mixture is None else 2
+        self.arrays, self.length = arrays, length
+        self._returns = returns_to_go(arrays, discount)
+        device = arrays.rows.device
+        flat, first_tokens = _flat_tokens(arrays, vocabulary)
+        self._first_tokens = first_tokens  # of each row, and where all end
+        padded = [np.concatenate([one, np.zeros(length, one.dtype)]) for one in flat]
+        self._tokens, self._parts, self._rows = (torch.from_numpy(one).to(device) for one in padded)
+        self._first_rows = torch.from_numpy(arrays.first_rows).to(device)
+        starts, ends = arrays.first_rows, first_tokens[arrays.final_rows + 1]
+        # The last row of each episode where a stretch may begin.
+        fits = np.searchsorted(first_tokens, ends - length)
+        self._last_starts = np.clip(fits, starts, arrays.final_rows - 1)
+
+    # Views are left out of a pickle and made again, since each would carry all tokens.
+    def __getstate__(self) -> dict[str, object]:
+        """Return all attributes but the views."""
+        return {key: one for key, one in vars(self).items() if key != "_views"}
+
+    @functools.cached_property
+    def _views(self) -> list[Tensor]:
+        count = len(self._tokens) - self.length + 1
+        return [
+            one.as_strided((count, self.length), (1, 1))
+            for one in (self._tokens, self._parts, self._rows)
+        ]
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
+        """Return for each item its first token and how many it has."""
+        arrays = self.arrays
+        steps = arrays.choose_steps(uniform)
+        rows = arrays.step_table.take(steps)
+        episodes = rows - steps
+        rows = np.minimum(rows, np.take(self._last_starts, episodes))
+        first = self._first_tokens[rows]
+        count = self._first_tokens[arrays.final_rows[episodes] + 1] - first
+        return torch.from_numpy(np.stack([first, np.minimum(count, self.length)]).T)
+
+    def rows_of(self, chosen: Int64[Tensor, "items two"]) -> Int64[Tensor, "items length"]:
+        """Return the row of the step of each token of some items."""
+        first, count = chosen.unbind(1)
+        rows = self._views[2].index_select(0, first)
+        return rows.masked_fill_(~self._valid(count), self.arrays.empty_row)
+
+    def gather(self, chosen: Int64[Tensor, "items two"]) -> TokenBatch:
+        """Return the tokens of some items."""
+        first, count = chosen.unbind(1)
+        valid = self._valid(count)
+        tokens, parts, rows = (one.index_select(0, first) for one in self._views)
+        parts.masked_fill_(~valid, 0)
+        rows.masked_fill_(~valid, self.arrays.empty_row)
+        is_action, decides = (parts & _IS_ACTION).bool(), (parts & _DECIDES).bool()
+        flat = rows.view(-1)
+        ends = self.arrays.rows[:, -3:-1].index_select(0, flat).view(*rows.shape, 2)
+        is_end = (is_action & ~decides).unsqueeze(2)
+        rewards, terminations = ends.masked_fill_(~is_end, 0).unbind(2)
+        episodes = torch.searchsorted(self._first_rows, rows, right=True) - 1
+        timesteps = rows - self._first_rows[episodes]
+        return TokenBatch(
+            tokens=tokens.long().masked_fill_(~valid, 0),
+            valid=valid,
+            is_action=is_action,
+            decides=decides,
+            rewards=rewards,
+            returns_to_go=self._returns.index_select(0, flat).view(rows.shape),
+            terminations=terminations,
+            timesteps=timesteps.masked_fill_(~valid, 0),
+        )
+
+    def _valid(self, count: Int64[Tensor, " items"]) -> Bool[Tensor, "items length"]:
+        return torch.arange(self.length, device=count.device) < count.unsqueeze(1)
+
+
+def text_columns(arrays: Arrays) -> list[str]:
+    """Return the columns of observations that are texts, in the order of their keys.
+
+    Raises SchemaError if there is none, or actions are no texts.
+    """
+    found = [
+        leaf.column for leaf in arrays.observation_leaves.values() if leaf.column in arrays.texts
+    ]
+    if not found or "actions" not in arrays.texts:
+        what = "actions" if found else "observations"
+        raise SchemaError(
+            f"{arrays.name}: its {what} are no texts, so there are no token sequences; take transitions or "
+            "sequences, which give numbers."
+        )
+    return found
+
+
+def _flat_tokens(
+    arrays: Arrays, vocabulary: Vocabulary
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Int64[np.ndarray, " rows_and_one"]]:
+    """Return tokens, parts and rows of all tokens, episode after episode, and the first token of each row."""
+    is_step = np.ones(len(arrays.rows), np.bool_)
+    is_step[arrays.final_rows] = False
+    told = [_encoded(arrays, vocabulary, column) for column in text_columns(arrays)]
+    mark = _Pieces.of([[vocabulary.action]], np.zeros(len(is_step), np.int64))
+    said = _encoded(arrays, vocabulary, "actions", [vocabulary.end])
+    pieces = [*told, mark, said]
+    sizes = np.stack([one.sizes for one in pieces], 1)
+    sizes[~is_step, -1] = 0
+    ends = sizes.cumsum().reshape(sizes.shape)
+    tokens = np.empty(int(ends[-1, -1]), np.int32)
+    for number, one in enumerate(pieces):
+        count = sizes[:, number]
+        places = _ranges(ends[:, number] - count, count)
+        tokens[places] = one.tokens[_ranges(one.firsts, count)]
+    parts = np.zeros(len(tokens), np.uint8)
+    parts[ends[:, -2] - 1] = _DECIDES  # the mark
+    parts[_ranges(ends[:, -2], sizes[:, -1])] = _IS_ACTION | _DECIDES  # after it, what is said
+    parts[ends[is_step, -1] - 1] = _IS_ACTION
+    rows = np.repeat(np.arange(len(is_step)), sizes.sum(1))
+    return (tokens, parts, rows), np.concatenate([[0], ends[:, -1]])
+
+
+class _Pieces(NamedTuple):
+    """One text of each row as tokens: in `tokens` from `firsts` on, `sizes` of them."""
+
+    tokens: np.ndarray
+    firsts: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, codes: Sequence[Sequence[int]], places: np.ndarray) -> _Pieces:
+        """Return them from the tokens of distinct texts and which of them each row has."""
+        sizes = np.array([len(one) for one in codes])
+        flat = np.fromiter(itertools.chain.from_iterable(codes), np.int32, int(sizes.sum()))
+        return cls(flat, (sizes.cumsum() - sizes)[places], sizes[places])
+
+
+def _ranges(firsts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return `first`, `first + 1`, .. of each range, one range after the other."""
+    inside = np.arange(int(sizes.sum())) - np.repeat(sizes.cumsum() - sizes, sizes)
+    found: np.ndarray = np.repeat(firsts, sizes) + inside
+    return found
+
+
+def _encoded(
+    arrays: Arrays, vocabulary: Vocabulary, column: str, more: Sequence[int] = ()
+) -> _Pieces:
+    """Return the tokens of the texts of a column, each followed by some more tokens."""
+    places = arrays.others[column].cpu().numpy()
+    texts = arrays.texts[column]
+    try:
+        codes = vocabulary.encode(texts)
+    except OutsideVocabularyError as error:
+        row = int((places == error.place).argmax())
+        episode = int(np.searchsorted(arrays.first_rows, row, "right")) - 1
+        raise SchemaError(
+            f"{arrays.name}: {column}, episode {episode}, step {row - int(arrays.first_rows[episode])}: "
+            f"{error} is outside the vocabulary of the tokenizer, or one of its marks; train one on these texts "
+            "(orlog.train_tokenizer), or leave the episode out (ds.filter_episodes)."
+        ) from error
+    return _Pieces.of([[*one, *more] for one in codes], places)
+
+
+def text_counts(arrays: Arrays) -> dict[str, int]:
+    """Return how often each text of observations and actions occurs.
+
+    Raises SchemaError if observations or actions are no texts.
+    """
+    found: dict[str, int] = {}
+    for column in [*text_columns(arrays), "actions"]:
+        texts = arrays.texts[column]
+        places = arrays.others[column].cpu().numpy()
+        if column == "actions":  # rows of final observations have none
+            places = places[arrays.step_rows()]
+        for text, count in zip(
+            texts, np.bincount(places, minlength=len(texts)).tolist(), strict=True
+        ):
+            found[text] = found.get(text, 0) + count
+    return found
+
+
+def spoken_tokens(arrays: Arrays, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Return the tokens of the actions, with the mark that ends them, in ascending order.
+
+    Raises SchemaError if observations or actions are no texts, or an action is outside the vocabulary.
+    """
+    text_columns(arrays)
+    codes = _encoded(arrays, vocabulary, "actions", [vocabulary.end]).tokens
+    return tuple(np.unique(codes).tolist())
+
+
+@takes_stream_options
+def token_sequences(
+    data: Given | Arrays,
+    batch_size: int = 32,
+    *,
+    seed: int,
+    tokenizer: Any,
+    length: int = 512,
+    discount: float = 1.0,
+    **stream: Unpack[StreamOptions],
+) -> Batches[TokenBatch]:
+    """Return an endless stream of random stretches of episodes as tokens, with replacement.
+
+    Observations that are texts, and actions, are tokenized in turn as the module's docstring shows; if an observation
+    has several texts, they follow one another in the order of their keys, and its other parts are left out. Infos are
+    given at each token of their step.
+
+    `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
+
+    Args:
+        batch_size: Stretches in a batch.
+        tokenizer: The path of a `tokenizer.json`, or a `tokenizers.Tokenizer`, with the tokens `[action]` and
+            `[end]`; `orlog.train_tokenizer` makes one of a dataset's own texts.
+        length: Tokens of a stretch.
+        discount: Discount of a step in `returns_to_go`.
+
+    Raises:
+        SchemaError: observations or actions are no texts; a text is outside the vocabulary, with its episode and
+            step; the tokenizer lacks a mark.
+        NotFoundError: there is no such tokenizer.
+        ManifestError: the file is no tokenizer.
+        MissingExtraError: the library tokenizers is not installed.
+    """
+    vocabulary = read_vocabulary(tokenizer)
+    arrays = as_arrays(data, stream.get("infos", ()))
+    refuse_missing_finals(arrays, "its text")
+    sampler = TokenSampler(arrays, length, vocabulary, discount=discount)
+    return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)
+
+
+def train_tokenizer(data: Given | Arrays, path: str | Path, *, size: int = 1536) -> Path:
+    """Train a tokenizer on the texts of a dataset, and write it as a `tokenizer.json`; equal data give an equal file.
+
+    Args:
+        data: Whose observations and actions.
+        path: File to write.
+        size: Tokens at most, 258 or more: all 256 bytes, the two marks, and phrases.
+
+    Raises:
+        SchemaError: observations or actions are no texts.
+        StorageError: the file cannot be written.
+        MissingExtraError: the library tokenizers is not installed.
+        ValueError: the size is below 258.
+    """
+    vocabulary = train_vocabulary(text_counts(as_arrays(data)), size)
+    path = Path(path).expanduser()
+    try:
+        replace_file(path, vocabulary.text.encode())
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot write the tokenizer: {error.strerror or error}.", errno=error.errno
+        ) from error
+    return path

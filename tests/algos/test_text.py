@@ -1,0 +1,167 @@
+"""Algorithms in words: losses against loops over tokens, how they speak, and runs with their tokenizer."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import orlog
+from orlog.algos.bc_text import BCText
+from orlog.algos.ilql import ILQL
+from orlog.algos.transformer import CausalTransformer, recency
+from orlog.datasets.columns.vocabulary import read_vocabulary, train_vocabulary
+from orlog.errors import ManifestError, SchemaError
+from orlog.loaders.batch import TokenBatch
+from tests.algos.plain import BatchesOf, Make
+from tests.loaders.test_token_sequences import record
+
+pytest.importorskip("tokenizers")
+SMALL: dict[str, Any] = {"width": 8, "layers": 1, "heads": 2, "length": 40, "batch_size": 4}
+SMALL |= {"vocabulary": 300, "longest_answer": 6}
+
+
+def softmax_log(row: np.ndarray, place: int) -> float:
+    return float(row[place] - row.max() - math.log(np.exp(row - row.max()).sum()))
+
+
+def places_of(batch: TokenBatch) -> list[tuple[int, int]]:
+    """Return item and place of each token that was said."""
+    return [(int(i), int(t)) for i, t in torch.nonzero(batch.is_action)]
+
+
+def test_the_losses_of_ilql_are_those_of_a_loop_over_tokens(
+    make: Make, batches_of: BatchesOf
+) -> None:
+    made = make(ILQL, length=24, conservative_weight=0.5)  # so that some sequences are cut
+    (batch,) = batches_of(made, 1)
+    with torch.no_grad():
+        states = made.policy.body(batch.tokens)
+        logits, value = made.policy.head(states).numpy(), made.value(states).squeeze(-1).numpy()
+        firsts, seconds = (one(states).numpy() for one in made.critics)
+    spoken = made.words.spoken.tolist()
+    policy, values, conservative, critics = [], [], [], []
+    for item, place in places_of(batch):
+        said, before = spoken.index(int(batch.tokens[item, place])), place - 1
+        policy.append(-softmax_log(logits[item, before], said))
+        both = [one[item, before] for one in (firsts, seconds)]
+        gap = min(one[said] for one in both) - value[item, before]
+        values.append((0.7 if gap >= 0 else 0.3) * gap**2)
+        conservative.append(-sum(softmax_log(one, said) for one in both))
+        is_last = not batch.decides[item, place]
+        target = float(batch.rewards[item, place])
+        if not batch.terminations[item, place]:
+            later = [one for one in range(place, 24) if batch.decides[item, one]]
+            if not later:
+                continue
+            target += (0.99 if is_last else 1.0) * value[item, later[0]]
+        critics.append(sum((target - one[said]) ** 2 for one in both))
+    assert 0 < len(critics) < len(values)
+    metrics = made.update(batch)
+    assert metrics["policy/loss"].item() == pytest.approx(np.mean(policy), rel=1e-4)
+    assert metrics["value/loss"].item() == pytest.approx(np.mean(values), rel=1e-4)
+    assert metrics["critic/loss"].item() == pytest.approx(np.mean(critics), rel=1e-4)
+    expected = np.mean(conservative)
+    assert metrics["critic/conservative_loss"].item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_cloning_is_the_likelihood_of_what_is_said_and_of_nothing_else(
+    make: Make, batches_of: BatchesOf
+) -> None:
+    made = make(BCText)
+    (batch,) = batches_of(made, 1)
+    with torch.no_grad():
+        logits = made.policy.head(made.policy.body(batch.tokens)).numpy()
+    spoken = made.words.spoken.tolist()
+    expected = np.mean(
+        [
+            -softmax_log(logits[item, place - 1], spoken.index(int(batch.tokens[item, place])))
+            for item, place in places_of(batch)
+        ]
+    )
+    assert made.update(batch)["policy/loss"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_later_tokens_count_more_and_those_ahead_nothing() -> None:
+    bias = recency(2, 4)
+    assert bias[0].tolist()[2] == [-0.125, -0.0625, 0.0, -math.inf]
+    assert bias[1].tolist()[3][0] == -3 / 256
+    body = CausalTransformer(8, 1, 2, generator=torch.Generator().manual_seed(0))
+    tokens = torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(1))
+    changed = tokens.clone()
+    changed[0, 4:] *= torch.linspace(-1, 1, 8)
+    one, other = (body(given, bias=recency(2, 6)) for given in (tokens, changed))
+    torch.testing.assert_close(one[:, :4], other[:, :4])
+    assert not torch.allclose(one[:, 4:], other[:, 4:])
+
+
+def test_what_is_learned_is_said_and_each_environment_has_its_own_context(
+    make: Make, batches_of: BatchesOf
+) -> None:
+    made = make(BCText, width=16, learning_rate=1e-2, sampling_temperature=0.0)
+    for batch in batches_of(made, 60):
+        made.update(batch)
+    speaker = made.actor(2)
+    told = ["A room. An exit to the east.", "You have won!"]
+    both = speaker.act(told)
+    assert {*both} <= {"go east", "go west", "take coin"}
+    alone = made.actor(1)
+    alone.act(told[:1])
+    speaker.begin(torch.tensor([False, True]))
+    assert speaker.act([told[1]] * 2)[0] == alone.act(told[1:])[0]
+    for _ in range(9):  # more than it can see at once
+        speaker.act(told)
+    assert max(sum(map(len, steps)) for steps in speaker.steps) <= made.config.length
+
+
+@pytest.fixture
+def dialogue() -> orlog.Dataset:
+    return record("lab/told-v1")
+
+
+def test_a_run_keeps_its_tokenizer_and_goes_on_with_no_other(
+    dialogue: orlog.Dataset, tmp_path: Path
+) -> None:
+    folder, settings = tmp_path / "run", {**SMALL}
+    options: dict[str, Any] = {"out": folder, "evaluations": 0}
+    run = orlog.train("bc", dialogue, steps=4, settings=settings, **options)
+    digest = run.record.config["tokenizer"]
+    assert read_vocabulary(folder / "tokenizer.json").digest == digest
+    assert isinstance(orlog.load_policy(folder)("You are in room 0."), str)
+    other = train_vocabulary(["something else"], 280)
+    (tmp_path / "other.json").write_text(other.text)
+    with pytest.raises(
+        FileExistsError, match=f"tokenizer {digest}, .*not tokenizer {other.digest}"
+    ):
+        orlog.train(
+            "bc",
+            dialogue,
+            steps=4,
+            resume=True,
+            settings={**settings, "tokenizer": str(tmp_path / "other.json")},
+            **options,
+        )
+    kept = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(other.text)
+    with pytest.raises(ManifestError, match=r"tokenizer\.json: is not the tokenizer of the run"):
+        orlog.load_policy(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ManifestError, match=r"tokenizer\.json: is missing"):
+        orlog.train("bc", dialogue, steps=4, resume=True, settings=settings, **options)
+    (folder / "tokenizer.json").write_text(kept)
+    orlog.train("bc", dialogue, steps=4, resume=True, settings=settings, **options)
+
+
+def test_the_spaces_of_a_dataset_choose_the_form(dialogue: orlog.Dataset) -> None:
+    from orlog.algos.training.policy import fitting_form
+
+    assert fitting_form("bc", dialogue) is BCText
+    assert fitting_form("ilql", dialogue) is ILQL
+    with pytest.raises(
+        SchemaError, match=r"(?s)iql takes actions that are .*: bc, ilql, percent_bc\."
+    ):
+        fitting_form("iql", dialogue)
