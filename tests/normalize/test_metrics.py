@@ -17,7 +17,7 @@ import orlog
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.benchmarks import benchmark_datasets
 from orlog.manifests.names import counted
-from orlog.normalize.metrics import by_task, cost, success
+from orlog.normalize.metrics import by_task, cost, success, wins
 from orlog.normalize.metrics.metrics import (
     Number,
     Played,
@@ -121,14 +121,16 @@ def test_what_is_counted_is_what_a_slow_loop_counts(
 
 def test_metrics_are_found_and_apply_by_roles() -> None:
     assert {"success", "cost"} <= {*metrics()}
-    assert [one.name for one in counts_for({})] == ["success"]
+    assert [one.name for one in counts_for({})] == ["success", "wins"]
     roles = {"infos/energy": "cost", "infos/agents/left/cost": "cost", "episodes/x": "task"}
-    (of_task, of_cost, of_success) = counts_for(roles)
+    (of_task, of_cost, of_success, of_wins) = counts_for(roles)
     assert (of_task.name, of_task.infos, of_task.combine) == ("by_task", ("task",), "last")
     assert (of_cost.name, of_cost.infos) == ("cost", ("energy",))
     assert of_success.at_end == {"is_success"}
-    assert modules_for({}) == [success.__name__]
-    assert {*modules_for(roles)} == {by_task.__name__, cost.__name__, success.__name__}
+    assert (of_wins.infos, of_wins.combine) == (("won",), "any")
+    always = [success.__name__, wins.__name__]
+    assert modules_for({}) == always
+    assert {*modules_for(roles)} == {by_task.__name__, cost.__name__, *always}
 
 
 def played(dataset: str = "lab/a-v1", limit: Any = None, **values: Any) -> Played:
@@ -152,6 +154,13 @@ def test_the_share_of_successes_has_wilsons_interval(reached: list[bool]) -> Non
     assert one.value == pytest.approx(sum(reached) / len(reached))
     assert one.interval == pytest.approx((found.low, found.high), abs=1e-9)
     assert one.note == f"{sum(reached)} of {counted(len(reached), 'episode')}"
+
+
+def test_wins_are_a_share_too() -> None:
+    (one,) = numbers_of([played(wins=[True, False, False, False])])
+    assert str(one) == "share of wins 25.0 % (1 of 4 games, 95 % interval 4.6 to 69.9)"
+    (both,) = numbers_of([played(wins=[True, True]), played(wins=[False, True])])
+    assert (both.value, both.note) == (0.75, "")
 
 
 def test_over_seeds_each_seed_counts_alike() -> None:
