@@ -23,6 +23,7 @@ from orlog.results.documents import (
     scores_of,
     with_digest,
 )
+from orlog.results.making import baseline_results
 from orlog.results.places import Collected, Entry, Found, add_documents, collect
 from orlog.results.tables import make_board
 from tests.command_line import orlog
@@ -243,6 +244,46 @@ def test_a_newer_result_supersedes_an_older_one(runs: Path, tmp_path: Path) -> N
     assert table.rows[1].state == [f"superseded by {new.stem.rpartition('-')[2]}"]
     assert table.comparison is not None
     assert len(table.comparison.methods) == 1
+
+
+def test_who_did_not_sign_a_result_adds_nothing_in_its_place(
+    runs: Path, keys: Keys, tmp_path: Path
+) -> None:
+    to = tmp_path / "results"
+    run("add", str(runs), "--to", str(to), "--sign", str(keys[0]))
+    (old,) = files(to)
+    words = ("add", str(runs), "--to", str(to), "--supersedes", str(old))
+    assert "only its signer" in run(*words, "--sign", str(keys[1]), code=3)
+    assert files(to) == [old]
+    baselines = ("add", "pointmaze/umaze-v1", "--baselines", "--to", str(to))
+    assert "is for one result on" in run(
+        *baselines, "--supersedes", str(old), "--sign", str(keys[0]), code=2
+    )
+    assert files(to) == [old]
+
+
+def test_of_many_rows_the_best_are_compared(
+    result: SharedResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orlog.results.tables.MOST_COMPARED", 3)
+    many = [
+        with_returns(result, float(n), method=msgspec.structs.replace(result.method, name=f"m{n}"))
+        for n in range(5)
+    ]
+    (table,) = board_of(*many).tables
+    assert len(table.rows) == 5
+    assert table.comparison is not None
+    assert {*table.comparison.methods} == {"m2", "m3", "m4"}
+    assert any("of the 3 rows" in line for line in table.notes)
+
+
+def test_a_result_shares_the_table_of_the_recorded_baselines(result: SharedResult) -> None:
+    recorded = baseline_results("pointmaze/umaze-v1")
+    of_this_data = [
+        with_digest(msgspec.structs.replace(one, dataset=result.dataset)) for one in recorded
+    ]
+    (table,) = board_of(result, *of_this_data).tables
+    assert len(table.rows) == len(recorded) + 1
 
 
 def test_returns_that_no_seed_gives_are_contradicted(

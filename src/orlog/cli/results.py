@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orlog.results.tables import Board, Table
 
 DAMAGE = 3
+WAITS = waits("adding a result")
 MOST_LINES, LONGEST_LINE = 40, 160
 """What a terminal gets of the differences between tables; --html and --json have all."""
 
@@ -145,26 +146,30 @@ def add(
         if given.baselines
         else results_of_runs(runs, stated)
     )
-    if old is not None and len(made) != 1:
-        raise typer.BadParameter(f"--supersedes is for one result; these runs make {len(made)}.")
+    if old is not None:
+        _check_signer(old, given.whose)
+        if [one.dataset.name for one in made] != [old.result.dataset.name]:
+            raise typer.BadParameter(
+                f"--supersedes is for one result on {old.result.dataset.name}; these runs make "
+                f"{', '.join(f'{one.method.name} on {one.dataset.name}' for one in made)}."
+            )
     added = []
     for one in made:
         new = signed_document(one, given.whose.sign)
         assert isinstance(new, SharedResult)
         before = there_already(to, new)
         if before is None:
-            add_documents(
-                to, {new.path: new}, key_file=given.whose.sign, on_wait=waits("adding a result")
-            )
+            add_documents(to, {new.path: new}, key_file=given.whose.sign, on_wait=WAITS)
         else:
+            new = before.result
             add_documents(to, {})  # its place in results.json may be missing
-        there = f"{to.rstrip('/')}/{new.path if before is None else before.path}"
-        added.append({"file": there, "is_new": before is None, "result": msgspec.to_builtins(new)})
+        file = f"{to.rstrip('/')}/{new.path}"
+        added.append({"file": file, "is_new": before is None, "result": msgspec.to_builtins(new)})
         if not as_json:
-            say(f"{'added' if before is None else 'is there already'}: {there}")
+            say(f"{'added' if before is None else 'is there already'}: {file}")
         if new.method.tried is None and not given.baselines:
             tell("note: how many settings were tried to choose these is not said; add --tried N.")
-        if old is not None:
+        if old is not None and old.is_current:
             reason = {"kind": "superseded", "replaced_by": new.digest, "reason": given.note}
             path = _take_back(old, reason, given.whose, None)
             if not as_json:
@@ -173,11 +178,10 @@ def add(
         print_json({"added": added})
 
 
-def _take_back(old: Entry, said: dict[str, Any], whose: Whose, to: str | None) -> str:
-    """Add a note that takes a result back; return where it lies."""
+def _check_signer(old: Entry, whose: Whose) -> None:
+    """Refuse to take a signed result back with another key than one that signed it."""
     from orlog.errors import SignatureError
     from orlog.manifests.signatures import public_key
-    from orlog.results.documents import NO_DIGEST, Note, now
 
     key = "" if whose.sign is None else public_key(whose.sign)
     if old.result.signed_by and key not in (old.signers or {old.result.signed_by}):
@@ -187,6 +191,13 @@ def _take_back(old: Entry, said: dict[str, Any], whose: Whose, to: str | None) -
             expected=old.result.signed_by,
             found=key or "none",
         )
+
+
+def _take_back(old: Entry, said: dict[str, Any], whose: Whose, to: str | None) -> str:
+    """Add a note that takes a result back; return where it lies."""
+    from orlog.results.documents import NO_DIGEST, Note, now
+
+    _check_signer(old, whose)
     note = Note(
         note_version=1,
         of=old.result.digest,
@@ -212,7 +223,7 @@ def _add_note(about: Entry, note: Document, whose: Whose, to: str | None) -> str
     new = signed_document(note, whose.sign)
     assert isinstance(new, Note)
     path = new.path_beside(about.found[0].path)
-    add_documents(place, {path: new}, key_file=whose.sign, on_wait=waits("adding a result"))
+    add_documents(place, {path: new}, key_file=whose.sign, on_wait=WAITS)
     return f"{place.rstrip('/')}/{path}"
 
 

@@ -36,6 +36,7 @@ from orlog.errors import (
 )
 from orlog.experiments.result_folders import RESULT_FILE
 from orlog.experiments.stored_results import read_result
+from orlog.manifests.documents import canonical_json
 from orlog.manifests.environments import own_arguments
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.rebuilds import version_of
@@ -315,29 +316,37 @@ def _result_of_baseline(baseline: Baseline) -> SharedResult:
     return found
 
 
-def known_problems(result: SharedResult) -> list[str]:
+def known_problems(result: SharedResult, looked_up: dict[str, Any] | None = None) -> list[str]:
     """Return what a result says that is not so, by what is known here: digest of the data, references.
 
-    Each is a sentence that begins with the field. What is not known here is not compared.
+    Each is a sentence that begins with the field. What is not known here is not compared. Where many results are
+    compared, `looked_up` keeps what was found for the next one.
     """
+    seen = {} if looked_up is None else looked_up
+    data, protocol, scale = result.dataset, result.protocol, result.references
+    name = f"{data.name}@{data.version}"
+    if name not in seen:
+        seen[name] = _known_manifest(data.name, data.version)
     problems = []
-    data = result.dataset
-    manifest = _known_manifest(data.name, data.version)
-    if manifest is not None and manifest.digest != data.digest:
+    if seen[name] is not None and seen[name].digest != data.digest:
         problems.append(
-            f"dataset.digest: says {data.digest[:19]}, but {data.name}@{data.version} is {manifest.digest[:19]}."
+            f"dataset.digest: says {data.digest[:19]}, but {name} is {seen[name].digest[:19]}."
         )
-    known, scale = _known_references(result), result.references
-    if known is None or scale is None:
+    measured = [protocol.environment_id, protocol.environment_kwargs, protocol.max_episode_steps]
+    where = canonical_json([data.name, data.digest, *measured, protocol.versions]).decode()
+    if where not in seen:
+        known = _known_references(result)
+        seen[where] = None if known is None else Scale.of(known)
+    here = seen[where]
+    if here is None or scale is None:
         return problems
-    here = Scale.of(known)
     if (here.source, here.simulator) != (scale.source, scale.simulator):
         return problems  # other ones, which tables keep apart
-    for name in ("random", "expert"):
-        said, is_so = getattr(scale, name).mean, getattr(here, name).mean
+    for one in ("random", "expert"):
+        said, is_so = getattr(scale, one).mean, getattr(here, one).mean
         if not math.isclose(said, is_so, rel_tol=_CLOSE, abs_tol=_CLOSE):
             problems.append(
-                f"references.{name}: says {said:g}, but that of {scale.source} in {scale.simulator} is {is_so:g}."
+                f"references.{one}: says {said:g}, but that of {scale.source} in {scale.simulator} is {is_so:g}."
             )
     return problems
 

@@ -35,6 +35,9 @@ from orlog.results.reproducing import note_problem
 from orlog.scoring.baseline_scores import Section, baselines, in_sections
 
 RECORDED = "recorded with orlog"
+MOST_COMPARED = 40
+"""Most rows of a table that are compared with each other: the cost grows with the square."""
+
 _OF_ONE_TABLE = ("data", "environment", "arguments", "time limit", "references")
 """What datasets differ in: results over several of them have the rest in common."""
 
@@ -193,8 +196,9 @@ def make_board(collected: Collected, names: Sequence[str] = (), *, others: bool 
 def checked(collected: Collected) -> tuple[list[Entry], list[str]]:
     """Return the results that agree with what is known here, without wrong notes; and all problems."""
     problems, entries = [*collected.problems], []
+    looked_up: dict[str, Any] = {}
     for entry in collected.entries:
-        wrong = known_problems(entry.result)
+        wrong = known_problems(entry.result, looked_up)
         problems += [f"{entry.where[0]}: {one}" for one in wrong]
         notes = []
         for one in entry.notes:
@@ -266,7 +270,11 @@ def _table(name: str, entries: Sequence[Entry]) -> Table:
     rows.sort(key=lambda one: (not one.entry.is_current, -one.score.value))
     first = entries[0].result
     is_normalized = first.references is not None
+    notes = _notes([one.result for one in entries])
     standing = {row.name: {name: row.entry.result.values} for row in rows if row.entry.is_current}
+    if len(standing) > MOST_COMPARED:
+        notes.append(f"ranks and aggregates are of the {MOST_COMPARED} rows with the best scores.")
+        standing = dict([*standing.items()][:MOST_COMPARED])
     comparison = None
     if standing:
         aggregates = [one for one in AGGREGATES if is_normalized or one != "optimality gap"]
@@ -277,7 +285,7 @@ def _table(name: str, entries: Sequence[Entry]) -> Table:
         rows=rows,
         comparison=comparison,
         published=None,
-        notes=_notes([one.result for one in entries]),
+        notes=notes,
     )
 
 
@@ -420,7 +428,7 @@ def _overall(tables: Sequence[Table]) -> tuple[list[Comparison], list[str]]:
             "comparison over them."
             for method in scores.keys() - whole.keys()
         ]
-        if not whole:
+        if not whole or len(whole) > MOST_COMPARED:
             continue
         for method, one in whole.items():
             fewest = min(map(len, one.values()))
