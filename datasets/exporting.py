@@ -103,7 +103,7 @@ def export_dataset(
         told.append("Frames are encoded as videos, which changes them.")
     if "rate" in found.write_options and rate is None and RATE_IN not in dataset.schema.extras:
         told.append(
-            f"Nothing tells how many steps a second has, no {RATE_IN}: 1 was written; --rate HZ says it."
+            f"Nothing tells how many steps a second has, no {RATE_IN}: 1 was written; rate=HZ says it."
         )
     if losses or told:
         on_losses([*told, *losses])

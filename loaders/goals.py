@@ -116,17 +116,7 @@ class GoalSampler:
         goal: Leaf | None = None,
         reward: GoalReward | None = None,
     ) -> None:
-        """Prepare the choice.
-
-        Args:
-            arrays: What to sample from.
-            value_goals: As in `goals`.
-            actor_goals: As in `goals`.
-            discount: As in `goals`.
-            negative_rewards: As in `goals`.
-            final_goals: As in `goals`.
-            goal: The part of an observation that is the goal; None for all of it.
-            reward: As in `goals`.
+        """Prepare the choice, by arguments of `goals`; `goal` is the part of an observation that is the goal.
 
         Raises ValueError for a discount outside (0, 1); TypeError for goals that are no `GoalMixture`.
         """

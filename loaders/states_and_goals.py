@@ -85,12 +85,7 @@ class GoalParts:
 
 
 def goal_parts(parts: Mapping[str, Leaf], width: int, name: str) -> GoalParts:
-    """Return which parts of observations are states and goals.
-
-    Args:
-        parts: Where each part of an observation is, by key.
-        width: Numbers of an observation.
-        name: Name of the dataset, for messages.
+    """Return which parts of observations are states and goals, by where each of their `width` numbers is.
 
     Raises SchemaError if there is a desired goal, and no achieved goal of its shape.
     """

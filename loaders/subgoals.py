@@ -53,11 +53,7 @@ class SubgoalSampler:
     """Chooses what a `GoalSampler` does, and the goals of the lower policy."""
 
     def __init__(self, above: GoalSampler, *, steps: int = 25) -> None:
-        """Prepare the choice.
-
-        Args:
-            above: Chooses steps, value goals and the upper policy's goals.
-            steps: As in `subgoals`.
+        """Prepare the choice; `above` chooses steps, value goals and the upper policy's goals.
 
         Raises ValueError if `steps` is less than 1; TypeError if `steps` is no integer.
         """

@@ -155,7 +155,7 @@ def check_signature(
         raise SignatureError(
             f"{where}: not signed: expected {expected}, found no {SIGNATURE_SUFFIX} file; ask who "
             "publishes it to sign it. Only if you are sure of its origin in another way, add the "
-            "registry again without --key.",
+            "registry again without a key.",
             expected=expected,
             found="none",
         )
@@ -166,7 +166,7 @@ def check_signature(
         raise SignatureError(
             f"{where}: signed by a key that is not trusted: expected {expected}, found one by "
             f"{keys}; ask who publishes it, but not through this URL, whether the key was changed. "
-            "If so, add the registry again with --key and the new key.",
+            "If so, add the registry again with the new key.",
             expected=expected,
             found=keys,
         )

@@ -181,7 +181,7 @@ def algorithm_of_run(
         if ":" in record.algorithm:
             raise NotFoundError(
                 f"{folder}: trained with {record.algorithm}, which is not part of orlog; name its "
-                "file with --algorithm FILE.py:CLASS (algorithm= in Python)."
+                "file: algorithm='FILE.py:CLASS'."
             )
         return record.algorithm
     if algorithm_name(algorithm) != record.algorithm:
@@ -201,8 +201,7 @@ def dataset_of_run(folder: Path, record: RunRecord) -> Dataset:
         return load_dataset(f"{record.dataset}@{record.digest}")
     except NotFoundError as error:
         raise NotFoundError(
-            f"{str(error).removesuffix('.')}; if it is elsewhere, name it with --dataset (dataset= in "
-            "Python)."
+            f"{str(error).removesuffix('.')}; if it is elsewhere, name it: dataset=PATH."
         ) from error
 
 

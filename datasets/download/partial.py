@@ -54,7 +54,7 @@ def download_part(
     if manifest.container != "zarr":
         raise SchemaError(
             f"{manifest.name}@{manifest.version}: its container is {manifest.container}, one file "
-            "that is downloaded whole; leave out --episodes and --columns, and choose after loading."
+            "that is downloaded whole; leave out episodes and columns, and choose after loading."
         )
     columns = check_choice(manifest, choice, destination)
     folder = partial_folder(destination)

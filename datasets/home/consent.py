@@ -68,7 +68,8 @@ def check_environment(
             raise
         raise NotFoundError(
             f"{name}: {clause(error)}. The data were recorded with the module {record.module!r:.100}; "
-            f"orlog imports it only if you name it: --import {shlex.quote(record.module[:100])}"
+            f"orlog imports it only if you name it: --import {shlex.quote(record.module[:100])} "
+            "(in Python, import it before)"
         ) from error
     for argument, value in own.items():
         if (path := _find_path(value)) is not None:

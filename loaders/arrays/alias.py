@@ -58,10 +58,8 @@ class AliasTable:
 def alias_table(weights: np.ndarray) -> AliasTable:
     """Return the table for choosing steps in proportion to weights, in O(steps).
 
-    A step is never chosen if its weight is 0, or less than 2^-63 of the sum.
-
-    Args:
-        weights: Any positive numbers and zeros, one a step; they need not sum to 1.
+    Weights are positive numbers and zeros, one a step, and need not sum to 1. A step is never chosen if its
+    weight is 0, or less than 2^-63 of the sum.
 
     Raises ValueError if the weights are not one row of finite numbers >= 0, of which one is positive.
     """

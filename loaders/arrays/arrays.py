@@ -306,12 +306,8 @@ def read_arrays(
     Observations and actions of Box spaces with floats or small integers are packed and given as
     flat vectors. Where an observation has images (uint8 of three dimensions) or other spaces,
     observations are given by key, or as one tensor if there is only one. Discrete, MultiDiscrete
-    and MultiBinary actions are integers. Texts are given as int64 places in `Arrays.texts`.
-
-    Args:
-        dataset: What to read.
-        allow_non_finite: Take NaN and infinity as they are.
-        infos: Other columns to read, as in `orlog.transitions`.
+    and MultiBinary actions are integers. Texts are given as int64 places in `Arrays.texts`. With
+    `allow_non_finite`, NaN and infinity are taken as they are.
 
     Raises SchemaError if a space whose values are no numbers of a fixed shape, numbers that are not finite,
     or end flags inside an episode; IntegrityError if a file is damaged; NotFoundError if there is no such

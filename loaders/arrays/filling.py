@@ -105,11 +105,9 @@ class Layout:
         return {name: table.texts for name, table in self.tables.items()}
 
     def ranges(self, name: str, limit_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield (first, last) of ranges that together cover all rows.
+        """Yield (first, last) of ranges that together cover all rows of a name of `row_bytes`.
 
-        Args:
-            name: A name of `row_bytes`.
-            limit_bytes: Most bytes of a range, unless it is a single row.
+        A range has at most `limit_bytes`, unless it is a single row.
         """
         # A power of two, like the size of chunks, so that most chunks are decoded only once.
         count = 1 << (max(1, limit_bytes // max(1, self.row_bytes[name])).bit_length() - 1)
@@ -206,17 +204,9 @@ def rows_of(dataset: Dataset) -> dict[str, Int64[np.ndarray, " episodes"]]:
 
 
 def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix: np.ndarray) -> str:
-    """Read rows `first` to `last - 1` of the matrix into an array of zeros.
+    """Read rows `first` to `last - 1` of the matrix into an array of zeros, float32 `[last - first, width]`.
 
-    Args:
-        dataset: What to read.
-        layout: Its layout.
-        first: First row.
-        last: Row after the last one.
-        matrix: Array to fill, float32 `[last - first, width]`.
-
-    Returns:
-        Where the first number that is not finite stands, as text; empty where all are finite.
+    Returns where the first number that is not finite stands, as text; empty where all are finite.
 
     Raises SchemaError if end flags inside an episode, or integers that float32 would round; IntegrityError if
     a file is damaged.
@@ -271,12 +261,9 @@ def fill_other(
 
 
 def not_finite(dataset: Dataset, place: str, switch: str = ALLOW_NON_FINITE) -> SchemaError:
-    """Return the error for a number that is not finite.
+    """Return the error for a number that is not finite, at a place that `fill_matrix` returned.
 
-    Args:
-        dataset: What was read.
-        place: What `fill_matrix` returned.
-        switch: The argument that allows such numbers.
+    `switch` is the argument that allows such numbers.
     """
     return SchemaError(
         f"{dataset.name}: a number that is not finite in float32 in {place}; leave the episode out "
@@ -324,14 +311,9 @@ def _check_flags(dataset: Dataset, layout: Layout, name: str, flagged: np.ndarra
 def _check_exact(
     dataset: Dataset, layout: Layout, name: str, values: np.ndarray, rows: np.ndarray | int
 ) -> None:
-    """Refuse integers so large that float32 would round them.
+    """Refuse integers so large that float32 would round them, in some rows of a column.
 
-    Args:
-        dataset: What is read.
-        layout: Its layout.
-        name: The column.
-        values: Some rows of it.
-        rows: The number of each of these rows, or of the first one.
+    `rows` are the number of each of these rows, or of the first one.
     """
     if values.dtype.itemsize <= 2 or not values.size:
         return

@@ -48,10 +48,8 @@ def is_compiled() -> bool:
 def expect_on_disk(mapped: np.ndarray) -> None:
     """Make `gather_rows` request all rows of a mapped file from the disk before it copies any.
 
-    Several times faster if pages mostly have to be read, and slower if they are in memory.
-
-    Args:
-        mapped: A mapped file; this includes its views and tensors that share its memory.
+    Several times faster if pages mostly have to be read, and slower if they are in memory. Views of the file
+    and tensors that share its memory are included.
     """
     address = mapped.ctypes.data
     _on_disk.add(address)
@@ -63,14 +61,10 @@ def gather_rows(
 ) -> Shaped[Tensor, "batch ..."]:
     """Return a new tensor of some rows, in the given order.
 
-    The rows of `source` may overlap, as in `Arrays.windows`. Other threads can run during the copy.
+    Both are on the same device, and the rows of `source` may overlap, as in `Arrays.windows`. The compiled
+    gather is used only in main memory, for contiguous rows; other threads can run during the copy.
 
-    Args:
-        source: Two or more dimensions, on any device; the compiled gather is used only in main
-            memory, for contiguous rows.
-        rows: Which rows, on the same device.
-
-    Raises IndexError if a row that is not there.
+    Raises IndexError for a row that is not there.
     """
     if _copy_rows is None or not _is_plain(source, rows):
         return source.index_select(0, rows)

@@ -115,10 +115,8 @@ def packs_folder() -> Path:
 def hold_pack(folder: Path) -> HeldPack | None:
     """Keep a pack from being removed, and record its use if it is in the user's own home.
 
-    On a disk that cannot lock files the pack is not kept, but mapped files stay readable even then.
-
-    Returns:
-        The hold on the pack; None if there is no pack, or it was just removed.
+    Returns None if there is no pack, or it was just removed. On a disk that cannot lock files the pack is not
+    kept, but mapped files stay readable even then.
 
     Raises StorageError if its record cannot be opened.
     """

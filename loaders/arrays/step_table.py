@@ -27,11 +27,9 @@ class StepTable:
         lengths: Int64[np.ndarray, " episodes"],
         since: UInt8[np.ndarray, " steps"] | None = None,
     ) -> None:
-        """Make the table of one or more episodes.
+        """Make the table of one or more episodes of 1 or more steps.
 
-        Args:
-            lengths: Steps of each, 1 or more.
-            since: The values of `count_since` as one array, if already known.
+        `since` are the values of `count_since` as one array, if already known.
         """
         self._before = _count_before(lengths)
         self._since = np.concatenate(list(count_since(lengths))) if since is None else since

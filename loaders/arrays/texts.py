@@ -27,11 +27,7 @@ class TextTable:
     """
 
     def __init__(self, column: str) -> None:
-        """Start an empty table.
-
-        Args:
-            column: Path of the text in the observation or action.
-        """
+        """Start an empty table of the text at a path in the observation or action."""
         self._column = column
         self._places: dict[bytes, int] = {}
 

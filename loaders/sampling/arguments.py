@@ -19,13 +19,7 @@ def as_integer(name: str, value: object) -> int:
 
 
 def as_length(length: object, discount: float, lengths: np.ndarray, name: str) -> int:
-    """Return the number of steps that a window spans.
-
-    Args:
-        length: The number asked for.
-        discount: Discount of a step.
-        lengths: Steps of each episode.
-        name: Name of the dataset, for messages.
+    """Return the number of steps that a window spans, for episodes of some lengths in a dataset of that name.
 
     Raises TypeError if the length is no integer; ValueError for a length below 1 or above that of every
     episode, or a discount outside [0, 1].

@@ -23,14 +23,11 @@ def gather_in_blocks(
     size: int,
     item_bytes: int,
 ) -> Iterator[BatchT]:
-    """Yield batches whose tensors are views of a few gathered blocks.
+    """Yield batches of `size` items whose tensors are views of a few gathered blocks.
 
-    Args:
-        make: Makes a batch from its fields, given by position: by name would take longer.
-        columns: Gathers some items: returns these fields, each with a row per item.
-        chosen: The items of all batches, a multiple of `size`.
-        size: Items in a batch.
-        item_bytes: Memory that one gathered item takes.
+    `columns` gathers the fields of some items, each with a row per item, and `make` makes a batch of them, given
+    by position: by name would take longer. One gathered item takes `item_bytes`; `chosen` are the items of all
+    batches, a multiple of `size`.
     """
     for items in torch.split(chosen, items_at_once(size, item_bytes)):
         batches = len(items) // size

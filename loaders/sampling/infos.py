@@ -116,12 +116,7 @@ class InfoReader:
     """Gathers the infos of what a sampler chose."""
 
     def __init__(self, arrays: Arrays, names: Sequence[str], sampler: object = None) -> None:
-        """Find them.
-
-        Args:
-            arrays: What is sampled.
-            names: Names of the infos.
-            sampler: What chooses; None for a sampler of single steps.
+        """Find the infos of some names, for what a sampler chooses; None chooses single steps.
 
         Raises SchemaError if the arrays lack one.
         """

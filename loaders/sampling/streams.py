@@ -76,12 +76,7 @@ class Stream(IterableDataset[BatchT], Generic[BatchT]):
     """
 
     def __init__(self, cursor: Cursor, dataset: str) -> None:
-        """Start a stream.
-
-        Args:
-            cursor: See above.
-            dataset: Name of the dataset, for messages.
-        """
+        """Start a stream; `dataset` is a name for messages."""
         self.cursor = cursor
         self._dataset_name = dataset
         self._next, self._worker = cursor.start, 0

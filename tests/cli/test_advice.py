@@ -10,8 +10,12 @@ import pytest
 import orlog
 from orlog.algos.training.options import TrainOptions
 from orlog.cli.advice import COMMANDS, OPTIONS, in_options
+from orlog.executors.ray import execute
+from orlog.experiments.reproducing import ReproduceOptions
+from orlog.viewer.server import listen
 from tests.command_line import orlog as run
 
+OTHERS = [orlog.Dataset.save, TrainOptions, ReproduceOptions, execute, listen]
 CALL = (
     "orlog.import_dataset('my file.h5', 'NAME', episode='demo_*', "
     "columns={'observation/a': 'b,c', 'action': '(d)'}, rate=10, sort=True)"
@@ -42,6 +46,13 @@ def _begun() -> None:
             "such as settings={'learning_rate': 1e-05, 'hidden': 'a}'} (now: b)",
             "such as --set learning_rate=1e-05 --set hidden=a} (now: b)",
         ),
+        ("evaluate", "file: algorithm='FILE.py:CLASS'.", "file: --algorithm FILE.py:CLASS."),
+        ("evaluate", "name it: dataset=PATH.", "name it: --dataset PATH."),
+        ("reproduce", "seeds='x': expected seeds", "--seeds x: expected seeds"),
+        ("reproduce", "address=HOST:PORT of one", "--address HOST:PORT of one"),
+        ("open", "another: port=NUMBER.", "another: --port NUMBER."),
+        ("build", "again, use workers=1.", "again, use --workers 1."),
+        ("export", "rate=HZ says it", "--rate HZ says it"),
         ("publish", "nevertheless: audit=False).", "nevertheless: --no-audit)."),
         ("ope", "such as discount=0.89.", "such as --discount 0.89."),
         ("import", "columns={}, or task=..", "--map, or --task .."),
@@ -78,8 +89,8 @@ def test_the_table_names_arguments_of_public_functions() -> None:
     public = [getattr(orlog, name) for name in orlog.__all__]
     arguments = {
         name
-        for one in [*public, orlog.Dataset.save, TrainOptions]
-        if inspect.isfunction(one) or one is TrainOptions
+        for one in [*public, *OTHERS]
+        if inspect.isfunction(one) or one in (TrainOptions, ReproduceOptions)
         for name in inspect.signature(one).parameters
     }
     assert {*OPTIONS} <= arguments

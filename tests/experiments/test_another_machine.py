@@ -220,7 +220,7 @@ def test_what_cannot_be_the_same_is_refused_before_any_training(elsewhere: Elsew
     name = elsewhere.dataset.name
     steps = ran("bc", name, "--require-same", "--steps", "7")
     assert isinstance(steps.exception, NotFoundError)
-    assert "was recorded after 12,000 steps, not 7: leave out --steps." in str(steps.exception)
+    assert "was recorded after 12,000 steps, not 7: leave out steps=." in str(steps.exception)
     elsewhere.digest = "sha256:" + "0" * 64
     other = ran("bc", name, "--sequential")
     assert isinstance(other.exception, NotFoundError)

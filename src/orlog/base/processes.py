@@ -193,7 +193,7 @@ def process_pool(workers: int) -> Iterator[Executor]:
         if isinstance(error, BrokenProcessPool):
             raise WorkerDiedError(
                 "a worker process was killed, often because memory ran out; no unfinished work was "
-                "left. Run the same command again; if it happens again, use --workers 1."
+                "left. Run the same command again; if it happens again, use workers=1."
             ) from error
         raise
     pool.shutdown()

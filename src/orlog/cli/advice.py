@@ -17,10 +17,12 @@ from typing import Any
 from orlog.cli.options import Begun
 
 OPTIONS = {
+    "address": "--address",
     "algorithm": "--algorithm",
     "audit": "--audit",
     "columns": "--map",
     "curve_episodes": "--curve-episodes",
+    "dataset": "--dataset",
     "device": "--device",
     "discount": "--discount",
     "ends": "--ends",
@@ -38,6 +40,7 @@ OPTIONS = {
     "noise": "--noise",
     "observation": "--observation",
     "partial": "--partial",
+    "port": "--port",
     "precision": "--precision",
     "preset": "--preset",
     "rate": "--rate",
@@ -45,6 +48,7 @@ OPTIONS = {
     "resume": "--resume",
     "reward": "--reward",
     "seed": "--seed",
+    "seeds": "--seeds",
     "settings": "--set",
     "sign": "--sign",
     "sign_existing": "--sign-existing",
@@ -56,6 +60,7 @@ OPTIONS = {
     "trust_environment": "--trust-environment",
     "trusted": "--trust",
     "video": "--video",
+    "workers": "--workers",
 }
 """The option of each argument that a message may name."""
 COMMANDS = {"import_dataset": "orlog import"}

@@ -18,6 +18,7 @@ from orlog.base.terminal import (
     tell,
     waits,
 )
+from orlog.cli.advice import in_options
 from orlog.cli.options import (
     AsJson,
     Description,
@@ -313,7 +314,7 @@ def export(
             video=video,
             rate=rate,
             progress=update,
-            on_losses=lambda losses: tell("\n".join(losses)),
+            on_losses=lambda losses: tell(in_options("\n".join(losses))),
         )
     say(f"{dataset.name} as {to} in {folder}")
 

@@ -220,7 +220,7 @@ def _seeds(text: str) -> list[int]:
     try:
         return parse_seeds(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(in_options(str(error))) from error
 
 
 def _one(

@@ -45,7 +45,7 @@ def execute(
                 if isinstance(error, BrokenProcessPool):
                     error = WorkerDiedError(
                         "its process was killed, often because memory ran out; run the same "
-                        "command again with fewer --workers, and with --resume unless it is a sweep."
+                        "command again with fewer workers, and with resume=True unless it is a sweep."
                     )
                 elif error is not None and not isinstance(error, Exception):
                     raise error

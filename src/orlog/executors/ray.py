@@ -89,7 +89,7 @@ def _connected(address: str) -> Any:
             'the executor ray needs ray, which is not installed; run: pip install "orlog[ray]"',
             extra="ray",
         ) from error
-    advice = "start it with ray start --head, or give --address HOST:PORT of one that runs."
+    advice = "start it with ray start --head, or give address=HOST:PORT of one that runs."
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     try:
         if colon:  # ray itself would try for minutes

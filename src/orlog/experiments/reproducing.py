@@ -199,7 +199,7 @@ def check_comparable(algorithm: str, dataset: Given, steps: int | None = None) -
     if steps is not None and steps != baseline.steps:
         raise NotFoundError(
             f"the baseline of {algorithm} on {dataset.name} was recorded after {counted(baseline.steps, 'step')}, "
-            f"not {steps:,}: leave out --steps."
+            f"not {steps:,}: leave out steps=."
         )
 
 

@@ -77,23 +77,23 @@ def parse_seeds(text: str) -> list[int]:
     """
     if text.strip().isascii() and text.strip().isdecimal():
         if int(text) == 0:
-            raise ValueError("--seeds 0 trains nothing; give 1 or more.")
+            raise ValueError(f"seeds={text!r} trains nothing; give 1 or more.")
         text = f"0-{int(text) - 1}"
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = (one.strip() for one in part.partition("-"))
         numbers = [first, last] if dash else [first]
         if not all(one.isascii() and one.isdecimal() for one in numbers):
-            raise ValueError(f"--seeds takes seeds such as 0-3 or 0,2,5; found {text!r}.")
+            raise ValueError(f"seeds={text!r}: expected seeds such as 0-3 or 0,2,5.")
         start, stop = int(numbers[0]), int(numbers[-1])
         if stop < start or stop - start >= _MOST:
             raise ValueError(
-                f"--seeds: {part.strip()} names no seeds, or more than {_MOST:,}; write the smaller "
+                f"seeds={text!r}: {part.strip()} names no seeds, or more than {_MOST:,}; write the smaller "
                 "one first."
             )
         found += range(start, stop + 1)
     if len({*found}) < len(found):
-        raise ValueError(f"--seeds names a seed twice in {text!r}; each is trained once.")
+        raise ValueError(f"seeds={text!r} names a seed twice; each is trained once.")
     return found
 
 

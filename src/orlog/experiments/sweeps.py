@@ -138,7 +138,7 @@ def plan_sweep(
             if other != name:
                 raise ValueError(
                     f"{other} and {name} are both {dataset.name}, which a report could not tell "
-                    "apart; run a sweep for each, with a --report of its own."
+                    "apart; run a sweep for each, with a report of its own."
                 )
             for algorithm in algorithms:
                 _add_group(sweep, algorithm, dataset, options, episodes)

@@ -41,7 +41,7 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
     seeds = SEEDS[:1] if smoke else SEEDS
     if (folder / "runs").exists():
         raise FileExistsError(
-            f"{folder / 'runs'} exists already; move it away, or choose another folder with --out."
+            f"{folder / 'runs'} exists already; move it away, or choose another folder."
         )
 
     with _stage(f"build {name}"):

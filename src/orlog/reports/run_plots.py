@@ -30,7 +30,7 @@ def curves_plot(groups: Sequence[RunGroup], *, success: bool = False) -> Figure:
         )
     if not drawn:
         raise ValueError(
-            "no run has a learning curve: they were trained with --evaluations 0, or not far enough."
+            "no run has a learning curve: they were trained without evaluations, or not far enough."
         )
     datasets = list(dict.fromkeys(group.shown_dataset for group in drawn))
     colors = line_colors(group.label for group in drawn)

@@ -132,7 +132,7 @@ def listen(port: int) -> socket.socket:
         return socket.create_server((HOST, port))
     except OSError as error:
         raise OSError(
-            f"port {port} of {HOST} cannot be used: {error.strerror}; choose another with --port."
+            f"port {port} of {HOST} cannot be used: {error.strerror}; choose another: port=NUMBER."
         ) from error
 
 

@@ -438,7 +438,7 @@ def test_a_robot_is_kept_and_a_rate_that_nobody_tells_is_said(tmp_path: Path) ->
         orlog.export_dataset(f"lab/{name}-v1", out, to="lerobot", on_losses=told.extend)
         info = json.loads((out / "meta/info.json").read_text())
         assert (info["robot_type"], info["fps"]) == (robot, rate)
-        assert any("1 was written; --rate HZ says it" in one for one in told) == (rate == 1)
+        assert any("1 was written; rate=HZ says it" in one for one in told) == (rate == 1)
     orlog.import_dataset(tmp_path / "arm-out", "lab/again-v1")
     orlog.export_dataset("lab/again-v1", tmp_path / "again", to="lerobot")
     assert json.loads((tmp_path / "again/meta/info.json").read_text())["robot_type"] == "arm"

@@ -294,5 +294,5 @@ def test_a_path_too_long_for_a_file_is_not_found() -> None:
 
 
 def test_a_killed_worker_is_a_clear_error() -> None:
-    with pytest.raises(WorkerDiedError, match="--workers 1"), process_pool(1) as pool:
+    with pytest.raises(WorkerDiedError, match="workers=1"), process_pool(1) as pool:
         pool.submit(os._exit, 1).result()
