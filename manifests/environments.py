@@ -35,6 +35,7 @@ from orlog.manifests.manifest import EnvironmentRecord
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
     "orlog/Coin-": ("textworld", "words", ("textworld",)),
+    "FetchPickAndPlace": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
     "orlog/ogbench-": ("ogbench", "ogbench", ("dm_control", "mujoco", "ogbench")),
     "orlog/metaworld-": ("metaworld", "tasks", ("metaworld", "mujoco")),
     "orlog/": ("gymnasium_robotics", "d4rl", ("gymnasium-robotics", "mujoco", "orlog")),

@@ -421,7 +421,10 @@ LIMITS: list[tuple[str, tuple[Any, ...]]] = [
     ("temperature_learning_rate temperature max_weight local_cost", (0.0, -1.0)),
     ("adam_epsilon return_scale max_gradient_norm", (0.0, -1.0)),
     ("batch_size steps sampled_actions policy_interval target_interval updates", (0,)),
-    ("flow_steps chunk_length subgoal_steps representation critics smallest_of", (0,)),
+    (
+        "flow_steps chunk_length seen planned executed subgoal_steps representation critics smallest_of",
+        (0,),
+    ),
     ("longest_answer length width layers heads longest_episode warmup_steps", (0,)),
     ("random_shift random_steps cloning_steps", (-1,)),
     ("cloning_weight conservative_weight distillation_weight value_weight", (-0.1,)),
@@ -520,6 +523,18 @@ DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "CRL": (MAZE, {}),
+    "ChunkedFlow": (
+        "",  # windows and chunks of Diffusion Policy, the rest is orlog's own
+        {
+            "seen": 2,
+            "planned": 16,
+            "executed": 8,
+            "hidden": (512, 512, 512),
+            "learning_rate": 3e-4,
+            "batch_size": 256,
+            "flow_steps": 10,
+        },
+    ),
     "CalQL": ("d4rl/antmaze-umaze-v2", {"smallest_gap": -200.0}),
     "DT": (LOCOMOTION, {"target_return": None, "return_scale": None, "longest_episode": 1000}),
     "EDAC": ("d4rl/halfcheetah-medium-v2", {}),

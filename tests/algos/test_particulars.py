@@ -20,6 +20,7 @@ from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.percent_bc import PercentBC
 from orlog.algos.percent_bc_discrete import PercentBCDiscrete
 from orlog.algos.qcfql import QCFQL
+from orlog.algos.rlpd import RLPD
 from orlog.algos.td3bc import TD3BC
 from orlog.algos.training.metrics import read_metrics
 from orlog.errors import NotFoundError
@@ -128,3 +129,22 @@ def test_rlpd_starts_with_random_steps_in_the_environment(home: Path, tmp_path: 
     nameless = pendulum("lab/nameless-v1", named=False)
     with pytest.raises(NotFoundError, match="names no environment"):
         orlog.train("rlpd", nameless, steps=1, evaluations=0, folder=tmp_path / "x")
+
+
+def test_half_of_each_batch_of_rlpd_is_demonstrations_and_half_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = torch.tensor([0.1234])
+    demonstrations = pendulum("lab/shown-v1", choose=lambda _seen: shown.numpy())
+    counts: list[tuple[int, int]] = []
+    update = RLPD._update_critics
+
+    def counting(self: RLPD, batch: Any) -> Any:
+        counts.append((int((batch.actions == shown).sum()), len(batch.actions)))
+        return update(self, batch)
+
+    monkeypatch.setattr(RLPD, "_update_critics", counting)
+    orlog.train(
+        "rlpd", demonstrations, settings=FEW, steps=6, evaluations=0, folder=tmp_path / "run"
+    )
+    assert counts == [(4, 8)] * 12  # 6 steps with 2 updates each, of 8 transitions

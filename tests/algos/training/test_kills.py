@@ -111,6 +111,8 @@ def settings_of(kind: str, name: str) -> dict[str, Any]:
         found |= {"critics": 3, "updates": 2, "random_steps": 12}
     if name == "qcfql":
         found["chunk_length"] = 3
+    if name == "chunked_flow":
+        found |= {"planned": 3, "executed": 2}
     if kind.startswith("frames"):
         found |= {"encoder": "impala", "random_shift": 1}
         if name == "dt":

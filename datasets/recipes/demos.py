@@ -1,0 +1,161 @@
+"""Recipes of the `demos/...` datasets: demonstrations of a robot arm that lifts a block to a goal.
+
+    demonstration   a controller of orlog's own for `FetchPickAndPlace-v4` (Gymnasium-Robotics), with Gaussian
+                    noise on its actions, which are then cut off at the bounds
+    random play     uniform actions, each held for some steps, so that the hand gets about
+
+The first `demonstrations` episodes are demonstrations, what follows is random play; `episodes/demonstration` says which, and
+`episodes/success` whether the block was at the goal after the last step.
+
+    episode i:  SeedSequence((seed, i)) -> reset seed, generator of noise
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
+from orlog.manifests.environments import make_environment
+
+_LENGTH = 50
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DemosRecipe:
+    """Everything that decides the bytes of a `demos` dataset.
+
+    Attributes:
+        count: Number of episodes.
+        demonstrations: How many of them, the first ones, are demonstrations.
+        noise: Standard deviation of the noise on demonstrated actions.
+        held: Steps for which random play holds an action.
+        seed: Root of all randomness.
+    """
+
+    count: int
+    demonstrations: int
+    noise: float = 0.1
+    held: int = 5
+    seed: int = 0
+
+    name = "demos"
+    version = 1  # raised whenever the same parameters would give other bytes
+    environment_id = "FetchPickAndPlace-v4"
+
+    @property
+    def steps(self) -> int:
+        """Steps in the dataset."""
+        return self.count * _LENGTH
+
+    @property
+    def behavior_policy(self) -> str:
+        """Description of the policies that chose the actions."""
+        shown = f"{self.demonstrations} demonstrations by a controller with noise of {self.noise:g}"
+        if self.demonstrations == self.count:
+            return shown
+        return f"{shown}, then uniform actions, each held for {self.held} steps"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything besides the seed that decides the bytes, as JSON."""
+        return parameters_of(self)
+
+    @property
+    def environment_kwargs(self) -> dict[str, Any]:
+        """Arguments of `gymnasium.make`: none."""
+        return {}
+
+    def lengths(self, limit: int) -> list[int]:
+        """Steps of each episode: all of them last to the limit."""
+        return [limit] * self.count
+
+    def episodes(self, first: int, last: int) -> Iterator[Episode]:
+        """Yield episodes `first` to `last - 1`.
+
+        Raises MissingExtraError if Gymnasium-Robotics is not installed.
+        """
+        with make_environment(self.environment_id, {}) as env:
+            for index in range(first, last):
+                yield self._episode(env, index)
+
+    def _episode(self, env: gymnasium.Env[Any, Any], index: int) -> Episode:
+        drawn, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
+        rng = np.random.Generator(np.random.PCG64(int(stream)))
+        is_demonstration = index < self.demonstrations
+        observation, _ = env.reset(seed=int(drawn))
+        observations, actions, rewards = [observation], [], []
+        action, truncated, info = np.zeros(4, np.float32), False, {}
+        while not truncated:
+            if is_demonstration:
+                noisy = pick_and_place(observation) + self.noise * rng.standard_normal(4)
+                action = np.clip(noisy, -1, 1).astype(np.float32)
+            elif len(actions) % self.held == 0:
+                action = rng.uniform(-1, 1, 4).astype(np.float32)
+            observation, reward, _, truncated, info = env.step(action)
+            observations.append(observation)
+            actions.append(action)
+            rewards.append(float(reward))
+        return Episode(
+            observations={key: np.array([one[key] for one in observations]) for key in observation},
+            actions=np.array(actions),
+            rewards=np.array(rewards),
+            terminations=np.zeros(len(actions), np.bool_),
+            truncations=np.arange(len(actions)) == len(actions) - 1,
+            seed=int(drawn),
+            metadata={"demonstration": is_demonstration, "success": bool(info["is_success"])},
+        )
+
+    def expert(self) -> Expert:
+        """Return the controller without noise."""
+        return Expert(name="the controller of demonstrations, without noise", policy=_act)
+
+
+def pick_and_place(observation: dict[str, np.ndarray]) -> np.ndarray:
+    """Return what lifts the block to the goal: hand to it from above, fingers closed around it, both to the goal."""
+    state = observation["observation"]
+    hand, block, opening = state[:3], state[3:6], state[9:11].sum()
+    way = block - hand
+    if np.linalg.norm(way) < 0.025 and opening < 0.06:  # it holds the block
+        move, fingers = 10 * (observation["desired_goal"] - hand), -1.0
+    elif np.linalg.norm(way) < 0.02:
+        move, fingers = np.zeros(3), -1.0
+    elif np.abs(way[:2]).max() < 0.015:
+        move, fingers = 10 * way, 1.0
+    else:
+        move, fingers = 10 * (way + np.array([0, 0, 0.06])), 1.0
+    return np.clip([*move, fingers], -1, 1)
+
+
+def _act(observations: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the controller's actions for a batch of observations."""
+    count = len(observations["observation"])
+    each = ({key: values[index] for key, values in observations.items()} for index in range(count))
+    return np.array([pick_and_place(one) for one in each], np.float32)
+
+
+DATASETS = {
+    "demos/fetch-pick-v1": CatalogueEntry(
+        version="1.0.0",
+        description=(
+            "A Fetch robot lifts a block to a goal: 200 noisy demonstrations by a controller, whose reward is 0 where the "
+            "block is at the goal and -1 elsewhere. 10,000 steps."
+        ),
+        license="CC0-1.0",
+        recipe=DemosRecipe(count=200, demonstrations=200, seed=50),
+    ),
+    "demos/fetch-mixed-v1": CatalogueEntry(
+        version="1.0.0",
+        description=(
+            "A Fetch robot lifts a block to a goal: 20 noisy demonstrations by a controller, and 180 episodes of random "
+            "play. 10,000 steps."
+        ),
+        license="CC0-1.0",
+        recipe=DemosRecipe(count=200, demonstrations=20, seed=51),
+    ),
+}
