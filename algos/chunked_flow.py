@@ -39,7 +39,7 @@ from orlog.algos.flows import ChunkActor, flow_actions, flow_errors
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
-from orlog.loaders.windows import WindowBatch
+from orlog.loaders.batch import WindowBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

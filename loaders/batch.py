@@ -315,3 +315,26 @@ class TokenBatch(Tensors):
     returns_to_go: Float32[Tensor, "batch length"]
     terminations: Float32[Tensor, "batch length"]
     timesteps: Int64[Tensor, "batch length"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WindowBatch(Tensors):
+    """Observations and actions at some steps before and after those that were drawn.
+
+    Infos are those of the steps of `actions`, zeros where there is none.
+
+    Attributes:
+        observations: float32 `[batch, observations, obs]`, flattened as `gymnasium.spaces.flatten` does,
+            in the order of the offsets; where the space is not one flat vector of floats,
+            `[batch, observations, ...]` by key, or one tensor where it has no keys.
+        actions: float32 `[batch, actions, act]`, or integers `[batch, actions, ...]`.
+        observations_valid: True where the episode has such an observation, the final one included.
+        valid: True where the episode has such a step.
+        rewards: Of the steps of `actions`, 0 where there is none; None unless asked for.
+    """
+
+    observations: Tensor | dict[str, Tensor]
+    actions: Tensor
+    observations_valid: Bool[Tensor, "batch observations"]
+    valid: Bool[Tensor, "batch actions"]
+    rewards: Float32[Tensor, "batch actions"] | None = None

@@ -12,7 +12,6 @@ episode is an observation like others.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Unpack
 
@@ -25,36 +24,13 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import wrong_type
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.arrays.gathering import gather_rows
-from orlog.loaders.batch import Tensors
+from orlog.loaders.batch import WindowBatch
 from orlog.loaders.sampling.arguments import as_integer, check_choice
 from orlog.loaders.sampling.blocks import gather_in_blocks
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 
 _FARTHEST = 2**31  # steps
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class WindowBatch(Tensors):
-    """Observations and actions at some steps before and after those that were drawn.
-
-    Infos are those of the steps of `actions`, zeros where there is none.
-
-    Attributes:
-        observations: float32 `[batch, observations, obs]`, flattened as `gymnasium.spaces.flatten` does,
-            in the order of the offsets; where the space is not one flat vector of floats,
-            `[batch, observations, ...]` by key, or one tensor where it has no keys.
-        actions: float32 `[batch, actions, act]`, or integers `[batch, actions, ...]`.
-        observations_valid: True where the episode has such an observation, the final one included.
-        valid: True where the episode has such a step.
-        rewards: Of the steps of `actions`, 0 where there is none; None unless asked for.
-    """
-
-    observations: Tensor | dict[str, Tensor]
-    actions: Tensor
-    observations_valid: Bool[Tensor, "batch observations"]
-    valid: Bool[Tensor, "batch actions"]
-    rewards: Float32[Tensor, "batch actions"] | None = None
 
 
 class WindowSampler:

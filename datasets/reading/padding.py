@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -111,6 +111,7 @@ class PaddedVersion(StoredVersion):
         """
         self._stored = stored
         self.folder, self.digest, self.schema = stored.folder, stored.digest, schema
+        self.elsewhere = stored.elsewhere
         has_other_spaces = any(
             getattr(schema, name) != getattr(stored.schema, name) for name in _SPACES.values()
         )
@@ -209,6 +210,11 @@ class PaddedVersion(StoredVersion):
             return np.broadcast_to(self._flags[name], (len(rows), len(self._flags[name]))).copy()
         return self._filled(name, self._stored.read_rows(name, rows))
 
+    def bring(self, names: Iterable[str], episodes: np.ndarray) -> None:
+        """Fetch rows that are read in place; see `StoredVersion.bring`."""
+        stored = self._stored.schema.columns()
+        self._stored.bring([one for one in names if one in stored], episodes)
+
     def place(self, name: str, row: int) -> Place:
         """Return where a row lies; see `StoredVersion.place`. What is filled up or made lies nowhere."""
         if (
@@ -260,10 +266,18 @@ def _check_tasks(parents: Sequence[SourceT], words: Sequence[Sequence[str]]) -> 
                 one, two = getattr(other, kind), getattr(parent, kind)
                 if one != two:
                     raise SchemaError(
-                        f"{other.name} and {parent.name} both have the task {task!r:.60}, with {kind} {one} and "
-                        f"{two}; tasks of one name have the same spaces: save one of the datasets with another "
+                        f"{other.name} and {parent.name} both have the task {task!r:.60}, with {kind} "
+                        f"{_in_short(one)} and {_in_short(two)}; tasks of one name have the same spaces: save "
+                        "one of the datasets with another "
                         f"name, or record the task in words ({WORDS})."
                     )
+
+
+def _in_short(space: Any) -> str:
+    """Return a space in a line: bounds of many numbers would fill a page."""
+    if isinstance(space, spaces.Box):
+        return f"Box of {space.shape} {space.dtype}"
+    return f"{space!s:.200}"
 
 
 def _padded_space(parents: Sequence[SourceT], kind: str) -> gymnasium.Space[Any]:
@@ -278,7 +292,7 @@ def _padded_space(parents: Sequence[SourceT], kind: str) -> gymnasium.Space[Any]
     for parent, space in zip(parents, found, strict=True):
         if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
             raise SchemaError(
-                f"{parent.name}: {kind} {space} cannot be filled up to that of another dataset; pad=True takes "
+                f"{parent.name}: {kind} {_in_short(space)} cannot be filled up to that of another dataset; pad=True takes "
                 "vectors of floats, or choices (Discrete), in all of them."
             )
     width = max(one.shape[0] for one in found)

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from orlog.loaders.batch import SequenceBatch as SequenceBatch
     from orlog.loaders.batch import StructuredBatch as StructuredBatch
     from orlog.loaders.batch import TokenBatch as TokenBatch
+    from orlog.loaders.batch import WindowBatch as WindowBatch
     from orlog.loaders.chunks import action_chunks as action_chunks
     from orlog.loaders.episodes import EpisodeBatch as EpisodeBatch
     from orlog.loaders.episodes import PackedEpisodeBatch as PackedEpisodeBatch
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
     from orlog.loaders.transitions import Transitions as Transitions
     from orlog.loaders.transitions import transitions as transitions
     from orlog.loaders.weights import weighted as weighted
-    from orlog.loaders.windows import WindowBatch as WindowBatch
     from orlog.loaders.windows import windows as windows
     from orlog.manifests.benchmarks import benchmark_dataset as benchmark_dataset
     from orlog.normalize.formulas import SafeScore as SafeScore
@@ -116,7 +116,7 @@ _HOMES = {
     "RunPolicy": "orlog.experiments.policies",
     "RunResult": "orlog.experiments.running",
     "Transitions": "orlog.loaders.transitions",
-    "WindowBatch": "orlog.loaders.windows",
+    "WindowBatch": "orlog.loaders.batch",
     "action_chunks": "orlog.loaders.chunks",
     "audit": "orlog.datasets.audit.audit",
     "baselines": "orlog.scoring.baseline_scores",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from gymnasium import spaces
 import orlog
 from orlog.algos.chunked_flow import ChunkedFlow, ChunkedFlowConfig
 from orlog.algos.networks import Scaling, make_generator
-from orlog.loaders.windows import WindowBatch
+from orlog.loaders.batch import WindowBatch
 from tests.algos.plain import Make
 
 SMALL = {"hidden": (8,), "seen": 2, "planned": 3, "executed": 2, "flow_steps": 4}
@@ -105,7 +106,7 @@ def test_a_plan_is_acted_out_in_part_from_the_last_observations(
     assert torch.equal(algorithm.act(fresh), algorithm.actor(2).act(fresh))
 
 
-def test_it_goes_one_way_where_demonstrations_go_either() -> None:
+def test_it_goes_one_way_where_demonstrations_go_either(tmp_path: Path) -> None:
     space = spaces.Box(-1, 1, (1,))
     with orlog.DatasetWriter("lab/fork-v1", observation_space=space, action_space=space) as writer:
         for number in range(20):
@@ -119,7 +120,14 @@ def test_it_goes_one_way_where_demonstrations_go_either() -> None:
             )
             writer.end_episode()
     settings = {"hidden": (64, 64), "planned": 4, "executed": 4, "learning_rate": 3e-3}
-    run = orlog.train("chunked_flow", "lab/fork-v1", settings=settings, steps=400, evaluations=0)
+    run = orlog.train(
+        "chunked_flow",
+        "lab/fork-v1",
+        settings=settings,
+        steps=400,
+        evaluations=0,
+        folder=tmp_path / "run",
+    )
     policy: Any = orlog.load_policy(run)
     first = policy(np.zeros((64, 1), np.float32))
     assert 0.2 < (first > 0).mean() < 0.8

@@ -20,8 +20,9 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.batch import WindowBatch
 from orlog.loaders.sampling import blocks
-from orlog.loaders.windows import WindowBatch, WindowSampler, as_offsets
+from orlog.loaders.windows import WindowSampler, as_offsets
 from tests.batches import columns
 from tests.levels import scaled
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,9 @@ def test_demonstrations_are_the_same_wherever_they_begin_and_name_their_task() -
         assert getattr(alone, column).tobytes() == getattr(episodes[2], column).tobytes()
 
 
-def test_a_dataset_has_the_roles_and_is_scored_by_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_has_the_roles_and_is_scored_by_task(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     entry = DATASETS["tasks/mt10-v1"]
     recipe = dataclasses.replace(recipe_of("mt10"), count=5)
     monkeypatch.setitem(DATASETS, "tasks/tiny-v1", dataclasses.replace(entry, recipe=recipe))
@@ -111,6 +114,7 @@ def test_a_dataset_has_the_roles_and_is_scored_by_task(monkeypatch: pytest.Monke
         steps=2,
         evaluations=0,
         settings={"hidden": (4,)},
+        folder=tmp_path / "run",
     )
     names = [one.name for one in orlog.evaluate(run, episodes=3).numbers]
     assert names == [
