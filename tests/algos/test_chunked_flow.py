@@ -41,7 +41,7 @@ def velocity(weights: list[np.ndarray], inputs: np.ndarray) -> np.ndarray:
     first, bias, last, last_bias = weights
     hidden = inputs @ first.T + bias
     hidden = hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3))) / 2
-    return hidden @ last.T + last_bias
+    return np.asarray(hidden @ last.T + last_bias)
 
 
 def test_its_loss_is_that_of_a_calculation_by_hand(make: Make, scaling: Scaling) -> None:
