@@ -89,8 +89,11 @@ class DemosRecipe:
         rng = np.random.Generator(np.random.PCG64(int(stream)))
         is_demonstration = index < self.demonstrations
         observation, _ = env.reset(seed=int(drawn))
-        observations, actions, rewards = [observation], [], []
-        action, truncated, info = np.zeros(4, np.float32), False, {}
+        observations = [observation]
+        actions: list[np.ndarray] = []
+        rewards: list[float] = []
+        info: dict[str, Any] = {}
+        action, truncated = np.zeros(4, np.float32), False
         while not truncated:
             if is_demonstration:
                 noisy = pick_and_place(observation) + self.noise * rng.standard_normal(4)
@@ -129,7 +132,8 @@ def pick_and_place(observation: dict[str, np.ndarray]) -> np.ndarray:
         move, fingers = 10 * way, 1.0
     else:
         move, fingers = 10 * (way + np.array([0, 0, 0.06])), 1.0
-    return np.clip([*move, fingers], -1, 1)
+    chosen: np.ndarray = np.clip([*move, fingers], -1, 1)
+    return chosen
 
 
 def _act(observations: dict[str, np.ndarray]) -> np.ndarray:
