@@ -42,6 +42,7 @@ _AT_LEAST_1 = (
     "warmup_steps",
     "vocabulary",
     "longest_answer",
+    "least_count",
 )
 _AT_LEAST_0 = (
     "random_shift",
@@ -63,6 +64,8 @@ _AT_LEAST_0 = (
     "weight_decay",
     "advantage_weight",
     "sampling_temperature",
+    "lower_bound",
+    "entropy_weight",
 )
 _ABOVE_0 = (
     "temperature",

@@ -338,3 +338,24 @@ class WindowBatch(Tensors):
     observations_valid: Bool[Tensor, "batch observations"]
     valid: Bool[Tensor, "batch actions"]
     rewards: Float32[Tensor, "batch actions"] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CountBatch(Tensors):
+    """Every transition of the data once, with how often it is there.
+
+    Attributes:
+        observations: The state, a number of its space.
+        actions: The action, a number of its space.
+        next_observations: The state that followed.
+        terminations: 1 where the task ended with it. The same transition without an end is another row.
+        rewards: Mean reward.
+        counts: How many steps there are of it; in a weighted mixture as many as its weight is worth.
+    """
+
+    observations: Int64[Tensor, " rows"]
+    actions: Int64[Tensor, " rows"]
+    next_observations: Int64[Tensor, " rows"]
+    terminations: Float32[Tensor, " rows"]
+    rewards: Float32[Tensor, " rows"]
+    counts: Float32[Tensor, " rows"]

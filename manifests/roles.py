@@ -119,6 +119,12 @@ ROLES = {
             usual=_named(*_INSTRUCTIONS, under=("infos/", "observations/", "episodes/")),
         ),
         Role(
+            name="optimal_value",
+            meaning="exact value of a step's state under the best policy",
+            kind="f",
+            usual=_named("optimal_value", under=["infos/"]),
+        ),
+        Role(
             name="objectives",
             meaning="reward of each objective",
             family="objectives",

@@ -276,6 +276,22 @@ def curve_point(
     return {"returns": found.returns.tolist(), **as_fields(found.metrics)}
 
 
+def exact_values(
+    policy: Policy, protocol: Protocol, discounts: Sequence[float]
+) -> list[float] | None:
+    """Return the exact mean discounted return of an episode for each discount; None where it is not known.
+
+    An environment that can compute it has a method `policy_value(policy, discount)`, for policies that always
+    take the same action in a state.
+    """
+    found: list[float] | None = None
+    with make_environment(protocol.environment_id, protocol.environment_kwargs) as env:
+        if env.has_wrapper_attr("policy_value"):
+            value = env.get_wrapper_attr("policy_value")
+            found = [float(value(policy, discount)) for discount in discounts]
+    return found
+
+
 def run_protocol(
     policy: Policy,
     protocol: Protocol,

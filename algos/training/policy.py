@@ -5,6 +5,7 @@ An algorithm declares which kinds of spaces it takes; batches and policies give 
     OBSERVATIONS  vector         one float32 vector [batch, obs]: Box, or Dict and Tuple of Boxes
                   structured     a tensor by key, or one tensor: images, integers, and mixtures of all
                   text           a list of texts, or by key a list of texts or a tensor: mixtures with texts
+                  numbered       of these only int64 [batch]: Discrete
     ACTIONS       continuous     float32 [batch, act] in the environment's unit: Box
                   discrete       int64 [batch]: Discrete
                   multidiscrete  int64 [batch, parts]: MultiDiscrete and MultiBinary
@@ -52,22 +53,24 @@ _IN_WORDS = {
     "vector": "vectors of numbers (a Box, or a Dict or Tuple of such)",
     "structured": "images, integers and mixtures of spaces",
     "text": "texts and mixtures with texts",
+    "numbered": "numbers of states (a Discrete space)",
 }
 
 
 def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
     """Return the class of an algorithm that takes a dataset's observations and actions."""
-    found = _observations(layout_of(dataset))
+    found = _observations(dataset)
     try:
-        kind = find_algorithm(algorithm, action_space=dataset.action_space, observations=found)
+        kind = find_algorithm(algorithm, action_space=dataset.action_space, observations=found[0])
     except SchemaError as error:
         raise SchemaError(f"{dataset.name}: {error}") from error
-    if found not in kind.OBSERVATIONS:
+    if not {*found} & {*kind.OBSERVATIONS}:
         others = [
             name
             for name in ALGORITHMS
             if any(
-                found in form.OBSERVATIONS and action_kind(dataset.action_space) in form.ACTIONS
+                {*found} & {*form.OBSERVATIONS}
+                and action_kind(dataset.action_space) in form.ACTIONS
                 for form in algorithm_forms(name)
             )
         ]
@@ -117,11 +120,16 @@ def _state_space(space: gymnasium.spaces.Dict) -> gymnasium.spaces.Dict:
     return gymnasium.spaces.Dict([(key, one) for key, one in space.items() if key != DESIRED])
 
 
-def _observations(layout: Layout) -> str:
+def _observations(dataset: Dataset) -> list[str]:
+    """Return the kinds that observations are of, the most general one first."""
+    layout = layout_of(dataset)
     if not layout.observation_leaves:
-        return "vector"
+        return ["vector"]
     columns = (leaf.column for leaf in layout.observation_leaves.values())
-    return "text" if any(one in layout.tables for one in columns) else "structured"
+    if any(one in layout.tables for one in columns):
+        return ["text"]
+    is_numbered = isinstance(dataset.observation_space, gymnasium.spaces.Discrete)
+    return ["structured", "numbered"] if is_numbered else ["structured"]
 
 
 def observation_width(dataset: Dataset) -> int:

@@ -101,7 +101,9 @@ def check_duplicates(facts: Facts) -> Check:
         )
         for root in ("observations", "actions")
     }
+    varied = _Varied()
     while (piece := (yield)) is not None:
+        varied.add(piece)
         hashes, is_moving = _transitions(piece)
         steps = np.arange(piece.steps) - np.repeat(piece.ends - piece.lengths, piece.lengths)
         steps[: piece.lengths[0]] += piece.first_step
@@ -110,6 +112,7 @@ def check_duplicates(facts: Facts) -> Check:
         np.add.at(episode_hashes, piece.episodes, sums)
         chosen = is_moving & piece.has_next
         sample.add(hashes[chosen], np.repeat(piece.episodes, piece.lengths)[chosen], steps[chosen])
+    is_real["observations"] &= varied.is_enough
     findings = []
     copies = _groups(episode_hashes)
     is_copy = np.zeros(dataset.total_episodes, np.bool_)
@@ -120,6 +123,33 @@ def check_duplicates(facts: Facts) -> Check:
     hashes, episodes, steps = sample.without(is_copy)
     findings += _copied_transitions(facts, hashes, episodes, steps, is_real, sample.share)
     return findings
+
+
+class _Varied:
+    """Whether real numbers of observations have so many values that equal ones hardly come about by themselves."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, np.ndarray] = {}
+        self._rows = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether any number has many values, or many for the rows that there are."""
+        return self._most >= min(limit("values"), limit("values of a row") * self._rows)
+
+    @property
+    def _most(self) -> int:
+        return max((len(one) for one in self._values.values()), default=0)
+
+    def add(self, piece: Piece) -> None:
+        """Take in a piece; once there are enough, nothing more."""
+        if self._most >= limit("values"):
+            return
+        self._rows += piece.steps + len(piece.episodes)
+        for name, values in piece.columns.items():
+            if values.dtype.kind == "f" and name.partition("/")[0] == "observations":
+                seen = self._values.get(name, np.empty(0, values.dtype))
+                self._values[name] = np.union1d(seen, values.ravel())
 
 
 def _copied_episodes(facts: Facts, copies: list[np.ndarray], is_real: bool) -> list[Finding]:

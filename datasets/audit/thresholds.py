@@ -122,6 +122,14 @@ THRESHOLDS = {
     "shared transitions": Threshold(
         5, "Transitions of real numbers that occur more than once, from which they are reported."
     ),
+    "values": Threshold(
+        2**14,
+        "Different values of real numbers in observations, from which on equal ones are no accident.",
+    ),
+    "values of a row": Threshold(
+        0.05,
+        "The same for each row, where there are fewer rows: numbers of few values repeat by themselves.",
+    ),
     "there and back": Threshold(
         4, "Steps after which a transition that occurs again in its episode counts as a copy."
     ),

@@ -44,6 +44,7 @@ from orlog.datasets.formats._shared.places import FILE
 from orlog.datasets.formats._shared.roles import Layout, base_role
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
+from orlog.datasets.formats.open_bandit import is_open_bandit
 from orlog.errors import SchemaError
 
 JSON_LINES = (".jsonl", ".ndjson")
@@ -487,7 +488,7 @@ def _opened(
 FORMAT = Format(
     name="table",
     open=_open,
-    recognizes=lambda files: not is_neorl2(files),
+    recognizes=lambda files: not is_neorl2(files) and not is_open_bandit(files),
     extensions=ENDINGS,
     options=("columns", "episode", "step", "length", "sort", "horizon", "ends"),
     check=check_pyarrow,

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from orlog.loaders.preferences import preferences as preferences
     from orlog.loaders.priorities import PrioritizedBatch as PrioritizedBatch
     from orlog.loaders.priorities import prioritized_transitions as prioritized_transitions
+    from orlog.loaders.scalarize import scalarize as scalarize
     from orlog.loaders.sequences import sequences as sequences
     from orlog.loaders.streaming import stream_transitions as stream_transitions
     from orlog.loaders.subgoals import SubgoalBatch as SubgoalBatch
@@ -154,6 +155,7 @@ _HOMES = {
     "repair_dataset": "orlog.datasets.download.download",
     "runs": "orlog.reports.runs_seen",
     "save_dataset": "orlog.datasets.recording.saving",
+    "scalarize": "orlog.loaders.scalarize",
     "sequences": "orlog.loaders.sequences",
     "split_dataset": "orlog.datasets.reading.combining",
     "stream_transitions": "orlog.loaders.streaming",

@@ -16,6 +16,7 @@ import torch
 from orlog.algos.algorithms import algorithm_name, takes_goals
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
+from orlog.algos.training.from_data import infos_of
 from orlog.algos.training.online import loaded
 from orlog.datasets.columns.vocabulary import train_vocabulary
 from orlog.loaders.arrays.arrays import Arrays, Leaf
@@ -130,7 +131,7 @@ def batches_of(scaling: Scaling) -> BatchesOf:
 
     They are of short episodes, two in three of which are terminated, and the others truncated. Where
     goals are not whole observations, those are the achieved goal (2), which is the observation's
-    first part, and its rest (1).
+    first part, and its rest (1). Those who learn from choices get episodes of one step.
     """
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 8, 40)
@@ -148,7 +149,31 @@ def batches_of(scaling: Scaling) -> BatchesOf:
     leaves = {"achieved_goal": (0, 2), "desired_goal": (2, 2), "observation": (4, 1)}
     parts = {name: Leaf(first=first, shape=(width,)) for name, (first, width) in leaves.items()}
 
+    def choices() -> Arrays:
+        lengths = np.ones(len(states) // 2, np.int64)
+        logs = torch.from_numpy(np.log(rng.uniform(0.2, 1.0, (2 * len(lengths), 1))))
+        infos = Arrays(
+            rows=logs.float(),
+            lengths=lengths,
+            obs_dim=1,
+            action_dim=0,
+            ends=0,
+            observation_leaves={"action_log_probs": Leaf(first=0, shape=())},
+        )
+        rows = np.concatenate([states, steps[:, 2:]], 1)[: 2 * len(lengths)].astype(np.float32)
+        return Arrays(
+            rows=torch.from_numpy(rows),
+            lengths=lengths,
+            obs_dim=3,
+            action_dim=0,
+            others={"actions": chosen[: 2 * len(lengths)]},
+            infos=infos,
+        )
+
     def draw(algorithm: Any, count: int) -> list[Any]:
+        if "action_log_probs" in infos_of(type(algorithm), algorithm.config):
+            stream = loaded(type(algorithm), algorithm.config, choices(), seed=0)
+            return list(itertools.islice(stream, count))
         given: dict[str, Any]
         columns, given = [states, steps], {"obs_dim": 3, "action_dim": 2}
         if "discrete" in algorithm.ACTIONS:

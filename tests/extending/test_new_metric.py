@@ -1,6 +1,6 @@
 """A metric of episodes is one file: evaluations, commands, reports and baselines know it without a change.
 
-Costs are one such metric; hypervolume here is another, over runs with several weights, added by a test.
+Costs are one such metric; the area under a front is another, over runs with several weights, added by a test.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def test_results_depend_on_the_metrics_that_apply(costly: Dataset) -> None:
     )
 
 
-HYPERVOLUME = '''
+AREA = '''
 """The area that the mean objectives of runs with several weights dominate, from the origin."""
 
 import numpy as np
@@ -179,16 +179,16 @@ from orlog.normalize.metrics.metrics import Metric, Number
 
 
 def summarize(runs):
-    points = sorted((tuple(one.metrics["hypervolume"].mean(0)) for one in runs), reverse=True)
+    points = sorted((tuple(one.metrics["area"].mean(0)) for one in runs), reverse=True)
     area = height = 0.0
     for width, level in points:
         if level > height:
             area, height = area + width * (level - height), level
     weights = len({str(one.settings.get("hidden")) for one in runs})
-    return [Number(metric="hypervolume", name="hypervolume", value=area, note=f"{weights} weights")]
+    return [Number(metric="area", name="area", value=area, note=f"{weights} weights")]
 
 
-METRIC = Metric(name="hypervolume", summarize=summarize, combine="sum", infos=("objectives",))
+METRIC = Metric(name="area", summarize=summarize, combine="sum", infos=("objectives",))
 '''
 
 
@@ -196,13 +196,13 @@ METRIC = Metric(name="hypervolume", summarize=summarize, combine="sum", infos=("
 def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the folder of metrics have one more file."""
     (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "hypervolume.py").write_text(HYPERVOLUME, "utf-8")
+    (tmp_path / "more" / "area.py").write_text(AREA, "utf-8")
     path = [*orlog.normalize.metrics.__path__, str(tmp_path / "more")]
     monkeypatch.setattr(orlog.normalize.metrics, "__path__", path)
     metrics.cache_clear()
     yield
     metrics.cache_clear()
-    sys.modules.pop("orlog.normalize.metrics.hypervolume", None)
+    sys.modules.pop("orlog.normalize.metrics.area", None)
 
 
 @pytest.mark.usefixtures("another")
@@ -213,15 +213,15 @@ def test_a_metric_may_be_over_all_objectives_of_runs_with_several_weights(costly
             "bc", costly, settings={"hidden": [width]}, steps=3, evaluations=0, out=f"runs/{width}"
         )
         results.append(orlog.evaluate(made, episodes=3))
-    assert results[0].metrics["hypervolume"].shape == (3, 2)
-    assert (results[0].metrics["hypervolume"][:, 0] == 15).all()
-    assert read_evaluation(results[0].run.folder).metrics["hypervolume"][0] == [
+    assert results[0].metrics["area"].shape == (3, 2)
+    assert (results[0].metrics["area"][:, 0] == 15).all()
+    assert read_evaluation(results[0].run.folder).metrics["area"][0] == [
         15.0,
-        float(results[0].metrics["hypervolume"][0, 1]),
+        float(results[0].metrics["area"][0, 1]),
     ]
     found = numbers_of([one.played for one in results])
-    (one,) = (one for one in found if one.metric == "hypervolume")
-    means = [result.metrics["hypervolume"].mean(0)[1] for result in results]
+    (one,) = (one for one in found if one.metric == "area")
+    means = [result.metrics["area"].mean(0)[1] for result in results]
     assert one.value == pytest.approx(15 * max(0.0, *means))
     assert one.note == "2 weights"
-    assert "hypervolume" in run("evaluate", "runs/4", "--episodes", "3").stdout
+    assert "area" in run("evaluate", "runs/4", "--episodes", "3").stdout

@@ -115,10 +115,13 @@ WORDS = "cost costs cost_limit normalized_cost legal_actions objectives speaker 
 OWN = (
     "manifests/roles.py",
     "manifests/families.py",
+    "manifests/environments.py",  # modules and extras of worlds
     "datasets/audit/roles.py",
     "normalize/metrics/",
     "datasets/recipes/",
     "datasets/environments/",
+    "loaders/scalarize.py",
+    "loaders/logged_choices.py",
     "datasets/formats/",  # the layouts of others, by their words
 )
 """Where families are named: in their tables and in files of their own, as those of algorithms are."""

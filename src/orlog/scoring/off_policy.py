@@ -14,7 +14,7 @@ import numpy as np
 
 from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_goals
 from orlog.algos.fitted_q_evaluation import FQESettings
-from orlog.algos.training.evaluating import find_run, run_protocol, scoring_protocol
+from orlog.algos.training.evaluating import exact_values, find_run, run_protocol, scoring_protocol
 from orlog.algos.training.policy import make_from_record, make_policy
 from orlog.algos.training.runs import (
     PathLike,
@@ -129,7 +129,7 @@ def evaluate_off_policy(
     fitted = judged if other is None else read_logged(data)
     left_out = {**judged.left_out}
     values: list[PolicyValues] = []
-    truths, policies = [], []
+    truths, policies, is_exact = [], [], False
     of_each = settings.steps * settings.fits
     with one_thread():
         for index, (folder, record, kind, step, path) in enumerate(checkpoints):
@@ -156,9 +156,16 @@ def evaluate_off_policy(
             values.append(of_this)
             returns = None
             if protocol is not None:
-                played = run_protocol(make_policy(made, data, record), protocol, discount=gamma)
-                truths.append(value_estimates.mean_terms(played.discounted))
-                returns = float(played.returns.mean())
+                policy = make_policy(made, data, record)
+                exact = exact_values(policy, protocol, [gamma, 1.0])
+                if exact is None:
+                    played = run_protocol(policy, protocol, discount=gamma)
+                    truths.append(value_estimates.mean_terms(played.discounted))
+                    returns = float(played.returns.mean())
+                else:
+                    is_exact = True
+                    truths.append(value_estimates.mean_terms(np.array(exact[:1])))
+                    returns = exact[1]
             policies.append(
                 EvaluatedPolicy(
                     run=folder,
@@ -172,6 +179,11 @@ def evaluate_off_policy(
                     beyond_truncations=of_this.beyond_truncations,
                 )
             )
+    if is_exact:
+        notes.append(
+            f"measured values are exact: {protocol and protocol.environment_id} computes them from its transitions, "
+            "up to its time limit."
+        )
     evaluated, quality = _compared(policies, values, truths, left_out, seed)
     return OffPolicyResult(
         dataset=data.name,

@@ -24,6 +24,7 @@ import torch
 from safetensors.numpy import load_file
 
 from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, takes_goals
+from orlog.algos.training.from_data import infos_of
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import CHECKPOINT_FILE, ONLINE_FILE, RUN_FILE
 from orlog.datasets.reading.dataset import Dataset
@@ -46,12 +47,14 @@ pytestmark = [
 
 
 def forms(actions: str, observations: str = "vector") -> list[str]:
-    """Return the algorithms that have a form for such data."""
+    """Return the algorithms that have a form for such data, without infos."""
     return [
         name
         for name in ALGORITHMS
         if any(
-            actions in form.ACTIONS and observations in form.OBSERVATIONS
+            actions in form.ACTIONS
+            and observations in form.OBSERVATIONS
+            and not infos_of(form, form.CONFIG())
             for form in algorithm_forms(name)
         )
     ]

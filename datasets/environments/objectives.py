@@ -1,0 +1,225 @@
+"""Worlds with rewards of several objectives, which the weights of an episode bring together.
+
+    orlog/Treasure-v0    MO-Gymnasium's deep-sea-treasure: what a submarine brings up, and -1 for each step
+                         (Vamplew and others 2011, with the convex treasures of Yang and others 2019)
+    orlog/Gathering-v0   MO-Gymnasium's resource-gathering: -1 if an enemy strikes, 1 for gold and 1 for a gem that
+                         are brought home (Barrett and Narayanan 2008); all of it loses 5 % of its worth in each step
+
+    observation  a Dict: `state`, as in the packages, and `weights`, those of the episode, which sum to 1
+    reward       weights . objectives, where objectives are in the info: `objectives`; `weights` too
+    weights      of a grid, `grid(objectives)`: that of place seed % size for a reset with a seed, a random one
+                 without, or those of `reset(options={"weights": ..})`
+
+So evaluations, whose episodes have seeds that follow one another, take turns over the whole grid.
+
+What is known of the values comes from the table of moves (`moves`): the best policy for weights is that of value
+iteration, and `front` has the mean objectives of an episode of these policies, which are the corners of the Pareto front
+that weights can reach.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from jaxtyping import Float64
+
+from orlog.datasets.environments.tables import Table, policy_values, stationary_values
+
+PARTS = {2: 20, 3: 4}
+"""Into how many parts a grid of weights divides each of so many objectives."""
+
+_STEPS = 100  # of an episode, as in the packages
+_PATIENCE = 0.999  # so that of two ways that are worth the same, the shorter one is better
+_WORTH = {"treasure": 1.0, "gathering": 0.95}
+_MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+
+
+@functools.cache
+def grid(objectives: int) -> Float64[np.ndarray, "weights objectives"]:
+    """Return the weights that sum to 1 in equal steps, in their lexical order."""
+    parts = PARTS[objectives]
+    places = itertools.product(range(parts + 1), repeat=objectives)
+    found: np.ndarray = np.array([one for one in places if sum(one) == parts]) / parts
+    return found
+
+
+class WeightedWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment of several objectives whose reward is weighted; see the docstring of this module."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], objectives: int, worth: float) -> None:
+        super().__init__(env)
+        self.objectives, self.worth = objectives, worth
+        self.observation_space = spaces.Dict(
+            state=env.observation_space, weights=spaces.Box(0.0, 1.0, (objectives,), np.float32)
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode; `options` may have its weights.
+
+        Raises ValueError if these are not one number >= 0 for each objective that sum to 1.
+        """
+        state, _ = self.env.reset(seed=seed)
+        of_grid = grid(self.objectives)
+        given = (options or {}).get("weights")
+        if given is None:
+            place = self.np_random.integers(len(of_grid)) if seed is None else seed % len(of_grid)
+            given = of_grid[int(place)]
+        weights = np.asarray(given, np.float64)
+        if (
+            weights.shape != (self.objectives,)
+            or not (weights >= 0).all()
+            or abs(float(weights.sum()) - 1) > 1e-6
+        ):
+            raise ValueError(
+                f"weights must be {self.objectives} numbers >= 0 that sum to 1, found {given!r:.80}."
+            )
+        self._weights, self._worth = weights, 1.0
+        return self._seen(state), {"weights": weights.copy()}
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Take a step; its info has the reward of each objective, and the weights."""
+        state, rewards, terminated, truncated, _ = self.env.step(int(action))
+        self._worth *= self.worth
+        objectives = np.asarray(rewards, np.float64) * self._worth
+        reward = float(self._weights @ objectives)
+        info = {"objectives": objectives, "weights": self._weights.copy()}
+        return self._seen(state), reward, bool(terminated), bool(truncated), info
+
+    def _seen(self, state: np.ndarray) -> dict[str, np.ndarray]:
+        return {"state": state, "weights": self._weights.astype(np.float32)}
+
+
+@functools.cache
+def moves(world: str) -> tuple[Table, Float64[np.ndarray, "states actions objectives"]]:
+    """Return the table of a world, and the mean reward of each objective in place of one reward.
+
+    A state's number is that of its cell, and in `gathering` cells + that of its cell with gold, and so on.
+    """
+    return _treasure_moves() if world == "treasure" else _gathering_moves()
+
+
+def state_number(world: str, state: np.ndarray) -> int:
+    """Return the number of a state in the table."""
+    row, column, *carried = (int(one) for one in state)
+    size = 11 if world == "treasure" else 5
+    kind = sum(flag << place for place, flag in enumerate(carried))
+    return kind * size * size + row * size + column
+
+
+def _treasure_moves() -> tuple[Table, np.ndarray]:
+    sea = _package("deep_sea_treasure").DEFAULT_MAP
+    rows: list[tuple[int, int, float, float]] = []
+    rewards = np.zeros((121, 4, 2))
+    for row, column, action in itertools.product(range(11), range(11), range(4)):
+        after = _moved(row, column, action, 11)
+        after = after if sea[after] != -10 else (row, column)
+        rewards[row * 11 + column, action] = max(float(np.float32(sea[after])), 0.0), -1.0
+        pair = (row * 11 + column) * 4 + action
+        rows.append((pair, after[0] * 11 + after[1], 1.0, float(sea[after] == 0)))
+    return _table(rows, 121, 0), rewards
+
+
+def _gathering_moves() -> tuple[Table, np.ndarray]:
+    ground = _made("resource_gathering", "ResourceGathering").map
+    rows: list[tuple[int, int, float, float]] = []
+    rewards = np.zeros((100, 4, 3))
+    for kind, row, column, action in itertools.product(range(4), range(5), range(5), range(4)):
+        after = _moved(row, column, action, 5)
+        what = str(ground[after])
+        carried = kind | {"R1": 1, "R2": 2}.get(what, 0)
+        state, follows = kind * 25 + row * 5 + column, carried * 25 + after[0] * 5 + after[1]
+        pair = state * 4 + action
+        if what in ("E1", "E2"):
+            rows += [(pair, follows, 0.1, 0.0), (pair, follows, 0.9, 1.0)]
+            rewards[state, action, 0] = -0.1
+        else:
+            rows.append((pair, follows, 1.0, float(what != "H")))
+        if what == "H":
+            rewards[state, action, 1:] = carried & 1, carried >> 1
+    return _table(rows, 100, 4 * 5 + 2), rewards
+
+
+def _moved(row: int, column: int, action: int, size: int) -> tuple[int, int]:
+    down, right = _MOVES[action]
+    inside = 0 <= row + down < size and 0 <= column + right < size
+    return (row + down, column + right) if inside else (row, column)
+
+
+def _table(rows: list[tuple[int, int, float, float]], states: int, first: int) -> Table:
+    pairs, after, chances, goes_on = (np.array(one) for one in zip(*rows, strict=True))
+    return Table(
+        states=states,
+        actions=4,
+        pairs=pairs,
+        next_states=after,
+        chances=chances,
+        goes_on=goes_on,
+        rewards=np.zeros((states, 4)),
+        starts=np.eye(states)[first],
+    )
+
+
+@functools.cache
+def best_actions(world: str) -> np.ndarray:
+    """Return the best action for each weights of the grid and each state, `[weights, states]`."""
+    table, rewards = moves(world)
+    discount = min(_WORTH[world], _PATIENCE)
+    found = []
+    for weights in grid(rewards.shape[-1]):
+        q_values = stationary_values(_with(table, rewards @ weights), discount)
+        # Values that differ by rounding alone count as equal, so that every machine takes the same action.
+        found.append((q_values >= q_values.max(1, keepdims=True) - 1e-9).argmax(1))
+    return np.stack(found)
+
+
+@functools.cache
+def front(world: str) -> Float64[np.ndarray, "weights objectives"]:
+    """Return the exact mean objectives of an episode for the best actions of each weights of the grid."""
+    table, rewards = moves(world)
+    found = []
+    for actions in best_actions(world):
+        policy = np.eye(4)[actions]
+        of_objectives = [
+            policy_values(_with(table, rewards[..., one]), policy, _STEPS, _WORTH[world])
+            for one in range(rewards.shape[-1])
+        ]
+        found.append([float(table.starts @ values) * _WORTH[world] for values in of_objectives])
+    return np.array(found)
+
+
+def _with(table: Table, rewards: np.ndarray) -> Table:
+    return Table(
+        **{
+            **{name: getattr(table, name) for name in table.__dataclass_fields__},
+            "rewards": rewards,
+        }
+    )
+
+
+def _package(name: str) -> Any:
+    return importlib.import_module(f"mo_gymnasium.envs.{name}.{name}")
+
+
+def _made(name: str, kind: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*precision lowered by casting to float32")
+        return getattr(_package(name), kind)()
+
+
+def treasure() -> WeightedWorld:
+    """Return the world of treasures."""
+    return WeightedWorld(_made("deep_sea_treasure", "DeepSeaTreasure"), 2, _WORTH["treasure"])
+
+
+def gathering() -> WeightedWorld:
+    """Return the world of gold and gems."""
+    return WeightedWorld(_made("resource_gathering", "ResourceGathering"), 3, _WORTH["gathering"])
