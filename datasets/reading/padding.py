@@ -190,15 +190,15 @@ class PaddedVersion(StoredVersion):
                 f"{name}: expected rows within 0 to {column.rows}, found {start} to {stop}."
             )
         if name in self._made:
-            values = self._made[name][start:stop]
+            values = self._made[name][start:stop].copy()
         elif name not in self._stored.schema.columns():
-            values = np.broadcast_to(self._flags[name], (stop - start, len(self._flags[name])))
+            values = self._flagged(name, stop - start)
+        elif self._is_same(name):
+            return self._stored.read(name, start, stop, out=out)
         else:
-            if self._is_same(name):
-                return self._stored.read(name, start, stop, out=out)
-            values = self._filled(name, self._stored.read(name, start, stop))
+            return self._filled(name, self._stored.read(name, start, stop), out)
         if out is None:
-            return values.copy()
+            return values
         out[...] = values
         return out
 
@@ -207,7 +207,7 @@ class PaddedVersion(StoredVersion):
         if name in self._made:
             return np.take(self._made[name], rows, axis=0)
         if name not in self._stored.schema.columns():
-            return np.broadcast_to(self._flags[name], (len(rows), len(self._flags[name]))).copy()
+            return self._flagged(name, len(rows))
         return self._filled(name, self._stored.read_rows(name, rows))
 
     def bring(self, names: Iterable[str], episodes: np.ndarray) -> None:
@@ -229,13 +229,18 @@ class PaddedVersion(StoredVersion):
         """Return whether a column is stored as it is read."""
         return self._stored.schema.columns()[name] == self.schema.columns()[name]
 
-    def _filled(self, name: str, values: np.ndarray) -> np.ndarray:
+    def _flagged(self, name: str, rows: int) -> np.ndarray:
+        return np.tile(self._flags[name], (rows, 1))
+
+    def _filled(self, name: str, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         spec = self.schema.columns()[name]
+        found = np.empty((len(values), *spec.shape), spec.dtype) if out is None else out
         if values.shape[1:] == spec.shape:
-            return values.astype(spec.dtype, copy=False)
+            found[...] = values
+            return found
         first = self._first_choice() if name == CHOICES else 0
-        found = np.zeros((len(values), *spec.shape), spec.dtype)
-        found[:, first : first + values.shape[1]] = values
+        last = first + values.shape[1]
+        found[:, :first], found[:, first:last], found[:, last:] = 0, values, 0
         return found
 
     def _first_choice(self) -> int:
