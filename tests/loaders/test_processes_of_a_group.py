@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
+from torch.multiprocessing.spawn import spawn
 
 import orlog
 from orlog.datasets.reading.dataset import Dataset
@@ -41,9 +42,7 @@ def _check_slices(rank: int, ranks: int, folder: str, meeting: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_each_process_gets_its_slice(ranks: int, mini_folder: Path, tmp_path: Path) -> None:
-    multiprocessing.spawn(  # type: ignore[no-untyped-call]
-        _check_slices, (ranks, str(mini_folder), str(tmp_path / "meeting")), ranks
-    )
+    spawn(_check_slices, (ranks, str(mini_folder), str(tmp_path / "meeting")), ranks)
 
 
 def losses(text: str) -> dict[int, float]:
