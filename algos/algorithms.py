@@ -72,6 +72,8 @@ class Algorithm(Protocol):
         FROM_DATA: May be left out. Settings that, where they are None, are taken from the data: those
             that `training/from_data.py` knows.
 
+    One that learns from several agents at once says so with `AGENTS = True` (`training/agents.py`).
+
     One that reaches goals says so with `GOALS = True`. Then its observations are states, and it acts
     with `act(observations, goals)` (`orlog.loaders.states_and_goals`).
     """
@@ -224,7 +226,9 @@ def find_algorithm(
         return next((form for form in fitting if observations in form.OBSERVATIONS), fitting[0])
     takes = " or ".join(ACTION_WORDS[kind] for form in forms for kind in form.ACTIONS)
     others = [
-        name for name in ALGORITHMS if any(found in form.ACTIONS for form in algorithm_forms(name))
+        name
+        for name in ALGORITHMS
+        if any(found in form.ACTIONS and not for_teams(form) for form in algorithm_forms(name))
     ]
     raise SchemaError(
         f"{algorithm_name(algorithm)} takes actions that are {takes}, found {action_space}"
@@ -347,6 +351,11 @@ def is_own(algorithm: type[Any]) -> bool:
 def takes_goals(algorithm: type[Any]) -> bool:
     """Return whether an algorithm acts for goals."""
     return bool(getattr(algorithm, "GOALS", False))
+
+
+def for_teams(algorithm: type[Any]) -> bool:
+    """Return whether an algorithm sees several agents at once (`training/agents.py`)."""
+    return bool(getattr(algorithm, "AGENTS", False))
 
 
 def make_algorithm(

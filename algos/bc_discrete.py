@@ -106,6 +106,7 @@ class BCDiscrete:
 
     @torch.no_grad()
     def act(self, observations: Any) -> Int64[Tensor, " batch"]:
-        """Return the most likely actions."""
-        indices = self.policy(self.encoder(observations)).argmax(-1)
+        """Return the most likely actions, of the legal ones where observations say which are."""
+        logits = self.policy(self.encoder(observations))
+        indices = discrete.only_legal(self.scaling, logits, observations).argmax(-1)
         return discrete.actions_from_indices(self.scaling, indices)

@@ -146,7 +146,10 @@ class CQLDiscrete:
         actions = discrete.actions_to_indices(self.scaling, batch.actions)
 
         with torch.no_grad():
-            next_actions = self.critic(self.encoder(next_observations)).argmax(-1)
+            next_choices = self.critic(self.encoder(next_observations))
+            next_actions = discrete.only_legal(
+                self.scaling, next_choices, batch.next_observations
+            ).argmax(-1)
             next_values = discrete.chosen_values(
                 self.target_critic(self.target_encoder(next_observations)), next_actions
             )
@@ -156,7 +159,8 @@ class CQLDiscrete:
         values = self.critic(self.encoder(observations))
         data_values = discrete.chosen_values(values, actions)
         loss_of_values = bellman_loss(data_values, targets, config.bellman_loss)
-        gap = conservative_gap(values, data_values)
+        legal_values = discrete.only_legal(self.scaling, values, batch.observations)
+        gap = conservative_gap(legal_values, data_values)
         descend(self.optimizer, loss_of_values + config.conservative_weight * gap)
 
         if self.step % config.target_interval == 0:
@@ -171,6 +175,7 @@ class CQLDiscrete:
 
     @torch.no_grad()
     def act(self, observations: Any) -> Int64[Tensor, " batch"]:
-        """Return the actions of the largest values."""
-        indices = self.critic(self.encoder(observations)).argmax(-1)
+        """Return the actions of the largest values, of the legal ones where observations say which are."""
+        values = self.critic(self.encoder(observations))
+        indices = discrete.only_legal(self.scaling, values, observations).argmax(-1)
         return discrete.actions_from_indices(self.scaling, indices)

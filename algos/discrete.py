@@ -1,9 +1,12 @@
-"""Actions of a Discrete space: as indices from 0, and the values of those in a batch."""
+"""Actions of a Discrete space: as indices from 0, their values in a batch, and which of them are legal."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from gymnasium import spaces
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from orlog.algos.networks import Scaling
@@ -34,6 +37,28 @@ def chosen_values(
     """Return of each row the value of one action."""
     places = indices.unsqueeze(-1).expand(*values.shape[:-1], 1)
     return values.gather(-1, places).squeeze(-1)
+
+
+def only_legal(
+    scaling: Scaling, values: Float[Tensor, "batch actions"], observations: Any
+) -> Float[Tensor, "batch actions"]:
+    """Return values with minus infinity for actions that observations say are not legal.
+
+    Where observations do not say it, they are returned as they are; so are those of a row in which nothing
+    is legal, as of an agent that takes no part.
+    """
+    if scaling.legal is None:
+        return values
+    key, place = scaling.legal
+    seen = observations[key] if key else observations
+    return where_legal(values, seen[..., place] > 0)
+
+
+def where_legal(
+    values: Float[Tensor, "*batch actions"], legal: Bool[Tensor, "*batch actions"]
+) -> Float[Tensor, "*batch actions"]:
+    """Return values with minus infinity for actions that are not legal, unless none is."""
+    return values.masked_fill(~(legal | ~legal.any(-1, keepdim=True)), -torch.inf)
 
 
 def _space(scaling: Scaling) -> spaces.Discrete:

@@ -48,6 +48,9 @@ class Scaling:
         goal_mean: Subtracted from goals; None where goals are whole observations.
         goal_std: Divides goals; positive.
         goal_space: Space of goals that are not vectors; None where goals are whole observations.
+        legal: Where observations say which actions are legal, with a flag for each: the key of the part
+            (empty where observations are one vector) and the place in it. None where they do not.
+        agents: How many agents act at once; observations and actions are those of one of them.
     """
 
     obs_mean: Float32[Tensor, " obs"]
@@ -59,6 +62,8 @@ class Scaling:
     goal_mean: Float32[Tensor, " goal"] | None = None
     goal_std: Float32[Tensor, " goal"] | None = None
     goal_space: gymnasium.Space[Any] | None = None
+    legal: tuple[str, slice] | None = None
+    agents: int = 1
 
     def __post_init__(self) -> None:
         if not bool((self.obs_std > 0).all()):

@@ -293,11 +293,14 @@ def preset_names(algorithm: str, dataset: Dataset | str) -> list[str]:
 
 def _form(algorithm: str, dataset: Dataset | str) -> str:
     """Return the name of an algorithm's form for the actions of a dataset, if these are known."""
-    return (
-        algorithm
-        if isinstance(dataset, str)
-        else form_of(algorithm, action_kind(dataset.action_space))
-    )
+    return algorithm if isinstance(dataset, str) else form_of(algorithm, _kind_of_actions(dataset))
+
+
+def _kind_of_actions(dataset: Dataset) -> str:
+    """Return the kind of a dataset's actions; where there is one for each agent, that of the first."""
+    space: Any = dataset.action_space
+    parts = getattr(space, "spaces", None)
+    return action_kind(next(iter(parts.values())) if isinstance(parts, dict) and parts else space)
 
 
 def _names(dataset: Dataset | str) -> list[str]:

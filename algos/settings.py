@@ -36,6 +36,8 @@ _AT_LEAST_1 = (
     "representation",
     "length",
     "width",
+    "mixer_width",
+    "hyper_width",
     "layers",
     "heads",
     "longest_episode",
@@ -85,6 +87,16 @@ _WORDS = {
 }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AgentSettings:
+    """Settings of an algorithm for one agent where it learns from several (`training/agents.py`)."""
+
+    agents: Literal["shared", "separate"] = "shared"
+    """Whether all agents share one set of parameters, or each has its own."""
+    agent_rewards: Literal["own", "team"] = "own"
+    """Whether an agent is rewarded with its own reward or with the team's."""
+
+
 def make_config(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> Any:
     """Return the configuration of an algorithm with some settings changed.
 
@@ -100,7 +112,7 @@ def make_config(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> Any
 
 def setting_types(algorithm: AlgorithmLike) -> dict[str, Any]:
     """Return the settings that any form of an algorithm has, each with its type."""
-    forms = [form.CONFIG for form in algorithm_forms(algorithm)]
+    forms = [*(form.CONFIG for form in algorithm_forms(algorithm)), AgentSettings]
     return {name: kind for form in forms for name, kind in get_type_hints(form).items()}
 
 
@@ -130,8 +142,14 @@ def _unknown(algorithm: AlgorithmLike, label: str, name: str, known: list[str]) 
 
 
 def check_for_any_form(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> None:
-    """Refuse settings that no form of an algorithm has, before the data are known."""
-    refused = []
+    """Refuse settings that no form of an algorithm has, before the data are known.
+
+    Those that it has on data of several agents are taken, too.
+    """
+    own, refused = [one.name for one in dataclasses.fields(AgentSettings)], []
+    of_agents = {name: value for name, value in settings.items() if name in own}
+    read_config(AgentSettings, algorithm_name(algorithm), of_agents)
+    settings = {name: value for name, value in settings.items() if name not in own}
     for form in algorithm_forms(algorithm):
         try:
             make_config(form, settings)

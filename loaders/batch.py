@@ -243,6 +243,39 @@ class StateSubgoalBatch(StateGoalBatch):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AgentBatch(Tensors):
+    """Transitions of a team, one row each; agents in the order of `agents` of the stream.
+
+    Attributes:
+        observations: What each agent observes, flattened as `gymnasium.spaces.flatten` does.
+        actions: What each agent did: float32 `[batch, agents, act]` in the environment's unit, or int64
+            `[batch, agents]`, the number of its choice from 0, as in `legal`.
+        rewards: Each agent's own reward; the team's, where agents have none of their own.
+        team_rewards: The reward of the whole.
+        next_observations: What each agent observes after the step.
+        terminations: 1 where the task ended for an agent at this step.
+        truncations: 1 where an agent was cut off after this step.
+        acts: True where an agent takes part in the step; nothing should be learned where it does not.
+        next_acts: True where it takes part in the step after, too.
+        legal: True where a choice may be taken in the step; all that an agent has, where nothing says it.
+            None where actions are not whole numbers.
+        next_legal: The same of the step after.
+    """
+
+    observations: Float32[Tensor, "batch agents obs"]
+    actions: Tensor
+    rewards: Float32[Tensor, "batch agents"]
+    team_rewards: Float32[Tensor, " batch"]
+    next_observations: Float32[Tensor, "batch agents obs"]
+    terminations: Float32[Tensor, "batch agents"]
+    truncations: Float32[Tensor, "batch agents"]
+    acts: Bool[Tensor, "batch agents"]
+    next_acts: Bool[Tensor, "batch agents"]
+    legal: Bool[Tensor, "batch agents choices"] | None
+    next_legal: Bool[Tensor, "batch agents choices"] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SequenceBatch(Tensors):
     """Windows of consecutive steps of one episode each; slots outside of it hold zeros everywhere.
 

@@ -39,6 +39,8 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "orlog/Treasure-": ("mo_gymnasium", "objectives", ("mo-gymnasium",)),
     "orlog/Gathering-": ("mo_gymnasium", "objectives", ("mo-gymnasium",)),
     "orlog/ICUSepsis-": ("icu_sepsis", "tabular", ("icu-sepsis",)),
+    "orlog/spread-": ("mpe2", "agents", ("mpe2", "orlog", "pettingzoo")),
+    "orlog/tag-": ("mpe2", "agents", ("mpe2", "orlog", "pettingzoo")),
     "orlog/ogbench-": ("ogbench", "ogbench", ("dm_control", "mujoco", "ogbench")),
     "orlog/metaworld-": ("metaworld", "tasks", ("metaworld", "mujoco")),
     "orlog/": ("gymnasium_robotics", "d4rl", ("gymnasium-robotics", "mujoco", "orlog")),
@@ -60,6 +62,8 @@ _OWN = {
     "orlog/Taxi-v0": ("orlog.datasets.environments.tables:taxi", 200),
     "orlog/FrozenLake-v0": ("orlog.datasets.environments.tables:frozen_lake", 200),
     "orlog/ICUSepsis-v0": ("orlog.datasets.environments.tables:icu_sepsis", 500),
+    "orlog/spread-v0": ("orlog.datasets.environments.agents:spread", 25),
+    "orlog/tag-v0": ("orlog.datasets.environments.agents:tag", 25),
     "orlog/ogbench-pointmaze-medium-v1": (
         "orlog.datasets.environments.ogbench:medium_maze_tasks",
         1000,

@@ -22,6 +22,7 @@ from orlog.manifests.names import did_you_mean
 
 TEXT, ARRAY, NUMBERS, WHOLE = "text", "array", "biuf", "biu"
 OF_AGENTS = "infos/agents/*/"
+LEGAL, NEXT_LEGAL = "legal_actions", "next_legal_actions"
 _STEP = ("infos/", OF_AGENTS)
 _KINDS = {TEXT: "text", NUMBERS: "numbers", WHOLE: "whole numbers or flags", "f": "floats"}
 _SHAPES = {(0,): "one in each row", (1,): "a vector in each row", (0, 1): "one or several in a row"}
@@ -88,7 +89,7 @@ ROLES = {
             usual=_named("acts", under=[OF_AGENTS]),
         ),
         Role(
-            name="legal_actions",
+            name=LEGAL,
             meaning="which choices may be taken in a step, one flag for each",
             axes=("step", "observation"),
             dimensions=(1,),
@@ -98,7 +99,7 @@ ROLES = {
             ),
         ),
         Role(
-            name="next_legal_actions",
+            name=NEXT_LEGAL,
             meaning="which choices may be taken in the step after, as an environment's info says",
             dimensions=(1,),
             usual=_named("action_mask"),

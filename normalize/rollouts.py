@@ -2,7 +2,9 @@
 
 A policy is any callable from a batch of observations, as the vector environment gives them, to a
 batch of actions. One with memory (`PolicyWithMemory`) is also told where episodes begin, and rewards; one
-that watches (`WatchingPolicy`) sees the environments themselves, as the controllers of recipes may.
+that watches (`WatchingPolicy`) sees the environments themselves, as the controllers of recipes may; one
+that is informed (`InformedPolicy`) gets what environments tell beside observations, such as which actions
+are legal.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from jaxtyping import Bool, Float64
 
-Policy = Callable[[Any], np.ndarray]
+Policy = Callable[[Any], Any]
+"""Returns a batch of actions; a dict of them, by part, where actions are a Dict."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,6 +87,17 @@ class WatchingPolicy(Protocol):
         """Return the actions for all environments."""
 
 
+@runtime_checkable
+class InformedPolicy(Protocol):
+    """A policy that heeds the infos of the environments: those that came with the observations."""
+
+    def inform(self, infos: Mapping[str, Any]) -> None:
+        """Take note of the infos of the last reset or step of all environments."""
+
+    def __call__(self, observations: Any) -> Any:
+        """Return the actions for all environments."""
+
+
 def run_episodes(
     policy: Policy,
     environments: SyncVectorEnv,
@@ -123,12 +137,15 @@ def run_episodes(
     memory = policy if isinstance(policy, PolicyWithMemory) else None
     if memory is not None:
         memory.start(side_by_side)
+    informed = policy if isinstance(policy, InformedPolicy) else None
     if isinstance(policy, WatchingPolicy):
         policy.watch(environments.envs)
     for first in range(0, episodes, side_by_side):
         # The last round may need fewer environments; the others also run, but do not count.
         count = min(side_by_side, episodes - first)
-        observations, _ = environments.reset(seed=first_seed + first)
+        observations, infos = environments.reset(seed=first_seed + first)
+        if informed is not None:
+            informed.inform(infos)
         running = np.arange(side_by_side) < count
         totals = np.zeros((2, side_by_side))
         weight = 1.0
@@ -139,6 +156,8 @@ def run_episodes(
             observations, rewards, terminations, truncations, infos = environments.step(
                 policy(observations)
             )
+            if informed is not None:
+                informed.inform(infos)
             if memory is not None:
                 memory.reward(rewards)
                 memory.begin(ended)  # what ended a step ago was reset by this step

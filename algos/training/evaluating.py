@@ -137,7 +137,7 @@ def find_run(
         )
     kind = algorithm_of_run(folder, record, algorithm)
     find_tokenizer(folder, record.config)
-    _check_statistics(folder, record, dataset)
+    _check_statistics(folder, record, dataset, kind)
     return record, dataset, kind
 
 
@@ -205,9 +205,11 @@ def dataset_of_run(folder: Path, record: RunRecord) -> Dataset:
         ) from error
 
 
-def _check_statistics(folder: Path, record: RunRecord, dataset: Dataset) -> None:
+def _check_statistics(
+    folder: Path, record: RunRecord, dataset: Dataset, kind: AlgorithmLike
+) -> None:
     """Refuse statistics in `run.json` that do not fit the dataset's observations."""
-    width = observation_width(dataset)
+    width = observation_width(dataset, kind)
     for name in ("obs_mean", "obs_std"):
         found = len(getattr(record, name))
         if found != width:

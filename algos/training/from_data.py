@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from orlog.algos.algorithms import ALGORITHMS, takes_goals
 from orlog.algos.presets import Rewards
+from orlog.algos.training import agents
 from orlog.base.files import replace_file
 from orlog.datasets.columns.vocabulary import read_vocabulary, train_vocabulary
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays
+from orlog.loaders.arrays.places import load_arrays
 from orlog.loaders.arrays.statistics import finite_returns
+from orlog.loaders.arrays.teams import is_team
 from orlog.loaders.token_sequences import spoken_tokens, text_counts
 from orlog.loaders.transforms import scale_rewards
 
@@ -56,6 +61,19 @@ SOURCES: dict[str, tuple[str, Callable[[Any, Arrays], Any]]] = {
 def infos_of(kind: type[Any], config: Any) -> tuple[str, ...]:
     """Return the infos that an algorithm learns from: those that its loader is asked for."""
     return tuple(kind.loader(config)[1].get("infos", ()))
+
+
+def load_for(kind: type[Any], config: Any, dataset: Dataset, where: str) -> Arrays:
+    """Return the arrays that an algorithm's batches are from, with the infos that it asks for."""
+    infos = infos_of(kind, config)
+    if is_team(dataset):
+        return agents.load_for(kind, config, dataset, where, infos)
+    return load_arrays(dataset, where, infos=infos)
+
+
+def statistics_of(packed: Arrays) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of each number of observations, as an algorithm sees them."""
+    return packed.observation_statistics() if packed.team is None else agents.statistics(packed)
 
 
 def settings_from_data(kind: type[Any], config: Any, packed: Arrays) -> tuple[Any, list[str]]:

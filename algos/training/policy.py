@@ -34,18 +34,22 @@ from orlog.algos.algorithms import (
     algorithm_forms,
     algorithm_name,
     find_algorithm,
+    for_teams,
     make_algorithm,
     own_errors,
     takes_goals,
 )
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
+from orlog.algos.training import agents
 from orlog.algos.training.generators import MAKING, seeded
 from orlog.algos.training.runs import RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.filling import Layout, layout_of
+from orlog.loaders.arrays.teams import is_team
 from orlog.loaders.states_and_goals import ACHIEVED, DESIRED, GoalParts, goal_parts
+from orlog.manifests.roles import LEGAL
 from orlog.manifests.spaces import space_leaves
 from orlog.normalize.rollouts import Policy
 
@@ -58,7 +62,12 @@ _IN_WORDS = {
 
 
 def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
-    """Return the class of an algorithm that takes a dataset's observations and actions."""
+    """Return the class of an algorithm that takes a dataset's observations and actions.
+
+    On data of several agents it is one that learns for all of them (`agents.py`).
+    """
+    if is_team(dataset):
+        return agents.team_form(algorithm, dataset)
     found = _observations(dataset)
     try:
         kind = find_algorithm(algorithm, action_space=dataset.action_space, observations=found[0])
@@ -71,6 +80,7 @@ def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
             if any(
                 {*found} & {*form.OBSERVATIONS}
                 and action_kind(dataset.action_space) in form.ACTIONS
+                and not for_teams(form)
                 for form in algorithm_forms(name)
             )
         ]
@@ -84,6 +94,11 @@ def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
                 else "; none of orlog's algorithms takes them: sample a view without the parts that are "
                 "texts (select_columns)."
             )
+        )
+    if for_teams(kind):
+        raise SchemaError(
+            f"{dataset.name}: {algorithm_name(kind)} learns from several agents that act at once, and this is "
+            "data of one; choose another algorithm, such as bc or iql."
         )
     if takes_goals(kind):
         _goal_parts(dataset)
@@ -132,8 +147,10 @@ def _observations(dataset: Dataset) -> list[str]:
     return ["structured", "numbered"] if is_numbered else ["structured"]
 
 
-def observation_width(dataset: Dataset) -> int:
+def observation_width(dataset: Dataset, algorithm: AlgorithmLike) -> int:
     """Return how many numbers of an observation to standardize: those packed as float32."""
+    if is_team(dataset):
+        return agents.observed_width(fitting_form(algorithm, dataset), dataset)
     return layout_of(dataset).obs_dim
 
 
@@ -146,6 +163,23 @@ def make_from_record(
 ) -> Algorithm:
     """Return the algorithm of a run, before any training; by default the one that the record names."""
     kind = fitting_form(record.algorithm if algorithm is None else algorithm, dataset)
+    make = _team_scaling if is_team(dataset) else _scaling
+    scaling = make(kind, dataset, record)
+    config = make_config(kind, record.config)
+    try:
+        with seeded(kind, record.seed, MAKING):
+            return make_algorithm(kind, config, scaling, seed=record.seed, device=device)
+    except SchemaError as error:
+        raise SchemaError(f"{dataset.name}: {error}") from error
+
+
+def _team_scaling(kind: type[Any], dataset: Dataset, record: RunRecord) -> Scaling:
+    obs_mean, obs_std = torch.tensor(record.obs_mean), torch.tensor(record.obs_std)
+    return agents.team_scaling(kind, dataset, obs_mean, obs_std)
+
+
+def _scaling(kind: type[Any], dataset: Dataset, record: RunRecord) -> Scaling:
+    """Return the maps between the units of a dataset's environment and an algorithm's."""
     low, high = np.empty(0, np.float32), np.empty(0, np.float32)
     if isinstance(dataset.action_space, gymnasium.spaces.Box):
         low, high = dataset.action_space.low, dataset.action_space.high
@@ -165,7 +199,7 @@ def make_from_record(
         goal_space = observation_space[parts.goal_key]
         obs_mean, obs_std = parts.numbers(obs_mean), parts.numbers(obs_std)
         observation_space = _state_space(observation_space)
-    scaling = Scaling(
+    return Scaling(
         obs_mean=obs_mean,
         obs_std=obs_std,
         action_low=torch.from_numpy(low.reshape(-1).astype(np.float32)),
@@ -175,13 +209,23 @@ def make_from_record(
         goal_mean=goal_mean,
         goal_std=goal_std,
         goal_space=goal_space,
+        legal=_legal_place(dataset),
     )
-    config = make_config(kind, record.config)
-    try:
-        with seeded(kind, record.seed, MAKING):
-            return make_algorithm(kind, config, scaling, seed=record.seed, device=device)
-    except SchemaError as error:
-        raise SchemaError(f"{dataset.name}: {error}") from error
+
+
+def _legal_place(dataset: Dataset) -> tuple[str, slice] | None:
+    """Return where observations say which actions are legal, if they do and actions are choices."""
+    if not isinstance(dataset.action_space, gymnasium.spaces.Discrete):
+        return None
+    columns = [column for column, role in dataset.roles.items() if role == LEGAL]
+    layout = layout_of(dataset)
+    for leaf in space_leaves(dataset.observation_space):
+        key = "/".join(map(str, leaf.keys))
+        if f"observations/{key}" in columns:
+            if layout.observation_leaves:
+                return key, slice(None)
+            return "", layout.parts[key].place
+    return None
 
 
 def make_policy(
@@ -191,8 +235,11 @@ def make_policy(
 
     `device` is where the algorithm computes.
 
-    For an algorithm with memory it is an `orlog.normalize.rollouts.PolicyWithMemory`.
+    For an algorithm with memory it is an `orlog.normalize.rollouts.PolicyWithMemory`, and on data of several
+    agents an `InformedPolicy`.
     """
+    if is_team(dataset):
+        return agents.TeamPolicy(algorithm, dataset, device)
     spaces = Spaces(dataset, device)
     if hasattr(algorithm, "actor"):
         return _Remembering(algorithm, spaces, record)

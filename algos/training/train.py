@@ -27,10 +27,11 @@ from orlog.algos.training.from_data import (
     TOKENIZER_FILE,
     check_rewards,
     find_tokenizer,
-    infos_of,
     keep_tokenizer,
+    load_for,
     reward_numbers,
     settings_from_data,
+    statistics_of,
     with_rewards,
 )
 from orlog.algos.training.generators import EVALUATING, TRAINING, seeded
@@ -43,6 +44,7 @@ from orlog.algos.training.policy import (
     fitting_form,
     make_from_record,
     make_policy,
+    observation_width,
 )
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
@@ -75,7 +77,6 @@ from orlog.errors import (
     StoppedError,
     clause,
 )
-from orlog.loaders.arrays.places import load_arrays
 from orlog.manifests.documents import write_json
 from orlog.manifests.environments import imported_modules
 from orlog.normalize.references import Protocol
@@ -131,12 +132,13 @@ def train_run(
         protocol = acting if evaluations else None
     elif evaluations:
         protocol = curve_protocol(kind, dataset, curve_episodes, trust_environment)
-    packed = load_arrays(dataset, where, infos=infos_of(kind, config))
+    packed = load_for(kind, config, dataset, where)
     check_rewards(kind, name, packed)
     scale, shift = reward_numbers(recipe.rewards, packed)
-    mean, std = torch.zeros(packed.obs_dim), torch.ones(packed.obs_dim)
+    width = observation_width(dataset, kind)
+    mean, std = torch.zeros(width), torch.ones(width)
     if recipe.standardize_observations:
-        mean, std = packed.observation_statistics()
+        mean, std = statistics_of(packed)
         # CORL adds 1e-3 to each deviation, so that constant numbers do not blow up.
         std = std + 1e-3
     packed = with_rewards(packed, scale, shift)

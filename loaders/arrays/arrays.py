@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -106,6 +106,8 @@ class Arrays:
         infos: Other columns of the same rows, if any were read: arrays that have these as their
             observations, by name, zeros at final observations, and nothing else.
         ends: Numbers after the actions in a row of the matrix: 3, or 0 in `infos`.
+        team: Which agents they are of, if they were loaded for `orlog.agent_transitions`
+            (`loaders/arrays/teams.py`).
     """
 
     rows: Float32[Tensor, "steps_and_episodes width"]
@@ -122,6 +124,7 @@ class Arrays:
     missing_finals: tuple[int, ...] = ()
     infos: Arrays | None = None
     ends: int = 3
+    team: Any = None
 
     def __repr__(self) -> str:
         """Return name, digest, totals and fields, with shapes and dtypes in place of values."""

@@ -58,6 +58,7 @@ class Layout:
         parts: As in `Arrays`.
         first_rows: Row of each episode's first step.
         final_rows: Row of each episode's final observation.
+        groups: The columns of those of `others` that have several side by side, as their second axis.
     """
 
     packed: Mapping[str, slice]
@@ -69,6 +70,7 @@ class Layout:
     parts: Mapping[str, Leaf]
     first_rows: Int64[np.ndarray, " episodes"]
     final_rows: Int64[np.ndarray, " episodes"]
+    groups: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -149,8 +151,11 @@ def layout_of(dataset: Dataset) -> Layout:
         raise SchemaError(
             f"{dataset.name}: actions that mix floats and integers cannot be sampled."
         )
-    if len(actions) > 1 and not packed_actions:
-        raise SchemaError(f"{dataset.name}: actions of several integer parts cannot be sampled.")
+    if len(actions) > 1 and not packed_actions and any(one.shape or one.is_text for one in actions):
+        raise SchemaError(
+            f"{dataset.name}: actions of several parts can be sampled if all are floats, or if each is one "
+            f"integer; found {dataset.action_space}."
+        )
     specs = dataset.schema.columns()
     packed: dict[str, slice] = {}
     others: dict[str, ColumnSpec] = {}
@@ -172,6 +177,11 @@ def layout_of(dataset: Dataset) -> Layout:
                 tables[one.name] = TextTable(one.name)
             leaves[key] = Leaf(column=one.name)
     obs_dim = position
+    groups: dict[str, tuple[str, ...]] = {}
+    if len(actions) > 1 and not packed_actions:
+        groups["actions"] = tuple(one.name for one in actions)
+        others["actions"] = ColumnSpec("actions", np.dtype(np.int64), (len(actions),))
+        actions = []
     for one in actions:
         if one.is_packed:
             packed[one.name] = slice(position, position + one.size)
@@ -193,6 +203,7 @@ def layout_of(dataset: Dataset) -> Layout:
         action_dim=action_dim,
         observation_leaves={} if is_vector else leaves,
         parts=leaves if is_vector else {},
+        groups=groups,
         **rows_of(dataset),
     )
 
@@ -244,6 +255,11 @@ def fill_other(
 
     Raises IntegrityError if a file is damaged.
     """
+    if name in layout.groups:
+        steps = layout.step_rows(first, last) - first
+        for number, column in enumerate(layout.groups[name]):
+            out[steps, number] = _read(dataset, layout, column, first, last, None)
+        return
     column = layout.others[name].name
     table = layout.tables.get(name)
     if axis_of(column) == "observation" and table is None:

@@ -5,6 +5,9 @@
             |       infos/sensors/front
             infos/cost
 
+A name with `*` in place of one part, such as `agents/*/rewards`, is all columns that match, side by
+side in the order of that part.
+
 They are kept as observations are, in arrays of their own that have the same rows: floats side by side
 in one float32 matrix, all else as stored. The rows of final observations hold zeros, since an info
 belongs to a step. A value of an episode takes the memory of one for each of its steps.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -54,9 +58,24 @@ def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
     others: dict[str, ColumnSpec] = {}
     tables: dict[str, TextTable] = {}
     leaves: dict[str, Leaf] = {}
+    groups: dict[str, tuple[str, ...]] = {}
     position = 0
     known = known_infos(dataset)
     for name in sorted(names):  # so that one pack serves any order
+        if "*" in name and (several := _matching(dataset, name, known)):
+            spec, count = several[0], len(several)
+            if spec.dtype.kind == "f":
+                size = math.prod(spec.shape)
+                leaves[name] = Leaf(first=position, shape=(count, *spec.shape))
+                for one in several:
+                    packed[one.name] = slice(position, position + size)
+                    position += size
+            else:
+                dtype = np.dtype(_WIDER.get(str(spec.dtype), spec.dtype))
+                others[name] = ColumnSpec(name, dtype, (count, *spec.shape))
+                groups[name] = tuple(one.name for one in several)
+                leaves[name] = Leaf(column=name)
+            continue
         if name not in known:
             raise NotFoundError(
                 f"{dataset.name}: no info {name!r:.100}"
@@ -90,8 +109,30 @@ def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
         action_dim=0,
         observation_leaves=leaves,
         parts={},
+        groups=groups,
         **rows_of(dataset),
     )
+
+
+def _matching(dataset: Dataset, pattern: str, known: Mapping[str, ColumnSpec]) -> list[ColumnSpec]:
+    """Return the columns of numbers that a name with `*` means, in the order of what stands for it."""
+    expression = re.compile("([^/]+)".join(map(re.escape, pattern.split("*"))))
+    found = {
+        match.groups(): spec
+        for name, spec in known.items()
+        if (match := expression.fullmatch(name))
+    }
+    several = [found[parts] for parts in sorted(found)]
+    for one in several:
+        kind = dataset.schema.variable.get(one.name)
+        if kind is not None or (one.dtype, one.shape) != (several[0].dtype, several[0].shape):
+            held = kind or f"{one.dtype} {one.shape}"
+            raise SchemaError(
+                f"{dataset.name}: columns of {pattern} are given side by side only if they are numbers of one "
+                f"kind and shape; {one.name} holds {held}, {several[0].name} {several[0].dtype} "
+                f"{several[0].shape}; ask for them one by one."
+            )
+    return several
 
 
 def known_infos(dataset: Dataset) -> Mapping[str, ColumnSpec]:

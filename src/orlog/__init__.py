@@ -46,8 +46,11 @@ if TYPE_CHECKING:
     from orlog.experiments.running import evaluate as evaluate
     from orlog.experiments.running import finetune as finetune
     from orlog.experiments.running import train as train
+    from orlog.loaders.agent_transitions import agent_transitions as agent_transitions
+    from orlog.loaders.agent_transitions import load_agents as load_agents
     from orlog.loaders.arrays.arrays import Arrays as Arrays
     from orlog.loaders.arrays.places import load_arrays as load_arrays
+    from orlog.loaders.batch import AgentBatch as AgentBatch
     from orlog.loaders.batch import Batch as Batch
     from orlog.loaders.batch import ChunkBatch as ChunkBatch
     from orlog.loaders.batch import GoalBatch as GoalBatch
@@ -93,6 +96,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
+    "AgentBatch": "orlog.loaders.batch",
     "Arrays": "orlog.loaders.arrays.arrays",
     "Batch": "orlog.loaders.batch",
     "ChunkBatch": "orlog.loaders.batch",
@@ -119,6 +123,7 @@ _HOMES = {
     "Transitions": "orlog.loaders.transitions",
     "WindowBatch": "orlog.loaders.batch",
     "action_chunks": "orlog.loaders.chunks",
+    "agent_transitions": "orlog.loaders.agent_transitions",
     "audit": "orlog.datasets.audit.audit",
     "baselines": "orlog.scoring.baseline_scores",
     "benchmark_dataset": "orlog.manifests.benchmarks",
@@ -139,6 +144,7 @@ _HOMES = {
     "export_dataset": "orlog.datasets.exporting",
     "import_dataset": "orlog.datasets.importing",
     "list_datasets": "orlog.datasets.listing",
+    "load_agents": "orlog.loaders.agent_transitions",
     "load_arrays": "orlog.loaders.arrays.places",
     "load_dataset": "orlog.datasets.loading",
     "load_policy": "orlog.experiments.policies",

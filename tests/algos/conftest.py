@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from orlog.algos.algorithms import algorithm_name, takes_goals
+from orlog.algos.algorithms import algorithm_name, for_teams, takes_goals
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
 from orlog.algos.training.from_data import infos_of
@@ -118,6 +118,8 @@ def make(scaling: Scaling, discrete: Scaling) -> Make:
         fits = IN_WORDS if in_words else discrete if "discrete" in form.ACTIONS else scaling
         if takes_goals(form):
             fits = dataclasses.replace(fits, **of_goals)
+        if for_teams(form):
+            fits = dataclasses.replace(fits, agents=2)
         if torch.get_default_dtype() == torch.float64:
             fits = plain.doubles(fits)
         return form(config, fits, seed=seed, device=device)
@@ -175,6 +177,10 @@ def batches_of(scaling: Scaling) -> BatchesOf:
             stream = loaded(type(algorithm), algorithm.config, choices(), seed=0)
             return list(itertools.islice(stream, count))
         given: dict[str, Any]
+        if for_teams(type(algorithm)):
+            data = plain.team_arrays(states, steps, lengths)
+            stream = loaded(type(algorithm), algorithm.config, data, seed=0)
+            return list(itertools.islice(stream, count))
         columns, given = [states, steps], {"obs_dim": 3, "action_dim": 2}
         if "discrete" in algorithm.ACTIONS:
             columns, given = [states, steps[:, 2:]], {"obs_dim": 3, "action_dim": 0}

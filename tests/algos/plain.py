@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from orlog.algos.algorithms import takes_goals
+from orlog.algos.algorithms import for_teams, takes_goals
 from orlog.algos.cql_discrete import CQLDiscrete
 from orlog.algos.networks import Scaling, make_generator
+from orlog.loaders.arrays.arrays import Arrays, Leaf
+from orlog.loaders.arrays.teams import Team
 from orlog.loaders.batch import (
     ChunkBatch,
     NextActionBatch,
@@ -290,8 +292,59 @@ def act(algorithm: Any, observations: torch.Tensor) -> Any:
     """Return the actions for observations, which serve as goals too if the algorithm takes goals."""
     if "text" in algorithm.ACTIONS:
         return algorithm.act(["A room. An exit to the east."] * len(observations))
+    if for_teams(type(algorithm)):
+        return algorithm.act(torch.stack([observations, observations * -1], 1))[:, 0]
     goals = observations[:, : width_of_goals(algorithm)]
     return algorithm.act(observations, *([goals] if takes_goals(type(algorithm)) else []))
+
+
+def team_arrays(states: np.ndarray, steps: np.ndarray, lengths: np.ndarray) -> Arrays:
+    """Return the arrays of two agents, of which one sees the states and one the opposite.
+
+    Each takes part in four steps of five, and ends as the episode does.
+    """
+    rng = np.random.default_rng(1)
+    count = len(states)
+    rows = np.concatenate([states, -states, steps[:, 2:]], 1).astype(np.float32)
+    acts = torch.from_numpy(rng.random((count, 2)) < 0.8)
+    rewards = torch.from_numpy(rng.normal(size=(count, 2)).astype(np.float32))
+    final_rows = np.cumsum(lengths + 1) - 1
+    acts[final_rows], rewards[final_rows] = False, 0
+    flags = torch.from_numpy(steps[:, [3, 4]] > 0)
+    others = {
+        "agents/*/acts": acts,
+        "agents/*/terminations": acts & flags[:, :1],
+        "agents/*/truncations": acts & flags[:, 1:],
+    }
+    leaves = {name: Leaf(column=name) for name in others}
+    infos = Arrays(
+        rows=rewards,
+        lengths=lengths,
+        obs_dim=2,
+        action_dim=0,
+        ends=0,
+        others=others,
+        observation_leaves={"agents/*/rewards": Leaf(shape=(2,)), **leaves},
+    )
+    team = Team(
+        dataset="tests/team-v1",
+        agents=("a", "b"),
+        widths=(3, 3),
+        action_spaces=(gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(3)),
+        legal=(),
+        next_legal=(),
+        has=frozenset({"acts", "rewards", "terminations", "truncations"}),
+    )
+    actions = torch.from_numpy(rng.integers(2, 5, (count, 2)))
+    return Arrays(
+        rows=torch.from_numpy(rows),
+        lengths=lengths,
+        obs_dim=6,
+        action_dim=0,
+        others={"actions": actions},
+        infos=infos,
+        team=team,
+    )
 
 
 def width_of_goals(algorithm: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,11 @@ class RunPolicy:
                 self._begins = False
         with one_thread():  # as in evaluations, whose actions are then the same to the bit
             actions = self._policy(observations)
-        return actions[0] if count is None else actions
+        if count is not None:
+            return actions
+        if isinstance(actions, Mapping):
+            return {key: several[0] for key, several in actions.items()}
+        return actions[0]
 
     def reward(self, rewards: Any) -> None:
         """Take note of the reward of the last action, or of the rewards of a batch of actions.

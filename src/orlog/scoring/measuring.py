@@ -218,9 +218,14 @@ def _random(dataset: Dataset) -> Expert:
     return Expert(name=RANDOM_POLICY, policy=_random_policy(dataset.name, dataset.action_space))
 
 
-def _random_policy(name: str, space: gymnasium.Space[Any]) -> Policy:
-    """Return a policy that draws uniformly from an action space, with its own generator."""
-    rng = np.random.Generator(np.random.PCG64(0))
+def _random_policy(
+    name: str, space: gymnasium.Space[Any], rng: np.random.Generator | None = None
+) -> Policy:
+    """Return a policy that draws uniformly from an action space, by default with its own generator."""
+    rng = np.random.Generator(np.random.PCG64(0)) if rng is None else rng
+    if isinstance(space, gymnasium.spaces.Dict):
+        parts = {key: _random_policy(name, part, rng) for key, part in space.spaces.items()}
+        return lambda observations: {key: part(observations) for key, part in parts.items()}
     if isinstance(space, gymnasium.spaces.Discrete):
         first, end = int(space.start), int(space.start + space.n)
         return lambda observations: rng.integers(first, end, _rows(observations))

@@ -21,9 +21,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from safetensors.numpy import load_file
 
-from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, takes_goals
+import orlog
+from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, for_teams, takes_goals
 from orlog.algos.training.from_data import infos_of
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import CHECKPOINT_FILE, ONLINE_FILE, RUN_FILE
@@ -55,6 +57,7 @@ def forms(actions: str, observations: str = "vector") -> list[str]:
             actions in form.ACTIONS
             and observations in form.OBSERVATIONS
             and not infos_of(form, form.CONFIG())
+            and not for_teams(form)
             for form in algorithm_forms(name)
         )
     ]
@@ -68,6 +71,8 @@ CASES = [
     *(("choices", name) for name in forms("discrete")),
     *(("frames", name) for name in forms("continuous", "structured")),
     *(("frames-and-choices", name) for name in forms("discrete", "structured")),
+    *(("agents", name) for name, kind in ALGORITHMS.items() if for_teams(kind)),
+    ("agents", "iql"),
     *(("fine-tuning", name) for name, kind in ALGORITHMS.items() if hasattr(kind, "explore")),
 ]
 
@@ -96,6 +101,8 @@ def data(
     match request.param:
         case "goals":
             return request.getfixturevalue("mini"), {"evaluations": 0}
+        case "agents":
+            return team(), {"evaluations": 0}
         case "choices":
             return request.getfixturevalue("poles"), {"curve_episodes": 2}
         case "frames":
@@ -105,6 +112,27 @@ def data(
     monkeypatch.setitem(gymnasium.registry, "Pendulum-v1", gymnasium.spec("Pendulum-v1"))
     shorten(gymnasium.registry)
     return pendulum(episodes=8), {"curve_episodes": 2}
+
+
+def team() -> Dataset:
+    """Return data of two agents."""
+    rng = np.random.default_rng(0)
+    observed = spaces.Dict({name: spaces.Box(-9, 9, (3,), np.float32) for name in "ab"})
+    acted = spaces.Dict({name: spaces.Discrete(3) for name in "ab"})
+    with orlog.DatasetWriter(
+        "lab/team-v1", observation_space=observed, action_space=acted
+    ) as writer:
+        for _ in range(8):
+            writer.add_steps(
+                observations={name: rng.normal(size=(11, 3)).astype("f4") for name in "ab"},
+                actions={name: rng.integers(0, 3, 10) for name in "ab"},
+                rewards=rng.normal(size=10),
+                terminations=np.arange(10) == 9,
+                truncations=np.zeros(10, bool),
+                infos={f"agents/{name}/acts": np.ones(10, bool) for name in "ab"},
+            )
+            writer.end_episode()
+    return orlog.load_dataset("lab/team-v1")
 
 
 def settings_of(kind: str, name: str) -> dict[str, Any]:

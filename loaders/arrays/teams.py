@@ -1,0 +1,362 @@
+"""Datasets of several agents: which agents there are, and where their values lie in arrays.
+
+    observations, actions       a Dict with a part for each agent, as `orlog.record_parallel` stores them
+    infos/agents/AGENT/..       acts, rewards, terminations, truncations, and flags of what is legal
+
+Agents may have unequal spaces: observations and actions are then padded with zeros to the largest, and
+flags of what is legal with False. All actions must be integers (Discrete), or all vectors of floats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from jaxtyping import Bool
+from torch import Tensor
+
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import SchemaError
+from orlog.loaders.arrays.arrays import Arrays
+from orlog.loaders.arrays.infos import known_infos
+from orlog.manifests.roles import LEGAL, NEXT_LEGAL, OF_AGENTS, columns_with
+from orlog.manifests.spaces import leaf_spaces
+
+_OWN = ("acts", "rewards", "terminations", "truncations")
+_INFOS = "infos/"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Team:
+    """The agents of a dataset.
+
+    Attributes:
+        dataset: Name of the dataset, for messages.
+        agents: Their names, in the order in which batches have them.
+        widths: Numbers in each one's observation, flattened.
+        action_spaces: Each one's action space.
+        legal: Flags of what may be done now: columns of infos, or of places in each one's observation.
+        next_legal: Infos with flags of what may be done in the step after.
+        has: Which of `acts`, `rewards`, `terminations` and `truncations` each agent has.
+    """
+
+    dataset: str
+    agents: tuple[str, ...]
+    widths: tuple[int, ...]
+    action_spaces: tuple[Any, ...]
+    legal: tuple[str, ...] | tuple[slice, ...]
+    next_legal: tuple[str, ...]
+    has: frozenset[str]
+
+    @property
+    def count(self) -> int:
+        """How many agents there are."""
+        return len(self.agents)
+
+    @property
+    def width(self) -> int:
+        """Numbers in the largest observation."""
+        return max(self.widths)
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether actions are integers."""
+        return isinstance(self.action_spaces[0], spaces.Discrete)
+
+    @property
+    def action_widths(self) -> tuple[int, ...]:
+        """Choices of each agent, or numbers in each one's action."""
+        return tuple(
+            int(one.n) if isinstance(one, spaces.Discrete) else math.prod(one.shape)
+            for one in self.action_spaces
+        )
+
+    @property
+    def action_space(self) -> spaces.Space[Any]:
+        """The action space of an agent as algorithms see it: from 0, and as wide as the widest."""
+        if self.is_discrete:
+            return spaces.Discrete(max(self.action_widths))
+        low, high = np.full((2, max(self.action_widths)), [[-1.0], [1.0]], np.float32)
+        for one in self.action_spaces:
+            low[: one.low.size] = np.minimum(low[: one.low.size], one.low.reshape(-1))
+            high[: one.high.size] = np.maximum(high[: one.high.size], one.high.reshape(-1))
+        first = self.action_spaces[0]
+        if all(one == first for one in self.action_spaces):
+            low, high = first.low.reshape(-1), first.high.reshape(-1)
+        return spaces.Box(low.astype(np.float32), high.astype(np.float32))
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The integer of each agent's first choice."""
+        return tuple(int(getattr(one, "start", 0)) for one in self.action_spaces)
+
+    @property
+    def infos(self) -> tuple[str, ...]:
+        """Names of the infos that its batches are made of."""
+        own = [f"agents/*/{name}" for name in _OWN if name in self.has]
+        legal = [one for one in (*self.legal, *self.next_legal) if isinstance(one, str)]
+        return tuple(dict.fromkeys([*own, *legal]))
+
+    @property
+    def limits_choices(self) -> bool:
+        """Whether not every choice of the widest agent is one of each agent at any time."""
+        says = self.legal or self.next_legal or min(self.action_widths) < max(self.action_widths)
+        return self.is_discrete and bool(says)
+
+
+def is_team(dataset: Dataset) -> bool:
+    """Return whether a dataset is of several agents that act at once."""
+    observation_space, action_space = dataset.observation_space, dataset.action_space
+    if not isinstance(observation_space, spaces.Dict) or not isinstance(action_space, spaces.Dict):
+        return False
+    agents = sorted(observation_space.spaces)
+    columns = {*dataset.columns}
+    return agents == sorted(action_space.spaces) and all(
+        f"{_INFOS}agents/{agent}/acts" in columns for agent in agents
+    )
+
+
+def team_of(dataset: Dataset) -> Team:
+    """Return the agents of a dataset.
+
+    Raises SchemaError if it has none, or an agent whose spaces no batch can hold beside the others'.
+    """
+    if not is_team(dataset):
+        raise SchemaError(
+            f"{dataset.name}: these are no data of several agents: expected observations and actions that are "
+            f"a Dict with a part for each agent, and a column {_INFOS}{OF_AGENTS.removeprefix(_INFOS)}acts of "
+            "each, as orlog.record_parallel stores them; for one agent, take orlog.transitions."
+        )
+    observation_space: Any = dataset.observation_space
+    action_space: Any = dataset.action_space
+    agents = tuple(sorted(observation_space.spaces))  # as columns and matrices have them
+    widths = []
+    for agent in agents:
+        leaves = [leaf for _, leaf in leaf_spaces(observation_space[agent], agent)]
+        for leaf in leaves:
+            if not isinstance(leaf, spaces.Box) or (leaf.dtype == np.uint8 and len(leaf.shape) > 1):
+                raise SchemaError(
+                    f"{dataset.name}: agent {agent} observes {observation_space[agent]}; batches of agents "
+                    "take vectors of numbers (a Box, or a Dict or Tuple of such): sample a view without the "
+                    "other parts (select_columns)."
+                )
+        widths.append(sum(_size(leaf) for leaf in leaves))
+    own = [action_space[agent] for agent in agents]
+    for kind in (spaces.Discrete, spaces.Box):
+        if isinstance(own[0], kind) and all(isinstance(one, kind) for one in own):
+            break
+    else:
+        odd = next((n for n, one in enumerate(own) if type(one) is not type(own[0])), 0)
+        raise SchemaError(
+            f"{dataset.name}: agent {agents[odd]} has actions in {own[odd]}, agent {agents[0]} in {own[0]}; "
+            "batches of agents take integers (Discrete) of all, or vectors (Box) of all."
+        )
+    known = known_infos(dataset)
+    has = [name for name in _OWN if all(f"agents/{agent}/{name}" in known for agent in agents)]
+    legal = _legal_columns(dataset, agents, LEGAL)
+    return Team(
+        dataset=dataset.name,
+        agents=agents,
+        widths=tuple(widths),
+        action_spaces=tuple(own),
+        legal=legal or _legal_places(dataset, agents),
+        next_legal=_legal_columns(dataset, agents, NEXT_LEGAL),
+        has=frozenset(has),
+    )
+
+
+def _legal_columns(dataset: Dataset, agents: tuple[str, ...], role: str) -> tuple[str, ...]:
+    """Return the infos of a role, one of all agents if their shapes are equal; none if an agent lacks it."""
+    columns = columns_with(dataset.roles, role, of_agents=True)
+    of_agents: dict[str, str] = {}
+    for column in columns:
+        _, _, agent, name = column.split("/", 3)
+        of_agents.setdefault(agent, name)
+    names = [of_agents.get(agent) for agent in agents]
+    if None in names:
+        return ()
+    specs = dataset.schema.columns()
+    found = [f"agents/{agent}/{name}" for agent, name in zip(agents, names, strict=True)]
+    forms = {(specs[_INFOS + one].dtype, specs[_INFOS + one].shape) for one in found}
+    if len(forms) == len({*names}) == 1:
+        return (f"agents/*/{names[0]}",)
+    return tuple(found)
+
+
+def _legal_places(dataset: Dataset, agents: tuple[str, ...]) -> tuple[slice, ...]:
+    """Return where the flags of what is legal lie in each agent's observation; none if an agent lacks them."""
+    columns = {one for one, role in dataset.roles.items() if role == LEGAL}
+    observation_space: Any = dataset.observation_space
+    found = []
+    for agent in agents:
+        first = 0
+        for name, leaf in leaf_spaces(observation_space[agent], f"observations/{agent}"):
+            if name in columns:
+                found.append(slice(first, first + _size(leaf)))
+            first += _size(leaf)
+    return tuple(found) if len(found) == len(agents) else ()
+
+
+def _size(leaf: spaces.Space[Any]) -> int:
+    """Return how many numbers a value of a Box has."""
+    return math.prod(leaf.shape or ())
+
+
+class TeamArrays:
+    """Finds the values of agents in the rows of `Arrays`."""
+
+    def __init__(self, team: Team, arrays: Arrays) -> None:
+        self.team, self.arrays = team, arrays
+        infos = arrays.infos
+        assert infos is not None
+        self._leaves = infos.observation_leaves
+        self._infos = infos
+        self._edges = np.cumsum((0, *team.widths)).tolist()
+        device = arrays.rows.device
+        self._final_rows = torch.from_numpy(arrays.final_rows).to(device)
+        self._first_rows = torch.from_numpy(arrays.first_rows).to(device)
+
+    @property
+    def rewards(self) -> slice | None:
+        """Place of the agents' rewards among the numbers of infos; None if only the team's are there."""
+        return self._leaves["agents/*/rewards"].place if "rewards" in self.team.has else None
+
+    def flags(self, name: str) -> Tensor:
+        """Return flags of all agents, `[rows, agents]`, as they are stored; `name` is such as `acts`."""
+        leaf = self._leaves[f"agents/*/{name}"]
+        if leaf.column:
+            return self._infos.others[leaf.column]
+        return self._infos.rows[:, leaf.place]
+
+    def own_observations(self, rows: Tensor, agent: int) -> Tensor:
+        """Return what one agent observes in some rows, padded, `[rows, width]`."""
+        first, stop = self._edges[agent], self._edges[agent + 1]
+        found = self.arrays.rows[:, first:stop].index_select(0, rows)
+        return torch.nn.functional.pad(found, (0, self.team.width - (stop - first)))
+
+    def own_actions(self, rows: Tensor, agent: int) -> Tensor:
+        """Return what one agent did in some rows: whole numbers from 0, or floats padded with zeros."""
+        team, arrays = self.team, self.arrays
+        if team.is_discrete:
+            actions = arrays.others["actions"]
+            own = actions if actions.ndim == 1 else actions[:, agent]
+            return own.index_select(0, rows) - team.starts[agent]
+        edges = np.cumsum((arrays.obs_dim, *team.action_widths)).tolist()
+        found = arrays.rows[:, edges[agent] : edges[agent + 1]].index_select(0, rows)
+        return torch.nn.functional.pad(found, (0, max(team.action_widths) - found.shape[1]))
+
+    def legal(self, rows: Tensor) -> Bool[Tensor, "rows agents choices"] | None:
+        """Return what each agent may do in the steps at some rows; None if nothing says it.
+
+        Where only what comes after a step is known, that is what the step before says; at the first of an
+        episode all is taken to be legal. So it is at final observations, unless these hold the flags.
+        """
+        team = self.team
+        if not team.limits_choices:
+            return None
+        if not team.legal and not team.next_legal:
+            return self.everything.expand(len(rows), -1, -1)
+        if team.legal and isinstance(team.legal[0], slice):
+            flat = self.arrays.rows[:, : self.arrays.obs_dim].index_select(0, rows)
+            several = [
+                flat[:, edge + place.start : edge + place.stop] > 0
+                for edge, place in zip(self._edges[:-1], team.legal, strict=True)
+            ]
+            return _of_choices(several, max(team.action_widths))
+        if team.legal:
+            found = self._flags_of(team.legal, rows)
+            unknown = _are_among(rows, self._final_rows)
+            later = self._after(rows - 1) if team.next_legal else None
+        else:
+            found = self._after(rows - 1)
+            unknown, later = _are_among(rows, self._first_rows), None
+        everything = self.everything if later is None else later
+        return torch.where(unknown[:, None, None], everything, found)
+
+    def _after(self, rows: Tensor) -> Tensor:
+        """Return what each agent may do after the steps at some rows."""
+        return self._flags_of(self.team.next_legal, rows.clamp(min=0))
+
+    @property
+    def everything(self) -> Bool[Tensor, "agents choices"]:
+        """Return the choices that each agent has."""
+        counts = torch.tensor(self.team.action_widths, device=self.arrays.rows.device)
+        return torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
+
+    def _flags_of(self, names: tuple[Any, ...], rows: Tensor) -> Tensor:
+        """Return flags of some infos as `[rows, agents, choices]`."""
+        several = []
+        for name in names:
+            leaf = self._leaves[name]
+            if leaf.column:
+                several.append(self._infos.others[leaf.column].index_select(0, rows) > 0)
+            else:
+                found = self._infos.rows[:, leaf.place].index_select(0, rows) > 0
+                several.append(found.view(len(rows), *leaf.shape))
+        if len(several) == 1 and several[0].ndim == 3:
+            return _widened(several[0], max(self.team.action_widths))
+        return _of_choices(several, max(self.team.action_widths))
+
+
+def _are_among(rows: Tensor, places: Tensor) -> Bool[Tensor, " rows"]:
+    """Return which rows are among some in order."""
+    return places[torch.searchsorted(places, rows).clamp(max=len(places) - 1)] == rows
+
+
+def as_flags(values: Tensor) -> Bool[Tensor, ...]:
+    """Return flags that may be stored as numbers."""
+    return values if values.dtype is torch.bool else values > 0
+
+
+def padded(flat: Tensor, widths: tuple[int, ...]) -> Tensor:
+    """Return vectors side by side as `[.., agents, width]`, with zeros behind narrower ones."""
+    widest = max(widths)
+    if min(widths) == widest:
+        return flat.reshape(*flat.shape[:-1], len(widths), widest)
+    parts = flat.split_with_sizes(list(widths), -1)
+    return torch.stack(
+        [torch.nn.functional.pad(one, (0, widest - one.shape[-1])) for one in parts], -2
+    )
+
+
+def _widened(flags: Tensor, choices: int) -> Tensor:
+    return torch.nn.functional.pad(flags, (0, choices - flags.shape[-1]))
+
+
+def _of_choices(several: list[Tensor], choices: int) -> Tensor:
+    return torch.stack([_widened(one, choices) for one in several], 1)
+
+
+def check_legal(team: Team, arrays: Arrays) -> None:
+    """Refuse steps in which an agent acts though nothing is legal for it.
+
+    Raises SchemaError that names dataset, agent, episode and step.
+    """
+    if not team.legal and not team.next_legal:
+        return
+    there = TeamArrays(team, arrays)
+    for first in range(0, arrays.total_steps, _BLOCK):
+        steps = np.arange(first, min(first + _BLOCK, arrays.total_steps))
+        rows = arrays.step_table.take(steps)
+        chosen = torch.from_numpy(rows).to(arrays.rows.device)
+        legal = there.legal(chosen)
+        if legal is None:
+            return
+        acts = there.flags("acts").index_select(0, chosen) > 0
+        wrong = (acts & ~legal.any(-1)).nonzero()
+        if len(wrong):
+            place, agent = wrong[0].tolist()
+            episode = int(rows[place] - steps[place])
+            step = int(rows[place] - arrays.first_rows[episode])
+            raise SchemaError(
+                f"{team.dataset}: agent {team.agents[agent]} acts in step {step} of episode {episode}, but none "
+                "of its actions is legal there; correct the flags, or leave the episode out "
+                "(ds.filter_episodes)."
+            )
+
+
+_BLOCK = 2**18

@@ -1,0 +1,364 @@
+"""Algorithms on data of several agents: shared, separate and for teams; what is legal; OG-MARL's vaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import orlog
+from orlog.algos.mabcq import MABCQ, MABCQConfig, may_do
+from orlog.algos.networks import Scaling
+from orlog.algos.training.policy import fitting_form, make_from_record, make_policy
+from orlog.algos.training.runs import read_run
+from orlog.datasets.environments.agents import Team
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import SchemaError
+from orlog.loaders.agent_transitions import load_agents
+from orlog.loaders.members import member_arrays
+from tests.datasets.formats import test_ogmarl as vaults
+from tests.datasets.recording.test_parallel import Leaving
+from tests.extending.test_new_algorithm import poles as poles
+from tests.training import train_run
+
+pettingzoo = pytest.importorskip("pettingzoo")
+ID = "orlog-tests/Doors-v0"
+
+
+class Doors(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]  # no types for mypy
+    """Two agents, three doors each, of which one is locked: who tries that one gets an error."""
+
+    def __init__(self) -> None:
+        self.metadata = {"name": "doors"}
+        self.possible_agents = ["left", "right"]
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:  # noqa: ARG002
+        return spaces.Box(-1, 1, (2,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:  # noqa: ARG002
+        return spaces.Discrete(3)
+
+    def told(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.locked = {agent: int(self.rng.integers(3)) for agent in self.agents}
+        seen = {agent: self.rng.uniform(-1, 1, 2).astype(np.float32) for agent in self.agents}
+        infos = {
+            agent: {"action_mask": np.arange(3) != self.locked[agent]} for agent in self.agents
+        }
+        return seen, infos
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:  # noqa: ARG002
+        self.rng, self.steps = np.random.default_rng(seed), 0
+        self.agents = [*self.possible_agents]
+        return self.told()
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        there = [*self.agents]
+        for agent in there:
+            assert actions[agent] != self.locked[agent], f"{agent} tried a locked door"
+        self.steps += 1
+        left = {agent: self.steps == (4 if agent == "left" else 6) for agent in there}
+        # The first door that is not locked is right.
+        rewards = {agent: float(actions[agent] == (self.locked[agent] == 0)) for agent in there}
+        self.agents = [agent for agent in there if not left[agent]]
+        seen, infos = self.told()
+        for agent in there:
+            seen.setdefault(agent, np.zeros(2, np.float32))
+            infos.setdefault(agent, {"action_mask": np.ones(3, bool)})
+        return seen, rewards, left, dict.fromkeys(there, False), infos
+
+
+def make_doors() -> Team:
+    return Team(Doors())
+
+
+@pytest.fixture
+def doors() -> Dataset:
+    """Return data of random legal actions, whose environment can be made."""
+    if ID not in gymnasium.registry:
+        gymnasium.register(ID, entry_point=f"{__name__}:make_doors", max_episode_steps=10)
+    name, rng = "lab/doors-v1", np.random.default_rng(0)
+    env: Any = gymnasium.make(ID)
+    env.reset(seed=0)
+    infos = env.unwrapped.infos
+    assert len(infos) == 2 * 5
+    with orlog.record(env, name, infos=infos) as env:
+        for seed in range(60):
+            _, info = env.reset(seed=seed)
+            done = False
+            while not done:
+                actions = {
+                    agent: int(rng.choice(np.flatnonzero(info["agents"][agent]["action_mask"])))
+                    for agent in info["agents"]
+                }
+                _, _, terminated, truncated, info = env.step({"left": 0, **actions})
+                done = terminated or truncated
+    return orlog.load_dataset(name)
+
+
+SMALL: dict[str, Any] = {"hidden": [16], "batch_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("bc", {}),
+        ("bc", {"agents": "separate"}),
+        ("percent_bc", {"percent": 50}),
+        ("iql", {"agent_rewards": "team"}),
+        ("cql", {"agents": "separate"}),
+        ("mabcq", {}),
+    ],
+)
+def test_policies_of_any_algorithm_keep_to_what_is_legal(
+    doors: Dataset, tmp_path: Path, algorithm: str, settings: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"seed": 0, "steps": 40, "evaluations": 1, "curve_episodes": 2}
+    train_run(algorithm, doors, tmp_path / "run", settings={**SMALL, **settings}, **options)
+    result = orlog.evaluate(tmp_path / "run", episodes=12)  # a locked door raises an error
+    assert len(result.returns) == 12
+    assert 0 <= min(result.returns) <= max(result.returns) <= 10
+    record = read_run(tmp_path / "run")
+    if algorithm != "mabcq":
+        assert record.config["agents"] == settings.get("agents", "shared")
+    policy = orlog.load_policy(tmp_path / "run")
+    env = make_doors()
+    observation, _ = env.reset(seed=0)
+    actions = policy(observation)
+    assert {*actions} == {"left", "right"}
+    space: Any = env.action_space
+    assert all(space[agent].contains(one) for agent, one in actions.items())
+
+
+def test_values_of_next_actions_are_those_of_legal_ones(doors: Dataset, tmp_path: Path) -> None:
+    """Where the locked door has by far the largest value, only what it may do is learned from."""
+    train_run("cql", doors, tmp_path / "run", settings=SMALL, seed=0, steps=1, evaluations=0)
+    record = read_run(tmp_path / "run")
+    made: Any = make_from_record(record, doors)
+    (learner,) = made.learners
+    arrays = member_arrays(load_agents(doors))
+    batch = next(iter(orlog.transitions(arrays, 64, seed=0)))
+    key, place = learner.scaling.legal
+    assert (key, place) == ("", slice(4, 7))
+    legal = batch.next_observations[:, place] > 0
+    assert legal.sum(1).max() <= 3
+    values = torch.where(legal, 0.0, 1e6)
+    found: Any = torch.nn.Identity()
+    found.forward = lambda _features: values
+    learner.critic, kept = found, learner.critic
+    chosen = learner.act(batch.next_observations)
+    learner.critic = kept
+    assert legal[torch.arange(64), chosen].all()
+
+
+def test_an_agent_that_leaves_is_learned_from_up_to_its_end(doors: Dataset) -> None:
+    arrays = member_arrays(load_agents(doors))
+    assert arrays.lengths.tolist() == [4] * 60 + [6] * 60
+    last = arrays.final_rows - 1
+    assert arrays.rows[last, -2].tolist() == [1] * 120
+
+
+def test_separate_agents_share_no_weight_and_learn_from_their_own_steps(
+    doors: Dataset, tmp_path: Path
+) -> None:
+    settings = {**SMALL, "agents": "separate"}
+    train_run("bc", doors, tmp_path / "run", settings=settings, seed=0, steps=3, evaluations=0)
+    made: Any = make_from_record(read_run(tmp_path / "run"), doors)
+    left, right = made.learners
+    assert not torch.equal(left.policy[0].weight, right.policy[0].weight)
+    assert tuple(f"{name}.{n}" for n in (0, 1) for name in left.STATE) == made.STATE
+    arrays = member_arrays(load_agents(doors))
+    path, arguments = made.loader(made.config)
+    assert path == "orlog.loaders.members:separately"
+    from orlog.loaders.members import separately
+
+    batches = next(separately(arrays, seed=0, **arguments))
+    for place, batch in enumerate(batches):
+        assert (batch.observations[:, 2 + place] == 1).all()
+        assert (batch.observations[:, 3 - place] == 0).all()
+
+
+def test_a_separate_run_goes_on_to_the_bit(doors: Dataset, tmp_path: Path) -> None:
+    settings = {**SMALL, "agents": "separate"}
+    options: dict[str, Any] = {"settings": settings, "seed": 1, "steps": 12, "evaluations": 0}
+    train_run("iql", doors, tmp_path / "whole", **options)
+    steps = iter(range(5))
+    with pytest.raises(Exception, match="stopped"):
+        train_run(
+            "iql", doors, tmp_path / "half", stop=lambda: next(steps, None) is None, **options
+        )
+    train_run("iql", doors, tmp_path / "half", resume=True, **options)
+    one, other = ((tmp_path / name / "checkpoint.safetensors") for name in ("whole", "half"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_vault_of_og_marl_opens_and_trains_with_the_same_lines(tmp_path: Path) -> None:
+    steps = vaults.arrays()
+    steps["infos.legals"][np.arange(12)[:, None], np.arange(3), steps["actions"]] = 1
+    vaults.write(tmp_path / "3m.vlt" / "Good", steps)
+    orlog.import_dataset(tmp_path / "3m.vlt", "lab/3m-v0")
+    dataset = orlog.load_dataset("lab/3m-v0")
+    batch = next(iter(orlog.agent_transitions(dataset, 16, seed=0, infos=("state",))))
+    assert batch.observations.shape == (16, 3, 4)
+    assert batch.infos["state"].shape == (16, 6)
+    assert batch.legal is not None
+    assert batch.legal.shape == (16, 3, 5)
+    assert batch.legal.gather(-1, batch.actions[..., None]).all()
+    for algorithm in ("bc", "iql", "cql", "mabcq"):
+        options: dict[str, Any] = {"seed": 0, "steps": 3, "evaluations": 0}
+        record = train_run(
+            algorithm, dataset, tmp_path / algorithm, settings={"hidden": [8]}, **options
+        )
+        policy: Any = make_policy(make_from_record(record, dataset), dataset, record)
+        flags = np.zeros((2, 5), bool)
+        flags[:, 3] = True
+        names = [f"agent_{number}" for number in range(3)]
+        policy.inform({"agents": {name: {"legals": flags} for name in names}})
+        seen = {name: np.zeros((2, 4), np.float32) for name in names}
+        assert {one.tolist() == [3, 3] for one in policy(seen).values()} == {True}
+
+
+def test_vaults_with_an_empty_set_of_legal_actions_name_agent_episode_and_step(
+    tmp_path: Path,
+) -> None:
+    steps = vaults.arrays()
+    steps["infos.legals"][:] = 1
+    steps["infos.legals"][5, 2] = 0
+    vaults.write(tmp_path / "3m.vlt" / "Good", steps)
+    orlog.import_dataset(tmp_path / "3m.vlt", "lab/3m-v0")
+    message = (
+        "lab/3m-v0: agent agent_2 acts in step 1 of episode 1, but none of its actions is legal"
+    )
+    with pytest.raises(SchemaError, match=message):
+        train_run("bc", "lab/3m-v0", tmp_path / "run", seed=0, steps=2, evaluations=0)
+
+
+def test_agents_of_unequal_spaces_share_an_algorithm(tmp_path: Path) -> None:
+    with orlog.record_parallel(Unequal(), "lab/unequal-v1") as env:
+        for seed in range(4):
+            env.reset(seed=seed)
+            while env.agents:
+                env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+    dataset = orlog.load_dataset("lab/unequal-v1")
+    record = train_run(
+        "bc", dataset, tmp_path / "run", settings=SMALL, seed=0, steps=3, evaluations=0
+    )
+    policy: Any = make_policy(make_from_record(record, dataset), dataset, record)
+    space: Any = dataset.observation_space
+    seen = {agent: np.stack([one.sample() for _ in range(50)]) for agent, one in space.items()}
+    for agent, actions in policy(seen).items():
+        assert all(dataset.action_space[agent].contains(one) for one in actions)  # type: ignore[index]
+
+
+class Unequal(Leaving):
+    """Agents of which each has other choices."""
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(2 + int(agent[-1]), start=int(agent[-1]))
+
+
+# --- the algorithm for teams
+
+
+def team_of_two(**config: Any) -> MABCQ:
+    scaling = Scaling(
+        obs_mean=torch.zeros(2),
+        obs_std=torch.ones(2),
+        action_low=torch.empty(0),
+        action_high=torch.empty(0),
+        action_space=spaces.Discrete(3),
+        agents=2,
+    )
+    return MABCQ(MABCQConfig(hidden=(4,), **config), scaling, seed=0)
+
+
+def test_what_the_data_may_do_is_legal_and_likely_enough() -> None:
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.5, 0.3, 0.2]]))
+    legal = torch.tensor([[True, True, True], [False, True, True], [False, False, False]])
+    found = may_do(logits, legal, 0.5).tolist()
+    assert found == [[True, True, False], [False, True, True], [True, True, False]]
+    assert may_do(logits, None, 0.0).all()
+
+
+def test_the_policy_of_a_team_takes_the_best_of_what_the_data_may_do() -> None:
+    made = team_of_two(threshold=0.4)
+    made.values.forward = lambda _: torch.tensor([[[0.0, 5.0, 9.0], [7.0, 5.0, 0.0]]])  # type: ignore[method-assign]
+    made.imitation.forward = lambda _: torch.log(  # type: ignore[method-assign]
+        torch.tensor([[[0.6, 0.3, 0.1], [0.1, 0.45, 0.45]]])
+    )
+    seen = torch.zeros(1, 2, 2)
+    assert made.act(seen).tolist() == [[1, 1]]
+    legal = torch.tensor([[[True, False, True], [True, False, True]]])
+    assert made.act(seen, legal).tolist() == [[0, 2]]
+
+
+def test_the_teams_value_never_falls_in_that_of_an_agent() -> None:
+    made = team_of_two()
+    values = torch.randn(64, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    states = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+    made.mixer(values, states).sum().backward()
+    assert values.grad is not None
+    assert (values.grad >= 0).all()
+    assert values.grad.any()
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        ("dt", "dt remembers episodes, and such algorithms are not shared over agents"),
+        ("gcbc", "gcbc acts to reach goals"),
+        ("rlpd", "rlpd starts in the environment"),
+        ("mabcq", "of each agent, mabcq takes actions that are a Discrete space, found Box"),
+    ],
+)
+def test_algorithms_that_cannot_be_shared_are_refused(algorithm: str, words: str) -> None:
+    with orlog.record_parallel(Pushing(), "lab/pushing-v1") as env:
+        env.reset(seed=0)
+        while env.agents:
+            env.step({agent: np.zeros(1, np.float32) for agent in env.agents})
+    with pytest.raises(SchemaError, match=f"lab/pushing-v1: {words}"):
+        fitting_form(algorithm, orlog.load_dataset("lab/pushing-v1"))
+
+
+class Pushing(Leaving):
+    """Agents whose actions are numbers."""
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:  # noqa: ARG002
+        return spaces.Box(-1, 1, (1,))
+
+
+def test_an_algorithm_for_teams_refuses_data_of_one_agent(mini: Dataset, poles: Dataset) -> None:
+    with pytest.raises(SchemaError, match="mabcq learns from several agents that act at once"):
+        fitting_form("mabcq", poles)
+    with pytest.raises(SchemaError, match="mabcq takes actions that are a Discrete space"):
+        fitting_form("mabcq", mini)
+
+
+def test_settings_of_agents_are_for_several_alone(
+    doors: Dataset, poles: Dataset, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="bc: agents must be shared or separate, found 'none'"):
+        train_run("bc", doors, tmp_path / "a", settings={"agents": "none"}, seed=0, steps=1)
+    with pytest.raises(ValueError, match="bc has no setting 'agents'"):
+        train_run("bc", poles, tmp_path / "b", settings={"agents": "shared"}, seed=0, steps=1)
+
+
+def test_actions_of_agents_that_leave_early_are_ignored() -> None:
+    env = Team(Leaving())
+    observation, _ = env.reset(seed=0)
+    lengths, total = 0, 0.0
+    terminated = truncated = False
+    while not (terminated or truncated):
+        assert env.observation_space.contains(observation)
+        observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        lengths, total = lengths + 1, total + float(reward)
+    assert (lengths, total) == (4, 2 * 1 + 3 * 2 + 4 * 3)
+    assert (terminated, truncated) == (False, True)
