@@ -160,7 +160,7 @@ def team_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
         return algorithm
     team = team_of(dataset)
     try:
-        kind = find_algorithm(algorithm, action_space=team.action_space)
+        kind = find_algorithm(algorithm, action_space=team.action_space, observations="vector")
     except SchemaError as error:
         raise SchemaError(f"{dataset.name}: of each agent, {error}") from error
     if for_teams(kind):
