@@ -108,6 +108,7 @@ def test_commands_about_data(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("jobs_run_here")
 def test_commands_about_runs(folder: Path) -> None:
     run_each(RUNS, folder)
 
