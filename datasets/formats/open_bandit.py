@@ -258,9 +258,14 @@ def _reader(file: Path, columns: list[str] | None, texts: Sequence[str]) -> Iter
     if file.is_symlink():
         raise SchemaError(f"{file}: is a link, which is not followed.")
     read = pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES)
+    numbers = [one for one in columns or () if one.startswith(AFFINITY)]
     convert = pyarrow.csv.ConvertOptions(
         include_columns=columns,
-        column_types=dict.fromkeys(texts, pa.string()),
+        column_types={
+            **dict.fromkeys(texts, pa.string()),
+            **dict.fromkeys(("item_id", "position", "click"), pa.int64()),
+            **dict.fromkeys(("propensity_score", *numbers), pa.float64()),
+        },
         strings_can_be_null=False,
     )
     with pyarrow.csv.open_csv(file, read, convert_options=convert) as reader:
