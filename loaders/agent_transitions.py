@@ -17,6 +17,7 @@ numbers are real.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -80,23 +81,17 @@ class AgentTransitionSampler:
     def gather_many(self, chosen: Int64[Tensor, " items"], size: int) -> Iterator[AgentBatch]:
         """Yield the transitions of `size` rows each, views of a few gathered blocks."""
         for rows in torch.split(chosen, items_at_once(size, self._item_bytes)):
-            columns = self._columns(rows)
             count = len(rows) // size
-            if count == 1:
-                yield AgentBatch(**columns)
-                continue
-            split = {
-                name: [None] * count
+            several = (
+                itertools.repeat(None, count)
                 if one is None
                 else one.view(count, size, *one.shape[1:]).unbind(0)
-                for name, one in columns.items()
-            }
-            for place in range(count):
-                fields: dict[str, Any] = {name: several[place] for name, several in split.items()}
-                yield AgentBatch(**fields)
+                for one in self._columns(rows)
+            )
+            yield from map(_batch, *several)
 
-    def _columns(self, rows: Int64[Tensor, " items"]) -> dict[str, Any]:
-        """Return the fields of a batch of some rows."""
+    def _columns(self, rows: Int64[Tensor, " items"]) -> list[Any]:
+        """Return the arguments of `_batch` for some rows."""
         arrays, team, there = self.arrays, self._team, self._there
         flat, acted, ends, after = gather_rows(self._view, rows).split_with_sizes(self._sizes, 1)
         agents = team.count
@@ -123,18 +118,43 @@ class AgentTransitionSampler:
             legal = next_legal = there.everything.expand(len(rows), -1, -1)
         else:
             next_legal = there.legal(rows + 1)
-        return {
-            "observations": padded(flat, team.widths),
-            "actions": actions,
-            "rewards": rewards,
-            "team_rewards": ends[:, 0],
-            "next_observations": padded(after, team.widths),
-            **ended,
-            "acts": acts,
-            "next_acts": next_acts,
-            "legal": legal,
-            "next_legal": next_legal,
-        }
+        return [
+            padded(flat, team.widths),
+            actions,
+            rewards,
+            ends[:, 0],
+            padded(after, team.widths),
+            ended["terminations"],
+            ended["truncations"],
+            acts,
+            next_acts,
+            legal,
+            next_legal,
+        ]
+
+
+def _batch(
+    observations: Tensor,
+    actions: Tensor,
+    rewards: Tensor,
+    team_rewards: Tensor,
+    next_observations: Tensor,
+    *flags: Any,
+) -> AgentBatch:
+    terminations, truncations, acts, next_acts, legal, next_legal = flags
+    return AgentBatch(
+        observations=observations,
+        actions=actions,
+        rewards=rewards,
+        team_rewards=team_rewards,
+        next_observations=next_observations,
+        terminations=terminations,
+        truncations=truncations,
+        acts=acts,
+        next_acts=next_acts,
+        legal=legal,
+        next_legal=next_legal,
+    )
 
 
 def _columns_of(values: Tensor) -> Tensor:
