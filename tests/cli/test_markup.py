@@ -77,6 +77,12 @@ RUNS = {
     f"reproduce --datasets {MINI} --algorithms bc --seeds 1 --episodes 1 --workers 1 --report q[b] {SMALL}": "report: q[b]",
     "report verify q[b]": "all numbers agree",
     "report verify n[b]": "n[b]",
+    "results add runs/t[b] --to d[b]": "d[b]",
+    f"results table {MINI} --from d[b]": "BC",
+    "results index d[b]": "d[b]",
+    "results verify n[b]": "n[b]",
+    "results reproduce n[b].json": "n[b].json",
+    "results withdraw n[b].json --reason [b]wrong[/b]": "n[b].json",
     "baselines n[b]/m": "n[b]/m",
     "behavior train n[b] --algorithm ars --out b[b].safetensors": "n[b]",
 }

@@ -42,7 +42,8 @@ def _check_slices(rank: int, ranks: int, folder: str, meeting: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_each_process_gets_its_slice(ranks: int, mini_folder: Path, tmp_path: Path) -> None:
-    spawn(_check_slices, (ranks, str(mini_folder), str(tmp_path / "meeting")), ranks)
+    arguments = (ranks, str(mini_folder), str(tmp_path / "meeting"))
+    spawn(_check_slices, arguments, ranks)  # type: ignore[no-untyped-call]
 
 
 def losses(text: str) -> dict[int, float]:
