@@ -55,6 +55,9 @@ class Actor(Protocol):
     def reward(self, rewards: Float32[Tensor, " environments"]) -> None:
         """Take note of the rewards of the last actions, in the unit that they have in batches."""
 
+    # One that looks at infos also has `notice(infos)`, which is given the infos of the last steps before
+    # `reward`: those that its loader asks for, by the same names, float32 `[environments, ...]`.
+
 
 class Algorithm(Protocol):
     """The interface of an algorithm; one with memory also has `actor` (see `Actor`).
@@ -70,7 +73,7 @@ class Algorithm(Protocol):
         CONSTANTS: Its other attributes.
         TITLE: How people write its name; may be left out if it is that of the class.
         FROM_DATA: May be left out. Settings that, where they are None, are taken from the data: those
-            that `training/from_data.py` knows.
+            that `training/from_data.py` knows, or a mapping with a `Source` for each.
 
     One that learns from several agents at once says so with `AGENTS = True` (`training/agents.py`).
 

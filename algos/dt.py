@@ -31,9 +31,10 @@ What differs from CORL (`dt.py`):
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor, nn
 
 from orlog.algos.encoders import EncoderKind, Observations, encode_windows, encoder_of
@@ -180,43 +181,58 @@ class DT:
 class DTActor:
     """Acts in several environments, each with a window of its own: the last steps of its episode."""
 
-    def __init__(self, algorithm: DT, environments: int) -> None:
+    algorithm: Any
+
+    def __init__(self, algorithm: Any, environments: int) -> None:
         self.algorithm = algorithm
         length, scaling = algorithm.config.length, algorithm.scaling
         like = scaling.obs_mean
         self.features = like.new_zeros(environments, length, algorithm.encoder.width)
         self.actions = like.new_zeros(environments, length, len(scaling.action_low))
-        self.returns = like.new_zeros(environments, length)
         self.steps = torch.zeros(environments, dtype=torch.int64, device=like.device)
-        self.to_go = torch.full_like(self.returns[:, 0], algorithm.target_return)
+        self.to_go = like.new_tensor([self.targets()] * environments)
+        self.wishes = like.new_zeros(environments, length, self.to_go.shape[1])
+
+    def targets(self) -> list[float]:
+        """Return what is asked for at the beginning of an episode."""
+        return [self.algorithm.target_return]
+
+    def scales(self) -> list[float]:
+        """Return the factor of each number that is asked for."""
+        return [self.algorithm.return_scale]
+
+    def actions_of(
+        self, timesteps: Int64[Tensor, "batch length"]
+    ) -> Float32[Tensor, "batch length act"]:
+        """Return the action of each step of the windows, in [-1, 1]."""
+        policy: DecisionTransformer = self.algorithm.policy
+        found: Tensor = policy(self.wishes[..., 0], self.features, self.actions, timesteps)
+        return found
 
     def begin(self, which: Bool[Tensor, " environments"]) -> None:
         """Forget the episodes of some environments."""
         self.steps[which] = 0
-        self.to_go[which] = self.algorithm.target_return
+        self.to_go[which] = self.to_go.new_tensor(self.targets())
 
     @torch.no_grad()
     def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the actions in the environment's unit."""
         algorithm, length = self.algorithm, self.algorithm.config.length
         full = self.steps >= length
-        for window in (self.features, self.actions, self.returns):
+        for window in (self.features, self.actions, self.wishes):
             window[full] = window[full].roll(-1, 1)
         rows = torch.arange(len(full), device=full.device)
         slot = self.steps.clamp(max=length - 1)
         self.features[rows, slot] = algorithm.encoder(observations)
-        self.returns[rows, slot] = self.to_go * algorithm.return_scale
+        self.wishes[rows, slot] = self.to_go * self.to_go.new_tensor(self.scales())
         # Slots after this one may hold anything, since the transformer does not look ahead.
-        found = algorithm.policy(
-            self.returns,
-            self.features,
-            self.actions,
-            (self.steps - slot)[:, None] + torch.arange(length, device=slot.device),
-        )[rows, slot]
+        timesteps = (self.steps - slot)[:, None] + torch.arange(length, device=slot.device)
+        found = self.actions_of(timesteps)[rows, slot]
         self.actions[rows, slot] = found
         self.steps += 1
-        return algorithm.scaling.actions_from_unit(found)
+        actions: Tensor = algorithm.scaling.actions_from_unit(found)
+        return actions
 
     def reward(self, rewards: Float32[Tensor, " batch"]) -> None:
         """Subtract rewards from the returns that are still to come."""
-        self.to_go -= rewards
+        self.to_go[:, 0] -= rewards

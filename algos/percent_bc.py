@@ -7,6 +7,9 @@ It shows what learning from rewards adds to choosing the data by them. Defaults 
 (`any_percent_bc.py` with `frac=0.1`; `manifests/recorded/published/hyperparameters.json`, BC-10% / CORL), with
 the network and the loss of `bc`.
 
+With `cost_limit` it is BC-Safe of DSRL (Liu and others 2023, https://arxiv.org/abs/2306.09303): only episodes
+whose cost is at most the limit are imitated, all of them with `percent=100`.
+
 What differs from CORL, besides what `bc` lists:
 - The number of episodes is rounded up. CORL rounds it down.
 - Observations are standardized over all episodes, not over the best ones.
@@ -18,6 +21,7 @@ reports 10, 25, 40 and 100 %.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from orlog.algos.bc import BC, BCConfig
 
@@ -28,6 +32,8 @@ class PercentBCConfig(BCConfig):
 
     percent: float = 10.0
     """Share of the episodes, by return, that are imitated, in (0, 100]."""
+    cost_limit: float | None = None
+    """Cost of an episode up to which it may be imitated; none asks for no costs."""
 
 
 class PercentBC(BC):
@@ -38,7 +44,9 @@ class PercentBC(BC):
     REWARDS = True
 
     @staticmethod
-    def loader(config: PercentBCConfig) -> tuple[str, dict[str, float]]:  # type: ignore[override]
+    def loader(config: PercentBCConfig) -> tuple[str, dict[str, Any]]:  # type: ignore[override]
         """Return the loader of its batches: transitions of the best episodes."""
-        arguments = {"batch_size": config.batch_size, "percent": config.percent}
+        arguments: dict[str, Any] = {"batch_size": config.batch_size, "percent": config.percent}
+        if config.cost_limit is not None:
+            arguments |= {"infos": ("cost",), "within": ("cost", config.cost_limit)}
         return "orlog.loaders.best_episodes:best_transitions", arguments

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from orlog.algos.bc_discrete import BCDiscrete, BCDiscreteConfig
+from orlog.algos.percent_bc import PercentBC
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,8 @@ class PercentBCDiscreteConfig(BCDiscreteConfig):
 
     percent: float = 10.0
     """Share of the episodes, by return, that are imitated, in (0, 100]."""
+    cost_limit: float | None = None
+    """Cost of an episode up to which it may be imitated; none asks for no costs."""
 
 
 class PercentBCDiscrete(BCDiscrete):
@@ -27,8 +30,4 @@ class PercentBCDiscrete(BCDiscrete):
     CONFIG = PercentBCDiscreteConfig
     REWARDS = True
 
-    @staticmethod
-    def loader(config: PercentBCDiscreteConfig) -> tuple[str, dict[str, float]]:  # type: ignore[override]
-        """Return the loader of its batches: transitions of the best episodes."""
-        arguments = {"batch_size": config.batch_size, "percent": config.percent}
-        return "orlog.loaders.best_episodes:best_transitions", arguments
+    loader = PercentBC.loader  # type: ignore[assignment]  # settings of the same names

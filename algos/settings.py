@@ -45,6 +45,7 @@ _AT_LEAST_1 = (
     "vocabulary",
     "longest_answer",
     "least_count",
+    "autoencoder_width",
 )
 _AT_LEAST_0 = (
     "random_shift",
@@ -60,6 +61,13 @@ _AT_LEAST_0 = (
     "policy_penalty",
     "critic_penalty",
     "log_penalty",
+    "cost_limit",
+    "cost_weight",
+    "cost_prediction_weight",
+    "costliest",
+    "unseen_factor",
+    "unsafe_weight",
+    "divergence_weight",
     "target_noise",
     "noise_clip",
     "diversity",
@@ -75,6 +83,9 @@ _ABOVE_0 = (
     "local_cost",
     "adam_epsilon",
     "return_scale",
+    "cost_scale",
+    "initial_temperature",
+    "episode_length",
     "max_gradient_norm",
 )
 

@@ -115,7 +115,13 @@ def make_dropout(fraction: float, *, generator: torch.Generator) -> Drop | None:
 
 
 class DecisionTransformer(nn.Module):
-    """Returns-to-go, observations and actions of windows -> the action of each step, in [-1, 1]."""
+    """Returns-to-go, observations and actions of windows -> the action of each step, in [-1, 1].
+
+    A subclass may ask for more numbers than the return (`WISHES`), each a token of its own after it, and have more
+    outputs for each number of an action (`OUTPUTS`), which it reads from `features`.
+    """
+
+    WISHES, OUTPUTS = 1, 1
 
     def __init__(
         self,
@@ -137,7 +143,33 @@ class DecisionTransformer(nn.Module):
         self.actions = make_linear(action_dim, width, generator=generator)
         self.norm = nn.LayerNorm(width, device=device)
         self.layers = CausalTransformer(width, layers, heads, generator=generator)
-        self.head = make_linear(width, action_dim, generator=generator)
+        self.head = make_linear(width, self.OUTPUTS * action_dim, generator=generator)
+        self.other_wishes = nn.ModuleList(
+            make_linear(1, width, generator=generator) for _ in range(self.WISHES - 1)
+        )
+
+    def features(
+        self,
+        wishes: Float32[Tensor, "batch length wishes"],
+        observations: Float32[Tensor, "batch length obs"],
+        actions: Float32[Tensor, "batch length act"],
+        timesteps: Int64[Tensor, "batch length"],
+        drop: Drop | None = None,
+    ) -> Float32[Tensor, "batch length tokens width"]:
+        """Return a vector for each token: of wishes, observation and action, which depends on those up to it."""
+        first, *others = wishes.chunk(self.WISHES, -1)
+        parts = (
+            self.returns(first),
+            *(layer(one) for layer, one in zip(self.other_wishes, others, strict=True)),
+            self.observations(observations),
+            self.actions(actions),
+        )
+        times = self.times[timesteps.clamp(max=len(self.times) - 1)]
+        values = (torch.stack(parts, 2) + times.unsqueeze(2)).flatten(1, 2)
+        values = self.norm(values)
+        values = self.layers(values if drop is None else drop(values), drop)
+        found: Tensor = values.unflatten(1, (-1, len(parts)))
+        return found
 
     def forward(
         self,
@@ -148,13 +180,6 @@ class DecisionTransformer(nn.Module):
         drop: Drop | None = None,
     ) -> Float32[Tensor, "batch length act"]:
         """Return the actions; each depends on what is up to its step, and not on its own action."""
-        parts = (
-            self.returns(returns.unsqueeze(-1)),
-            self.observations(observations),
-            self.actions(actions),
-        )
-        times = self.times[timesteps.clamp(max=len(self.times) - 1)]
-        values = (torch.stack(parts, 2) + times.unsqueeze(2)).flatten(1, 2)
-        values = self.norm(values)
-        values = self.layers(values if drop is None else drop(values), drop)
-        return torch.tanh(self.head(values[:, 1::3]))
+        wishes = returns.unsqueeze(-1)
+        features = self.features(wishes, observations, actions, timesteps, drop)
+        return torch.tanh(self.head(features[:, :, 1]))

@@ -13,6 +13,7 @@ from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.batch import TokenBatch
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
+from orlog.loaders.sums_to_go import info_sums
 from orlog.loaders.token_sequences import token_sequences
 from orlog.loaders.transitions import Transitions, transitions
 from orlog.loaders.weights import weighted, weights_by_episode
@@ -24,18 +25,21 @@ def best_transitions(
     batch_size: int = 256,
     *,
     percent: float = 10.0,
+    within: tuple[str, float] | None = None,
     seed: int,
     **stream: Unpack[StreamOptions],
 ) -> Transitions:
     """Return an endless stream of random transitions of the best episodes, with replacement.
 
     These are the episodes of `Dataset.top_episodes(percent)`: at least one, and of equal returns the
-    earlier ones. Their steps are equally likely, unless the dataset is a weighted mixture. All other
+    earlier ones. Their steps are equally likely, unless the dataset is a weighted mixture. With `within`,
+    an info and a number, they are the best of those whose sum of the info is at most the number. All other
     arguments are those of `transitions`.
 
-    Raises ValueError if percent does not lie in (0, 100]; SchemaError if a return is not finite.
+    Raises ValueError if percent does not lie in (0, 100], or no episode is within the number; SchemaError if
+    a return, or a value of the info, is not finite.
     """
-    chosen = _best_episodes(data, percent, stream)
+    chosen = _best_episodes(data, percent, stream, within)
     return transitions(chosen, batch_size, seed=seed, **stream)
 
 
@@ -62,12 +66,28 @@ def best_token_sequences(
     )
 
 
-def _best_episodes(data: Given | Arrays, percent: float, stream: StreamOptions) -> Arrays:
+def _best_episodes(
+    data: Given | Arrays,
+    percent: float,
+    stream: StreamOptions,
+    within: tuple[str, float] | None = None,
+) -> Arrays:
     """Return arrays of which only the steps of the best episodes are drawn."""
     if not 0 < percent <= 100:
         raise ValueError(f"percent must lie in (0, 100], found {percent}.")
-    arrays = as_arrays(data, stream.get("infos", ()))
+    summed = () if within is None else (within[0],)
+    arrays = as_arrays(data, tuple(dict.fromkeys([*stream.get("infos", ()), *summed])))
     returns = finite_returns(arrays)
+    allowed = np.arange(len(returns))
+    if within is not None:
+        name, most = within
+        sums = info_sums(arrays, name)
+        allowed = np.flatnonzero(sums <= most)
+        if not len(allowed):
+            raise ValueError(
+                f"{arrays.name}: no episode has a {name} of at most {most:g}; the least is {sums.min():g}. Raise "
+                "the limit, or learn from data with such episodes."
+            )
     is_best = np.zeros(len(returns))
-    is_best[best_positions(returns, percent)] = 1.0
+    is_best[allowed[best_positions(returns[allowed], percent)]] = 1.0
     return weighted(arrays, weights_by_episode(arrays, is_best, per="step"))

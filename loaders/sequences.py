@@ -196,21 +196,28 @@ def _empty_slots(length: int, is_right: bool) -> Bool[np.ndarray, "counts length
 
 
 def returns_to_go(arrays: Arrays, discount: float = 1.0) -> Float32[Tensor, " steps_and_episodes"]:
-    """Return for each row of the matrix the discounted sum of rewards to its episode's end.
+    """Return for each row of the matrix the discounted sum of rewards to its episode's end."""
+    return sums_to_go(arrays, arrays.rows[:, arrays.columns["rewards"].start], discount)
+
+
+def sums_to_go(
+    arrays: Arrays, values: Float32[Tensor, " steps_and_episodes"], discount: float = 1.0
+) -> Float32[Tensor, " steps_and_episodes"]:
+    """Return for each row the discounted sum of some values of the rows to its episode's end.
 
     Sums are in float64 and never cross an episode. Each pass doubles their reach: the sum over 2^k
     steps plus the discounted sum over the next 2^k. That is as exact as adding backwards, in few
     passes.
     """
-    rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
-    found = np.empty(len(rewards), np.float32)
+    numbers = values.cpu().numpy()
+    found = np.empty(len(numbers), np.float32)
     # In blocks of episodes, since temporary arrays take many bytes a step.
     edges = episode_blocks(arrays.final_rows, _BLOCK_ROWS)
     with arrays.in_order():
         for episodes in itertools.starmap(slice, itertools.pairwise(edges)):
             lengths, final_rows = arrays.lengths[episodes], arrays.final_rows[episodes]
             rows = slice(final_rows[0] - lengths[0], final_rows[-1] + 1)
-            total = rewards[rows].astype(np.float64)
+            total = numbers[rows].astype(np.float64)
             left = np.repeat(final_rows, lengths + 1) - np.arange(rows.start, rows.stop)
             reach, longest = 1, int(lengths.max())
             while reach < longest:

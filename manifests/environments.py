@@ -64,6 +64,8 @@ _OWN = {
     "orlog/ICUSepsis-v0": ("orlog.datasets.environments.tables:icu_sepsis", 500),
     "orlog/spread-v0": ("orlog.datasets.environments.agents:spread", 25),
     "orlog/tag-v0": ("orlog.datasets.environments.agents:tag", 25),
+    "orlog/Hazard-v0": ("orlog.datasets.environments.hazard:Hazard", 100),
+    "orlog/Circle-v0": ("orlog.datasets.environments.circle:Circle", 100),
     "orlog/ogbench-pointmaze-medium-v1": (
         "orlog.datasets.environments.ogbench:medium_maze_tasks",
         1000,

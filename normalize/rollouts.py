@@ -18,6 +18,8 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from jaxtyping import Bool, Float64
 
+from orlog.errors import SimulatorError
+
 Policy = Callable[[Any], Any]
 """Returns a batch of actions; a dict of them, by part, where actions are a Dict."""
 
@@ -74,6 +76,20 @@ class PolicyWithMemory(Protocol):
 
     def reward(self, rewards: Float64[np.ndarray, " environments"]) -> None:
         """Take note of the rewards of the last actions."""
+
+
+@runtime_checkable
+class NoticingPolicy(PolicyWithMemory, Protocol):
+    """A policy with memory that is also told infos of the last step, before its rewards.
+
+    Attributes:
+        infos: Names of the infos that it asks for.
+    """
+
+    infos: Sequence[str]
+
+    def notice(self, infos: Mapping[str, np.ndarray]) -> None:
+        """Take note of the infos of the last actions, (environments, ..); zeros where a new episode began."""
 
 
 @runtime_checkable
@@ -158,6 +174,8 @@ def run_episodes(
             )
             if informed is not None:
                 informed.inform(infos)
+            if isinstance(memory, NoticingPolicy):
+                memory.notice(_noticed(infos, memory.infos))
             if memory is not None:
                 memory.reward(rewards)
                 memory.begin(ended)  # what ended a step ago was reset by this step
@@ -176,6 +194,20 @@ def run_episodes(
         progress(first + count)
     metrics = {one.count.name: one.values for one in tallies if one.values is not None}
     return Episodes(returns=returns, discounted=discounted, metrics=metrics)
+
+
+def _noticed(infos: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return infos of a step that a policy asks for.
+
+    Raises SimulatorError if the environment does not tell one.
+    """
+    missing = [name for name in names if name not in infos]
+    if missing:
+        raise SimulatorError(
+            f"the policy looks at {' and '.join(missing)} of each step, and the environment's info has no such "
+            "number; evaluate it in an environment that tells it."
+        )
+    return {name: np.asarray(infos[name], np.float64) for name in names}
 
 
 class _Tally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,11 +23,35 @@ from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.places import load_arrays
 from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.arrays.teams import is_team
+from orlog.loaders.sums_to_go import info_sums
 from orlog.loaders.token_sequences import spoken_tokens, text_counts
 from orlog.loaders.transforms import scale_rewards
 
 TOKENIZER_FILE = "tokenizer.json"
 """The tokenizer of a run, in its folder; its settings have the digest."""
+
+
+class Totals:
+    """What is known of each episode of some data, in the order of the data.
+
+    Attributes:
+        name: Name of the dataset, for messages.
+        lengths: Number of its steps.
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._arrays = arrays
+        self.name = arrays.name
+        self.lengths: np.ndarray = arrays.lengths
+
+    @functools.cached_property
+    def returns(self) -> np.ndarray:
+        """Sum of its rewards, as they are trained with."""
+        return finite_returns(self._arrays)
+
+    def sum_of(self, info: str) -> np.ndarray:
+        """Return the sum of an info over its steps."""
+        return info_sums(self._arrays, info)
 
 
 def _best_tenth(_config: Any, packed: Arrays) -> float:
@@ -52,6 +77,10 @@ def _spoken_tokens(config: Any, packed: Arrays) -> tuple[int, ...]:
 SOURCES: dict[str, tuple[str, Callable[[Any, Arrays], Any]]] = {
     "target_return": ("the mean return of the best tenth of the episodes", _best_tenth),
     "return_scale": ("1 / the largest absolute return of an episode", _one_over_largest),
+    "episode_length": (
+        "the mean length of an episode",
+        lambda _config, packed: float(packed.lengths.mean()),
+    ),
     "tokenizer": ("a tokenizer that is trained on the texts of the dataset", _trained_tokenizer),
     "spoken": ("the tokens of the actions of the dataset", _spoken_tokens),
 }
@@ -79,19 +108,25 @@ def statistics_of(packed: Arrays) -> tuple[Tensor, Tensor]:
 def settings_from_data(kind: type[Any], config: Any, packed: Arrays) -> tuple[Any, list[str]]:
     """Return a configuration without settings that are None, and a line on each that was filled in.
 
-    `FROM_DATA` of the class names these settings, each a key of `SOURCES`. The arrays have the rewards
-    of training. A tokenizer that is given becomes its digest.
+    `FROM_DATA` of the class names these settings, each a key of `SOURCES`; or it has for each what it becomes, in
+    words, and a function of the settings and `Totals`. The arrays have the rewards of training. A tokenizer
+    that is given becomes its digest.
     """
     if getattr(config, "tokenizer", None) is not None:
         digest = read_vocabulary(config.tokenizer).digest
         config = dataclasses.replace(config, tokenizer=digest)
-    missing = [name for name in getattr(kind, "FROM_DATA", ()) if getattr(config, name) is None]
+    named = getattr(kind, "FROM_DATA", ())
+    missing = [name for name in named if getattr(config, name) is None]
     if not missing:
         return config, []
     lines = []
     for name in missing:  # later ones may depend on earlier ones
-        about, source = SOURCES[name]
-        value = source(config, packed)
+        if isinstance(named, Mapping):
+            about, own = named[name]
+            value = own(config, Totals(packed))
+        else:
+            about, source = SOURCES[name]
+            value = source(config, packed)
         config = dataclasses.replace(config, **{name: value})
         lines.append(f"{name}={_shown(value)}: {about}")
     return config, lines

@@ -17,7 +17,7 @@ In batches texts are int64 places in `Arrays.texts`, or tokens (`orlog.token_seq
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -42,11 +42,13 @@ from orlog.algos.algorithms import (
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
 from orlog.algos.training import agents
+from orlog.algos.training.from_data import infos_of
 from orlog.algos.training.generators import MAKING, seeded
 from orlog.algos.training.runs import RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.filling import Layout, layout_of
+from orlog.loaders.arrays.infos import info_column
 from orlog.loaders.arrays.teams import is_team
 from orlog.loaders.states_and_goals import ACHIEVED, DESIRED, GoalParts, goal_parts
 from orlog.manifests.roles import LEGAL
@@ -242,7 +244,10 @@ def make_policy(
         return agents.TeamPolicy(algorithm, dataset, device)
     spaces = Spaces(dataset, device)
     if hasattr(algorithm, "actor"):
-        return _Remembering(algorithm, spaces, record)
+        remembering = _Remembering(algorithm, spaces, record)
+        if remembering.looks_at_infos:
+            return _Noticing(algorithm, spaces, record, dataset)
+        return remembering
     act = _acting_for_goals(algorithm, dataset) if takes_goals(type(algorithm)) else algorithm.act
     name = algorithm_name(type(algorithm))
 
@@ -378,6 +383,11 @@ class _Remembering:
         self._scale, self._shift = record.reward_scale, record.reward_shift
         self.start(1)
 
+    @property
+    def looks_at_infos(self) -> bool:
+        """Whether it is to be told infos."""
+        return hasattr(self._actor, "notice")
+
     def start(self, environments: int) -> None:
         with own_errors(self._kind):
             self._actor = self._make_actor(environments)
@@ -397,6 +407,28 @@ class _Remembering:
         rewarded = torch.from_numpy(scaled.astype(np.float32))
         with own_errors(self._kind):
             self._actor.reward(rewarded.to(self._spaces.device))
+
+
+class _Noticing(_Remembering):
+    """The policy of an algorithm with memory that looks at infos."""
+
+    def __init__(self, algorithm: Any, spaces: Spaces, record: RunRecord, dataset: Dataset) -> None:
+        super().__init__(algorithm, spaces, record)
+        # An environment tells what a column has by the column's name, which may be another one in batches.
+        names = infos_of(self._kind, algorithm.config)
+        columns = {one: info_column(dataset, one).removeprefix("infos/") for one in names}
+        self._names = {
+            name: column for name, column in columns.items() if not column.startswith("episodes/")
+        }
+        self.infos = tuple(self._names.values())
+
+    def notice(self, infos: Mapping[str, np.ndarray]) -> None:
+        told = {
+            name: torch.from_numpy(infos[column].astype(np.float32)).to(self._spaces.device)
+            for name, column in self._names.items()
+        }
+        with own_errors(self._kind):
+            self._actor.notice(told)  # type: ignore[attr-defined]  # not all actors have it
 
 
 def _acting_for_goals(algorithm: Any, dataset: Dataset) -> Callable[[Any], Tensor]:

@@ -100,7 +100,7 @@ class ClassicRecipe:
         rng = np.random.Generator(np.random.PCG64(int(stream)))
         behavior = BEHAVIORS[index % len(BEHAVIORS)]
         noise = {"random": None, "medium": self.medium_noise, "expert": self.expert_noise}[behavior]
-        draw = _draw_discrete if is_discrete(env) else _draw_continuous
+        draw = _draw_discrete if is_discrete(env) else draw_continuous
 
         def choose(observation: Any) -> tuple[Any, float]:
             return draw(rng, env.action_space, self.chosen(env, observation), noise)
@@ -138,10 +138,10 @@ def _draw_discrete(
     return action, math.log(probability)
 
 
-def _draw_continuous(
+def draw_continuous(
     rng: np.random.Generator, space: Any, chosen: list[float], noise: float | None
 ) -> tuple[np.ndarray, float]:
-    """Return an action (float32) and its log-density."""
+    """Return an action (float32) and its log-density; uniform ones where there is no noise given."""
     action = np.empty(len(chosen), np.float32)
     log_prob = 0.0
     bounds = zip(space.low.tolist(), space.high.tolist(), strict=True)

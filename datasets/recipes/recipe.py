@@ -126,23 +126,28 @@ def play_episode(
     reset_seed: int,
     choose: Callable[[Any], tuple[Any, float]],
     metadata: dict[str, Any],
+    infos: Sequence[str] = (),
 ) -> Episode:
     """Return an episode played to its end, with the `action_log_probs` of its actions.
 
-    `choose` returns an action for an observation, and its log-probability.
+    `choose` returns an action for an observation, and its log-probability. Of the environment's infos those
+    that are named are kept.
     """
     observation, _ = env.reset(seed=reset_seed)
     observations, terminated, truncated = [observation], False, False
     actions: list[Any] = []
     log_probs: list[float] = []
     rewards: list[float] = []
+    kept: dict[str, list[Any]] = {name: [] for name in infos}
     while not terminated and not truncated:
         action, log_prob = choose(observation)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        observation, reward, terminated, truncated, info = env.step(action)
         observations.append(observation)
         actions.append(action)
         log_probs.append(log_prob)
         rewards.append(float(reward))
+        for name, values in kept.items():
+            values.append(info[name])
     terminations = np.zeros(len(actions), np.bool_)
     truncations = np.zeros(len(actions), np.bool_)
     terminations[-1], truncations[-1] = terminated, truncated
@@ -152,7 +157,10 @@ def play_episode(
         rewards=np.array(rewards),
         terminations=terminations,
         truncations=truncations,
-        infos={"action_log_probs": np.array(log_probs)},
+        infos={
+            "action_log_probs": np.array(log_probs),
+            **{name: np.array(values) for name, values in kept.items()},
+        },
         seed=reset_seed,
         metadata=metadata,
     )

@@ -3,7 +3,7 @@
     infos=("cost", "sensors/front", "episodes/task")
             |       |                episodes/task         the same value in all steps of an episode
             |       infos/sensors/front
-            infos/cost
+            infos/cost, or else the column that has the role `cost` (docs/families.md)
 
 A name with `*` in place of one part, such as `agents/*/rewards`, is all columns that match, side by
 side in the order of that part.
@@ -29,6 +29,7 @@ from orlog.loaders.arrays.filling import Layout, Leaf, rows_of
 from orlog.loaders.arrays.texts import TextTable
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.names import did_you_mean
+from orlog.manifests.roles import ROLES, column_with
 
 _OF_EPISODES = "episodes/"
 _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}  # PyTorch lacks the former
@@ -59,8 +60,7 @@ def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
     tables: dict[str, TextTable] = {}
     leaves: dict[str, Leaf] = {}
     groups: dict[str, tuple[str, ...]] = {}
-    position = 0
-    known = known_infos(dataset)
+    position, known = 0, known_infos(dataset)
     for name in sorted(names):  # so that one pack serves any order
         if "*" in name and (several := _matching(dataset, name, known)):
             spec, count = several[0], len(several)
@@ -76,13 +76,7 @@ def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
                 groups[name] = tuple(one.name for one in several)
                 leaves[name] = Leaf(column=name)
             continue
-        if name not in known:
-            raise NotFoundError(
-                f"{dataset.name}: no info {name!r:.100}"
-                + (did_you_mean(name, known) or ".")
-                + f" It has: {', '.join(known) or 'none'}."
-            )
-        spec = known[name]
+        spec = _column_of(dataset, name)
         kind = dataset.schema.variable.get(spec.name)
         if kind == "array":
             raise SchemaError(
@@ -94,9 +88,9 @@ def info_layout(dataset: Dataset, names: tuple[str, ...]) -> Layout:
             tables[spec.name] = TextTable(spec.name)
         if spec.dtype.kind == "f":
             stop = position + math.prod(spec.shape)
-            packed[spec.name] = slice(position, stop)
-            leaves[name] = Leaf(first=position, shape=spec.shape)
-            position = stop
+            place = packed.setdefault(spec.name, slice(position, stop))
+            leaves[name] = Leaf(first=place.start, shape=spec.shape)
+            position = max(position, place.stop)
         else:
             dtype = np.dtype(_WIDER.get(str(spec.dtype), spec.dtype))
             others[spec.name] = ColumnSpec(spec.name, dtype, spec.shape)
@@ -133,6 +127,31 @@ def _matching(dataset: Dataset, pattern: str, known: Mapping[str, ColumnSpec]) -
                 f"{several[0].shape}; ask for them one by one."
             )
     return several
+
+
+def info_column(dataset: Dataset, name: str) -> str:
+    """Return the name of the column that batches give as an info. Raises NotFoundError if there is none."""
+    return _column_of(dataset, name).name
+
+
+def _column_of(dataset: Dataset, name: str) -> ColumnSpec:
+    """Return the column of an info: the one of that name, or else the first one that has it as its role."""
+    known = known_infos(dataset)
+    if name in known:
+        return known[name]
+    column = column_with(dataset.roles, name)
+    specs = {one.name: one for one in known.values()}
+    if column in specs:
+        return specs[column]
+    missing = f"{dataset.name}: no info {name!r:.100}"
+    there = f" It has: {', '.join(known) or 'none'}."
+    if name in ROLES:
+        raise NotFoundError(
+            f"{missing}, and no column with the role {name} ({ROLES[name].meaning}).{there} If one of them is "
+            f"that, say so when the data are made: roles={{'infos/NAME': '{name}'}}, or orlog import --map "
+            f"infos/{name}=NAME."
+        )
+    raise NotFoundError(missing + (did_you_mean(name, known) or ".") + there)
 
 
 def known_infos(dataset: Dataset) -> Mapping[str, ColumnSpec]:

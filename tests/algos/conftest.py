@@ -19,7 +19,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.from_data import infos_of
 from orlog.algos.training.online import loaded
 from orlog.datasets.columns.vocabulary import train_vocabulary
-from orlog.loaders.arrays.arrays import Arrays, Leaf
+from orlog.loaders.arrays.arrays import Arrays, Leaf, with_infos
 from orlog.loaders.batch import NextActionBatch
 from tests.algos import plain
 from tests.algos.plain import BatchesOf, Make, MakeBatch
@@ -138,7 +138,7 @@ def batches_of(scaling: Scaling) -> BatchesOf:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 8, 40)
     final_rows = np.cumsum(lengths + 1) - 1
-    count = final_rows[-1] + 1
+    count = count_of_rows = final_rows[-1] + 1
     states = rng.normal(size=(count, 3)) * scaling.obs_std.numpy() + scaling.obs_mean.numpy()
     unit = torch.from_numpy(rng.uniform(-0.95, 0.95, (count, 2)).astype(np.float32))
     steps = np.concatenate([scaling.actions_from_unit(unit), rng.normal(size=(count, 3))], 1)
@@ -196,6 +196,19 @@ def batches_of(scaling: Scaling) -> BatchesOf:
             given["parts"] = parts
         rows = torch.from_numpy(np.concatenate(columns, 1).astype(np.float32))
         data = Arrays(rows=rows, lengths=lengths, **given)
+        if names := infos_of(type(algorithm), algorithm.config):
+            leaves = {name: Leaf(first=place, shape=()) for place, name in enumerate(names)}
+            flags = rng.integers(0, 2, (count_of_rows, len(names))).astype(np.float32)
+            flags[final_rows] = 0
+            infos = Arrays(
+                rows=torch.from_numpy(flags),
+                lengths=lengths,
+                obs_dim=len(names),
+                action_dim=0,
+                ends=0,
+                observation_leaves=leaves,
+            )
+            data = with_infos(data, infos)
         stream = loaded(type(algorithm), algorithm.config, data, seed=0)
         return list(itertools.islice(stream, count))
 

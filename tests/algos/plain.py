@@ -42,7 +42,12 @@ RECORDED = Path(__file__).parent / "recorded"
 
 def small_settings(name: str, *, width: int = 8, batch_size: int = 32) -> dict[str, Any]:
     """Return settings that make an algorithm small."""
-    if name == "dt":
+    more: dict[str, Any] = {}
+    if name in ("cpq", "cql_lagrangian"):
+        more = {"episode_length": 10.0, "cost_limit": 2.0}
+    if name == "cpq":
+        more |= {"autoencoder_width": width}
+    if name in ("dt", "cdt"):
         sizes: dict[str, Any] = {"width": width, "layers": 1, "heads": 2, "length": 5}
         others = {
             "learning_rate": 1e-3,
@@ -50,8 +55,10 @@ def small_settings(name: str, *, width: int = 8, batch_size: int = 32) -> dict[s
             "target_return": 1.0,
             "return_scale": 1.0,
         }
+        if name == "cdt":
+            others |= {"cost_scale": 1.0}
         return {**sizes, **others, "batch_size": batch_size}
-    return {"hidden": [width, width], "batch_size": batch_size}
+    return {"hidden": [width, width], "batch_size": batch_size, **more}
 
 
 def fast_settings(names: list[str]) -> dict[str, Any]:

@@ -310,8 +310,9 @@ def test_what_follows_a_termination_does_not_matter_and_a_truncation_does(
     form: type[Any], make: Make, batches_of: BatchesOf
 ) -> None:
     """Of conservative algorithms next states also propose actions, which is left out here."""
-    names, weight = settings_of(form), "conservative_weight"
-    settings = {weight: 0.0} if weight in names and "sampled_actions" in names else {}
+    names, weights = settings_of(form), ("conservative_weight", "cost_weight")
+    is_sampled = "sampled_actions" in names
+    settings = {name: 0.0 for name in weights if name in names and is_sampled}
     (batch,) = batches_of(make(form), 1)
     zeros, ones = torch.zeros_like(batch.terminations), torch.ones_like(batch.terminations)
 
@@ -438,6 +439,11 @@ LIMITS: list[tuple[str, tuple[Any, ...]]] = [
     ("policy_penalty critic_penalty log_penalty diversity weight_decay entropy_weight", (-0.1,)),
     ("target_noise noise_clip advantage_weight sampling_temperature", (-0.1,)),
     ("vocabulary", (0,)),
+    ("cost_limit costliest unseen_factor unsafe_weight", (-0.1,)),
+    ("cost_weight cost_prediction_weight divergence_weight", (-0.1,)),
+    ("cost_scale initial_temperature episode_length multiplier_learning_rate", (0.0, -1.0)),
+    ("autoencoder_width", (0,)),
+    ("controller", ((-0.1, 0.0, 0.0),)),
 ]
 OUT_OF_RANGE = {name: values for names, values in LIMITS for name in names.split()}
 UNLIMITED = {"target_gap", "smallest_gap", "target_return", "normalize_values", "backup_entropy"}
@@ -446,6 +452,7 @@ OF_ONE_FORM: list[tuple[str, str, Any]] = [
     ("EDAC", "critics", 1),
     ("RLPD", "smallest_of", 11),
     ("DT", "heads", 3),
+    ("CDT", "heads", 3),
     ("QRL", "representation", 12),
 ]
 
@@ -515,7 +522,54 @@ CHOICES = {
     "learning_rate": 3e-4,
     "batch_size": 256,
 }
+OSRL: dict[str, dict[str, Any]] = {  # as hyperparameters.json has them, safe / CPQ and CDT
+    "CPQ": {
+        "cost_limit": 10.0,
+        "hidden": (256, 256),
+        "autoencoder_width": 400,
+        "policy_learning_rate": 1e-4,
+        "critic_learning_rate": 1e-3,
+        "multiplier_learning_rate": 1e-4,
+        "batch_size": 512,
+        "discount": 0.99,
+        "target_rate": 0.005,
+        "sampled_actions": 10,
+        "divergence_weight": 0.5,
+        "unseen_factor": 1.5,
+        "cloning_steps": 0,
+        "unsafe_weight": 0.0,
+        "episode_length": None,
+    },
+    "CDT": {
+        "cost_limit": 10.0,
+        "length": 10,
+        "width": 128,
+        "layers": 3,
+        "heads": 8,
+        "dropout": 0.1,
+        "longest_episode": 300,
+        "target_return": None,
+        "return_scale": None,
+        "cost_scale": None,
+        "costliest": 50.0,
+        "cost_prediction_weight": 0.02,
+        "initial_temperature": 0.1,
+        "learning_rate": 1e-4,
+        "temperature_learning_rate": 1e-4,
+        "warmup_steps": 500,
+        "weight_decay": 1e-4,
+        "max_gradient_norm": 0.25,
+        "batch_size": 2048,
+    },
+}
+LAGRANGIAN = {
+    "cost_limit": 10.0,
+    "cost_weight": 5.0,
+    "controller": (0.1, 0.003, 0.001),
+    "episode_length": None,
+}
 DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: ("", settings) for name, settings in OSRL.items()},
     "BCText": ("", WORDLE),
     "PercentBCText": ("", {**WORDLE, "percent": 10.0}),
     "ILQL": ("", {**WORDLE, **ILQL_WORDLE}),
@@ -523,6 +577,7 @@ DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "BC": (LOCOMOTION, {}),
     "BCDiscrete": ("", D3RLPY),
     "CQL": ("d4rl/hopper-medium-v0", {}),
+    "CQLLagrangian": ("d4rl/hopper-medium-v0", LAGRANGIAN),
     "CQLDiscrete": (
         "",  # d3rlpy's, but for the loss
         {
@@ -575,8 +630,8 @@ DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
             "target_interval": 200,
         },
     ),
-    "PercentBC": (LOCOMOTION, {}),
-    "PercentBCDiscrete": ("", {**D3RLPY, "percent": 10.0}),
+    "PercentBC": (LOCOMOTION, {"cost_limit": None}),
+    "PercentBCDiscrete": ("", {**D3RLPY, "percent": 10.0, "cost_limit": None}),
     "QCFQL": ("ogbench/cube-triple-play-singletask-task2-v0", {"normalize_values": False}),
     "QRL": (MAZE, {}),
     "RLPD": (
@@ -607,7 +662,8 @@ or that no record has. A form that is not here has those that are recorded for s
 def published(name: str, dataset: str) -> dict[str, Any]:
     """Return the published settings for a dataset, from the recorded ones; Cal-QL's are CORL's of CQL."""
     preset = "corl" if name == "calql" else ""
-    found = recipe_for("cql" if name == "calql" else name, dataset, preset=preset).settings
+    like = "cql" if name in ("calql", "cql_lagrangian") else name
+    found = recipe_for(like, dataset, preset=preset).settings
     return {key: tuple(one) if isinstance(one, list) else one for key, one in found.items()}
 
 
@@ -618,6 +674,8 @@ def test_defaults_are_the_published_ones(form: type[Any]) -> None:
         expected = published(name, dataset) if dataset else {}
         if name == "calql":
             assert expected.pop("cloning_steps") == 0
+        if name == "cql_lagrangian":
+            assert expected.pop("target_gap", None) is None
         frames = {key: one for key, one in FRAMES.items() if key in found}
         assert found == {**frames, **expected, **others}
         return

@@ -30,7 +30,7 @@ LONG = {
 }
 """Modules that are longer than others may be, and how long they may be."""
 FULL = {
-    "algos": 50,
+    "algos": 54,
     "algos/training": 20,
     "datasets/formats": 22,  # a format is a file
     "datasets/recipes": 26,

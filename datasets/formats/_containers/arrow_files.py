@@ -148,7 +148,9 @@ def reading_arrow(where: str) -> Iterator[None]:
         raise
     except (pa.ArrowException, KeyError, OSError, TypeError, ValueError) as error:
         text = str(error.args[0] if error.args else error).partition("\n")[0]
-        raise IntegrityError(f"{where}: cannot be read as a table: {text:.300}.", file=where) from error
+        raise IntegrityError(
+            f"{where}: cannot be read as a table: {text:.300}.", file=where
+        ) from error
 
 
 def check_pyarrow() -> None:

@@ -13,7 +13,7 @@ from orlog.algos.training.runs import PathLike, Run, one_thread
 from orlog.datasets.reading.given import Given
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import space_leaves
-from orlog.normalize.rollouts import PolicyWithMemory
+from orlog.normalize.rollouts import NoticingPolicy, PolicyWithMemory
 
 
 class RunPolicy:
@@ -28,8 +28,8 @@ class RunPolicy:
         policy.begin()
         done = False
         while not done:
-            observation, reward, terminated, truncated, _ = env.step(policy(observation))
-            policy.reward(reward)
+            observation, reward, terminated, truncated, info = env.step(policy(observation))
+            policy.reward(reward, info)
             done = terminated or truncated
 
     Some policies remember an episode, such as Decision Transformer's, which looks at past steps and
@@ -115,12 +115,30 @@ class RunPolicy:
             return {key: several[0] for key, several in actions.items()}
         return actions[0]
 
-    def reward(self, rewards: Any) -> None:
+    def reward(self, rewards: Any, infos: Mapping[str, Any] | None = None) -> None:
         """Take note of the reward of the last action, or of the rewards of a batch of actions.
 
+        Args:
+            rewards: One number for each environment.
+            infos: The infos of the same steps, as the environments gave them. Some policies look at numbers
+                in them, such as CDT's at costs.
+
         Raises:
-            SchemaError: it is not one number for each environment.
+            SchemaError: it is not one number for each environment, or the policy looks at an info that is
+                not there.
         """
+        if isinstance(self._policy, NoticingPolicy):
+            missing = [name for name in self._policy.infos if name not in (infos or {})]
+            if missing:
+                raise SchemaError(
+                    f"{self.run.folder}: the policy looks at the info {missing[0]} of each step; call "
+                    "policy.reward(reward, info) with the info of env.step."
+                )
+            assert infos is not None
+            told = {
+                name: self._of_each(name, infos[name], np.float64) for name in self._policy.infos
+            }
+            self._policy.notice(told)
         if isinstance(self._policy, PolicyWithMemory):
             self._policy.reward(self._of_each("reward", rewards, np.float64))
 

@@ -59,16 +59,21 @@ class DT(plain.Plain):
         tokens[:, 0::3] = self.linear("returns", returns) + time
         tokens[:, 1::3] = self.linear("observations", one.s) + time
         tokens[:, 2::3] = self.linear("actions", one.a) + time
-        tokens = self.norm("norm", tokens)
+        tokens = self.transformed(self.norm("norm", tokens), layer)
+        return np.tanh(self.linear("head", tokens[:, 1::3]))
+
+    def transformed(self, tokens: plain.Array, layer: str) -> plain.Array:
+        """Return the vectors of tokens after the one layer and the last normalization."""
+        rows, count, _ = tokens.shape
         x = self.linear(f"{layer}.attention_in", self.norm(f"{layer}.attention_norm", tokens))
-        query, key, value = np.split(x.reshape(rows, 3 * length, 6, -1).swapaxes(1, 2), 3, 1)
+        query, key, value = np.split(x.reshape(rows, count, 6, -1).swapaxes(1, 2), 3, 1)
         weights = np.tril(np.exp(query @ key.swapaxes(-1, -2) / np.sqrt(key.shape[-1])))
         attended = (weights / weights.sum(-1, keepdims=True)) @ value
         attended = attended.swapaxes(1, 2).reshape(tokens.shape)
         tokens = tokens + self.linear(f"{layer}.attention_out", attended)
         x = self.linear(f"{layer}.hidden", self.norm(f"{layer}.hidden_norm", tokens))
         tokens = tokens + self.linear(f"{layer}.hidden_out", x * stats.norm.cdf(x))
-        return np.tanh(self.linear("head", self.norm("layers.norm", tokens)[:, 1::3]))
+        return self.norm("layers.norm", tokens)
 
     def acts(self, *_: np.ndarray) -> None:
         """Act by what came before."""

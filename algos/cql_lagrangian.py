@@ -1,0 +1,237 @@
+"""CQL with a Lagrange multiplier on costs: conservative values of rewards and of costs, one weighed by a limit.
+
+    l          = cost_limit (1 - discount^T) / (1 - discount) / T                the limit as a discounted cost
+    L_Q        = as in CQL(H) (Kumar and others 2020, https://arxiv.org/abs/2006.04779; `cql`)
+    L_C        = the same of -C, whose rewards are -c: costs of actions that the data do not have are raised
+    L_pi(phi)  = E_s[ temperature log pi(a | s) - min(Q_1, Q_2)(s, a) + lambda max(C_1, C_2)(s, a) ],   a ~ pi
+    lambda     = max(0, P e + I sum of e + D growth of e),  e = E[ max(C_1, C_2)(s, a) ] - l
+
+There is no paper of this one: it is CQL with the cost critics and the controller of the multiplier that OSRL gives
+to BCQ and BEAR (BCQ-Lag, BEAR-Lag; `osrl/algorithms/bcql.py`), after Stooke and others (2020,
+https://arxiv.org/abs/2007.03964). Costs are the info `cost` of the dataset's steps, or the column with that
+role. T, the length of an episode, is the mean of the data unless `episode_length` is set. Truncations bootstrap,
+terminations do not.
+
+Defaults are those of `cql` and, of the controller, OSRL's for BCQ-Lag (`manifests/recorded/published/
+hyperparameters.json`, safe / BCQ-Lag). What differs from `cql`, apart from costs: there is no target gap, and the
+policy imitates the data in its first steps without regard to costs. What differs from OSRL's controller: the
+growth and the error are those of the policy's own action in the batch, of the larger cost critic; OSRL takes the
+smaller.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor, nn
+
+from orlog.algos import conservative
+from orlog.algos.costs import COST, costs_of, discounted_limit
+from orlog.algos.cql import conservative_gaps
+from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.gaussians import squashed_log_density
+from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
+from orlog.algos.optimizers import descend, frozen, update_target
+from orlog.algos.settings import check_settings
+from orlog.loaders.batch import Batch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CQLLagrangianConfig:
+    """Settings of CQL with a Lagrange multiplier on costs."""
+
+    cost_limit: float = 10.0
+    """Cost that an episode may have on average, >= 0."""
+    hidden: tuple[int, ...] = (256, 256, 256)
+    """Widths of the hidden layers of policy and critics."""
+    policy_learning_rate: float = 1e-4
+    """Step size of Adam for the policy and for the entropy temperature."""
+    critic_learning_rate: float = 3e-4
+    """Step size of Adam for the critics."""
+    batch_size: int = 256
+    """Transitions in a batch."""
+    discount: float = 0.99
+    """Weight of the next step's value and cost, in (0, 1]."""
+    target_rate: float = 0.005
+    """Fraction by which target critics move towards critics in each step, in (0, 1]."""
+    conservative_weight: float = 5.0
+    """Factor of the conservative term of rewards, >= 0."""
+    cost_weight: float = 5.0
+    """Factor of the conservative term of costs, >= 0."""
+    sampled_actions: int = 10
+    """Actions drawn per state from each of the three proposals."""
+    cloning_steps: int = 40_000
+    """First steps in which the policy imitates the data instead of following the critics."""
+    controller: tuple[float, float, float] = (0.1, 0.003, 0.001)
+    """Gains of the multiplier: of the error, of its sum over steps, and of its growth, >= 0."""
+    episode_length: float | None = None
+    """Steps of an episode, over which the limit is spread; by default the mean of the data."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if min(self.controller) < 0:
+            raise ValueError(f"controller must have gains >= 0, found {self.controller}.")
+
+
+class Controller(nn.Module):
+    """The multiplier of costs: it grows while costs are above the limit, and falls while they are below it."""
+
+    def __init__(self, device: torch.device | str) -> None:
+        super().__init__()
+        self.total, self.last = (
+            nn.Parameter(torch.zeros((), device=device), requires_grad=False) for _ in range(2)
+        )
+
+    @torch.no_grad()
+    def multiplier(
+        self, error: Float32[Tensor, ""], gains: tuple[float, float, float]
+    ) -> Float32[Tensor, ""]:
+        """Take in the error of a step, and return the multiplier."""
+        proportional, integral, derivative = gains
+        growth = (error - self.last).clamp(min=0)
+        self.total.add_(error).clamp_(min=0)
+        self.last.copy_(error)
+        now = proportional * error.clamp(min=0) + integral * self.total + derivative * growth
+        return now.clamp(min=0)
+
+
+class CQLLagrangian:
+    """CQL with a Lagrange multiplier on costs, for continuous actions."""
+
+    TITLE = "CQL-Lag"
+    CONFIG = CQLLagrangianConfig
+    FROM_RUN = ()
+    FROM_DATA = ("episode_length",)
+    OBSERVATIONS = ("vector", "structured")
+    ACTIONS = ("continuous",)
+    STATE = (
+        "encoder",
+        "critic",
+        "target_critic",
+        "cost_critic",
+        "target_cost_critic",
+        "policy",
+        "log_temperature",
+        "controller",
+        "optimizer",
+        "generator",
+        "step",
+    )
+    CONSTANTS = ("config", "scaling", "action_dim", "limit")
+
+    @staticmethod
+    def loader(config: CQLLagrangianConfig) -> tuple[str, dict[str, object]]:
+        """Return the loader of its batches: transitions with their costs."""
+        arguments = {"batch_size": config.batch_size, "infos": (COST,)}
+        return "orlog.loaders.transitions:transitions", arguments
+
+    def __init__(
+        self, config: CQLLagrangianConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
+    ) -> None:
+        if config.episode_length is None:
+            raise ValueError("episode_length must be set where no data set it.")
+        self.config = config
+        self.scaling = scaling.to(device)
+        self.limit = discounted_limit(config.cost_limit, config.discount, config.episode_length)
+        self.generator = make_generator(seed, 1, device)
+        generator = make_generator(seed, 0, device)
+        self.encoder = encoder_of(config, self.scaling, generator)
+        width, self.action_dim = self.encoder.width, len(scaling.action_low)
+        self.critic, self.cost_critic = (
+            TwinCritic(width, self.action_dim, config.hidden, generator=generator) for _ in range(2)
+        )
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.target_cost_critic = copy.deepcopy(self.cost_critic).requires_grad_(False)
+        self.policy = make_network(width, 2 * self.action_dim, config.hidden, generator=generator)
+        self.log_temperature = nn.Parameter(torch.zeros((), device=device))
+        self.controller = Controller(device)
+        networks = (self.encoder, self.critic, self.cost_critic)
+        self.optimizer = conservative.make_optimizer(
+            [one for network in networks for one in network.parameters()],
+            config.critic_learning_rate,
+            [*self.policy.parameters(), self.log_temperature],
+            config.policy_learning_rate,
+        )
+        self.step = 0
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
+        config, samples = self.config, self.config.sampled_actions
+        features = self.encoder(self.encoder.shift(batch.observations))
+        fixed = features.detach()  # the critics alone train the encoder
+        actions = self.scaling.actions_to_unit(batch.actions)
+
+        gaussian = conservative.gaussian_of(self.policy(fixed))
+        with torch.no_grad():
+            next_features = self.encoder(self.encoder.shift(batch.next_observations))
+            next_gaussian = conservative.gaussian_of(self.policy(next_features))
+            proposals, log_densities = conservative.draw_proposals(
+                gaussian, next_gaussian, samples, self.generator
+            )
+            next_action = proposals[2 * samples]  # the first of pi(. | s')
+            next_q = self.target_critic(next_features, next_action).amin(0)
+            next_cost = self.target_cost_critic(next_features, next_action).amax(0)
+            ends, discount = batch.terminations, config.discount
+            targets = bellman_targets(batch.rewards, ends, next_q, discount)
+            cost_targets = bellman_targets(costs_of(batch), ends, next_cost, discount)
+
+        # The data's actions and the proposals pass the critics in one product.
+        judged = torch.cat([actions[None], proposals])
+        q_all = conservative.values_of(self.critic, features, judged)
+        cost_all = conservative.values_of(self.cost_critic, features, judged)
+        bellman_loss = (q_all[:, 0] - targets).square().mean(-1).sum()
+        cost_loss = (cost_all[:, 0] - cost_targets).square().mean(-1).sum()
+        gaps, cost_gaps = (
+            conservative_gaps(one[:, 1:].transpose(1, 2), log_densities.T, one[:, 0])
+            for one in (q_all, -cost_all)
+        )
+        critic_loss = bellman_loss + config.conservative_weight * gaps.sum()
+        critic_loss = critic_loss + cost_loss + config.cost_weight * cost_gaps.sum()
+
+        # The policy's own action is a fresh sample with a gradient, judged by frozen critics.
+        own_actions, own_log_densities = conservative.draw_actions(*gaussian, 1, self.generator)
+        temperature = self.log_temperature.exp()
+        with frozen(self.critic), frozen(self.cost_critic):
+            own_q = self.critic(fixed, own_actions[0]).amin(0)
+            own_cost = self.cost_critic(fixed, own_actions[0]).amax(0)
+        multiplier = self.controller.multiplier(
+            own_cost.detach().mean() - self.limit, config.controller
+        )
+        if self.step < config.cloning_steps:
+            worth = squashed_log_density(actions, *gaussian)
+        else:
+            worth = own_q - multiplier * own_cost
+        policy_loss = (temperature.detach() * own_log_densities[0] - worth).mean()
+        entropy_error = (own_log_densities.detach() - self.action_dim).mean()
+        temperature_loss = -self.log_temperature * entropy_error
+
+        descend(self.optimizer, critic_loss + policy_loss + temperature_loss)
+        update_target(self.target_critic, self.critic, config.target_rate)
+        update_target(self.target_cost_critic, self.cost_critic, config.target_rate)
+        self.step += 1
+        return {
+            "critic/bellman_loss": bellman_loss.detach(),
+            "critic/gap": gaps.detach().mean(),
+            "critic/mean": q_all[:, 0].detach().mean(),
+            "cost/bellman_loss": cost_loss.detach(),
+            "cost/gap": cost_gaps.detach().mean(),
+            "cost/mean": cost_all[:, 0].detach().mean(),
+            "cost/own": own_cost.detach().mean(),
+            "cost/multiplier": multiplier,
+            "policy/loss": policy_loss.detach(),
+            "policy/entropy": -own_log_densities.detach().mean(),
+            "policy/temperature": temperature.detach(),
+        }
+
+    @torch.no_grad()
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
+        """Return the tanh of the policy's mean in the environment's unit."""
+        means, _ = conservative.gaussian_of(self.policy(self.encoder(observations)))
+        return self.scaling.actions_from_unit(torch.tanh(means))
