@@ -388,6 +388,17 @@ def test_texts_can_be_read_in_both_themes_and_on_a_phone(
         assert unnamed == 0, place
 
 
+def test_colors_change_while_a_view_is_open(serve: Serve, browse: Browse) -> None:
+    write_numbers(episodes=4)  # without a path to be drawn
+    write_robot()
+    page = browse(serve("lab/numbers-v1", "lab/robot-v1").address)
+    for place in ("0/episodes/1", "compare", "1/episodes/1", "0/dataset"):
+        page.goto(f"{page.url.split('#')[0]}#/{place}")
+        for _ in range(2):
+            page.click("#theme")
+            page.wait_for_load_state("networkidle")
+
+
 CONTRASTS = """() => {
   const channel = (value) => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
   const canvas = document.createElement('canvas').getContext('2d');

@@ -11,7 +11,7 @@ export class PathMap {
     this.choices = element("div", { class: "bar" });
     this.root = element("figure", { class: "map" }, this.canvas,
       element("figcaption", {}, "Path: ○ start, ", element("span", { class: "mark" }, "●"), " this step, ■ terminated, □ truncated", this.choices));
-    onTheme(() => this.root.isConnected && this.draw());
+    onTheme(() => (this.root.isConnected ? this.mark(this.step) : false));
   }
 
   show(head) {
