@@ -51,8 +51,8 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         for version in (4, 5)
     },
 }
-# orlog's own environments: id -> (entry point, steps of an episode).
-_OWN = {
+# orlog's own environments: id -> (entry point, steps of an episode; None where the world itself counts them).
+_OWN: dict[str, tuple[str, int | None]] = {
     "orlog/Catch-v0": ("orlog.datasets.environments.catch:Catch", 150),
     "orlog/Coin-v0": ("orlog.datasets.environments.coin:Coin", 15),
     "orlog/Reach-v0": ("orlog.datasets.environments.reach:Reach", 40),
@@ -66,6 +66,7 @@ _OWN = {
     "orlog/tag-v0": ("orlog.datasets.environments.agents:tag", 25),
     "orlog/Hazard-v0": ("orlog.datasets.environments.hazard:Hazard", 100),
     "orlog/Circle-v0": ("orlog.datasets.environments.circle:Circle", 100),
+    "orlog/uncertain-v0": ("orlog.datasets.environments.uncertain:uncertain", None),
     "orlog/ogbench-pointmaze-medium-v1": (
         "orlog.datasets.environments.ogbench:medium_maze_tasks",
         1000,

@@ -1,0 +1,173 @@
+"""`orlog/uncertain-v0`: any world of Gymnasium behind sticky actions, delays, noise and dropped frames.
+
+What is chosen goes to the world from the top down, and what the world gives comes back from the bottom up:
+
+    sticky_actions       with this probability the action of the step before is taken again (Gymnasium's StickyAction)
+    action_delay         the world does in step t what was chosen in step t - delay; before that, zeros
+    action_noise         a Gaussian of this standard deviation is added to each number of the action
+    observation_noise    the same for each number of an observation, that of the reset too
+    dropped_frames       with this probability the observation seen last is seen again
+    reward_delay         step t is paid for step t - delay, and the last step for all that is left: returns are the same
+
+Noise is in the units of actions and observations. Noisy actions are cut off at the bounds of their space;
+noisy observations have no bounds. All draws are of the world's own generator, which `reset(seed=)` seeds, in
+the order above: sticky actions, noise of actions, whatever the world draws, noise of observations, frames.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import StickyAction
+
+from orlog.manifests.environments import make_environment
+
+
+def uncertain(
+    *,
+    environment: str,
+    action_delay: int = 0,
+    reward_delay: int = 0,
+    observation_noise: float = 0.0,
+    action_noise: float = 0.0,
+    sticky_actions: float = 0.0,
+    dropped_frames: float = 0.0,
+    render_mode: str | None = None,
+) -> gymnasium.Env[Any, Any]:
+    """Return a world behind what the module's docstring says; with zeros alone it is the world itself.
+
+    Args:
+        environment: Id of the world, made with its registered arguments and time limit.
+        action_delay: Steps from the choice of an action to its effect.
+        reward_delay: Steps from a reward to its payment.
+        observation_noise: Standard deviation; observations must be vectors or arrays of floats.
+        action_noise: Standard deviation; actions must be vectors or arrays of floats.
+        sticky_actions: Probability, at least 0 and below 1.
+        dropped_frames: Probability, at least 0 and below 1.
+        render_mode: As that of `gymnasium.make`.
+
+    Raises ValueError for a number that is none of these, or noise where there are no floats; NotFoundError
+    and MissingExtraError if the world is not installed.
+    """
+    for name, steps in (("action_delay", action_delay), ("reward_delay", reward_delay)):
+        if type(steps) is not int or steps < 0:
+            raise ValueError(f"{name}={steps!r}: it is a number of steps, 0 or more.")
+    for name, noise in (("observation_noise", observation_noise), ("action_noise", action_noise)):
+        if not 0 <= noise < math.inf:
+            raise ValueError(f"{name}={noise!r}: it is a standard deviation, 0 or more.")
+    for name, share in (("sticky_actions", sticky_actions), ("dropped_frames", dropped_frames)):
+        if not 0 <= share < 1:
+            raise ValueError(f"{name}={share!r}: it is a probability, at least 0 and below 1.")
+    env = make_environment(environment, {} if render_mode is None else {"render_mode": render_mode})
+    parts = (("observation", observation_noise), ("action", action_noise))
+    for part, noise in parts:
+        space = getattr(env, f"{part}_space")
+        if noise and not (isinstance(space, spaces.Box) and space.dtype.kind == "f"):
+            env.close()
+            raise ValueError(
+                f"{part}_noise={noise!r}: {environment} has no {part}s of floats, but {space!s:.100}; "
+                f"leave {part}_noise at 0."
+            )
+    if action_delay and not isinstance(env.action_space, spaces.Box | spaces.Discrete):
+        env.close()
+        raise ValueError(
+            f"action_delay={action_delay}: {environment} has no actions of numbers, but "
+            f"{env.action_space!s:.100}; leave action_delay at 0."
+        )
+    if reward_delay:
+        env = _DelayedRewards(env, reward_delay)
+    if observation_noise:
+        env = _NoisyObservations(env, observation_noise)
+    if dropped_frames:
+        env = _DroppedFrames(env, dropped_frames)
+    if action_noise:
+        env = _NoisyActions(env, action_noise)
+    if action_delay:
+        env = _DelayedActions(env, action_delay)
+    return StickyAction(env, sticky_actions) if sticky_actions else env
+
+
+class _DelayedRewards(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], delay: int) -> None:
+        super().__init__(env)
+        self._delay, self._owed = delay, deque[float]()
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        self._owed = deque([0.0] * self._delay)
+        return self.env.reset(**arguments)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._owed.append(float(reward))
+        paid = math.fsum(self._owed) if terminated or truncated else self._owed.popleft()
+        return observation, paid, terminated, truncated, info
+
+
+class _NoisyObservations(gymnasium.ObservationWrapper[Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], noise: float) -> None:
+        super().__init__(env)
+        self._noise = noise
+        shape, dtype = env.observation_space.shape, env.observation_space.dtype
+        self.observation_space = spaces.Box(-np.inf, np.inf, shape, dtype)  # type: ignore[arg-type]
+
+    def observation(self, observation: Any) -> Any:
+        return _noisy(self.np_random, self.observation_space, observation, self._noise)
+
+
+class _DroppedFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], share: float) -> None:
+        super().__init__(env)
+        self._share, self._seen = share, None
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        self._seen, info = self.env.reset(**arguments)
+        return self._seen, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if self.np_random.random() >= self._share:
+            self._seen = observation
+        return self._seen, reward, terminated, truncated, info
+
+
+class _NoisyActions(gymnasium.ActionWrapper[Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], noise: float) -> None:
+        super().__init__(env)
+        self._noise = noise
+
+    def action(self, action: Any) -> Any:
+        return _noisy(self.np_random, self.action_space, action, self._noise)
+
+
+class _DelayedActions(gymnasium.ActionWrapper[Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], delay: int) -> None:
+        super().__init__(env)
+        self._delay, self._waiting = delay, deque[Any]()
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        first = _zeros(self.action_space)
+        self._waiting = deque([first] * self._delay)
+        return super().reset(**arguments)
+
+    def action(self, action: Any) -> Any:
+        self._waiting.append(action)
+        return self._waiting.popleft()
+
+
+def _zeros(space: Any) -> Any:
+    """Return zeros of an action space, or what is next to them inside its bounds; of numbered actions the first."""
+    if isinstance(space, spaces.Box):
+        return np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
+    return space.start
+
+
+def _noisy(rng: np.random.Generator, space: Any, values: Any, noise: float) -> np.ndarray:
+    """Return an array with noise, of its own dtype and inside the bounds of its space."""
+    added = np.asarray(values) + noise * rng.standard_normal(space.shape)
+    inside: np.ndarray = np.clip(added, space.low, space.high).astype(space.dtype)
+    return inside
