@@ -103,6 +103,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
         reward_dtype=np.dtype(np.float64),
     )
     opened = Opened(schema=schema, steps=_steps(log, features), total_steps=log.rows)
+    files = [log_file] if items_file is None else [log_file, items_file]
+    if unread := [one for file in files for one in _unread(file, asked.sources[0])]:
+        opened.doubts.append(f"Not read: {', '.join(unread)}.")
     if items_file is None:
         opened.doubts.append(f"No {ITEMS} was given: features of items are left out.")
     opened.doubts.append(
@@ -245,6 +248,16 @@ def _names(file: Path, where: str) -> list[str]:
         return list(reader.schema.names)
 
 
+def _unread(file: Path, where: str) -> list[str]:
+    """Return the columns of a file that mean nothing here; a first one of numbers of rows has no name."""
+    known = ("", TIME, *NEEDED)
+    return [
+        f"{file.name}:{name}"
+        for name in _names(file, where)
+        if name not in known and not name.startswith((USER, AFFINITY, ITEM))
+    ]
+
+
 def _batches(file: Path, where: str, columns: list[str], texts: Sequence[str]) -> Iterator[Any]:
     with reading_arrow(where), _reader(file, columns, texts) as reader:
         yield from reader
@@ -294,5 +307,5 @@ FORMAT = Format(
     recognizes=is_open_bandit,
     extensions=(".csv", ""),
     check=check_pyarrow,
-    reads=("**", "./*"),
+    reads=("./*.csv",),
 )

@@ -73,7 +73,7 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
 
     wrong = orlog("reproduce", "--suite", "nothing", "--algorithms", "bc")
     assert wrong.returncode == 2
-    assert "no suite 'nothing'; choose one of: all, classic" in wrong.stderr
+    assert "no suite 'nothing'; choose one of: all, agents" in wrong.stderr
     for names in ("--datasets", "--algorithms"):
         nothing = orlog(*words, names, ",")
         assert nothing.returncode == 2

@@ -310,7 +310,10 @@ def test_what_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    with listen(0) as taken, pytest.raises(OSError, match=r"^port \d+ of 127.0.0.1 .* --port"):
+    with (
+        listen(0) as taken,
+        pytest.raises(OSError, match=r"^port \d+ of 127\.0\.0\.1 .* port=NUMBER"),
+    ):
         listen(taken.getsockname()[1])
 
 

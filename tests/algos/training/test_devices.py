@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from orlog.algos import networks
 from orlog.algos.algorithms import ALGORITHMS, algorithm_forms
+from orlog.algos.cdt import CDT
 from orlog.algos.dt import DT
 from orlog.algos.networks import Scaling
 from orlog.algos.training import devices
@@ -110,12 +111,19 @@ FORMS = [form for name in ALGORITHMS for form in algorithm_forms(name)]
 
 
 @pytest.mark.parametrize(
-    "form", [form for form in FORMS if form is not DT and "text" not in form.ACTIONS]
+    "form",
+    [
+        form
+        for form in FORMS
+        if form not in (DT, CDT)
+        and "text" not in form.ACTIONS
+        and form.OBSERVATIONS != ("numbered",)
+    ],
 )
 def test_an_update_stays_on_its_device_and_waits_for_nothing(
     form: type[Any], make: Make, batches_of: BatchesOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for those that pick slots of their sequences and so wait for their number: DT, and those in words."""
+    """But for those that pick slots of their sequences and so wait for their number: DT and CDT, and those in words; and tables."""
     batches = [batch.to("meta") for batch in batches_of(make(form), 2)]
     monkeypatch.setattr(torch, "Generator", MetaGenerator)
     monkeypatch.setattr(Scaling, "__post_init__", lambda _: None)  # it looks at the numbers

@@ -305,7 +305,7 @@ def test_hdf5_is_brought_whole(whole: Dataset, tmp_path: Path, home: Path) -> No
     publish_dataset(convert_dataset(whole, tmp_path / "hdf5", container="hdf5"), str(registry))
     home.mkdir()
     add_registry("other", str(registry))
-    with pytest.raises(SchemaError, match=r"hdf5.*leave out --episodes"):
+    with pytest.raises(SchemaError, match=r"hdf5.*leave out episodes"):
         download_dataset(NAME, episodes=range(2))
     assert orlog.load_dataset(download_dataset(NAME), episodes=range(2)).total_episodes == 2
 
