@@ -131,11 +131,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(data)
             return
         time.sleep(self.latency)
+        if not (self.folder / self.path.lstrip("/")).is_file():
+            self._begin(404, 0)
+            return
         with (self.folder / self.path.lstrip("/")).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-            start = int(asked[1]) if asked else 0
-            stop = int(asked[2]) + 1 if asked and asked[2] else size
+            asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+            start, stop = 0, size
+            if asked and not asked[1]:  # the last bytes
+                start = size - int(asked[2])
+            elif asked:
+                start, stop = int(asked[1]), int(asked[2]) + 1 if asked[2] else size
             self.asked_bytes[0] += stop - start
             place = f"bytes {start}-{stop - 1}/{size}" if asked else ""
             self._begin(206 if asked else 200, stop - start, place)
