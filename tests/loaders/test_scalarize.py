@@ -63,8 +63,12 @@ def test_rewards_are_those_of_a_slow_loop_and_weights_are_seen(share: float) -> 
     found = ready.rows[rows][:, ready.columns["rewards"]].ravel()
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     batch = next(iter(orlog.transitions(ready, 16, seed=0)))
-    np.testing.assert_allclose(batch.observations[:, 1:], np.tile(weights, (16, 1)), rtol=1e-6)
-    np.testing.assert_allclose(batch.next_observations[:, 1:], np.tile(weights, (16, 1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        batch.observations[:, 1:], np.tile(weights, (16, 1)), rtol=1e-6, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        batch.next_observations[:, 1:], np.tile(weights, (16, 1)), rtol=1e-6, atol=1e-9
+    )
     same = orlog.scalarize(arrays, weights=weights)
     assert same.digest == ready.digest != arrays.digest
 
