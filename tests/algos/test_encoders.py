@@ -212,7 +212,10 @@ GOAL_KINDS = [kind for kind in KINDS if takes_goals(kind)]
 VALUE_KINDS = [
     kind
     for kind in KINDS
-    if "critic" in kind.STATE and kind not in GOAL_KINDS and "discrete" not in kind.ACTIONS
+    if "critic" in kind.STATE
+    and kind not in GOAL_KINDS
+    and "discrete" not in kind.ACTIONS
+    and not hasattr(kind.CONFIG, "cost_limit")  # they need a column of costs beside frames
 ]
 FEATURES = (
     *("observations", "next_observations", "subgoal_observations"),
@@ -380,7 +383,7 @@ def test_windows_of_frames_train_the_encoder_of_a_decision_transformer() -> None
         one = made.encoder(batch.observations[:, slot])
         torch.testing.assert_close(features[batch.mask[:, slot], slot], one[batch.mask[:, slot]])
     actor = made.actor(6)
-    actor.to_go = batch.returns_to_go[:, 0].clone()
+    actor.to_go = batch.returns_to_go[:, :1].clone()
     first = made.scaling.actions_to_unit(actor.act(batch.observations[:, 0]))
     at_start = batch.timesteps[:, 0] == 0
     torch.testing.assert_close(first[at_start], predicted[at_start, 0])

@@ -281,7 +281,7 @@ def test_observations_that_an_algorithm_does_not_take_are_refused_with_those_tha
     dataset = record("orlog-tests/PushedDot-v0", "lab/pushed-v1")
     words = (
         "takes observations that are vectors of numbers (a Box, or a Dict or Tuple of such), found "
-        f"{FRAMES}; choose one of: awac, bc, calql, chunked_flow, cql, crl, dt, edac, fql, gcbc, gciql, gcivl, hiql, "
+        f"{FRAMES}; choose one of: awac, bc, calql, cdt, chunked_flow, cpq, cql, cql_lagrangian, crl, dt, edac, fql, gcbc, gciql, gcivl, hiql, "
         "ifql, iql, percent_bc, qcfql, qrl, rebrac, rlpd, td3bc."
     )
     with pytest.raises(SchemaError, match=re.escape(words)):
