@@ -6,14 +6,17 @@ import math
 import threading
 import time
 import urllib.parse
+from collections.abc import Callable
 
 from orlog.datasets.download.http import (
     BLOCK_BYTES,
     Failure,
     Patience,
     is_http,
+    is_out_of_reach,
     pause_after,
     tell_failure,
+    times,
 )
 
 SLEEP = 0.25
@@ -131,3 +134,61 @@ class Mirror:
             self._failures = 0
             self._most_requests += 1 / self._most_requests
             self._gap = 0.9 * self._gap if self._gap > SMALLEST_GAP else 0.0
+
+
+class Tries:
+    """The mirrors that are left for one request, which of them are asked again when, and why others were given up.
+
+    Attributes:
+        left: Those that may still be asked, in order.
+        reasons: What was wrong the last time, by mirror.
+    """
+
+    def __init__(self, left: list[Mirror], reasons: dict[Mirror, str], patience: Patience) -> None:
+        self.left, self.reasons, self._patience = left, reasons, patience
+        self._failures = dict.fromkeys(left, 0)
+        self._failing_since: dict[Mirror, float] = {}
+        self._again_at: dict[Mirror, float] = {}
+        self._start = time.monotonic()
+
+    def free(self, progress: Callable[[int], None] = lambda _: None) -> Mirror:
+        """Wait for a mirror that may be asked; return the first one, with a request reserved."""
+        while True:
+            wait = SLEEP
+            for mirror in self.left:
+                seconds = self._again_at.get(mirror, 0.0) - time.monotonic()
+                if seconds <= 0:
+                    seconds = mirror.enter()
+                if seconds <= 0:
+                    return mirror
+                wait = min(wait, seconds)
+            time.sleep(wait)
+            progress(0)
+
+    def gave(self, mirror: Mirror) -> None:
+        """Note that a request failed in the end, but gave enough to count as a success before."""
+        mirror.works()
+        self._failures[mirror] = 0
+        self._failing_since.pop(mirror, None)
+
+    def failed(self, mirror: Mirror, failure: Failure, began: float) -> None:
+        """Note why a request that started at `began` failed: the mirror is given up, or asked again later."""
+        now, patience = time.monotonic(), self._patience
+        self._failures[mirror] += 1
+        count = self._failures[mirror]
+        self.reasons[mirror] = f"{failure} ({times(count)})"
+        # While other threads still get data from this mirror, this object may succeed too.
+        idle = now - max(mirror.moved_at, self._failing_since.setdefault(mirror, now))
+        is_over = count >= patience.attempts and idle >= patience.idle
+        if is_over and not failure.is_final:
+            self.reasons[mirror] += f", nothing new for {idle:.0f} seconds"
+        pause = pause_after(failure, count, patience)
+        is_lost = not mirror.moved_at and is_out_of_reach(failure, self._start, pause, patience)
+        if is_lost:
+            self.reasons[mirror] += "; is this machine online?"
+        if failure.is_final or is_over or is_lost:
+            self.left.remove(mirror)
+        if not (failure.is_final or is_lost):
+            mirror.hold_off(failure, patience, began=began)
+            if not failure.is_overload:  # perhaps only this object fails: others need not wait
+                self._again_at[mirror] = now + pause

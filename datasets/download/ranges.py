@@ -13,18 +13,8 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from orlog.datasets.download.http import (
-    Failure,
-    Patience,
-    fsspec_errors,
-    is_http,
-    is_out_of_reach,
-    over_http,
-    pause_after,
-    times,
-)
-from orlog.datasets.download.mirrors import Mirror
-from orlog.datasets.download.transfer import free_mirror
+from orlog.datasets.download.http import Failure, Patience, fsspec_errors, is_http, over_http
+from orlog.datasets.download.mirrors import Mirror, Tries
 from orlog.errors import IntegrityError, TransferError, clause
 
 WRONG_ANSWERS = 2  # of one mirror, after which it is not asked for these bytes again
@@ -50,16 +40,13 @@ class RangeSource:
         Raises IntegrityError if the mirrors that answer give other bytes; TransferError if none answers.
         """
         left = list(_mirrors(os.getpid(), self.mirrors))
-        failures = dict.fromkeys(left, 0)
         wrong = dict.fromkeys(left, 0)
         reasons: dict[Mirror, str] = {}
-        failing_since: dict[Mirror, float] = {}
-        again_at: dict[Mirror, float] = {}
         damage: IntegrityError | None = None
-        began = time.monotonic()
+        tries = Tries(left, reasons, self.patience)
         while left:
-            mirror = free_mirror(left, again_at, lambda _: None)
-            asked = time.monotonic()
+            mirror = tries.free()
+            began = time.monotonic()
             try:
                 data = read_range(mirror.url_of(path), start, stop, self.sizes[path], self.patience)
                 check(data)
@@ -70,21 +57,7 @@ class RangeSource:
                 if wrong[mirror] == WRONG_ANSWERS:
                     left.remove(mirror)
             except Failure as failure:
-                now = time.monotonic()
-                failures[mirror] += 1
-                reasons[mirror] = f"{failure} ({times(failures[mirror])})"
-                idle = now - max(mirror.moved_at, failing_since.setdefault(mirror, now))
-                is_over = failures[mirror] >= self.patience.attempts and idle >= self.patience.idle
-                pause = pause_after(failure, failures[mirror], self.patience)
-                is_lost = not mirror.moved_at and is_out_of_reach(
-                    failure, began, pause, self.patience
-                )
-                if failure.is_final or is_over or is_lost:
-                    left.remove(mirror)
-                else:
-                    mirror.hold_off(failure, self.patience, began=asked)
-                    if not failure.is_overload:
-                        again_at[mirror] = now + pause
+                tries.failed(mirror, failure, began)
             else:
                 mirror.works()
                 mirror.moved_at = time.monotonic()

@@ -21,17 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from orlog.base.files import make_folder, storage_errors
-from orlog.datasets.download.http import (
-    BLOCK_BYTES,
-    Failure,
-    Patience,
-    Stream,
-    is_out_of_reach,
-    opened,
-    pause_after,
-    times,
-)
-from orlog.datasets.download.mirrors import SLEEP, Limiter, Mirror
+from orlog.datasets.download.http import BLOCK_BYTES, Failure, Patience, Stream, opened
+from orlog.datasets.download.mirrors import Limiter, Mirror, Tries
 from orlog.errors import TransferError
 from orlog.manifests.manifest import StoredObject
 
@@ -306,61 +297,22 @@ def _fill(
     patience: Patience,
 ) -> None:
     """Download until the part is full or no mirror is left; removes failed ones from `left`."""
-    failures = dict.fromkeys(left, 0)
-    failing_since: dict[Mirror, float] = {}
-    again_at: dict[Mirror, float] = {}
+    tries = Tries(left, reasons, patience)
     furthest = target.size
-    start = time.monotonic()
     while left and not target.is_full:
-        mirror = free_mirror(left, again_at, target.progress)
+        mirror = tries.free(target.progress)
         before, began = target.size, time.monotonic()
         try:
             _append_missing(target, mirror, limiter, patience, max(before, furthest))
             mirror.works()
         except Failure as failure:
-            now = time.monotonic()
             # Too few bytes do not count, or a server that gives one each time is asked for days.
             if target.size - max(before, furthest) >= SMALL_BLOCK_BYTES:
-                mirror.works()
-                failures[mirror] = 0
-                failing_since.pop(mirror, None)
-            failures[mirror] += 1
-            reasons[mirror] = f"{failure} ({times(failures[mirror])})"
-            # While other threads still get data from this mirror, this object may succeed too.
-            idle = now - max(mirror.moved_at, failing_since.setdefault(mirror, now))
-            is_over = failures[mirror] >= patience.attempts and idle >= patience.idle
-            if is_over and not failure.is_final:
-                reasons[mirror] += f", nothing new for {idle:.0f} seconds"
-            pause = pause_after(failure, failures[mirror], patience)
-            is_lost = not mirror.moved_at and is_out_of_reach(failure, start, pause, patience)
-            if is_lost:
-                reasons[mirror] += "; is this machine online?"
-            if failure.is_final or is_over or is_lost:
-                left.remove(mirror)
-            if not (failure.is_final or is_lost):
-                mirror.hold_off(failure, patience, began=began)
-                if not failure.is_overload:  # perhaps only this object fails: others need not wait
-                    again_at[mirror] = now + pause
+                tries.gave(mirror)
+            tries.failed(mirror, failure, began)
         finally:
             mirror.leave()
         furthest = max(furthest, target.size)
-
-
-def free_mirror(
-    mirrors: list[Mirror], again_at: Mapping[Mirror, float], progress: Callable[[int], None]
-) -> Mirror:
-    """Wait for a mirror that may be asked; return the first one, with a request reserved."""
-    while True:
-        wait = SLEEP
-        for mirror in mirrors:
-            seconds = again_at.get(mirror, 0.0) - time.monotonic()
-            if seconds <= 0:
-                seconds = mirror.enter()
-            if seconds <= 0:
-                return mirror
-            wait = min(wait, seconds)
-        time.sleep(wait)
-        progress(0)
 
 
 def _append_missing(

@@ -64,8 +64,7 @@ class Elsewhere:
     def chunk_hashes(self, path: str, index: bytes) -> bytes:
         """Return the hashes of a shard's chunks, which were checked together with its index."""
         layout = self.layouts[path]
-        known = (self.folder / SHARDS_FILE).read_bytes()
-        expected = known[layout.shard * HASH_BYTES : (layout.shard + 1) * HASH_BYTES]
+        expected = self._kept(SHARDS_FILE, layout.shard * HASH_BYTES, HASH_BYTES)
 
         def check(hashes: bytes) -> None:
             if hash_of(index + hashes) != expected:
@@ -77,13 +76,17 @@ class Elsewhere:
                 )
 
         start, stop = layout.first * HASH_BYTES, (layout.first + layout.chunks) * HASH_BYTES
-        kept = self.folder / CHUNKS_FILE
-        if kept.is_file():
-            with kept.open("rb") as file:
-                hashes = os.pread(file.fileno(), stop - start, start)
+        if (self.folder / CHUNKS_FILE).is_file():
+            hashes = self._kept(CHUNKS_FILE, start, stop - start)
             check(hashes)
             return hashes
         return self.source.get(CHUNKS_FILE, start, stop, check)
+
+    def _kept(self, path: str, start: int, size: int) -> bytes:
+        """Return bytes of a whole object that is in the folder."""
+        with (self.folder / path).open("rb") as file:
+            file.seek(start)
+            return file.read(size)
 
 
 AT_ONCE = 16

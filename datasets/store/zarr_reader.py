@@ -115,7 +115,8 @@ class ZarrReader:
             return out
         rows = encoding.chunk_rows
         chunks = range(start // rows, (stop - 1) // rows + 1)
-        self.bring({name: chunks})
+        if self._far is not None:
+            self.bring({name: chunks})
         if out.nbytes // len(chunks) < SMALL_CHUNK_BYTES:
             self._read_small(spec, encoding, out, start, stop)
             return out
