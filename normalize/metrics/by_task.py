@@ -21,7 +21,7 @@ from orlog.manifests.names import counted
 from orlog.manifests.roles import columns_with
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.metrics.metrics import Metric, Number, Played, mean_over
-from orlog.normalize.metrics.success import wilson_interval
+from orlog.normalize.metrics.success import share_of_episodes
 
 
 def with_left_out(tasks: np.ndarray, dataset: Dataset) -> np.ndarray:
@@ -75,15 +75,10 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
 
 def _number(name: str, some: list[np.ndarray], is_success: bool) -> Number:
     """Return the mean of some episodes: those of a run, or of several, which count alike."""
+    if is_success:
+        return share_of_episodes("by_task", name, some)
     value, interval = mean_over(some)
-    note = ""
-    if is_success and len(some) == 1:
-        count, episodes = int(some[0].sum()), len(some[0])
-        interval = wilson_interval(count, episodes)
-        note = f"{count} of {counted(episodes, 'episode')}"
-    return Number(
-        metric="by_task", name=name, value=value, interval=interval, note=note, is_share=is_success
-    )
+    return Number(metric="by_task", name=name, value=value, interval=interval)
 
 
 METRIC = Metric(

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from orlog.manifests.names import counted
 from orlog.normalize.metrics.metrics import Metric, Number, Played, mean_over
 
@@ -27,25 +29,25 @@ def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def share_of_episodes(
+    metric: str, name: str, counts: Sequence[np.ndarray], unit: str = "episode"
+) -> Number:
+    """Return the share of each run's episodes that count, given as flags; `unit` is what an episode is called."""
+    share, interval = mean_over(counts)
+    note = ""
+    if len(counts) == 1:
+        count, episodes = int(counts[0].sum()), len(counts[0])
+        interval = wilson_interval(count, episodes)
+        note = f"{count} of {counted(episodes, unit)}"
+    return Number(
+        metric=metric, name=name, value=share, interval=interval, note=note, is_share=True
+    )
+
+
 def summarize(runs: Sequence[Played]) -> list[Number]:
     """Return the share of episodes that succeeded."""
     reached = [one.metrics["success"].astype(bool) for one in runs]
-    share, interval = mean_over(reached)
-    note = ""
-    if len(reached) == 1:
-        count, episodes = int(reached[0].sum()), len(reached[0])
-        interval = wilson_interval(count, episodes)
-        note = f"{count} of {counted(episodes, 'episode')}"
-    return [
-        Number(
-            metric="success",
-            name="success rate",
-            value=share,
-            interval=interval,
-            note=note,
-            is_share=True,
-        )
-    ]
+    return [share_of_episodes("success", "success rate", reached)]
 
 
 METRIC = Metric(

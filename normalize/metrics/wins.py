@@ -8,30 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orlog.manifests.names import counted
-from orlog.normalize.metrics.metrics import Metric, Number, Played, mean_over
-from orlog.normalize.metrics.success import wilson_interval
+from orlog.normalize.metrics.metrics import Metric, Number, Played
+from orlog.normalize.metrics.success import share_of_episodes
 
 
 def summarize(runs: Sequence[Played]) -> list[Number]:
     """Return the share of episodes that were won."""
     won = [one.metrics["wins"].astype(bool) for one in runs]
-    share, interval = mean_over(won)
-    note = ""
-    if len(won) == 1:
-        count, episodes = int(won[0].sum()), len(won[0])
-        interval = wilson_interval(count, episodes)
-        note = f"{count} of {counted(episodes, 'game')}"
-    return [
-        Number(
-            metric="wins",
-            name="share of wins",
-            value=share,
-            interval=interval,
-            note=note,
-            is_share=True,
-        )
-    ]
+    return [share_of_episodes("wins", "share of wins", won, "game")]
 
 
 METRIC = Metric(name="wins", summarize=summarize, combine="any", infos=("won",))
