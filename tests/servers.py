@@ -203,9 +203,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         end = min([len(body), *stops])
         for start in range(0, end, BLOCK_BYTES):
             block = body[start : min(end, start + BLOCK_BYTES)]
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block) if fault.chunked else block)
+            # Counted first: a test may ask as soon as the last byte has arrived.
             with self.owner.lock:
                 self.owner.sent_bytes += len(block)
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block) if fault.chunked else block)
         if fault.drop_after == end:
             self._cut(fault.resets)
         elif fault.stall_after == end:
