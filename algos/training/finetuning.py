@@ -34,6 +34,7 @@ from orlog.algos.training.runs import (
 )
 from orlog.algos.training.same_run import check_same_run
 from orlog.algos.training.train import SAVES, Trainer, check_folder
+from orlog.base.code_version import sources_digest
 from orlog.base.files import hash_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
@@ -118,6 +119,7 @@ def finetune_run(
         versions={**code_versions(), **device_versions(device)},
         device=device,
         online=online,
+        code=sources_digest(kind),
     )
     folder = run_folder(FINETUNED, old.algorithm, data, old.seed) if folder is None else folder
     folder = as_path(folder)

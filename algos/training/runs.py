@@ -109,6 +109,8 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
         online: How it acts in the environment; None for a run that learns from the dataset alone.
         imports: Modules that were imported to register environments (`--import`). They stand in the
             commands that orlog prints for the run, and are never imported because they stand here.
+        code: What shows whether it was trained by the code that is here
+            (`orlog.base.code_version.sources_digest`); empty in older records.
     """
 
     algorithm: str
@@ -127,6 +129,7 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
     standardize_observations: bool = True
     online: OnlineRecord | None = None
     imports: tuple[str, ...] = ()
+    code: str = ""
     precision: Literal["float32", "bf16"] = "float32"
 
     @property

@@ -64,6 +64,7 @@ from orlog.algos.training.runs import (
     write_errors,
 )
 from orlog.algos.training.same_run import check_same_run
+from orlog.base.code_version import sources_digest
 from orlog.base.files import hold_folder, make_folder, replace_file
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -172,6 +173,7 @@ def train_run(
         precision=in_precision,
         online=online,
         imports=tuple(imported_modules()),
+        code=sources_digest(kind),
     )
     if (folder / RUN_FILE).exists():
         there = check_same_run(folder, record, note)

@@ -6,6 +6,7 @@ import html.parser
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -359,7 +360,27 @@ def test_an_algorithm_of_ones_own_is_run_again_from_its_file_alone(
     assert "shared_method" in json.loads(file.read_bytes())["code"]["files"]
     assert "--algorithm" in run("reproduce", str(file), code=2)
     assert "confirmation: identical" in run("reproduce", str(file), "--algorithm", own)
+    git = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@lab.example")
+    address = "https://ada:secret@host.example/lab/methods?token=1"
+    for command in (
+        ("init", "--quiet"),
+        ("remote", "add", "origin", address),
+        ("add", "shared_method.py"),
+        ("commit", "--quiet", "-m", "A method"),
+    ):
+        subprocess.run([*git, *command], check=True)
+    add = ("add", "runs/mine", "--method", "mine", "--algorithm", own, "--to")
+    run(*add, "clean")
+    (clean,) = files(tmp_path / "clean")
+    said = json.loads(clean.read_bytes())["code"]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    assert said["repository"] == "https://host.example/lab/methods"
+    assert said["commit"] == head.stdout.strip()
     (tmp_path / "shared_method.py").write_text(code + "\nMORE = 1\n")
+    run(*add, "changed")
+    (after,) = files(tmp_path / "changed")
+    said = json.loads(after.read_bytes())["code"]
+    assert (said["files"], said["repository"], said["commit"]) == ({}, "", "")
     assert "code.files.shared_method" in run("reproduce", str(file), "--algorithm", own, code=3)
 
 

@@ -61,6 +61,42 @@ def run_sources(
     return dict(sorted(found.items()))
 
 
+def unchanged_files(sources: dict[str, str]) -> list[Path]:
+    """Return the files of `run_sources`, once each is shown to be what it was; nothing if one is not."""
+    try:
+        found = {_file(module): expected for module, expected in sources.items()}
+    except (AssertionError, ModuleNotFoundError):  # another orlog had it
+        return []
+    is_as_it_was = all(source_hash(file.read_bytes()) == one for file, one in found.items())
+    return [*found] if is_as_it_was else []
+
+
+def sources_digest(kind: type[Any]) -> str:
+    """Return a hex SHA-256 that shows whether the code of a run is that which is here.
+
+    It is of the bytes of all sources among which `run_sources` chooses, and of the file of an algorithm that is
+    not orlog's, so it is found in milliseconds. It changes with comments too: equal ones mean equal code.
+    """
+    digest = hashlib.sha256(_own_sources().encode())
+    if not kind.__module__.startswith("orlog."):
+        digest.update(_file(kind.__module__).read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _own_sources() -> str:
+    digest = hashlib.sha256()
+    for part in _COUNTED:
+        spec = importlib.util.find_spec(part.rstrip("."))
+        assert spec is not None, part
+        folders = spec.submodule_search_locations
+        folder = Path(folders[0]) if folders else Path(spec.origin or "").parent
+        for file in sorted(folder.rglob("*.py")) if folders else [Path(spec.origin or "")]:
+            digest.update(f"{part}{file.relative_to(folder).as_posix()}\0".encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
 def _environment_module(environment_id: str) -> str:
     """Return the module of an environment of orlog's own; empty for others."""
     entry = gymnasium.spec(environment_id).entry_point

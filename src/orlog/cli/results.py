@@ -87,8 +87,12 @@ class Adding:
         ),
     ] = None
     algorithm: OwnAlgorithm = None
-    repository: Annotated[str, typer.Option(metavar="URL", help="Where the code is.")] = ""
-    commit: Annotated[str, typer.Option(help="The commit there.")] = ""
+    repository: Annotated[
+        str, typer.Option(metavar="URL", help="Where the code is.", show_default="what git says")
+    ] = ""
+    commit: Annotated[str, typer.Option(help="The commit there.", show_default="what git says")] = (
+        ""
+    )
     note: Annotated[str, typer.Option(help="What else is to be said.")] = ""
     supersedes: Annotated[
         str | None,

@@ -20,11 +20,11 @@ from orlog.algos.training.runs import (
     RUN_FILE,
     VIEW_FILE,
     RunRecord,
-    code_versions,
     read_evaluation,
     read_run,
 )
-from orlog.base.code_version import run_sources
+from orlog.base.code_version import run_sources, sources_digest, unchanged_files
+from orlog.base.repositories import repository_and_commit
 from orlog.datasets.loading import load_dataset
 from orlog.errors import (
     IntegrityError,
@@ -74,8 +74,8 @@ class Stated:
         by: Who adds it.
         method: Name of the method; empty for that of the runs.
         tried: How many settings were tried to choose these, itself counted; None if that is not said.
-        repository: Where the code is.
-        commit: Its commit there.
+        repository: Where the code is; empty for what git says.
+        commit: Its commit there; empty for what git says.
         note: What else is to be said.
         algorithm: The algorithm, if it is not one of orlog's: its file is hashed.
     """
@@ -127,6 +127,10 @@ def _result_of(name: str, runs: Sequence[EvaluatedRun], stated: Stated) -> Share
     scale = None if references is None else Scale.of(references)
     seeds = [trained_seed(run.seed, run.returns, run.metrics) for run in runs]
     files = {} if record is None else _sources(folders[0], record, first, stated.algorithm)
+    repository, commit = (stated.repository, stated.commit)
+    if files and not repository and not commit:
+        own = {module: one for module, one in files.items() if not module.startswith("orlog.")}
+        repository, commit = repository_and_commit(unchanged_files(own or files))
     result = SharedResult(
         result_version=1,
         dataset=UsedData(name=first.dataset, version=first.version, digest=first.digest),
@@ -151,8 +155,8 @@ def _result_of(name: str, runs: Sequence[EvaluatedRun], stated: Stated) -> Share
             digest=code_digest(files),
             files=files,
             versions={} if record is None else record.versions,
-            repository=stated.repository,
-            commit=stated.commit,
+            repository=repository,
+            commit=commit,
         ),
         compute=_compute(first, folders, record),
         note=stated.note,
@@ -196,14 +200,12 @@ def _sources(
 ) -> dict[str, str]:
     """Return the hash of each source that decides the numbers of a run; nothing if it is not known.
 
-    A result of a sweep has those that computed it. Of another run they are those of now, if the same version
-    of orlog trained it.
+    A result of a sweep has those that computed it. Of another run they are those of now, if its record shows
+    that they trained it.
     """
     if (folder / RESULT_FILE).is_file():
         stored = read_result(folder.name, folder=folder)
         return {} if stored is None else stored.job.code
-    if record.versions.get("orlog") != code_versions()["orlog"]:
-        return {}
     if algorithm is not None and algorithm_name(algorithm) != record.algorithm:
         raise ValueError(
             f"{folder}: was trained with {record.algorithm}, not {algorithm_name(algorithm)}."
@@ -214,6 +216,8 @@ def _sources(
         dataset = load_dataset(f"{record.dataset}@{record.digest}")
         kind = fitting_form(algorithm or record.algorithm, dataset)
         own_arguments(run.protocol.environment_id, {})  # which registers it
+        if record.code != sources_digest(kind):
+            return {}
         config = make_config(kind, record.config)
         return run_sources(kind, config, run.protocol.environment_id, modules_for(dataset.roles))
     except NotFoundError:  # data or environment are not here

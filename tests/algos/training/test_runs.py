@@ -574,6 +574,20 @@ def test_a_resumed_run_says_what_differs_from_its_record(
     assert (tmp_path / "run.json").read_bytes() == record
 
 
+def test_a_run_that_goes_on_with_other_code_is_told_so(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    options: dict[str, Any] = {"steps": 20, "settings": SMALL, "evaluations": 0}
+    with pytest.raises(StoppedError):
+        train_run("bc", mini, tmp_path, stop=stop_after(12), **options)
+    began = read_run(tmp_path).code
+    monkeypatch.setattr(training, "sources_digest", lambda _kind: "0" * 64)
+    train_run("bc", mini, tmp_path, resume=True, note=notes.append, **options)
+    assert any("other code" in note for note in notes)
+    assert read_run(tmp_path).code == began != "0" * 64
+
+
 def test_the_record_of_an_older_run_is_resumed_with_what_is_asked_for(
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
