@@ -51,6 +51,8 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         for version in (4, 5)
     },
 }
+# The one that is made of another environment, which its arguments `environment` and `arguments` name.
+UNCERTAIN = "orlog/uncertain-v0"
 # orlog's own environments: id -> (entry point, steps of an episode; None where the world itself counts them).
 _OWN: dict[str, tuple[str, int | None]] = {
     "orlog/Catch-v0": ("orlog.datasets.environments.catch:Catch", 150),
@@ -66,7 +68,7 @@ _OWN: dict[str, tuple[str, int | None]] = {
     "orlog/tag-v0": ("orlog.datasets.environments.agents:tag", 25),
     "orlog/Hazard-v0": ("orlog.datasets.environments.hazard:Hazard", 100),
     "orlog/Circle-v0": ("orlog.datasets.environments.circle:Circle", 100),
-    "orlog/uncertain-v0": ("orlog.datasets.environments.uncertain:uncertain", None),
+    UNCERTAIN: ("orlog.datasets.environments.uncertain:uncertain", None),
     "orlog/ogbench-pointmaze-medium-v1": (
         "orlog.datasets.environments.ogbench:medium_maze_tasks",
         1000,
@@ -109,6 +111,8 @@ def make_environment(
             # The version that data name is the one that is meant, even if there are newer ones.
             warnings.filterwarnings("ignore", r".*The environment .* is out of date")
             env = gymnasium.make(environment_id, disable_env_checker=True, **arguments)
+    except MissingExtraError:  # of the world inside another one
+        raise
     except Exception as error:  # environments run any code and raise anything
         raise SimulatorError(
             f"environment {environment_id} cannot be made with the arguments {arguments!r:.200}: "
@@ -276,9 +280,25 @@ def _from_json(value: Any) -> Any:
     return [_from_json(item) for item in value] if isinstance(value, list) else value
 
 
-def environment_versions(environment_id: str) -> dict[str, str]:
-    """Return the versions of the packages that determine what this environment does."""
-    family = _family(environment_id)
+def world_behind(record: EnvironmentRecord) -> EnvironmentRecord | None:
+    """Return the environment that an environment is made of; None if it is made of no other."""
+    world, arguments = record.kwargs.get("environment"), record.kwargs.get("arguments", {})
+    if record.id != UNCERTAIN or world == UNCERTAIN:
+        return None
+    if not isinstance(world, str) or not isinstance(arguments, dict):
+        return None
+    return EnvironmentRecord(id=world, kwargs=arguments, max_episode_steps=None, versions={})
+
+
+def environment_versions(
+    environment_id: str, kwargs: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Return the versions of the packages that determine what this environment does, with these arguments."""
+    record = EnvironmentRecord(
+        id=environment_id, kwargs=dict(kwargs or {}), max_episode_steps=None, versions={}
+    )
+    world = world_behind(record)
+    family = _family(environment_id if world is None else world.id)
     packages = ("gymnasium", "numpy", *(family[2] if family else ()))
     return {package: importlib.metadata.version(package) for package in sorted(packages)}
 
@@ -295,7 +315,7 @@ def environment_record(env: gymnasium.Env[Any, Any] | EnvSpec) -> EnvironmentRec
         raise SchemaError(
             f"arguments of {spec.id} cannot be kept as JSON: {clause(error)}."
         ) from error
-    versions = environment_versions(spec.id)
+    versions = environment_versions(spec.id, kwargs)
     for package in _packages_of(str(spec.entry_point)):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)

@@ -3,8 +3,8 @@
 A policy is any callable from a batch of observations, as the vector environment gives them, to a
 batch of actions. One with memory (`PolicyWithMemory`) is also told where episodes begin, and rewards; one
 that watches (`WatchingPolicy`) sees the environments themselves, as the controllers of recipes may; one
-that is informed (`InformedPolicy`) gets what environments tell beside observations, such as which actions
-are legal.
+that is informed (`InformedPolicy`) gets what environments tell beside observations, such as costs, or which
+actions are legal.
 """
 
 from __future__ import annotations
@@ -79,20 +79,6 @@ class PolicyWithMemory(Protocol):
 
 
 @runtime_checkable
-class NoticingPolicy(PolicyWithMemory, Protocol):
-    """A policy with memory that is also told infos of the last step, before its rewards.
-
-    Attributes:
-        infos: Names of the infos that it asks for.
-    """
-
-    infos: Sequence[str]
-
-    def notice(self, infos: Mapping[str, np.ndarray]) -> None:
-        """Take note of the infos of the last actions, (environments, ..); zeros where a new episode began."""
-
-
-@runtime_checkable
 class WatchingPolicy(Protocol):
     """A policy that looks at the state of environments, of which observations show only a part."""
 
@@ -105,10 +91,16 @@ class WatchingPolicy(Protocol):
 
 @runtime_checkable
 class InformedPolicy(Protocol):
-    """A policy that heeds the infos of the environments: those that came with the observations."""
+    """A policy that heeds what environments tell beside observations.
+
+    Attributes:
+        infos: Names of the infos that each step must tell; those that it can do without are not named.
+    """
+
+    infos: Sequence[str]
 
     def inform(self, infos: Mapping[str, Any]) -> None:
-        """Take note of the infos of the last reset or step of all environments."""
+        """Take note of the infos of the last reset or step of all environments, before its rewards."""
 
     def __call__(self, observations: Any) -> Any:
         """Return the actions for all environments."""
@@ -173,9 +165,8 @@ def run_episodes(
                 policy(observations)
             )
             if informed is not None:
+                _check_told(infos, informed.infos)
                 informed.inform(infos)
-            if isinstance(memory, NoticingPolicy):
-                memory.notice(_noticed(infos, memory.infos))
             if memory is not None:
                 memory.reward(rewards)
                 memory.begin(ended)  # what ended a step ago was reset by this step
@@ -196,18 +187,14 @@ def run_episodes(
     return Episodes(returns=returns, discounted=discounted, metrics=metrics)
 
 
-def _noticed(infos: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return infos of a step that a policy asks for.
-
-    Raises SimulatorError if the environment does not tell one.
-    """
+def _check_told(infos: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise SimulatorError if the infos of a step lack one that a policy looks at."""
     missing = [name for name in names if name not in infos]
     if missing:
         raise SimulatorError(
             f"the policy looks at {' and '.join(missing)} of each step, and the environment's info has no such "
             "number; evaluate it in an environment that tells it."
         )
-    return {name: np.asarray(infos[name], np.float64) for name in names}
 
 
 class _Tally:

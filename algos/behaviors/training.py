@@ -175,7 +175,7 @@ def keep(
     record = BehaviorRecord(
         digest=digest,
         environment_id=env.spec.id,
-        versions=environment_versions(env.spec.id),
+        versions=environment_versions(env.spec.id, env.spec.kwargs),
         processor=processor_name(),
         algorithm=algorithm,
         settings=settings,

@@ -261,6 +261,8 @@ def team_scaling(kind: type[Any], dataset: Dataset, obs_mean: Tensor, obs_std: T
 class TeamPolicy:
     """The policy of a run on several agents: from batched observations of all to the actions of all."""
 
+    infos = ()  # it can do without flags of what is legal: then all is
+
     def __init__(self, algorithm: Any, dataset: Dataset, device: str) -> None:
         self._algorithm, self._device = algorithm, device
         self._team = team_of(dataset)
@@ -363,6 +365,6 @@ def _stacked(values: Any) -> np.ndarray:
     """Return flags of several environments as one array; those of one that tells none are all set."""
     found = np.asarray(values)
     if found.dtype != object:
-        return found
+        return np.atleast_2d(found)
     known = [np.asarray(one) for one in values if one is not None]
     return np.stack([np.ones_like(known[0]) if one is None else np.asarray(one) for one in values])

@@ -235,7 +235,7 @@ def scoring_protocol(
     return Protocol(
         environment_id=environment.id,
         environment_kwargs=environment.kwargs,
-        versions=environment_versions(environment.id),
+        versions=environment_versions(environment.id, environment.kwargs),
         episodes=episodes,
         max_episode_steps=environment.max_episode_steps,
         first_seed=FIRST_SEED,

@@ -237,17 +237,14 @@ def make_policy(
 
     `device` is where the algorithm computes.
 
-    For an algorithm with memory it is an `orlog.normalize.rollouts.PolicyWithMemory`, and on data of several
-    agents an `InformedPolicy`.
+    For an algorithm with memory it is a `PolicyWithMemory` and an `InformedPolicy` of
+    `orlog.normalize.rollouts`, and on data of several agents an `InformedPolicy`.
     """
     if is_team(dataset):
         return agents.TeamPolicy(algorithm, dataset, device)
     spaces = Spaces(dataset, device)
     if hasattr(algorithm, "actor"):
-        remembering = _Remembering(algorithm, spaces, record)
-        if remembering.looks_at_infos:
-            return _Noticing(algorithm, spaces, record, dataset)
-        return remembering
+        return _Remembering(algorithm, spaces, record, dataset)
     act = _acting_for_goals(algorithm, dataset) if takes_goals(type(algorithm)) else algorithm.act
     name = algorithm_name(type(algorithm))
 
@@ -374,19 +371,23 @@ def _count(observations: Any) -> int:
 
 
 class _Remembering:
-    """The policy of an algorithm with memory."""
+    """The policy of an algorithm with memory; infos that it looks at are given to it with the rewards."""
 
-    def __init__(self, algorithm: Any, spaces: Spaces, record: RunRecord) -> None:
+    def __init__(self, algorithm: Any, spaces: Spaces, record: RunRecord, dataset: Dataset) -> None:
         self._make_actor: Callable[[int], Actor] = algorithm.actor
         self._kind, self._spaces = type(algorithm), spaces
         self._algorithm = record.algorithm
         self._scale, self._shift = record.reward_scale, record.reward_shift
+        self._told: Mapping[str, Any] = {}
         self.start(1)
-
-    @property
-    def looks_at_infos(self) -> bool:
-        """Whether it is to be told infos."""
-        return hasattr(self._actor, "notice")
+        # An environment tells what a column has by the column's name, which may be another one in batches.
+        looks = hasattr(self._actor, "notice")
+        names = infos_of(self._kind, algorithm.config) if looks else ()
+        columns = {one: info_column(dataset, one).removeprefix("infos/") for one in names}
+        self._names = {
+            name: column for name, column in columns.items() if not column.startswith("episodes/")
+        }
+        self.infos = tuple(self._names.values())
 
     def start(self, environments: int) -> None:
         with own_errors(self._kind):
@@ -402,33 +403,19 @@ class _Remembering:
             actions = self._actor.act(given)
         return self._spaces.actions(actions, _count(given), self._algorithm)
 
+    def inform(self, infos: Mapping[str, Any]) -> None:
+        self._told = infos
+
     def reward(self, rewards: np.ndarray) -> None:
         scaled = np.asarray(rewards, np.float64) * self._scale + self._shift
-        rewarded = torch.from_numpy(scaled.astype(np.float32))
+        told = {name: self._here(self._told[column]) for name, column in self._names.items()}
         with own_errors(self._kind):
-            self._actor.reward(rewarded.to(self._spaces.device))
+            if told:
+                self._actor.notice(told)  # type: ignore[attr-defined]  # not all actors have it
+            self._actor.reward(self._here(scaled))
 
-
-class _Noticing(_Remembering):
-    """The policy of an algorithm with memory that looks at infos."""
-
-    def __init__(self, algorithm: Any, spaces: Spaces, record: RunRecord, dataset: Dataset) -> None:
-        super().__init__(algorithm, spaces, record)
-        # An environment tells what a column has by the column's name, which may be another one in batches.
-        names = infos_of(self._kind, algorithm.config)
-        columns = {one: info_column(dataset, one).removeprefix("infos/") for one in names}
-        self._names = {
-            name: column for name, column in columns.items() if not column.startswith("episodes/")
-        }
-        self.infos = tuple(self._names.values())
-
-    def notice(self, infos: Mapping[str, np.ndarray]) -> None:
-        told = {
-            name: torch.from_numpy(infos[column].astype(np.float32)).to(self._spaces.device)
-            for name, column in self._names.items()
-        }
-        with own_errors(self._kind):
-            self._actor.notice(told)  # type: ignore[attr-defined]  # not all actors have it
+    def _here(self, values: Any) -> Tensor:
+        return torch.from_numpy(np.asarray(values, np.float32)).to(self._spaces.device)
 
 
 def _acting_for_goals(algorithm: Any, dataset: Dataset) -> Callable[[Any], Tensor]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -25,45 +26,49 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import StickyAction
 
-from orlog.manifests.environments import make_environment
+from orlog.manifests.environments import UNCERTAIN, make_environment
+from orlog.manifests.names import did_you_mean
+
+DELAYS = ("action_delay", "reward_delay")
+NOISES = ("observation_noise", "action_noise")
+SHARES = ("sticky_actions", "dropped_frames")
+NUMBERS = (*DELAYS, *NOISES, *SHARES)
+LONGEST_DELAY = 10_000  # what is under way is kept in memory
 
 
 def uncertain(
     *,
     environment: str,
-    action_delay: int = 0,
-    reward_delay: int = 0,
-    observation_noise: float = 0.0,
-    action_noise: float = 0.0,
-    sticky_actions: float = 0.0,
-    dropped_frames: float = 0.0,
+    arguments: Mapping[str, Any] | None = None,
     render_mode: str | None = None,
+    **numbers: Any,
 ) -> gymnasium.Env[Any, Any]:
-    """Return a world behind what the module's docstring says; with zeros alone it is the world itself.
+    """Return a world behind what the module's docstring says; without numbers it is the world itself.
 
     Args:
-        environment: Id of the world, made with its registered arguments and time limit.
-        action_delay: Steps from the choice of an action to its effect.
-        reward_delay: Steps from a reward to its payment.
-        observation_noise: Standard deviation; observations must be vectors or arrays of floats.
-        action_noise: Standard deviation; actions must be vectors or arrays of floats.
-        sticky_actions: Probability, at least 0 and below 1.
-        dropped_frames: Probability, at least 0 and below 1.
+        environment: Id of the world, made with its registered time limit.
+        arguments: Arguments of the world; by default those registered for its id.
         render_mode: As that of `gymnasium.make`.
+        numbers: Any of `NUMBERS`: delays are steps, at most 10,000; noise is a standard deviation, and what it is of
+            must be vectors or arrays of floats; the others are probabilities, at least 0 and below 1.
 
-    Raises ValueError for a number that is none of these, or noise where there are no floats; NotFoundError
-    and MissingExtraError if the world is not installed.
+    Raises ValueError for a number that is none of these, noise where there are no floats, or a world that
+    this function made; NotFoundError and MissingExtraError if the world is not installed.
     """
-    for name, steps in (("action_delay", action_delay), ("reward_delay", reward_delay)):
-        if type(steps) is not int or steps < 0:
-            raise ValueError(f"{name}={steps!r}: it is a number of steps, 0 or more.")
-    for name, noise in (("observation_noise", observation_noise), ("action_noise", action_noise)):
-        if not 0 <= noise < math.inf:
-            raise ValueError(f"{name}={noise!r}: it is a standard deviation, 0 or more.")
-    for name, share in (("sticky_actions", sticky_actions), ("dropped_frames", dropped_frames)):
-        if not 0 <= share < 1:
-            raise ValueError(f"{name}={share!r}: it is a probability, at least 0 and below 1.")
-    env = make_environment(environment, {} if render_mode is None else {"render_mode": render_mode})
+    if environment == UNCERTAIN:
+        raise ValueError(
+            f"environment={environment!r}: it is behind uncertainty already; name the world behind it, and "
+            "all numbers once."
+        )
+    check_numbers(numbers)
+    action_delay, reward_delay, observation_noise, action_noise, sticky_actions, dropped_frames = (
+        numbers.get(name, 0) for name in NUMBERS
+    )
+    made_with = {
+        **(arguments or {}),
+        **({} if render_mode is None else {"render_mode": render_mode}),
+    }
+    env = make_environment(environment, made_with)
     parts = (("observation", observation_noise), ("action", action_noise))
     for part, noise in parts:
         space = getattr(env, f"{part}_space")
@@ -90,6 +95,24 @@ def uncertain(
     if action_delay:
         env = _DelayedActions(env, action_delay)
     return StickyAction(env, sticky_actions) if sticky_actions else env
+
+
+def check_numbers(numbers: Mapping[str, Any]) -> None:
+    """Raise ValueError for a number of a world behind uncertainty that has another name, or another value."""
+    for name, value in numbers.items():
+        if name in DELAYS and (type(value) is not int or not 0 <= value <= LONGEST_DELAY):
+            raise ValueError(
+                f"{name}={value!r}: it is a number of steps, 0 or more, and at most {LONGEST_DELAY:,}."
+            )
+        if name in NOISES and not 0 <= value < math.inf:
+            raise ValueError(f"{name}={value!r}: it is a standard deviation, 0 or more.")
+        if name in SHARES and not 0 <= value < 1:
+            raise ValueError(f"{name}={value!r}: it is a probability, at least 0 and below 1.")
+        if name not in NUMBERS:
+            raise ValueError(
+                f"{name} is no number of a world behind uncertainty{did_you_mean(name, NUMBERS)}; there are "
+                f"{', '.join(NUMBERS)}."
+            )
 
 
 class _DelayedRewards(gymnasium.Wrapper[Any, Any, Any, Any]):

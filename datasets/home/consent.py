@@ -10,6 +10,9 @@ it is given. So an environment with arguments other than those registered for it
 
     $ORLOG_HOME/environments/SHA-256.json      {"id": .., "kwargs": {..}}, whose SHA-256 names it
 
+Numbers of a world behind uncertainty (`orlog/uncertain-v0`) need none of this, since they only make its steps noisy
+or late; the world that they are about does, as if it were named alone.
+
 Even then, two things are refused: arguments that hold paths, and ids that wrap environments of
 other libraries, since their arguments name modules to import.
 """
@@ -29,12 +32,14 @@ from orlog.datasets.home.registries import read_registries
 from orlog.errors import NotFoundError, SimulatorError, clause
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import canonical_json, replace_json_file, sole_writer
-from orlog.manifests.environments import own_arguments
+from orlog.manifests.environments import own_arguments, world_behind
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 from orlog.manifests.shipped import recorded_manifest, recorded_manifests
 
 # Such ids of `gymnasium.make` wrap environments of old Gym, dm_control, bsuite and others.
 _WRAPS_OTHERS = re.compile(r"GymV[0-9]+|compatibility", re.IGNORECASE)
+# The arguments that name the world of an environment that is made of another one.
+_WORLD = ("environment", "arguments")
 # Separators of paths and modules, `~` for a home folder, and file suffixes.
 _PATH = re.compile(r"[/\\:]|^~|\.[A-Za-z][A-Za-z0-9]{1,4}$")
 
@@ -56,6 +61,13 @@ def check_environment(
         reasons = {one.reason for one in found if one is not None and one.reason}
         why = f": {reasons.pop()}" if len(reasons) == 1 else ""
         raise NotFoundError(f"{name} names no environment{why}.")
+    world = world_behind(record)
+    if world is not None and all(
+        isinstance(value, int | float) for key, value in record.kwargs.items() if key not in _WORLD
+    ):
+        # What is left are numbers, which `environments/uncertain.py` bounds: the world decides.
+        check_environment(name, world, versions, trust_environment=trust_environment)
+        return record
     if _WRAPS_OTHERS.search(record.id):
         raise SimulatorError(
             f"{name}: environment {record.id} wraps environments of other libraries, which "

@@ -155,7 +155,8 @@ def _find_built(wanted: DatasetName, entry: CatalogueEntry) -> Path | None:
         is_alike = (
             environment is not None
             and manifest.recipe == recorded.recipe
-            and environment.versions == environment_versions(entry.recipe.environment_id)
+            and environment.versions
+            == environment_versions(entry.recipe.environment_id, entry.recipe.environment_kwargs)
         )
         if is_alike and manifest.objects != recorded.objects:
             rebuilt = rebuilt or folder
@@ -246,7 +247,7 @@ def _build(
             id=recipe.environment_id,
             kwargs=recipe.environment_kwargs,
             max_episode_steps=limit,
-            versions=environment_versions(recipe.environment_id),
+            versions=environment_versions(recipe.environment_id, recipe.environment_kwargs),
         ),
         behavior_policy=recipe.behavior_policy,
         recipe=RecipeRecord(

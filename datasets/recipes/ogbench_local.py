@@ -49,6 +49,7 @@ class _OGBenchRecipe:
     noise: float
     seed: int
 
+    records_elsewhere = True
     version = 1  # raised whenever the same parameters would give other bytes
 
     @property

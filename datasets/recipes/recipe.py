@@ -84,7 +84,8 @@ class Recipe(Protocol):
         """Return the expert for reference returns; None if there is none."""
 
     # One whose actions cannot be drawn uniformly, such as texts, also has `random_policy() -> Expert`, the policy whose
-    # mean return is a score of 0.
+    # mean return is a score of 0. One that records in another environment than `environment_id` has
+    # `records_elsewhere = True`.
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ class TasksRecipe:
 
         Raises MissingExtraError if Meta-World is not installed.
         """
-        with make_environment(self.environment_id, {}) as env:
+        with make_environment(self.environment_id, self.environment_kwargs) as env:
             for index in range(first, last):
                 yield self._episode(env, index)
 

@@ -18,6 +18,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.benchmarks import benchmark_datasets
 from orlog.manifests.names import counted
 from orlog.normalize.metrics import by_task, cost, success, wins
+from orlog.normalize.metrics.by_task import words_of_tasks
 from orlog.normalize.metrics.metrics import (
     Number,
     Played,
@@ -221,6 +222,23 @@ def test_each_task_counts_alike_and_those_that_were_left_out_apart() -> None:
     assert both["success rate in task 4"].value == 0.5
     assert both["success rate in task 7"].value == 1
     assert both["success rate, mean over tasks"].interval == (0.0, 1.0)  # wider, and cut off there
+
+
+def test_tasks_are_called_by_their_words_where_these_tell_them_apart(mini: Dataset) -> None:
+    called = ["push", "pull", "turn", "turn", "open", "shut", ""]
+    numbers = [0, 1, 2, 3, 4, 4, 5]
+    with orlog.DatasetWriter(
+        "lab/called-v1", observation_space=mini.observation_space, action_space=mini.action_space
+    ) as writer:
+        for number, words in zip(numbers, called, strict=True):
+            metadata = {"task": number, "instruction": words}
+            writer.add_episode(dataclasses.replace(mini[0], infos={}, metadata=metadata))
+    assert words_of_tasks("lab/called-v1") == {0: "push", 1: "pull"}
+    assert words_of_tasks("lab/elsewhere-v1") == {}
+    run = played(by_task=[[0, 0], [2, 0]], success=[True, False])
+    one, other = (dataclasses.replace(run, dataset=f"lab/{it}-v1") for it in ("called", "else"))
+    for runs, name in (([one], "push"), ([one, one], "push"), ([one, other], "task 0")):
+        assert f"success rate in {name}" in {number.name for number in numbers_of(runs)}
 
 
 def test_where_no_success_is_told_tasks_have_returns() -> None:

@@ -13,7 +13,7 @@ from orlog.algos.training.runs import PathLike, Run, one_thread
 from orlog.datasets.reading.given import Given
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import space_leaves
-from orlog.normalize.rollouts import NoticingPolicy, PolicyWithMemory
+from orlog.normalize.rollouts import InformedPolicy, PolicyWithMemory
 
 
 class RunPolicy:
@@ -67,16 +67,19 @@ class RunPolicy:
             f"{self.step:,})"
         )
 
-    def begin(self, which: Any = None) -> None:
+    def begin(self, which: Any = None, infos: Mapping[str, Any] | None = None) -> None:
         """Forget the episodes: new ones begin with the next observations.
 
         Args:
             which: For each environment whether its episode begins; by default all do, and their
                 number may change.
+            infos: The infos of `env.reset`, which may say which actions are legal in the first step.
 
         Raises:
             SchemaError: it is not one truth value for each environment.
         """
+        if infos is not None and isinstance(self._policy, InformedPolicy):
+            self._policy.inform(infos)
         if which is None:
             self._begins = True
         elif self.has_memory:
@@ -120,25 +123,23 @@ class RunPolicy:
 
         Args:
             rewards: One number for each environment.
-            infos: The infos of the same steps, as the environments gave them. Some policies look at numbers
-                in them, such as CDT's at costs.
+            infos: The infos of the same steps, as the environments gave them. Some policies look at what is
+                in them, such as CDT's at costs, and those of several agents at what is legal.
 
         Raises:
             SchemaError: it is not one number for each environment, or the policy looks at an info that is
                 not there.
         """
-        if isinstance(self._policy, NoticingPolicy):
-            missing = [name for name in self._policy.infos if name not in (infos or {})]
+        if isinstance(self._policy, InformedPolicy):
+            names = self._policy.infos
+            missing = [name for name in names if name not in (infos or {})]
             if missing:
                 raise SchemaError(
                     f"{self.run.folder}: the policy looks at the info {missing[0]} of each step; call "
                     "policy.reward(reward, info) with the info of env.step."
                 )
-            assert infos is not None
-            told = {
-                name: self._of_each(name, infos[name], np.float64) for name in self._policy.infos
-            }
-            self._policy.notice(told)
+            told = {name: self._of_each(name, infos[name], np.float64) for name in names if infos}
+            self._policy.inform({**(infos or {}), **told})
         if isinstance(self._policy, PolicyWithMemory):
             self._policy.reward(self._of_each("reward", rewards, np.float64))
 

@@ -209,18 +209,26 @@ def test_a_vault_of_og_marl_opens_and_trains_with_the_same_lines(tmp_path: Path)
     assert batch.legal is not None
     assert batch.legal.shape == (16, 3, 5)
     assert batch.legal.gather(-1, batch.actions[..., None]).all()
+    flags = np.zeros((2, 5), bool)
+    flags[:, 3] = True
+    names = [f"agent_{number}" for number in range(3)]
+    seen = {name: np.zeros((2, 4), np.float32) for name in names}
     for algorithm in ("bc", "iql", "cql", "mabcq"):
         options: dict[str, Any] = {"seed": 0, "steps": 3, "evaluations": 0}
         record = train_run(
             algorithm, dataset, tmp_path / algorithm, settings={"hidden": [8]}, **options
         )
         policy: Any = make_policy(make_from_record(record, dataset), dataset, record)
-        flags = np.zeros((2, 5), bool)
-        flags[:, 3] = True
-        names = [f"agent_{number}" for number in range(3)]
         policy.inform({"agents": {name: {"legals": flags} for name in names}})
-        seen = {name: np.zeros((2, 4), np.float32) for name in names}
         assert {one.tolist() == [3, 3] for one in policy(seen).values()} == {True}
+    # In a loop of one's own, of one environment or several:
+    loop = orlog.load_policy(tmp_path / "bc", algorithm="bc")
+    for given, legal in ((seen, flags), ({name: part[0] for name, part in seen.items()}, flags[0])):
+        for told in (legal, ~legal):
+            infos = {"agents": {name: {"legals": told} for name in names}}
+            loop.begin(infos=infos) if told is legal else loop.reward(0.0, infos)
+            for action in loop(given).values():
+                assert (np.atleast_1d(action) == 3).all() == (told is legal)
 
 
 def test_vaults_with_an_empty_set_of_legal_actions_name_agent_episode_and_step(

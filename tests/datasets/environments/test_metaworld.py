@@ -16,6 +16,7 @@ from orlog.datasets.environments.metaworld import STATE, instruction_of, scripte
 from orlog.datasets.recipes.tasks import DATASETS, TasksRecipe
 from orlog.errors import MissingExtraError
 from orlog.manifests.environments import environment_versions, make_environment
+from orlog.normalize.metrics.by_task import words_of_tasks
 
 env_dict = pytest.importorskip("metaworld.env_dict", reason="needs Meta-World (orlog[tasks])")
 MT10, MT50 = (f"orlog/metaworld-{one}-v0" for one in ("mt10", "mt50"))
@@ -119,11 +120,17 @@ def test_a_dataset_has_the_roles_and_is_scored_by_task(
     names = [one.name for one in orlog.evaluate(run, episodes=3).numbers]
     assert names == [
         "success rate, mean over tasks",
-        "success rate in task 0",
-        "success rate in task 2",
+        "success rate in reach",
+        "success rate in pick place",
         "success rate in tasks that were left out",
         "success rate",
     ]
+
+
+@pytest.mark.parametrize("name", ["mt10", "mt50"])
+def test_the_words_that_ship_are_those_of_the_package(name: str) -> None:
+    words = words_of_tasks(f"tasks/{name}-v1")
+    assert [*words.values()] == [instruction_of(one) for one in tasks_of(name.upper())]
 
 
 @pytest.mark.thorough

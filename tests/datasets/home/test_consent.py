@@ -183,6 +183,33 @@ def test_a_signer_of_a_registry_of_this_machine_is_trusted() -> None:
         dataset.recover_environment()
 
 
+@pytest.mark.parametrize("world", ["CartPole-v1", "orlog/Hazard-v0"])
+def test_numbers_of_a_world_behind_uncertainty_need_no_consent(world: str) -> None:
+    numbers = {"environment": world, "action_delay": 7, "sticky_actions": 0.25}
+    with foreign("orlog/uncertain-v0", numbers).recover_environment() as env:
+        env.reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"environment": "CartPole-v1", "arguments": ARGUMENTS}, "CartPole-v1 has arguments from"),
+        ({"environment": "CartPole-v1", "action_delay": [1]}, "uncertain-v0 has arguments from"),
+        ({"environment": ["CartPole-v1"]}, "uncertain-v0 has arguments from"),
+        ({"environment": "GymV26Environment-v0"}, "wraps environments of other libraries"),
+        ({"environment": "os.path:Env-v0"}, "is not registered"),
+        (
+            {"environment": "orlog/uncertain-v0", "arguments": {"environment": "CartPole-v1"}},
+            "looks like a path",
+        ),
+        ({"environment": "CartPole-v1", "action_delay": 10**12}, "at most 10,000"),
+    ],
+)
+def test_the_world_behind_uncertainty_does(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises((NotFoundError, SimulatorError), match=message):
+        foreign("orlog/uncertain-v0", kwargs).recover_environment()
+
+
 def test_other_arguments_than_the_noted_ones_need_consent() -> None:
     dataset = foreign("CartPole-v1", ARGUMENTS)
     environment = dataset.environment

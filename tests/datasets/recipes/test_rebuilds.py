@@ -271,7 +271,7 @@ def test_on_another_processor_the_packages_are_not_blamed(
     environment = recorded.environment
     assert environment is not None
     monkeypatch.setattr(
-        "orlog.datasets.recipes.build.environment_versions", lambda _id: environment.versions
+        "orlog.datasets.recipes.build.environment_versions", lambda *_: environment.versions
     )
     change_the_simulator(monkeypatch)
     assert "another processor" in run("build", NAME, "--workers", "1", cwd=tmp_path)

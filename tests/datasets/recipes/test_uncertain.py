@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from typing import Any
 
 import gymnasium
@@ -11,10 +12,11 @@ import pytest
 
 import orlog
 from orlog.datasets.environments.uncertain import uncertain
-from orlog.datasets.recipes.classic import ClassicRecipe
-from orlog.datasets.recipes.uncertain import DATASETS, UncertainRecipe, with_uncertainty
-from orlog.errors import SimulatorError
-from orlog.manifests.environments import make_environment
+from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.recipes.recipe import parts_of
+from orlog.datasets.recipes.uncertain import DATASETS, with_uncertainty
+from orlog.errors import MissingExtraError, SimulatorError
+from orlog.manifests.environments import environment_versions, make_environment
 
 NUMBERS: list[dict[str, Any]] = [
     {},
@@ -33,7 +35,6 @@ NUMBERS: list[dict[str, Any]] = [
         "dropped_frames": 0.3,
     },
 ]
-PENDULUM = DATASETS["uncertain/pendulum-delay3-v1"].recipe
 
 
 def slow_loop(
@@ -120,6 +121,7 @@ def test_numbered_actions_are_delayed_and_stick_too() -> None:
         ({"action_delay": -1}, "action_delay=-1: it is a number of steps, 0 or more"),
         ({"action_delay": 1.5}, r"action_delay=1\.5: it is a number of steps"),
         ({"reward_delay": True}, "reward_delay=True: it is a number of steps"),
+        ({"reward_delay": 10**9}, "reward_delay=1000000000: it is .*, and at most 10,000"),
         ({"observation_noise": -0.1}, r"observation_noise=-0\.1: it is a standard deviation"),
         ({"action_noise": float("nan")}, "action_noise=nan: it is a standard deviation"),
         ({"sticky_actions": 1}, "sticky_actions=1: it is a probability, at least 0 and below 1"),
@@ -134,22 +136,77 @@ def test_other_numbers_are_errors(numbers: dict[str, Any], message: str) -> None
         make_environment("orlog/uncertain-v0", {"environment": "CartPole-v1", **numbers})
 
 
-def test_without_uncertainty_the_episodes_are_those_of_the_other_recipe() -> None:
-    assert isinstance(PENDULUM, UncertainRecipe)
-    fields = {one.name: getattr(PENDULUM, one.name) for one in dataclasses.fields(ClassicRecipe)}
-    plain = ClassicRecipe(**{**fields, "environment_id": PENDULUM.world})
-    for one, other in zip(
-        plain.episodes(0, 3), with_uncertainty(plain).episodes(0, 3), strict=True
-    ):
-        assert one.observations.tobytes() == other.observations.tobytes()
-        assert one.rewards.tobytes() == other.rewards.tobytes()
-    with pytest.raises(ValueError, match="only a world without any"):
-        with_uncertainty(PENDULUM, action_delay=1)
+PLAIN = {
+    "classic/pendulum-mixed-v1": "gymnasium",
+    "mujoco/hopper-expert-v1": "mujoco",  # has parts
+    "pointmaze/umaze-mini-v1": "mujoco",  # its world has arguments, and observes goals
+    "tabular/frozenlake-v1": "gymnasium",  # its controller looks at the world itself
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_any_recipe_has_variants(name: str) -> None:
+    plain: Any = catalogue()[name].recipe
+    variant: Any = None
+    for numbers in ({}, {"sticky_actions": 0.5}):
+        variant = pickle.loads(
+            pickle.dumps(with_uncertainty(plain, **numbers))
+        )  # as for worker processes
+        assert isinstance(variant, type(plain))
+        assert variant == with_uncertainty(plain, **numbers)
+        assert variant.name == "uncertain"
+        assert variant.parameters["uncertainty"] == numbers
+        one, other = (next(parts_of(each)[0].episodes(0, 1)) for each in (plain, variant))
+        same = np.array_equal(one.rewards, other.rewards) and np.array_equal(
+            one.actions, other.actions
+        )
+        assert same == (not numbers)
+    versions = environment_versions(variant.environment_id, variant.environment_kwargs)
+    assert versions == environment_versions(plain.environment_id)
+    assert PLAIN[name] in versions
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "message"),
+    [
+        (
+            "uncertain/hopper-noise-v1",
+            {"action_delay": 1},
+            "Hopper-v5 is behind uncertainty already",
+        ),
+        ("ogbench-local/cube-single-play-v1", {}, "ogbench-play does not record in orlog/ogbench"),
+        (
+            "classic/pendulum-mixed-v1",
+            {"action_delays": 1},
+            r"action_delays is no number .*; did you mean action_delay\?; there are action_delay, reward",
+        ),
+    ],
+)
+def test_what_cannot_be_behind_uncertainty(
+    name: str, numbers: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_uncertainty(catalogue()[name].recipe, **numbers)
+
+
+def test_a_world_behind_uncertainty_is_in_no_other_one() -> None:
+    inner = {"environment": "Pendulum-v1", "action_delay": 1}
+    with pytest.raises(ValueError, match="it is behind uncertainty already; name the world behind"):
+        uncertain(environment="orlog/uncertain-v0", arguments=inner)
+
+
+def test_a_missing_simulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(module: str) -> None:
+        raise ModuleNotFoundError(name=module)
+
+    monkeypatch.setattr("orlog.manifests.environments._import_quietly", refuse)
+    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[d4rl\]"'):
+        make_environment("orlog/uncertain-v0", {"environment": "Hopper-v5", "action_delay": 1})
 
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_an_episode_does_not_depend_on_those_made_before_it(name: str) -> None:
-    recipe = DATASETS[name].recipe
+    recipe = parts_of(DATASETS[name].recipe)[0]
     *_, together = recipe.episodes(0, 3)
     (alone,) = recipe.episodes(2, 3)
     for column in ("observations", "actions", "rewards"):
@@ -158,8 +215,8 @@ def test_an_episode_does_not_depend_on_those_made_before_it(name: str) -> None:
 
 def test_a_dataset_is_scored_in_the_world_that_recorded_it(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = DATASETS["uncertain/pendulum-noise-v1"]
-    assert isinstance(entry.recipe, UncertainRecipe)
-    tiny = dataclasses.replace(entry, recipe=dataclasses.replace(entry.recipe, count=3))
+    recipe: Any = entry.recipe
+    tiny = dataclasses.replace(entry, recipe=dataclasses.replace(recipe, count=3))
     monkeypatch.setitem(DATASETS, "uncertain/tiny-v1", tiny)
     dataset = orlog.load_dataset(orlog.build_dataset("uncertain/tiny-v1"))
     record = dataset.manifest.environment
