@@ -315,11 +315,12 @@ def joined(pieces: Sequence[TensorsT]) -> TensorsT:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(pieces[0]):
         parts = [getattr(piece, field.name) for piece in pieces]
-        values[field.name] = (
-            {key: torch.cat([one[key] for one in parts]) for key in parts[0]}
-            if isinstance(parts[0], dict)
-            else torch.cat(parts)
-        )
+        if parts[0] is None:
+            values[field.name] = None
+        elif isinstance(parts[0], dict):
+            values[field.name] = {key: torch.cat([one[key] for one in parts]) for key in parts[0]}
+        else:
+            values[field.name] = torch.cat(parts)
     return type(pieces[0])(**values)
 
 

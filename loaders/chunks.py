@@ -41,7 +41,7 @@ class ChunkSampler:
         Raises ValueError for a length below 1 or above that of every episode, or a discount outside [0, 1];
         TypeError if a length that is no integer.
         """
-        length = as_length(length, discount, arrays.lengths, arrays.name)
+        length = as_length(length, discount, arrays.lengths, arrays.name, arrays.longest)
         self.kind = f"action chunks 1 length={length}"
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays

@@ -51,7 +51,7 @@ class SequenceSampler:
         unknown padding; TypeError if a length that is no integer.
         """
         check_choice("padding", padding, ("right", "left"))
-        length = as_length(length, discount, arrays.lengths, arrays.name)
+        length = as_length(length, discount, arrays.lengths, arrays.name, arrays.longest)
         self.kind = f"sequences 1 length={length} padding={padding}"
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays

@@ -32,7 +32,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.selection import seeded_order
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import arrays_of, with_infos
+from orlog.loaders.arrays.arrays import Arrays, arrays_of, with_infos
 from orlog.loaders.arrays.filling import (
     Layout,
     fill_matrix,
@@ -49,7 +49,7 @@ from orlog.loaders.sampling.draws import stream_key
 from orlog.loaders.sampling.infos import InfoReader
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.options import Place, StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Stream, batch_number
+from orlog.loaders.sampling.streams import Sampler, Stream, batch_number
 from orlog.loaders.transitions import TransitionSampler
 from orlog.manifests.columns import axis_of
 
@@ -98,14 +98,14 @@ class _Epoch:
 class _Group:
     """Decoded steps in the order in which they are drawn."""
 
-    sampler: TransitionSampler | NStepSampler
+    sampler: Sampler[Any]
     chosen: torch.Tensor
     infos: InfoReader | None
 
     def gather(self, first: int, last: int) -> Batch | StructuredBatch:
         """Return some of the steps."""
         chosen = self.chosen[first:last]
-        batch = self.sampler.gather(chosen)
+        batch: Batch | StructuredBatch = self.sampler.gather(chosen)
         return batch if self.infos is None else self.infos.give(batch, chosen)
 
 
@@ -370,13 +370,15 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         arrays = with_infos(*made) if self._names else made[0]
         key = stream_key(self.digest, self.seed, f"{self.cursor.kind} steps {epoch} {number}")
         order = seeded_order(key, arrays.total_steps)
-        sampler: TransitionSampler | NStepSampler = (
-            TransitionSampler(arrays)
-            if self._n_steps == 1 and arrays.is_flat
-            else NStepSampler(arrays, self._n_steps, self._discount)
-        )
-        infos = InfoReader(arrays, self._names) if self._names else None
-        return _Group(sampler, sampler.items_of(order), infos)
+        sampler = self._sampler_of(arrays)
+        infos = InfoReader(sampler.arrays, self._names, sampler) if self._names else None
+        return _Group(sampler, sampler.choose(((order + 0.5) / len(order))[:, None]), infos)
+
+    def _sampler_of(self, arrays: Arrays) -> Sampler[Any]:
+        """Return what gathers the steps of a group."""
+        if self._n_steps == 1 and arrays.is_flat:
+            return TransitionSampler(arrays)
+        return NStepSampler(arrays, self._n_steps, self._discount)
 
     def _columns_to_hold(self, layout: Layout, limit_bytes: int) -> list[str]:
         """Return the columns to hold in memory whole: all but images, if that takes little memory.

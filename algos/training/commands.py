@@ -108,7 +108,9 @@ def setting_text(value: object) -> str:
 
 
 def is_at_home(dataset: Dataset) -> bool:
-    """Whether a dataset lies where its name is looked for on this machine."""
+    """Whether a dataset is found by its name: on this machine, or where its registry has it."""
+    if dataset.in_place:
+        return True
     versions = {dataset.version, dataset.manifest.version}  # that of a rebuild has its mark
     folders = {version_folder(dataset.name, version).resolve() for version in versions}
     return dataset.folder.resolve() in folders

@@ -64,10 +64,11 @@ def batches_on(batches: Iterable[Any], packed: Arrays, device: str) -> Iterable[
     """Return batches on a device; those of arrays that lie elsewhere are moved there."""
     if packed.rows.device.type == torch.device(device).type:
         return batches
-    return _moved(batches, device)
+    return moved(batches, device)
 
 
-def _moved(batches: Iterable[Any], device: str) -> Iterator[Any]:
+def moved(batches: Iterable[Any], device: str) -> Iterator[Any]:
+    """Yield batches on a device."""
     for batch in batches:
         # From page-locked memory, so that the copy waits for nothing.
         yield batch.pin_memory().to(device, non_blocking=True)

@@ -14,11 +14,11 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.commands import FINETUNED
 from orlog.algos.training.devices import device_versions, find_device, put_arrays
 from orlog.algos.training.evaluating import find_run, scoring_protocol
-from orlog.algos.training.from_data import with_rewards
 from orlog.algos.training.generators import TRAINING, seeded
 from orlog.algos.training.online import OnlineSource, check_explores
 from orlog.algos.training.options import Hooks, TrainOptions
 from orlog.algos.training.policy import fitting_form, make_from_record
+from orlog.algos.training.run_data import with_rewards
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
     RUN_FILE,
@@ -114,6 +114,7 @@ def finetune_run(
         evaluations=evaluations,
         curve_episodes=options.curve_episodes,
         keep_checkpoints=False,
+        stream=False,
         trust_environment=options.trust_environment,
         log=options.log,
         versions={**code_versions(), **device_versions(device)},

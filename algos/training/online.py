@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,9 +31,9 @@ from orlog.algos.algorithms import (
 )
 from orlog.algos.encoders import Observations
 from orlog.algos.training.devices import batches_on
-from orlog.algos.training.from_data import infos_of
 from orlog.algos.training.policy import Spaces, outside_bounds
 from orlog.algos.training.replay import Replay, mixed
+from orlog.algos.training.run_data import Batches, infos_of, loaded
 from orlog.algos.training.runs import ONLINE_FILE, OnlineRecord, RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import DivergedError, NotFoundError, SchemaError
@@ -67,23 +65,15 @@ _IN_WORDS: dict[type[Any], str] = {
 _TRANSITIONS = (Batch, ReturnBatch, StructuredBatch, StructuredReturnBatch)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class DataSource:
     """Batches of a dataset, which can be saved after any of them.
 
     Attributes:
-        kind: Class of the algorithm, which names its loader.
-        config: Its settings.
-        packed: The dataset in memory.
-        seed: Seed of the batches.
-        device: Where the algorithm computes.
+        give: Gives the batches from one on.
     """
 
-    kind: type[Any]
-    config: Any
-    packed: Arrays
-    seed: int
-    device: str
+    give: Batches
 
     may_save = True
     begins_trained = False
@@ -91,8 +81,7 @@ class DataSource:
     @contextlib.contextmanager
     def batches(self, _algorithm: Algorithm, first: int) -> Iterator[Iterable[Any]]:
         """Give the batches from the first one not yet used."""
-        batches = loaded(self.kind, self.config, self.packed, seed=self.seed, start=first)
-        yield batches_on(batches, self.packed, self.device)
+        yield self.give(first)
 
     def save(self, _folder: Path) -> dict[str, str]:
         """Return what a checkpoint must say of the batches: nothing."""
@@ -104,17 +93,6 @@ class DataSource:
     def log(self, _first: int, _last: int) -> dict[str, Any]:
         """Return what the log says besides metrics."""
         return {}
-
-
-def loaded(kind: type[Any], config: Any, packed: Arrays, **arguments: Any) -> Iterable[Any]:
-    """Return the batches that an algorithm declares."""
-    path, declared = kind.loader(config)
-    module, _, function = path.partition(":")
-    loader = getattr(importlib.import_module(module), function)
-    # A run is one process, also where others of its group train too.
-    alone = {"rank": 0, "ranks": 1} if "ranks" in inspect.signature(loader).parameters else {}
-    batches: Iterable[Any] = loader(packed, **{**declared, **alone, **arguments})
-    return batches
 
 
 def check_explores(

@@ -28,6 +28,8 @@ class TrainOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         curve_episodes: Episodes at each point of the learning curve.
         keep_checkpoints: Whether the checkpoint of each of these points is also kept, in
             `checkpoints/`.
+        stream: Whether batches come from the stored blocks as they are read, epoch after epoch, instead of from
+            all steps in memory (`orlog.stream_transitions`). They are other batches.
         trust_environment: Consent to arguments of the environment that come with the data.
         device: Where it computes: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         precision: `float32`, or `bf16` for products between hidden layers in bfloat16 where the
@@ -42,6 +44,7 @@ class TrainOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     evaluations: Annotated[int, msgspec.Meta(ge=0)] = 5
     curve_episodes: Annotated[int, msgspec.Meta(ge=1)] = CURVE_EPISODES
     keep_checkpoints: bool = False
+    stream: bool = False
     trust_environment: bool = False
     device: str = "cpu"
     precision: str = "float32"

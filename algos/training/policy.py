@@ -42,8 +42,8 @@ from orlog.algos.algorithms import (
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
 from orlog.algos.training import agents
-from orlog.algos.training.from_data import infos_of
 from orlog.algos.training.generators import MAKING, seeded
+from orlog.algos.training.run_data import infos_of
 from orlog.algos.training.runs import RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError

@@ -37,6 +37,7 @@ RUNS_IN_WORDS = {
         "a run with {} episodes at each evaluation, not {}",
         "give curve_episodes={}",
     ),
+    "stream": ("a run where stream is {}, not {}", "give stream={}"),
     "keep_checkpoints": ("a run where keep_checkpoints is {}, not {}", ""),
 }
 MAY_DIFFER = frozenset(

@@ -28,11 +28,8 @@ from orlog.algos.training.from_data import (
     check_rewards,
     find_tokenizer,
     keep_tokenizer,
-    load_for,
     reward_numbers,
     settings_from_data,
-    statistics_of,
-    with_rewards,
 )
 from orlog.algos.training.generators import EVALUATING, TRAINING, seeded
 from orlog.algos.training.loop import train
@@ -46,6 +43,7 @@ from orlog.algos.training.policy import (
     make_policy,
     observation_width,
 )
+from orlog.algos.training.run_data import RunData, StreamedData, load_for
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
     RUN_FILE,
@@ -133,17 +131,21 @@ def train_run(
         protocol = acting if evaluations else None
     elif evaluations:
         protocol = curve_protocol(kind, dataset, curve_episodes, trust_environment)
-    packed = load_for(kind, config, dataset, where)
-    check_rewards(kind, name, packed)
-    scale, shift = reward_numbers(recipe.rewards, packed)
+    data: RunData
+    if options.stream:
+        data = StreamedData(kind, config, dataset, note)
+    else:
+        data = load_for(kind, config, dataset, where)
+    check_rewards(kind, name, data)
+    scale, shift = reward_numbers(recipe.rewards, data)
     width = observation_width(dataset, kind)
     mean, std = torch.zeros(width), torch.ones(width)
     if recipe.standardize_observations:
-        mean, std = statistics_of(packed)
+        mean, std = data.statistics()
         # CORL adds 1e-3 to each deviation, so that constant numbers do not blow up.
         std = std + 1e-3
-    packed = with_rewards(packed, scale, shift)
-    config, taken = settings_from_data(kind, config, packed)
+    data.change_rewards(scale, shift)
+    config, taken = settings_from_data(kind, config, data)
     for line in taken:
         hooks.tell(line)
     plain = msgspec.json.decode(msgspec.json.encode(config))
@@ -159,6 +161,7 @@ def train_run(
         evaluations=evaluations,
         curve_episodes=curve_episodes,
         keep_checkpoints=options.keep_checkpoints,
+        stream=options.stream,
         trust_environment=trust_environment,
         log=options.log,
         obs_mean=mean.tolist(),
@@ -180,12 +183,12 @@ def train_run(
         if has_checkpoint(folder):
             # Its statistics hold, which may differ by rounding from those computed here.
             record = msgspec.structs.replace(there, device=device)
-    packed = put_arrays(packed, device)
     source: DataSource | OnlineSource
     if acting is None:
-        source = DataSource(kind=kind, config=config, packed=packed, seed=seed, device=device)
+        source = DataSource(data.batches(kind, config, seed, device))
     else:
         assert online is not None
+        packed = put_arrays(data.arrays, device)
         batch = check_explores(kind, config, dataset, packed, online)
         source = OnlineSource(kind, config, dataset, packed, record, acting, batch)
     with one_thread():
@@ -456,8 +459,9 @@ def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
         keep_tokenizer(folder, record.config)
         body = {"algorithm": record.algorithm, "dataset": record.dataset}  # what a reader looks for
         body |= msgspec.to_builtins(record)
-        if record.online is None:
-            del body["online"]
+        for name in ("online", "stream"):  # as in records from before there was such a thing
+            if not body[name]:
+                del body[name]
         write_json(folder / RUN_FILE, body)
 
 

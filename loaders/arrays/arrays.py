@@ -108,6 +108,7 @@ class Arrays:
         ends: Numbers after the actions in a row of the matrix: 3, or 0 in `infos`.
         team: Which agents they are of, if they were loaded for `orlog.agent_transitions`
             (`loaders/arrays/teams.py`).
+        longest: Steps of the longest episode of the dataset, where these are a part of it; else 0.
     """
 
     rows: Float32[Tensor, "steps_and_episodes width"]
@@ -125,6 +126,7 @@ class Arrays:
     infos: Arrays | None = None
     ends: int = 3
     team: Any = None
+    longest: int = 0
 
     def __repr__(self) -> str:
         """Return name, digest, totals and fields, with shapes and dtypes in place of values."""

@@ -18,8 +18,12 @@ def as_integer(name: str, value: object) -> int:
     return int(value)
 
 
-def as_length(length: object, discount: float, lengths: np.ndarray, name: str) -> int:
+def as_length(
+    length: object, discount: float, lengths: np.ndarray, name: str, longest: int = 0
+) -> int:
     """Return the number of steps that a window spans, for episodes of some lengths in a dataset of that name.
+
+    `longest` is the length of the longest episode of all, if these are a part of them.
 
     Raises TypeError if the length is no integer; ValueError for a length below 1 or above that of every
     episode, or a discount outside [0, 1].
@@ -29,7 +33,7 @@ def as_length(length: object, discount: float, lengths: np.ndarray, name: str) -
         raise ValueError(
             f"length must be >= 1 and discount in [0, 1], found {steps} and {discount}."
         )
-    longest = int(lengths.max())
+    longest = max(longest, int(lengths.max()))
     if steps > longest:
         raise ValueError(
             f"{name or 'this dataset'}: length {steps} is more than the {longest} steps of the "

@@ -16,8 +16,7 @@ import torch
 from orlog.algos.algorithms import algorithm_name, for_teams, takes_goals
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
-from orlog.algos.training.from_data import infos_of
-from orlog.algos.training.online import loaded
+from orlog.algos.training.run_data import infos_of, loaded
 from orlog.datasets.columns.vocabulary import train_vocabulary
 from orlog.loaders.arrays.arrays import Arrays, Leaf, with_infos
 from orlog.loaders.batch import NextActionBatch

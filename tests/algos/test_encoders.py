@@ -22,7 +22,7 @@ from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.rlpd import RLPD
 from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
-from orlog.algos.training.online import loaded
+from orlog.algos.training.run_data import loaded
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf
 from tests.algos import plain

@@ -56,6 +56,7 @@ OPTIONS = {
     "source": "--source",
     "step": "--step",
     "steps": "--steps",
+    "stream": "--stream",
     "task": "--task",
     "trust_environment": "--trust-environment",
     "trusted": "--trust",

@@ -32,7 +32,7 @@ from orlog.cli.options import (
     takes_options,
 )
 from orlog.errors import StoppedError
-from orlog.manifests.names import counted, size_text
+from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.algos.presets import Recipe
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from orlog.algos.training.runs import RunRecord
     from orlog.datasets.reading.dataset import Dataset
     from orlog.experiments.seeds import SeedOutcome
-
-ASKED_ABOVE = 10e9  # bytes of a dataset that is read in place
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +106,14 @@ class Training:
             "--keep-checkpoints", help="Keep that of each of these points, as orlog ope needs."
         ),
     ] = False
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--no-stream",
+            help="Read the data block by block instead of all of them into memory.",
+            show_default="yes where they are read in place, if the algorithm can",
+        ),
+    ] = None
     device: Device = "cpu"
     precision: Annotated[
         str,
@@ -126,6 +132,7 @@ class Training:
 
         words = ["orlog", "train", algorithm, name, "--seeds", self.seeds]
         words += option_words(train_options(self), leave_out=("seed",))
+        words += ["--no-stream"] if self.stream is False else []
         words += [] if self.processes == CORES else ["--processes", str(self.processes)]
         return words + ([] if self.out is None else ["--out", str(self.out)])
 
@@ -159,6 +166,7 @@ def train(
     from orlog.datasets.loading import load_dataset
     from orlog.experiments.logs import check_log
     from orlog.experiments.seeds import parse_seeds
+    from orlog.experiments.streaming import choose_stream
 
     if given.cache:
         read_bytes(given.cache, "a size such as 500M or 20G")
@@ -184,7 +192,7 @@ def train(
         find_device(options.device)
         check_log(options.log)
         dataset = load_dataset(name or "")
-        _ask_before_fetching(dataset)
+        options = choose_stream(algorithm, dataset, options, given.stream, tell=tell, ask=_ask)
     recipe = recipe_for(algorithm_name(algorithm), dataset, preset=options.preset)
 
     def introduce(steps: int, taken: Sequence[str] = ()) -> None:
@@ -193,23 +201,14 @@ def train(
     if several:
         introduce(options.steps or recipe.steps)
         again = shlex.join([*given.words(algorithm, name or ""), "--resume"])
-        _train_several(algorithm, dataset, several, given, again, as_json)
+        _train_several(algorithm, dataset, several, given, options, again, as_json)
         return
     folder, end = _train_one(algorithm, dataset, out, options, given.resume, introduce)
     print_runs([folder], end, as_json=as_json)
 
 
-def _ask_before_fetching(dataset: Dataset) -> None:
-    """Say how much of a dataset that is read in place will be fetched, and ask if that is very much."""
-    if not dataset.in_place:
-        return
-    size = dataset.manifest.size_bytes
-    tell(f"{dataset.name}: read in place; training reads all of it once: {size_text(size)}.")
-    if size > ASKED_ABOVE:
-        typer.confirm(
-            f"Fetch {size_text(size)}? (orlog.stream_transitions reads a part at a time)",
-            abort=True,
-        )
+def _ask(question: str) -> None:
+    typer.confirm(question, abort=True)
 
 
 def train_options(given: Any) -> TrainOptions:
@@ -218,6 +217,8 @@ def train_options(given: Any) -> TrainOptions:
 
     names = [name for name in TrainOptions.__struct_fields__ if hasattr(given, name)]
     asked = {name: getattr(given, name) for name in names}
+    if asked.get("stream", True) is None:
+        del asked["stream"]
     return TrainOptions(**asked | {"settings": read_settings(given.settings)})
 
 
@@ -424,6 +425,7 @@ def _train_several(
     dataset: Dataset,
     seeds: Sequence[int],
     given: Training,
+    options: TrainOptions,
     again: str,
     as_json: bool,
 ) -> None:
@@ -445,7 +447,7 @@ def _train_several(
             algorithm,
             dataset,
             seed_folders(algorithm, dataset, seeds, given.out),
-            train_options(given),
+            options,
             SeedHooks(show=show, stop=lambda: request.signal != 0),
             processes=min(given.processes, len(seeds)),
             resume=given.resume,

@@ -21,6 +21,7 @@ from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import Evaluation, PathLike, RunRecord, run_folder
 from orlog.algos.training.train import train_run
 from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
 from orlog.normalize.baselines import read_baseline
@@ -34,7 +35,7 @@ class Job:
 
     Attributes:
         algorithm: Name of the algorithm, or module and class of one from elsewhere.
-        dataset: Folder of the dataset.
+        dataset: Folder of the dataset; the dataset itself where it is read in place.
         folder: Folder of the run, which must be new unless `resume` is set.
         options: What is asked for, with `steps`.
         episodes: Episodes of the evaluation.
@@ -43,7 +44,7 @@ class Job:
     """
 
     algorithm: str
-    dataset: Path
+    dataset: Path | Dataset
     folder: Path
     options: TrainOptions
     episodes: int
@@ -178,7 +179,7 @@ def make_jobs(
     jobs = [
         Job(
             algorithm=algorithm,
-            dataset=dataset.folder,
+            dataset=dataset if dataset.in_place else dataset.folder,
             folder=run_folder(folder, algorithm, dataset, seed),
             options=msgspec.structs.replace(options, seed=seed),
             episodes=episodes,

@@ -22,6 +22,7 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
 from orlog.experiments.logs import log_to
 from orlog.experiments.progress import normalizer
+from orlog.experiments.streaming import streams_by_default
 from orlog.experiments.videos import VIDEOS, Video, check_video, film
 from orlog.manifests.names import counted
 from orlog.normalize.intervals import mean_interval
@@ -192,6 +193,7 @@ def train(
     evaluations: int = 5,
     curve_episodes: int = CURVE_EPISODES,
     keep_checkpoints: bool = False,
+    stream: bool | None = None,
     trust_environment: bool = False,
     device: str = "cpu",
     precision: str = "float32",
@@ -217,6 +219,9 @@ def train(
         curve_episodes: Episodes at each of these points.
         keep_checkpoints: Also keep the checkpoint of each of these points, for
             `orlog.evaluate_off_policy`.
+        stream: Whether to read the data block by block, epoch after epoch, instead of all of them into memory
+            (`orlog.stream_transitions`); batches are others then. By default a dataset that is read in place is
+            streamed, where the algorithm can be.
         trust_environment: Consent to arguments of the environment that come with the data.
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         precision: `bf16` for products in bfloat16, where the device computes these faster.
@@ -258,6 +263,9 @@ def train(
             precision=precision,
             log=log,
         )
+        if stream is None:
+            stream = streams_by_default(algorithm, dataset, options)
+        options = msgspec.structs.replace(options, stream=stream)
         record = train_run(algorithm, dataset, chosen, options, hooks, resume=resume)
     return Run(folder=chosen, record=record)
 

@@ -22,6 +22,7 @@ from orlog.algos.training.runs import PathLike, as_path, run_folder
 from orlog.algos.training.stopping import StopRequest
 from orlog.algos.training.train import check_folder, curve_protocol, train_run
 from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import OrlogError, StoppedError
 from orlog.experiments.jobs import Executor, find_executor
@@ -58,7 +59,7 @@ class _Job:
     """One seed to train: the arguments of `train_run`, and where the processes tell what they do."""
 
     algorithm: str
-    dataset: Path
+    dataset: Path | Dataset
     folder: Path
     options: TrainOptions
     resume: bool
@@ -144,7 +145,7 @@ def train_seeds(
     for one in folders.values():
         check_folder(one, resume=resume)
     where = "ram"
-    if min(processes, len(folders)) > 1:
+    if min(processes, len(folders)) > 1 and not options.stream:
         where = "mmap"
         load_arrays(dataset, where)  # made here, so that no process waits for another
     execute = find_executor(executor) if isinstance(executor, str) else executor
@@ -154,7 +155,7 @@ def train_seeds(
         jobs = [
             _Job(
                 algorithm=algorithm,
-                dataset=dataset.folder,
+                dataset=dataset if dataset.in_place else dataset.folder,
                 folder=one,
                 options=msgspec.structs.replace(options, seed=seed),
                 resume=resume,

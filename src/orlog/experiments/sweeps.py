@@ -122,6 +122,10 @@ def plan_sweep(
     `options` are completed by `job_options`; so many `processes` build a dataset; `on_build` gets the name of
     one that is built or downloaded, what is done and what there is in all.
     """
+    if options.stream:
+        raise ValueError(
+            "a sweep reads its datasets into memory: leave out stream=True, or use train."
+        )
     algorithms = [known_as(algorithm) for algorithm in algorithms]
     for algorithm in algorithms:
         make_config(algorithm, {})

@@ -192,7 +192,8 @@ def _options(record: RunRecord) -> dict[str, Any] | None:
     if record.online is not None and record.online.run:
         return None
     options = record.options()
-    return {name: getattr(options, name) for name in _TRAINS_AGAIN}
+    streamed = {"stream": True} if options.stream else {}
+    return {name: getattr(options, name) for name in _TRAINS_AGAIN} | streamed
 
 
 def _sources(

@@ -181,6 +181,7 @@ def _options(result: SharedResult, trust_environment: bool) -> TrainOptions:
         evaluations=min(given.evaluations, 100),
         curve_episodes=min(given.curve_episodes, result.protocol.episodes),
         precision=given.precision,
+        stream=given.stream,
         trust_environment=trust_environment,
     )
 

@@ -26,8 +26,8 @@ from safetensors.numpy import load_file
 
 import orlog
 from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, for_teams, takes_goals
-from orlog.algos.training.from_data import infos_of
 from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.run_data import infos_of
 from orlog.algos.training.runs import CHECKPOINT_FILE, ONLINE_FILE, RUN_FILE
 from orlog.datasets.reading.dataset import Dataset
 from tests.algos import plain

@@ -19,7 +19,8 @@ from orlog.algos.cql import CQL
 from orlog.algos.iql import IQL
 from orlog.algos.presets import Rewards, recipe_for
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.from_data import reward_numbers, with_rewards
+from orlog.algos.training.from_data import reward_numbers
+from orlog.algos.training.run_data import LoadedData, with_rewards
 from orlog.algos.training.runs import read_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
@@ -258,5 +259,5 @@ def test_rewards_change_in_place_and_final_rows_stay_zero() -> None:
 def test_equal_returns_cannot_be_scaled_and_the_message_says_what_can_be_done() -> None:
     packed = read_arrays(record("d4rl/hopper-medium-v2", rewards=np.zeros))
     with pytest.raises(SchemaError, match=r"all 3 episodes have the return 0; .*preset='none'"):
-        reward_numbers(Rewards(return_range=1000.0), packed)
-    assert reward_numbers(Rewards(scale=4.0, shift=-2.0), packed) == (4.0, -2.0)
+        reward_numbers(Rewards(return_range=1000.0), LoadedData(packed))
+    assert reward_numbers(Rewards(scale=4.0, shift=-2.0), LoadedData(packed)) == (4.0, -2.0)
