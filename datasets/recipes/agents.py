@@ -16,15 +16,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.environments.agents import COLUMNS, Team, towards
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
-from orlog.manifests.environments import make_environment
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe
 
 Controller: TypeAlias = Callable[[Mapping[str, np.ndarray]], dict[str, int]]
 """Returns the action of each agent, by name, for what all of them observe."""
@@ -34,7 +33,7 @@ STEPS = 25
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AgentsRecipe:
+class AgentsRecipe(PlayedRecipe):
     """Everything that decides the bytes of an `agents` dataset.
 
     Attributes:
@@ -55,6 +54,7 @@ class AgentsRecipe:
 
     name = "agents"
     version = 1  # raised whenever the same parameters would give other bytes
+    NO_BYTES = frozenset({"expert_controller"})  # it decides scores
 
     @property
     def steps(self) -> int:
@@ -71,30 +71,9 @@ class AgentsRecipe:
             "action_log_probs are exact"
         )
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        parameters = parameters_of(self)
-        del parameters["expert_controller"]  # it decides scores, not bytes
-        return parameters
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
-
     def lengths(self, limit: int) -> list[int]:
         """Return the steps of each episode."""
         return [limit] * self.count
-
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`.
-
-        Raises MissingExtraError if the environment's packages are not installed.
-        """
-        with make_environment(self.environment_id, self.environment_kwargs) as env:
-            for index in range(first, last):
-                yield self._episode(env, index)
 
     def expert(self) -> Expert:
         """Return the controller of experts, without noise."""
@@ -110,12 +89,11 @@ class AgentsRecipe:
 
         return Expert(name=f"{self.expert_controller}, without noise", policy=policy)
 
-    def _episode(self, env: Any, index: int) -> Episode:
-        reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
-        rng = np.random.Generator(np.random.PCG64(int(stream)))
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, _index: int) -> Episode:
+        """Return one episode."""
         team: Team = env.unwrapped
         controller = CONTROLLERS[self.controller]
-        observation, _ = env.reset(seed=int(reset_seed))
+        observation, _ = env.reset(seed=reset_seed)
         seen, acted, rewards, of_agents = [observation], [], [], []
         log_probs: list[dict[str, float]] = []
         ended = terminated = False
@@ -143,7 +121,7 @@ class AgentsRecipe:
             terminations=last & terminated,
             truncations=last & (not terminated),
             infos=infos,
-            seed=int(reset_seed),
+            seed=reset_seed,
         )
 
 

@@ -17,19 +17,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.environments.shop import ITEMS, click_chances, visitors
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of, play_episode
-from orlog.manifests.environments import make_environment
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ShopRecipe:
+class ShopRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `bandits` dataset.
 
     Attributes:
@@ -56,38 +54,24 @@ class ShopRecipe:
             f"{self.noise:.0%} of the episodes; action_log_probs are exact"
         )
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        return parameters_of(self)
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
-
     def lengths(self, _limit: int) -> list[int]:
         """Steps of each episode: one."""
         return [1] * self.steps
 
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`."""
-        rule = rule_of(self)
-        place = {one.tobytes(): index for index, one in enumerate(visitors())}
-        with make_environment(self.environment_id, self.environment_kwargs) as env:
-            for index in range(first, last):
-                reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
-                uniform = np.random.Generator(np.random.PCG64(int(stream))).random()
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, _index: int) -> Episode:
+        """Return one visit."""
+        rule, place = rule_of(self), _places()
+        uniform = rng.random()
 
-                def choose(seen: Any, uniform: float = uniform) -> tuple[int, float]:
-                    chances = rule[place[seen.tobytes()]]
-                    item = int(np.searchsorted(np.cumsum(chances[:-1]), uniform, "right"))
-                    return item, math.log(chances[item])
+        def choose(seen: Any) -> tuple[int, float]:
+            chances = rule[place[seen.tobytes()]]
+            item = int(np.searchsorted(np.cumsum(chances[:-1]), uniform, "right"))
+            return item, math.log(chances[item])
 
-                made = play_episode(env, int(reset_seed), choose, {})
-                seen = place[made.observations[0].tobytes()]
-                best = click_chances()[seen].max(keepdims=True)
-                yield dataclasses.replace(made, infos={**made.infos, "optimal_value": best})
+        made = play_episode(env, reset_seed, choose, {})
+        seen = place[made.observations[0].tobytes()]
+        best = click_chances()[seen].max(keepdims=True)
+        return dataclasses.replace(made, infos={**made.infos, "optimal_value": best})
 
     def expert(self) -> Expert:
         """Return the best item for each visitor."""
@@ -99,6 +83,11 @@ class ShopRecipe:
             return np.asarray(best[apart.argmin(1)])
 
         return Expert(name="the item that each visitor is likeliest to click", policy=policy)
+
+
+@functools.cache
+def _places() -> dict[bytes, int]:
+    return {one.tobytes(): index for index, one in enumerate(visitors())}
 
 
 @functools.cache

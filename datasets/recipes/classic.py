@@ -20,15 +20,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of, play_episode
-from orlog.manifests.environments import make_environment
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 
 Controller: TypeAlias = Callable[[list[float]], Any]
 """Returns the action for an observation: an integer, or a list of numbers inside the bounds."""
@@ -37,7 +36,7 @@ BEHAVIORS = ("random", "medium", "expert")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassicRecipe:
+class ClassicRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `classic` dataset.
 
     Attributes:
@@ -60,6 +59,7 @@ class ClassicRecipe:
 
     name = "classic"
     version = 1  # raised whenever the same parameters would give other bytes
+    NO_BYTES = frozenset({"steps"})
 
     @property
     def behavior_policy(self) -> str:
@@ -70,34 +70,14 @@ class ClassicRecipe:
             "action_log_probs are exact for the policy of the episode"
         )
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        parameters = parameters_of(self)
-        del parameters["steps"]  # a result of the others
-        return parameters
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
-
     def lengths(self, limit: int) -> list[int]:
         """Most steps of each episode; how long one lasts is found by playing."""
         return [limit] * self.count
 
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`.
-
-        Raises MissingExtraError if the environment needs a package that is not installed.
-        """
-        with make_environment(self.environment_id, self.environment_kwargs) as env:
-            for index in range(first, last):
-                yield self._episode(env, index)
-
-    def _episode(self, env: gymnasium.Env[Any, Any], index: int) -> Episode:
-        reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
-        rng = np.random.Generator(np.random.PCG64(int(stream)))
+    def episode(
+        self, env: gymnasium.Env[Any, Any], reset_seed: int, rng: np.random.Generator, index: int
+    ) -> Episode:
+        """Return one episode."""
         behavior = BEHAVIORS[index % len(BEHAVIORS)]
         noise = {"random": None, "medium": self.medium_noise, "expert": self.expert_noise}[behavior]
         draw = _draw_discrete if is_discrete(env) else draw_continuous
@@ -105,7 +85,7 @@ class ClassicRecipe:
         def choose(observation: Any) -> tuple[Any, float]:
             return draw(rng, env.action_space, self.chosen(env, observation), noise)
 
-        return play_episode(env, int(reset_seed), choose, {"behavior": behavior})
+        return play_episode(env, reset_seed, choose, {"behavior": behavior})
 
     def chosen(self, _env: gymnasium.Env[Any, Any], observation: Any) -> Any:
         """Return the controller's action, without noise."""

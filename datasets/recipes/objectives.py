@@ -15,21 +15,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.environments.objectives import best_actions, front, grid, state_number
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
-from orlog.manifests.environments import make_environment
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe
 
 ACTIONS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ObjectivesRecipe:
+class ObjectivesRecipe(PlayedRecipe):
     """Everything that decides the bytes of an `objectives` dataset.
 
     Attributes:
@@ -63,36 +61,16 @@ class ObjectivesRecipe:
             "the policy of the episode"
         )
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        return parameters_of(self)
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
-
     def lengths(self, limit: int) -> list[int]:
         """Most steps of each episode; more than there will be, since how long one lasts is found by playing."""
         return [limit] * self.steps
 
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`.
-
-        Raises MissingExtraError if the environment needs a package that is not installed.
-        """
-        with make_environment(self.environment_id, self.environment_kwargs) as env:
-            for index in range(first, last):
-                yield self._episode(env, index)
-
-    def _episode(self, env: Any, index: int) -> Episode:
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, index: int) -> Episode:
+        """Return one episode."""
         best = best_actions(self.world)
-        reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
-        rng = np.random.Generator(np.random.PCG64(int(stream)))
         is_informed = index % self.informed == 0
-        followed = int(reset_seed) % len(best) if is_informed else int(rng.integers(len(best)))
-        seen, _ = env.reset(seed=int(reset_seed))
+        followed = reset_seed % len(best) if is_informed else int(rng.integers(len(best)))
+        seen, _ = env.reset(seed=reset_seed)
         observations, actions, log_probs, rewards, objectives = [seen], [], [], [], []
         terminated = truncated = False
         while not terminated and not truncated:
@@ -114,7 +92,7 @@ class ObjectivesRecipe:
             terminations=ends & terminated,
             truncations=ends & truncated,
             infos={"action_log_probs": np.array(log_probs), "objectives": np.stack(objectives)},
-            seed=int(reset_seed),
+            seed=reset_seed,
             metadata={"informed": is_informed},
         )
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
+from orlog.manifests.environments import make_environment
 
 Policy: TypeAlias = Callable[[Any], np.ndarray]
 
@@ -114,6 +115,47 @@ def parameters_of(recipe: Any) -> dict[str, Any]:
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
     }
+
+
+class _Playing(Recipe, Protocol):
+    """A recipe that plays an episode after another."""
+
+    def episode(
+        self, env: Any, reset_seed: int, rng: np.random.Generator, index: int
+    ) -> Episode: ...
+
+
+class PlayedRecipe:
+    """What recipes have in common that play one environment, an episode after another.
+
+    It is for dataclasses of numbers. They say with `episode(env, reset_seed, rng, index)` how one is played, from a seed
+    for the environment's reset and a generator that are its own.
+    """
+
+    NO_BYTES: ClassVar[frozenset[str]] = frozenset()
+    """Fields that follow from others, or decide none of the bytes."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything besides the seed that decides the bytes, as JSON."""
+        every = parameters_of(self)
+        return {name: value for name, value in every.items() if name not in self.NO_BYTES}
+
+    @property
+    def environment_kwargs(self) -> dict[str, Any]:
+        """Arguments of `gymnasium.make`: none."""
+        return {}
+
+    def episodes(self: _Playing, first: int, last: int) -> Iterator[Episode]:
+        """Yield episodes `first` to `last - 1`.
+
+        Raises MissingExtraError if the environment needs a package that is not installed.
+        """
+        with make_environment(self.environment_id, self.environment_kwargs) as env:
+            for index in range(first, last):
+                reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
+                rng = np.random.Generator(np.random.PCG64(int(stream)))
+                yield self.episode(env, int(reset_seed), rng, index)
 
 
 def parts_of(recipe: Recipe) -> Sequence[Recipe]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,15 +22,14 @@ import numpy as np
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.environments.hazard import TARGET
 from orlog.datasets.recipes.classic import draw_continuous
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of, play_episode
-from orlog.manifests.environments import make_environment
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 
 Controller: TypeAlias = Callable[[list[float], float], list[float]]
 """Returns the action for an observation and a boldness within 0 and 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SafetyRecipe:
+class SafetyRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `safety` dataset.
 
     Attributes:
@@ -53,6 +52,7 @@ class SafetyRecipe:
 
     name = "safety"
     version = 1  # raised whenever the same parameters would give other bytes
+    NO_BYTES = frozenset({"steps"})
 
     @property
     def behavior_policy(self) -> str:
@@ -63,40 +63,21 @@ class SafetyRecipe:
             f"{self.noise:g}; action_log_probs are exact for the policy of the episode"
         )
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        parameters = parameters_of(self)
-        del parameters["steps"]  # a result of the others
-        return parameters
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
-
     def lengths(self, limit: int) -> list[int]:
         """Steps of each episode: all last until they are truncated."""
         return [limit] * self.count
 
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`."""
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, _index: int) -> Episode:
+        """Return one episode."""
         controller = CONTROLLERS[self.controller]
-        with make_environment(self.environment_id, self.environment_kwargs) as env:
-            for index in range(first, last):
-                reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
-                rng = np.random.Generator(np.random.PCG64(int(stream)))
-                low, high = self.boldness
-                boldness = low + (high - low) * rng.random()
+        low, high = self.boldness
+        boldness = low + (high - low) * rng.random()
 
-                def choose(
-                    seen: Any, rng: Any = rng, boldness: float = boldness
-                ) -> tuple[np.ndarray, float]:
-                    chosen = controller(seen.tolist(), boldness)
-                    return draw_continuous(rng, env.action_space, chosen, self.noise)
+        def choose(seen: Any) -> tuple[np.ndarray, float]:
+            chosen = controller(seen.tolist(), boldness)
+            return draw_continuous(rng, env.action_space, chosen, self.noise)
 
-                about = {"boldness": boldness}
-                yield play_episode(env, int(reset_seed), choose, about, infos=("cost",))
+        return play_episode(env, reset_seed, choose, {"boldness": boldness}, infos=("cost",))
 
     def expert(self) -> Expert:
         """Return the cautious controller without noise."""

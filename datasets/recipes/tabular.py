@@ -19,19 +19,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.environments.tables import Table, best_values, policy_values, stationary_values
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of, play_episode
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 from orlog.manifests.environments import make_environment
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TabularRecipe:
+class TabularRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `tabular` dataset.
 
     Attributes:
@@ -64,43 +63,26 @@ class TabularRecipe:
             f"{self.noise:.0%} of the steps; action_log_probs, optimal_value and behavior_value are exact"
         )
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        return parameters_of(self)
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
-
     def lengths(self, limit: int) -> list[int]:
         """Most steps of each episode; more than there will be, since how long one lasts is found by playing."""
         return [limit] * self.steps
 
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`.
-
-        Raises MissingExtraError if the environment needs a package that is not installed.
-        """
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, _index: int) -> Episode:
+        """Return one episode, with the exact values of its states."""
         known = known_values(self)
-        with make_environment(self.environment_id, self.environment_kwargs) as env:
-            for index in range(first, last):
-                reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
-                rng = np.random.Generator(np.random.PCG64(int(stream)))
 
-                def choose(state: Any, rng: np.random.Generator = rng) -> tuple[int, float]:
-                    chances = known.behavior[int(state)]
-                    action = int(np.searchsorted(np.cumsum(chances[:-1]), rng.random(), "right"))
-                    return action, math.log(chances[action])
+        def choose(state: Any) -> tuple[int, float]:
+            chances = known.behavior[int(state)]
+            action = int(np.searchsorted(np.cumsum(chances[:-1]), rng.random(), "right"))
+            return action, math.log(chances[action])
 
-                made = play_episode(env, int(reset_seed), choose, {})
-                seen = made.observations[:-1]
-                values = {
-                    "optimal_value": known.optimal_values[seen],
-                    "behavior_value": known.behavior_values[seen],
-                }
-                yield dataclasses.replace(made, infos={**made.infos, **values})
+        made = play_episode(env, reset_seed, choose, {})
+        seen = made.observations[:-1]
+        values = {
+            "optimal_value": known.optimal_values[seen],
+            "behavior_value": known.behavior_values[seen],
+        }
+        return dataclasses.replace(made, infos={**made.infos, **values})
 
     def expert(self) -> Expert:
         """Return the best policy at the recipe's discount."""
