@@ -11,19 +11,16 @@ keeps the number of its task, the task in words, its noise and whether it succee
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
-from orlog.manifests.environments import make_environment
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TasksRecipe:
+class TasksRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `tasks` dataset.
 
     Attributes:
@@ -54,37 +51,17 @@ class TasksRecipe:
         noises = ", ".join(f"{one:g}" for one in self.noises)
         return f"Meta-World's scripted policy of each task, with noise of {noises} in turn"
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        return parameters_of(self)
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
-
     def lengths(self, limit: int) -> list[int]:
         """Steps of each episode: all of them last to the limit."""
         return [limit] * self.count
 
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`.
-
-        Raises MissingExtraError if Meta-World is not installed.
-        """
-        with make_environment(self.environment_id, self.environment_kwargs) as env:
-            for index in range(first, last):
-                yield self._episode(env, index)
-
-    def _episode(self, env: gymnasium.Env[Any, Any], index: int) -> Episode:
+    def episode(self, env: Any, drawn: int, rng: np.random.Generator, index: int) -> Episode:
+        """Return one episode, whose seed is the next drawn one of its task."""
         from orlog.datasets.environments.metaworld import scripted_actions
 
-        drawn, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
-        rng = np.random.Generator(np.random.PCG64(int(stream)))
         tasks: list[str] = env.get_wrapper_attr("tasks")
         noise = self.noises[index // len(tasks) % len(self.noises)]
-        seed = int(drawn) - int(drawn) % len(tasks) + index % len(tasks)
+        seed = drawn - drawn % len(tasks) + index % len(tasks)
         observation, info = env.reset(seed=seed)
         observations, actions, rewards = [observation], [], []
         succeeded, truncated = False, False
