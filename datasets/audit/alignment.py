@@ -19,9 +19,9 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.audit.findings import Check, Facts, Finding
-from orlog.datasets.audit.pieces import Piece, dimension
+from orlog.datasets.audit.pieces import Piece, dimension, sampled_pieces
 from orlog.datasets.audit.rewards import computed_rewards
-from orlog.datasets.audit.sampling import sampled_pieces
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.audit.values import judged_columns
 from orlog.manifests.spaces import leaf_spaces
@@ -42,13 +42,14 @@ def check_action_alignment(facts: Facts) -> Check:
     rows = _Rows(facts)
     if not rows.observations or not rows.actions:
         return "observations or actions are no numbers, or have too many dimensions to predict one from the other"
-    model = _fit_changes(facts, rows)
+    model = facts.once("actions", lambda: _fit_changes(facts, rows))
     if isinstance(model, str):
         return model
     if isinstance(model, Finding):
         return [model]
-    evidence = _Evidence(facts.dataset.total_episodes)
-    while (piece := (yield)) is not None:
+    seen = Seen(facts.dataset)
+    evidence = _Evidence(seen)
+    while (piece := (yield seen)) is not None:
         inside = rows.inside(piece)
         if len(inside):
             evidence.add(piece, inside, model.errors(rows, piece, inside))
@@ -64,15 +65,16 @@ def check_reward_alignment(facts: Facts) -> Check:
         return (
             "observations are no real numbers, or have too many dimensions to predict rewards from"
         )
-    model = _fit_rewards(facts, rows)
+    model = facts.once("rewards", lambda: _fit_rewards(facts, rows))
     if model is None:
         return []  # each reward is computed again by another check
     if isinstance(model, str):
         return model
     if isinstance(model, Finding):
         return [model]
-    evidence = _Evidence(facts.dataset.total_episodes)
-    while (piece := (yield)) is not None:
+    seen = Seen(facts.dataset)
+    evidence = _Evidence(seen)
+    while (piece := (yield seen)) is not None:
         inside = rows.inside(piece)
         if not len(inside):
             continue
@@ -229,7 +231,7 @@ def _fit_changes(facts: Facts, rows: _Rows) -> _Changes | Finding | str:
     """Return the model of changes; the finding if all actions are shifted; why neither can be told."""
     now, changes = [], []
     taken: list[list[np.ndarray]] = [[], [], []]
-    for piece in sampled_pieces(facts):
+    for piece in sampled_pieces(facts.dataset, facts.missing_finals):
         steps = rows.inside(piece)
         if not len(steps):
             continue
@@ -308,7 +310,7 @@ def _fit_rewards(facts: Facts, rows: _Rows) -> _Rewards | Finding | str | None:
     """
     inputs: list[np.ndarray] = []
     given: list[list[np.ndarray]] = [[], [], []]
-    for piece in sampled_pieces(facts):
+    for piece in sampled_pieces(facts.dataset, facts.missing_finals):
         if not inputs and computed_rewards(facts, piece) is not None:
             return None
         steps = rows.inside(piece)
@@ -360,11 +362,13 @@ def _fit_rewards(facts: Facts, rows: _Rows) -> _Rewards | Finding | str | None:
 class _Evidence:
     """For each episode, how much better the steps before and after fit than the step itself."""
 
-    def __init__(self, episodes: int) -> None:
-        self.steps = np.zeros(episodes)
-        self.sums = np.zeros((3, episodes))  # of the errors with each shift
-        self.better = np.zeros((3, episodes))  # of how much smaller they are than without one
-        self.squares = np.zeros((3, episodes))
+    def __init__(self, seen: Seen) -> None:
+        self.steps = seen.of_episodes(np.float64)
+        self.sums = seen.of_episodes(np.float64, 3)  # of the errors with each shift
+        self.better = seen.of_episodes(
+            np.float64, 3
+        )  # of how much smaller they are than without one
+        self.squares = seen.of_episodes(np.float64, 3)
 
     def add(self, piece: Piece, steps: np.ndarray, errors: np.ndarray) -> None:
         """Take in the errors of some steps of a piece, (shifts, steps)."""

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
+from orlog.base.jobs import Execute, check_seen, do_jobs
 from orlog.datasets.audit.alignment import check_action_alignment, check_reward_alignment
 from orlog.datasets.audit.duplicates import check_duplicates, check_splits
 from orlog.datasets.audit.episodes import check_flags, check_lengths, check_returns, check_times
@@ -22,6 +26,7 @@ from orlog.datasets.audit.partial import Part, open_part
 from orlog.datasets.audit.pieces import Piece, pieces
 from orlog.datasets.audit.rewards import check_rewards
 from orlog.datasets.audit.roles import ROLE_CHECKS
+from orlog.datasets.audit.seen import Packed, Seen
 from orlog.datasets.audit.stuck import check_saturated_episodes, check_stuck
 from orlog.datasets.audit.values import (
     check_bounds,
@@ -32,13 +37,18 @@ from orlog.datasets.audit.values import (
 )
 from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.episode_ranges import episode_ranges
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.source import episode_column
 from orlog.errors import IntegrityError, LockError, SchemaError, clause
 
+JOB_BYTES = 2**27  # in memory, of the episodes that a job looks at
 SPLIT = "episodes/split"
 HELD_OUT = "held-out"
 MISSING_FINAL = "episodes/final_observation_missing"
+
+_Result: TypeAlias = list[Finding] | str
+_Looked: TypeAlias = Packed | list[Finding] | str
 
 CHECKS: dict[str, Callable[[Facts], Check]] = {
     "finite": check_finite,
@@ -71,6 +81,8 @@ def audit(
     *,
     against: Sequence[Given] = (),
     trust_environment: bool = False,
+    execute: Execute | None = None,
+    workers: int | None = 1,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Audit:
     """Return what is wrong with the data of a dataset, or worth knowing about them.
@@ -85,12 +97,17 @@ def audit(
             episode with it.
         trust_environment: Consent to environment arguments that come with the data, which are needed
             to compute rewards again.
+        execute: Executor whose jobs read the data, ranges of episodes each, as `find_executor` of
+            `orlog.experiments.jobs` returns it. A version on a disk must be on one that all its machines
+            share; one that is read in place is read there from the same address. Findings are the same.
+        workers: Jobs at a time; without `execute`, 1 for this process alone, more for as many processes.
         progress: Called with steps done and steps in all.
 
     Raises:
         NotFoundError: it is not on this machine.
         SchemaError: it has no episodes, or datasets of other columns cannot be compared.
         FormatVersionError: it was written by a newer orlog.
+        WorkerDiedError: a job was lost again and again.
     """
     opened: Dataset | None = None
     try:
@@ -102,7 +119,7 @@ def audit(
         if against:
             others = [as_dataset(one, "against") for one in against]
             facts = _beside(facts, others)
-        return _run(facts, progress, part)
+        return _run(facts, part, execute, workers, progress)
     except LockError:
         raise
     except IntegrityError as error:
@@ -120,35 +137,63 @@ def _beside(facts: Facts, others: Sequence[Dataset]) -> Facts:
 
 
 def _facts(dataset: Dataset, trust_environment: bool) -> Facts:
-    missing = np.zeros(dataset.total_episodes, np.bool_)
-    if MISSING_FINAL in dataset.columns:
-        missing = dataset.column(MISSING_FINAL).astype(np.bool_)
     splits = None
     if dataset.schema.variable.get(SPLIT) == "text":
         texts = episode_column(dataset, SPLIT)
         splits = [frozenset(filter(None, map(str.strip, text.split(",")))) for text in texts]
     return Facts(
-        dataset=dataset, missing_finals=missing, splits=splits, trust_environment=trust_environment
+        dataset=dataset,
+        missing_finals=_missing_finals(dataset),
+        splits=splits,
+        trust_environment=trust_environment,
     )
 
 
-def _run(facts: Facts, progress: Callable[[int, int], None], part: Part | None = None) -> Audit:
-    """Run every check over one reading of the data."""
+def _missing_finals(dataset: Dataset) -> np.ndarray:
+    if MISSING_FINAL in dataset.columns:
+        return dataset.column(MISSING_FINAL).astype(np.bool_)
+    return np.zeros(dataset.total_episodes, np.bool_)
+
+
+def _run(
+    facts: Facts,
+    part: Part | None,
+    execute: Execute | None,
+    workers: int | None,
+    progress: Callable[[int, int], None],
+) -> Audit:
+    """Run every check over one reading of the data, a range of episodes after the other."""
     dataset = facts.dataset
-    results: dict[str, list[Finding] | str] = {}
-    running = {name: check(facts) for name, check in CHECKS.items()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of numbers that are not finite
-        for name, check in running.items():
-            _send(name, check, None, results, is_first=True)
-        done = 0
-        for piece in pieces(dataset, facts.missing_finals):
-            for name, check in running.items():
-                _send(name, check, piece, results)
-            done += piece.steps
-            progress(done, dataset.total_steps)
-        for name, check in running.items():
-            _send(name, check, None, results)
+    ranges = episode_ranges(dataset, JOB_BYTES)
+    done = 0
+
+    def count(steps: int) -> None:
+        nonlocal done
+        done += steps
+        progress(done, dataset.total_steps)
+
+    with _quietly():
+        running, seen, results = _begin([*CHECKS], facts)
+        looked: Iterable[tuple[int, dict[str, _Looked]]]
+        if execute is None and workers == 1:
+            parts = (_look(facts, [*seen], episodes, count) for episodes in ranges)
+            looked = enumerate(parts)
+        else:
+            look = _LookThere(dataset, facts.trust_environment, facts.known, [*seen])
+            looked = do_jobs(look, ranges, execute=execute, workers=workers, in_order=True)
+        for index, of_checks in looked:
+            for name, one in of_checks.items():
+                if isinstance(one, Packed):
+                    seen[name].join(one, ranges[index])
+                else:
+                    results.setdefault(name, one)
+            if execute is not None or workers != 1:
+                first, last = ranges[index].start, ranges[index].stop
+                count(int(dataset.episode_lengths[first:last].sum()))
+        for name in [one for one in running if one not in results]:
+            ended = _ended(running[name], None)
+            assert ended is not None, f"{name} waits for more"
+            results[name] = ended
     findings = [one for found in results.values() if not isinstance(found, str) for one in found]
     not_checked = {name: found for name, found in results.items() if isinstance(found, str)}
     if part is not None:
@@ -168,24 +213,71 @@ def _run(facts: Facts, progress: Callable[[int, int], None], part: Part | None =
     )
 
 
-def _send(
-    name: str,
-    check: Check,
-    piece: Piece | None,
-    results: dict[str, list[Finding] | str],
-    *,
-    is_first: bool = False,
-) -> None:
-    """Give a running check the next piece; keep what it returns when it ends."""
-    if name in results:
-        return
+def _begin(
+    names: Sequence[str], facts: Facts
+) -> tuple[dict[str, Check], dict[str, Seen], dict[str, _Result]]:
+    """Return checks that run, what each has seen, and the results of those that need to see nothing."""
+    running = {name: CHECKS[name](facts) for name in names}
+    seen, results = {}, {}
+    for name, check in running.items():
+        try:
+            seen[name] = next(check)
+        except StopIteration as ended:
+            results[name] = ended.value
+    return running, seen, results
+
+
+def _ended(check: Check, piece: Piece | None) -> _Result | None:
+    """Give a running check the next piece; return what it returns if it ends."""
     try:
-        if is_first:
-            next(check)
-        else:
-            check.send(piece)
+        check.send(piece)
     except StopIteration as ended:
-        results[name] = ended.value
+        found: _Result = ended.value
+        return found
+    return None
+
+
+def _look(
+    facts: Facts, names: Sequence[str], episodes: range, count: Callable[[int], None]
+) -> dict[str, _Looked]:
+    """Return what checks see of a range of episodes; of one that ends early, its result."""
+    running, seen, _ = _begin(names, facts)
+    results: dict[str, _Looked] = {}
+    for piece in pieces(facts.dataset, facts.missing_finals, episodes):
+        for name, check in running.items():
+            if name not in results and (found := _ended(check, piece)) is not None:
+                results[name] = found
+        count(piece.steps)
+    seen_here = {name: seen[name].pack(episodes) for name in names if name not in results}
+    return {**results, **seen_here}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _LookThere:
+    """Looks at a range of episodes in a process that may be on another machine."""
+
+    dataset: Dataset
+    trust_environment: bool
+    known: dict[str, Any]
+    names: list[str]
+
+    def __call__(self, episodes: range) -> dict[str, _Looked]:
+        check_seen(*(one.folder for one in self.dataset.selection().versions))
+        facts = Facts(
+            dataset=self.dataset,
+            missing_finals=_missing_finals(self.dataset),
+            trust_environment=self.trust_environment,
+            known=self.known,
+        )
+        with _quietly():
+            return _look(facts, self.names, episodes, lambda _steps: None)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of numbers that are not finite
+        yield
 
 
 def _unreadable(given: str, dataset: Dataset | None, error: IntegrityError) -> Audit:

@@ -10,9 +10,10 @@ import re
 
 import numpy as np
 
-from orlog.datasets.audit.findings import Check, Facts, Finding
+from orlog.datasets.audit.findings import Check, Facts, Finding, looks_at_no_rows
 from orlog.datasets.audit.hashing import ODD, OTHER, mixed
 from orlog.datasets.audit.pieces import Piece
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.manifests.names import said_of
 
@@ -30,7 +31,7 @@ def is_held_out(split: str) -> bool:
 
 def check_splits(facts: Facts) -> Check:
     """Find episodes that are in two splits which should share none, or in no split."""
-    yield
+    yield from looks_at_no_rows(facts)
     if facts.splits is None:
         return "there are no splits: no text column episodes/split, and nothing to compare with"
     findings = []
@@ -92,8 +93,9 @@ def check_splits(facts: Facts) -> Check:
 def check_duplicates(facts: Facts) -> Check:
     """Find episodes and transitions that occur more than once."""
     dataset = facts.dataset
-    episode_hashes = np.zeros(dataset.total_episodes, np.uint64)
-    sample = _Sample()
+    seen = Seen(dataset)
+    episode_hashes = seen.of_episodes(np.uint64)
+    sample = seen.part(_Sample())
     is_real = {
         root: any(
             spec.dtype.kind == "f" and name.partition("/")[0] == root
@@ -101,8 +103,8 @@ def check_duplicates(facts: Facts) -> Check:
         )
         for root in ("observations", "actions")
     }
-    varied = _Varied()
-    while (piece := (yield)) is not None:
+    varied = seen.part(_Varied())
+    while (piece := (yield seen)) is not None:
         varied.add(piece)
         hashes, is_moving = _transitions(piece)
         steps = np.arange(piece.steps) - np.repeat(piece.ends - piece.lengths, piece.lengths)
@@ -150,6 +152,15 @@ class _Varied:
             if values.dtype.kind == "f" and name.partition("/")[0] == "observations":
                 seen = self._values.get(name, np.empty(0, values.dtype))
                 self._values[name] = np.union1d(seen, values.ravel())
+
+    def join(self, other: _Varied) -> None:
+        """Take in what another one has of later episodes."""
+        if self._most >= limit("values"):
+            return
+        self._rows += other._rows
+        for name, values in other._values.items():
+            seen = self._values.get(name, np.empty(0, values.dtype))
+            self._values[name] = np.union1d(seen, values)
 
 
 def _copied_episodes(facts: Facts, copies: list[np.ndarray], is_real: bool) -> list[Finding]:
@@ -273,9 +284,18 @@ class _Sample:
 
     def add(self, hashes: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> None:
         """Take in transitions."""
-        added = self._below((hashes, episodes, steps))
-        self.kept.append(added)
-        self.count += len(added[0])
+        self._take([(hashes, episodes, steps)])
+
+    def join(self, other: _Sample) -> None:
+        """Take in what another one has of later episodes."""
+        self.halved = max(self.halved, other.halved)
+        before, self.kept, self.count = self.kept, [], 0
+        self._take(before + other.kept)
+
+    def _take(self, rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
+        added = [self._below(one) for one in rows]
+        self.kept += added
+        self.count += sum(len(one[0]) for one in added)
         while self.count > limit("remembered transitions"):
             self.halved += 1
             self.kept = [self._below(one) for one in self.kept]

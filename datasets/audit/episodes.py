@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
-from orlog.datasets.audit.findings import Check, Facts, Finding, Severity, about_episodes
-from orlog.datasets.audit.pieces import plain_columns
+from orlog.datasets.audit.findings import (
+    Check,
+    Facts,
+    Finding,
+    Severity,
+    about_episodes,
+    looks_at_no_rows,
+)
+from orlog.datasets.audit.pieces import Piece, pieces, plain_columns
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.manifests.columns import ALWAYS, FLAGS
 from orlog.manifests.names import counted
@@ -25,10 +34,11 @@ _COUNTERS = re.compile(
 def check_flags(facts: Facts) -> Check:
     """Find terminations and truncations that do not fit the episodes and the time limit."""
     dataset = facts.dataset
-    ends = {name: np.zeros(dataset.total_episodes, np.bool_) for name in FLAGS}
-    early = {name: np.zeros(dataset.total_episodes, np.bool_) for name in FLAGS}
-    first_steps: dict[str, int] = {}
-    while (piece := (yield)) is not None:
+    seen = Seen(dataset)
+    ends = {name: seen.of_episodes(np.bool_) for name in FLAGS}
+    early = {name: seen.of_episodes(np.bool_) for name in FLAGS}
+    first_steps = seen.firsts()
+    while (piece := (yield seen)) is not None:
         for name in FLAGS:
             flags = piece.columns[name]
             ends[name][piece.episodes[piece.ending]] = flags[piece.lasts]
@@ -95,8 +105,9 @@ def _equal_lengths(facts: Facts, terminated: np.ndarray) -> list[Finding]:
 def check_returns(facts: Facts) -> Check:
     """Find recorded returns that are not the sum of the episode's rewards."""
     dataset = facts.dataset
-    sums, sizes = (np.zeros(dataset.total_episodes) for _ in range(2))
-    while (piece := (yield)) is not None:
+    seen = Seen(dataset)
+    sums, sizes = seen.of_episodes(np.float64), seen.of_episodes(np.float64)
+    while (piece := (yield seen)) is not None:
         rewards = piece.columns["rewards"].astype(np.float64)
         firsts = piece.ends - piece.lengths
         with np.errstate(over="ignore", invalid="ignore"):
@@ -120,7 +131,7 @@ def check_returns(facts: Facts) -> Check:
 
 def check_lengths(facts: Facts) -> Check:
     """Find recorded lengths that are not the number of steps (or of observations)."""
-    yield
+    yield from looks_at_no_rows(facts)
     lengths = facts.dataset.episode_lengths
     findings = []
     for name in _of_episodes(facts, _LENGTHS):
@@ -148,38 +159,60 @@ def check_times(facts: Facts) -> Check:
         and specs[name].shape in ((), (1,))
         and pattern.fullmatch(name.rpartition("/")[2].lower())
     }
-    usual: dict[str, float] = {}
-    found: dict[tuple[str, str], tuple[int, tuple[int, int]]] = {}
+    usual: dict[str, float] = facts.once("times", lambda: _usual_steps(facts, kinds))
+    seen = Seen(dataset)
+    counts, firsts = seen.counts(), seen.firsts()
     last: dict[str, np.ndarray] = {}
-    while (piece := (yield)) is not None:
+    while (piece := (yield seen)) is not None:
         for name, pattern in kinds.items():
-            values = piece.columns[name].reshape(-1).astype(np.float64)
-            # The row before a piece's first one belongs to it too, where its episode goes on.
-            before = np.concatenate([last[name] if piece.first_step else values[:1], values[:-1]])
-            last[name] = values[-1:]
-            steps = values - before
-            inside = np.ones(piece.steps, np.bool_)
-            inside[(piece.ends - piece.lengths)[bool(piece.first_step) :]] = False
-            if name not in usual and inside.any():
-                usual[name] = float(np.nanmedian(steps[inside]))
+            steps, inside = _steps_of_times(piece, name, last)
             for kind, wrong in _irregular(steps, usual.get(name, 0.0), pattern is _COUNTERS):
                 rows = np.flatnonzero(wrong & inside)
                 if len(rows):
-                    count, place = found.get((name, kind), (0, piece.place(int(rows[0]))))
-                    found[name, kind] = count + len(rows), place
+                    counts[name, kind] += len(rows)
+                    firsts.setdefault((name, kind), piece.place(int(rows[0])))
     return [
         Finding(
             check="times",
             severity="error" if kind == "goes back" else "warning",
             column=name,
-            text=f"{kind} in {count:,} step{'' if count == 1 else 's'} inside of episodes"
+            text=f"{kind} in {counts[name, kind]:,} step{'' if counts[name, kind] == 1 else 's'} inside of episodes"
             + (f" (usually {usual[name]:g} from step to step)" if kind != "goes back" else ""),
-            episode=place[0],
-            step=place[1],
-            count=count,
+            episode=episode,
+            step=step,
+            count=counts[name, kind],
         )
-        for (name, kind), (count, place) in found.items()
+        for (name, kind), (episode, step) in firsts.items()
     ]
+
+
+def _steps_of_times(
+    piece: Piece, name: str, last: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how much a time changes to each row of a piece, and whether the row before is of the same episode."""
+    values = piece.columns[name].reshape(-1).astype(np.float64)
+    # The row before a piece's first one belongs to it too, where its episode goes on.
+    before = np.concatenate([last[name] if piece.first_step else values[:1], values[:-1]])
+    last[name] = values[-1:]
+    inside = np.ones(piece.steps, np.bool_)
+    inside[(piece.ends - piece.lengths)[bool(piece.first_step) :]] = False
+    return values - before, inside
+
+
+def _usual_steps(facts: Facts, names: Iterable[str]) -> dict[str, float]:
+    """Return how much each time usually changes from step to step, by the first piece that shows it."""
+    usual: dict[str, float] = {}
+    missing = set(names)
+    last: dict[str, np.ndarray] = {}
+    for piece in pieces(facts.dataset, facts.missing_finals) if missing else ():
+        for name in sorted(missing):
+            steps, inside = _steps_of_times(piece, name, last)
+            if inside.any():
+                usual[name] = float(np.nanmedian(steps[inside]))
+        missing -= usual.keys()
+        if not missing:
+            break
+    return usual
 
 
 def _irregular(steps: np.ndarray, usual: float, counts: bool) -> list[tuple[str, np.ndarray]]:

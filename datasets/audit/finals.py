@@ -8,6 +8,7 @@ import numpy as np
 
 from orlog.datasets.audit.findings import Check, Facts, Finding, about_episodes
 from orlog.datasets.audit.pieces import Piece, plain_columns
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 
 CHECK = "final observations"
@@ -19,15 +20,17 @@ def check_final_observations(facts: Facts) -> Check:
     if not any(facts.dataset.schema.columns()[name].dtype.kind == "f" for name in names):
         return "observations are no real numbers, so equal ones are no sign of a mistake"
     count = facts.dataset.total_episodes
-    first, final, before_final = (np.zeros(count, np.uint64) for _ in range(3))  # hashes
-    starts_at_zero, ends_at_zero = (np.zeros(count, np.bool_) for _ in range(2))
-    moved = np.zeros(count, np.bool_)  # whether the step before the last one changed something
-    repeats = steps = 0
-    while (piece := (yield)) is not None:
+    seen = Seen(facts.dataset)
+    first, final, before_final = (seen.of_episodes(np.uint64) for _ in range(3))  # hashes
+    starts_at_zero, ends_at_zero = (seen.of_episodes(np.bool_) for _ in range(2))
+    moved = seen.of_episodes(np.bool_)  # whether the step before the last one changed something
+    counts = seen.counts()
+    while (piece := (yield seen)) is not None:
         hashes = piece.hashes("observations")
         same = hashes[piece.before] == hashes[piece.before + 1]
         others = np.delete(same, piece.lasts)
-        repeats, steps = repeats + int(others.sum()), steps + len(others)
+        counts["repeats"] += int(others.sum())
+        counts["steps"] += len(others)
         ended, lasts = piece.episodes[piece.ending], piece.before[piece.lasts]
         before_final[ended], final[ended] = hashes[lasts], hashes[lasts + 1]
         moved[ended] = (hashes[lasts] != hashes[lasts - 1]) & (piece.lengths[piece.ending] > 1)
@@ -46,9 +49,9 @@ def check_final_observations(facts: Facts) -> Check:
         text = "the final observation of {} was never recorded, as the data say"
         missing = np.flatnonzero(facts.missing_finals)
         findings.append(about_episodes(CHECK, "note", "observations", text, missing))
-    findings += _repeated(
-        repeated, moved[repeated], repeats / max(1, steps), steps, int(known.sum())
-    )
+    steps = counts["steps"]
+    usual = counts["repeats"] / max(1, steps)
+    findings += _repeated(repeated, moved[repeated], usual, steps, int(known.sum()))
     if (first != first[0]).any() and len(shifted) >= max(2, limit("shifted finals") * count):
         text = "the final observation of {} is the first one of the next episode"
         findings.append(about_episodes(CHECK, "error", "observations", text, shifted))
@@ -89,25 +92,26 @@ def check_next_observations(facts: Facts) -> Check:
         )
         if name in facts.dataset.columns
     }
-    found: dict[str, tuple[int, tuple[int, int]]] = {}
-    while (piece := (yield)) is not None:
+    seen = Seen(facts.dataset)
+    counts, firsts = seen.counts(), seen.firsts()
+    while (piece := (yield seen)) is not None:
         for name, other in names.items():
             following = _rows(piece, other).take(piece.before + 1, axis=0)
             wrong = (_rows(piece, name) != following).any(axis=1) & piece.has_next
             if wrong.any():
-                count, place = found.get(name, (0, piece.place(int(wrong.argmax()))))
-                found[name] = count + int(wrong.sum()), place
+                counts[name] += int(wrong.sum())
+                firsts.setdefault(name, piece.place(int(wrong.argmax())))
     return [
         Finding(
             check=CHECK,
             severity="error",
             column=name,
-            text=f"{count:,} rows differ from the observation of the following row",
-            episode=place[0],
-            step=place[1],
-            count=count,
+            text=f"{counts[name]:,} rows differ from the observation of the following row",
+            episode=episode,
+            step=step,
+            count=counts[name],
         )
-        for name, (count, place) in found.items()
+        for name, (episode, step) in firsts.items()
     ]
 
 

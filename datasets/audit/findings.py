@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from orlog.datasets.audit.pieces import Piece
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.reading.dataset import Dataset
 
 Severity = Literal["error", "warning", "note"]
@@ -98,19 +99,34 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         missing_finals: Whether the final observation of each episode was never recorded, (E,) bool.
         splits: The splits that each episode belongs to, (E,) sets of names; None without splits.
         trust_environment: Consent to environment arguments that come with the data.
+        known: What was found out from a sample of the data before all of them are seen, by check.
     """
 
     dataset: Dataset
     missing_finals: np.ndarray
     splits: list[frozenset[str]] | None = None
     trust_environment: bool = False
+    known: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def once(self, what: str, find_out: Callable[[], Any]) -> Any:
+        """Return what is found out from a sample: once, also where several machines see the data."""
+        if what not in self.known:
+            self.known[what] = find_out()
+        return self.known[what]
 
 
-Check: TypeAlias = Generator[None, Piece | None, list[Finding] | str]
+Check: TypeAlias = Generator[Seen, Piece | None, list[Finding] | str]
 """A check that runs: it takes pieces of the data with `yield`, then None, and returns its findings.
 
-A text in place of findings says why it could not be checked.
+It yields what it has seen, always the same `Seen`. A text in place of findings says why it could not be checked.
 """
+
+
+def looks_at_no_rows(facts: Facts) -> Generator[Seen, Piece | None, None]:
+    """Let all data pass, for a check that needs none of them."""
+    seen = Seen(facts.dataset)
+    while (yield seen) is not None:
+        pass
 
 
 def place_text(finding: Finding) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.pieces import Piece, plain_columns
 from orlog.datasets.audit.runs import Runs
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.manifests.names import counted
 
@@ -25,18 +26,26 @@ class _Camera:
         self.steps = self.still = 0
         self.frozen = Runs(limit("frozen steps"))
 
+    def join(self, other: _Camera) -> None:
+        """Take in what another one has shown in later episodes."""
+        self.blank += other.blank
+        self.steps += other.steps
+        self.still += other.still
+        self.frozen.join(other.frozen)
+
 
 def check_frames(facts: Facts) -> Check:
     """Find frames of one value, and frames that do not change for long."""
     specs = facts.dataset.schema.columns()
+    seen = Seen(facts.dataset)
     cameras = {
-        name: _Camera()
+        name: seen.part(_Camera())
         for name in plain_columns(facts.dataset, "observations")
         if _is_image(specs[name].dtype, specs[name].shape)
     }
     if not cameras:
         return []
-    while (piece := (yield)) is not None:
+    while (piece := (yield seen)) is not None:
         for name, camera in cameras.items():
             _look(piece, name, camera)
     return [

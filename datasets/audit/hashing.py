@@ -14,7 +14,7 @@ OTHER = np.uint64(0xD1B54A32D192ED03)
 
 def sums_of(hashes: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Return a hash for each run of hashes, which depends on their order; `ends` are theirs."""
-    starts = np.concatenate([[0], ends[:-1]])
+    starts = np.concatenate([[0], ends])[:-1]
     positions = np.arange(len(hashes)) - np.repeat(starts, ends - starts)
     placed = mixed(hashes + OTHER * (positions.astype(np.uint64) + np.uint64(1)))
     sums = np.concatenate([np.zeros(1, np.uint64), placed.cumsum(dtype=np.uint64)])

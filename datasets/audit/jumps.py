@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from orlog.datasets.audit.findings import Check, Facts, Finding
-from orlog.datasets.audit.pieces import Piece, dimension
-from orlog.datasets.audit.sampling import sampled_pieces
+from orlog.datasets.audit.pieces import Piece, dimension, sampled_pieces
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.audit.values import judged_columns
 
@@ -35,16 +35,17 @@ def check_jumps(facts: Facts) -> Check:
         return "observations are no real numbers, or have too many dimensions to be judged"
     if facts.dataset.total_steps < limit("fewest steps for jumps"):
         return f"there are fewer than {limit('fewest steps for jumps'):.0f} steps"
-    model = _fit(facts, names)
-    largest = [_Largest() for _ in range(model.outputs)]
-    still = np.zeros(model.outputs, np.int64)
-    steps = 0
-    while (piece := (yield)) is not None:
+    model: _Model = facts.once("jumps", lambda: _fit(facts, names))
+    seen = Seen(facts.dataset)
+    largest = [seen.part(_Largest()) for _ in range(model.outputs)]
+    counts = seen.counts()
+    while (piece := (yield seen)) is not None:
         changes, residuals = model.residuals(piece)
-        still += np.count_nonzero(changes == 0, axis=1)
-        steps += piece.steps
+        counts["still"] += np.count_nonzero(changes == 0, axis=1)
+        counts["steps"] += piece.steps
         for number, one in enumerate(largest):
             one.add(piece, residuals[number], changes[number])
+    still, steps = counts["still"], counts["steps"]
     moving = [one for one in range(model.outputs) if still[one] <= limit("mostly still") * steps]
     jumps: dict[tuple[int, int], dict[int, _Jump]] = {}
     for number in moving:
@@ -177,11 +178,19 @@ class _Largest:
             return
         if len(rows) > KEPT:
             rows = rows[np.argpartition(residuals[rows], -KEPT)[-KEPT:]]
-        episodes, steps = piece.places(rows)
-        sizes = np.concatenate([self.sizes, residuals[rows]])
+        self._take(residuals[rows], changes[rows], *piece.places(rows))
+
+    def join(self, other: _Largest) -> None:
+        """Take in what another one has of later episodes."""
+        self._take(other.sizes, other.changes, other.episodes, other.steps)
+
+    def _take(
+        self, sizes: np.ndarray, changes: np.ndarray, episodes: np.ndarray, steps: np.ndarray
+    ) -> None:
+        sizes = np.concatenate([self.sizes, sizes])
         kept = np.argsort(-sizes, kind="stable")[:KEPT]
         self.sizes = sizes[kept]
-        self.changes = np.concatenate([self.changes, changes[rows]])[kept]
+        self.changes = np.concatenate([self.changes, changes])[kept]
         self.episodes = np.concatenate([self.episodes, episodes])[kept]
         self.steps = np.concatenate([self.steps, steps])[kept]
 
@@ -242,7 +251,7 @@ def _fit(facts: Facts, names: list[str]) -> _Model:
     actions = judged_columns(facts, "actions", kinds="fiu")
     model = _Model(numbers, actions, None, np.zeros(starts[-1]))
     inputs, outputs = [], []
-    for piece in sampled_pieces(facts):
+    for piece in sampled_pieces(facts.dataset, facts.missing_finals):
         changes, _ = model.residuals(piece)
         given = model.inputs(piece)
         good = np.isfinite(changes).all(axis=0) & np.isfinite(given).all(axis=0)

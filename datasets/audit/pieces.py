@@ -20,9 +20,12 @@ import numpy as np
 from orlog.datasets.audit.hashing import ODD, mixed, row_hashes, sums_of
 from orlog.datasets.columns.blocks import Block, episode_blocks, slice_block
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.episode_ranges import row_bytes_of
 from orlog.manifests.columns import axis_of, has_offsets, is_offsets, is_part, offsets_of
 
 LONG_EPISODE_BYTES = 2**26
+SAMPLED_EPISODES = 64
+SAMPLED_STEPS = 2**16
 PIECE_BYTES = 2**21  # so that most of what checks compute stays in the CPU's cache
 
 
@@ -149,19 +152,22 @@ def dimension(dataset: Dataset, name: str, index: int) -> str:
     return name + "".join(f"[{one}]" for one in np.unravel_index(index, shape)) if shape else name
 
 
-def pieces(dataset: Dataset, missing_finals: np.ndarray) -> Iterator[Piece]:
-    """Yield all episodes in pieces of bounded size.
+def pieces(
+    dataset: Dataset, missing_finals: np.ndarray, some: range | None = None
+) -> Iterator[Piece]:
+    """Yield all episodes, or a range of them, in pieces of bounded size.
 
     Values of variable length keep an episode whole, however long it is.
     """
     lengths = dataset.episode_lengths
     names = [name for name in dataset.columns if axis_of(name) != "episode"]
-    specs = dataset.schema.columns()
-    row_bytes = sum(specs[name].dtype.itemsize * math.prod(specs[name].shape) for name in names)
+    row_bytes = row_bytes_of(dataset)
     longest = max(1, LONG_EPISODE_BYTES // max(1, row_bytes))
     is_long = (lengths > longest) & (not any(has_offsets(name) for name in names))
     beside = np.flatnonzero(is_long[1:] | is_long[:-1]) + 1  # where a long episode starts or ends
-    for first, last in itertools.pairwise([0, *beside.tolist(), len(lengths)]):
+    chosen = range(len(lengths)) if some is None else some
+    beside = beside[(beside > chosen.start) & (beside < chosen.stop)]
+    for first, last in itertools.pairwise([chosen.start, *beside.tolist(), chosen.stop]):
         if is_long[first]:
             yield from _parts(dataset, names, first, longest, missing_finals)
             continue
@@ -174,6 +180,21 @@ def pieces(dataset: Dataset, missing_finals: np.ndarray) -> Iterator[Piece]:
                 part = slice_block(columns, counts, begin, end)
                 yield Piece(part, episodes, counts[begin:end], 0, True, missing_finals[episodes])
             done += len(counts)
+
+
+def sampled_pieces(dataset: Dataset, missing_finals: np.ndarray) -> Iterator[Piece]:
+    """Yield some episodes that lie evenly in the data, until there are enough steps.
+
+    Models are fitted to them before everything is read.
+    """
+    chosen = np.linspace(0, dataset.total_episodes - 1, SAMPLED_EPISODES).astype(np.int64)
+    chosen = np.unique(chosen)
+    steps = 0
+    for piece in pieces(dataset[chosen], missing_finals[chosen]):
+        yield piece
+        steps += piece.steps
+        if steps > SAMPLED_STEPS:
+            return
 
 
 def _parts(

@@ -17,6 +17,7 @@ import numpy as np
 
 from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.pieces import Piece
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.errors import OrlogError, clause
 from orlog.manifests.documents import canonical_json
@@ -79,9 +80,9 @@ def check_rewards(facts: Facts) -> Check:
     formula = _formula(facts)
     if isinstance(formula, str):
         return formula
-    differing: list[tuple[int, int, float, float]] = []
-    count = steps = 0
-    while (piece := (yield)) is not None:
+    seen = Seen(facts.dataset)
+    counts, firsts = seen.counts(), seen.firsts()
+    while (piece := (yield seen)) is not None:
         expected = formula(piece)
         if expected is None:
             return "the parts of the reward were not recorded"
@@ -91,14 +92,17 @@ def check_rewards(facts: Facts) -> Check:
         wrong = np.flatnonzero(
             known & (np.abs(rewards - expected) > error * (1 + np.abs(expected)))
         )
-        steps += int(known.sum())
-        count += len(wrong)
-        if len(wrong) and not differing:
+        counts["steps"] += int(known.sum())
+        counts["wrong"] += len(wrong)
+        if len(wrong):
             row = int(wrong[0])
-            differing.append((*piece.place(row), float(rewards[row]), float(expected[row])))
+            firsts.setdefault(
+                "wrong", (*piece.place(row), float(rewards[row]), float(expected[row]))
+            )
+    count, steps = counts["wrong"], counts["steps"]
     if not count:
         return []
-    episode, step, reward, value = differing[0]
+    episode, step, reward, value = firsts["wrong"]
     text = (
         f"{count:,} of {steps:,} rewards differ from the environment's: {reward:g}, not {value:g}"
     )

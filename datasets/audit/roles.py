@@ -13,7 +13,8 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.audit.findings import Check, Facts, Finding
-from orlog.datasets.audit.pieces import Piece
+from orlog.datasets.audit.pieces import Piece, pieces
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.columns import FLAGS, axis_of, offsets_column
@@ -39,40 +40,41 @@ class _Judged(NamedTuple):
 def _judge(facts: Facts, roles: Mapping[str, tuple[_Judged, ...]]) -> Check:
     """Find rows that are wrong in columns with some roles."""
     judged = {
-        (column, one): axis_of(column) == "episode"
+        (column, one.about): (one, axis_of(column) == "episode")
         for column, role in facts.dataset.roles.items()
         for one in roles.get(role, ())
     }
-    counts = dict.fromkeys(judged, 0)
-    firsts: dict[tuple[str, _Judged], tuple[int, int | None, str]] = {}
-
-    def look(key: tuple[str, _Judged], values: np.ndarray, piece: Piece | None) -> None:
-        column, one = key
-        rows = np.flatnonzero(one.wrong(facts, column, values, piece))
-        counts[key] += len(rows)
-        if len(rows) and key not in firsts:
-            row = int(rows[0])
-            place = (row, None) if piece is None else piece.place(row)
-            firsts[key] = (*place, f"{values[row]}")
-
-    for key, of_episodes in judged.items():
+    seen = Seen(facts.dataset)
+    counts, firsts = seen.counts(), seen.firsts()
+    while (piece := (yield seen)) is not None:
+        for (column, about), (one, of_episodes) in judged.items():
+            if of_episodes:
+                continue
+            values = _at_steps(piece, column)
+            rows = np.flatnonzero(one.wrong(facts, column, values, piece))
+            counts[column, about] += len(rows)
+            if len(rows):
+                row = int(rows[0])
+                firsts.setdefault((column, about), (*piece.place(row), f"{values[row]}"))
+    found: dict[tuple[str, str], tuple[int, int, int | None, str]] = {}
+    for (column, about), (one, of_episodes) in judged.items():
         if of_episodes:
-            look(key, facts.dataset.column(key[0]), None)
-    while (piece := (yield)) is not None:
-        for (column, one), of_episodes in judged.items():
-            if not of_episodes:
-                look((column, one), _at_steps(piece, column), piece)
+            values = facts.dataset.column(column)
+            rows = np.flatnonzero(one.wrong(facts, column, values, None))
+            if len(rows):
+                found[column, about] = len(rows), int(rows[0]), None, f"{values[rows[0]]}"
+    found |= {key: (counts[key], *first) for key, first in firsts.items()}
     return [
         Finding(
-            check=one.check,
+            check=judged[column, about][0].check,
             severity="error",
             column=column,
-            text=f"{one.about}: {counted(counts[column, one], _UNITS[axis_of(column)])}, first {value}",
+            text=f"{about}: {counted(count, _UNITS[axis_of(column)])}, first {value}",
             episode=episode,
             step=step,
-            count=counts[column, one],
+            count=count,
         )
-        for (column, one), (episode, step, value) in firsts.items()
+        for (column, about), (count, episode, step, value) in found.items()
     ]
 
 
@@ -197,16 +199,16 @@ def check_objectives(facts: Facts) -> Check:
         for column in ROLES["objectives"].usual
         if dataset.schema.variable.get(column) == "array"
     ]
-    counts = dict.fromkeys(loose, 0)
-    places: dict[str, tuple[int, int, int]] = {}
-    expected: dict[str, int] = {}
-    while (piece := (yield)) is not None:
+    expected: dict[str, int] = facts.once("objectives", lambda: _first_sizes(facts, loose))
+    seen = Seen(dataset)
+    counts, places = seen.counts(), seen.firsts()
+    while (piece := (yield seen)) is not None:
         for column in loose:
             sizes = np.diff(piece.columns[offsets_column(column)], prepend=0)
-            wrong = np.flatnonzero(sizes != expected.setdefault(column, int(sizes[0])))
+            wrong = np.flatnonzero(sizes != expected[column])
             counts[column] += len(wrong)
-            if len(wrong) and column not in places:
-                places[column] = (*piece.place(int(wrong[0])), int(sizes[wrong[0]]))
+            if len(wrong):
+                places.setdefault(column, (*piece.place(int(wrong[0])), int(sizes[wrong[0]])))
     return findings + [
         Finding(
             check="objectives",
@@ -220,6 +222,14 @@ def check_objectives(facts: Facts) -> Check:
         )
         for column, (episode, step, number) in places.items()
     ]
+
+
+def _first_sizes(facts: Facts, columns: list[str]) -> dict[str, int]:
+    """Return how many numbers the first value of each column has."""
+    if not columns:
+        return {}
+    first = next(pieces(facts.dataset, facts.missing_finals))
+    return {name: int(first.columns[offsets_column(name)][0]) for name in columns}
 
 
 ROLE_CHECKS: dict[str, Callable[[Facts], Check]] = {

@@ -35,6 +35,10 @@ class Runs:
         """Number of steps of all kept runs."""
         return sum(one.steps for one in self.found)
 
+    def join(self, other: Runs) -> None:
+        """Take in the runs of later episodes."""
+        self.found += other.found
+
     def add(self, piece: Piece, still: np.ndarray) -> None:
         """Take in for each step of a piece whether it changes nothing, (steps,) bool."""
         runs = [] if self._open is None else [self._open]

@@ -10,6 +10,7 @@ from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.pieces import Piece, dimension
 from orlog.datasets.audit.roles import kinds_of_episodes
 from orlog.datasets.audit.runs import Run, Runs
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.audit.values import judged_columns
 from orlog.manifests.columns import axis_of
@@ -47,17 +48,26 @@ class _Number:
         self.runs.add(piece, same)
         self.parts.add(piece, off_limits)
 
+    def join(self, other: _Number) -> None:
+        """Take in what another one has shown in later episodes."""
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.still += other.still
+        self.off_limits += other.off_limits
+        if not self.rests:
+            self.runs.join(other.runs)
+            self.parts.join(other.parts)
+
 
 def check_stuck(facts: Facts) -> Check:
     """Find steps in which a dimension stays the same that otherwise changes in nearly every one."""
     specs = facts.dataset.schema.columns()
+    seen = Seen(facts.dataset)
     columns = {
-        name: [_Number() for _ in range(math.prod(specs[name].shape))]
+        name: [seen.part(_Number()) for _ in range(math.prod(specs[name].shape))]
         for name in judged_columns(facts, "observations", "actions")
     }
     last: dict[str, np.ndarray] = {}
-    kinds = kinds_of_episodes(facts.dataset)
-    while (piece := (yield)) is not None:
+    while (piece := (yield seen)) is not None:
         for name, numbers in columns.items():
             values = piece.numbers(name)
             is_action = axis_of(name) != "observation"
@@ -66,6 +76,7 @@ def check_stuck(facts: Facts) -> Check:
                 values = values.take(piece.before, axis=1)
             for one, row, still in zip(numbers, values, same, strict=True):
                 one.add(piece, row, still, is_action)
+    kinds = kinds_of_episodes(facts.dataset)
     return [
         finding
         for name, numbers in columns.items()
@@ -217,12 +228,12 @@ def check_saturated_episodes(facts: Facts) -> Check:
     names = judged_columns(facts, "actions")
     if not names:
         return "actions are no real numbers, or have too many dimensions to be judged"
-    episodes = facts.dataset.total_episodes
     sizes = {name: math.prod(specs[name].shape) for name in names}
-    lows = {name: np.full((size, episodes), np.inf) for name, size in sizes.items()}
-    highs = {name: np.full((size, episodes), -np.inf) for name, size in sizes.items()}
-    counts = {name: np.zeros((2, size, episodes), np.int64) for name, size in sizes.items()}
-    while (piece := (yield)) is not None:
+    seen = Seen(facts.dataset)
+    lows = {n: seen.of_episodes(np.float64, size, fill=np.inf) for n, size in sizes.items()}
+    highs = {n: seen.of_episodes(np.float64, size, fill=-np.inf) for n, size in sizes.items()}
+    counts = {n: seen.of_episodes(np.int64, 2, size) for n, size in sizes.items()}
+    while (piece := (yield seen)) is not None:
         firsts = piece.ends - piece.lengths
         for name in names:
             values = piece.numbers(name)

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from orlog.datasets.audit.findings import Check, Facts, Finding, Severity
 from orlog.datasets.audit.pieces import Piece, dimension, plain_columns
+from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.columns.bounds import Bounds, bounds_of, describe_outside, lies_inside
 from orlog.manifests.columns import axis_of, offsets_column, offsets_of, values_column
@@ -33,15 +34,9 @@ def judged_columns(facts: Facts, *roots: str, kinds: str = "f") -> list[str]:
 
 def check_finite(facts: Facts) -> Check:
     """Find NaN and infinity in every column."""
-    counts: dict[str, int] = {}
-    firsts: dict[str, tuple[int, int]] = {}
-    for name in plain_columns(facts.dataset, "episodes"):
-        values = facts.dataset.column(name)
-        if values.dtype.kind == "f" and name != "episodes/returns":  # which follow from rewards
-            rows = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
-            if len(rows):
-                counts[name], firsts[name] = len(rows), (int(rows[0]), 0)
-    while (piece := (yield)) is not None:
+    seen = Seen(facts.dataset)
+    counts, firsts = seen.counts(), seen.firsts()
+    while (piece := (yield seen)) is not None:
         for name, values in piece.columns.items():
             # A sum shows quickly whether there may be any; one that overflows is looked at too.
             with np.errstate(over="ignore", invalid="ignore"):
@@ -51,19 +46,32 @@ def check_finite(facts: Facts) -> Check:
             if bad.any():
                 row = int(bad.reshape(len(bad), -1).any(axis=1).argmax())
                 firsts.setdefault(name, _place(piece, name, row))
-                counts[name] = counts.get(name, 0) + int(bad.sum())
+                counts[name] += int(bad.sum())
+    found = {**_of_episodes(facts), **{name: (counts[name], *firsts[name]) for name in firsts}}
     return [
         Finding(
             check="finite",
             severity="warning" if name.startswith(("infos/", "episodes/")) else "error",
             column=name,
             text=f"{count:,} number{_s(count)} {'is' if count == 1 else 'are'} infinite or NaN",
-            episode=firsts[name][0],
-            step=None if name.startswith("episodes/") else firsts[name][1],
+            episode=episode,
+            step=step,
             count=count,
         )
-        for name, count in counts.items()
+        for name, (count, episode, step) in found.items()
     ]
+
+
+def _of_episodes(facts: Facts) -> dict[str, tuple[int, int, None]]:
+    """Return how many episodes have no finite number in a column of episodes, and the first of them."""
+    found = {}
+    for name in plain_columns(facts.dataset, "episodes"):
+        values = facts.dataset.column(name)
+        if values.dtype.kind == "f" and name != "episodes/returns":  # which follow from rewards
+            rows = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
+            if len(rows):
+                found[name] = len(rows), int(rows[0]), None
+    return found
 
 
 def _place(piece: Piece, name: str, row: int) -> tuple[int, int]:
@@ -80,33 +88,47 @@ def check_bounds(facts: Facts) -> Check:
     """Find observations and actions outside the bounds of their Box."""
     bounds = bounds_of(facts.dataset.observation_space, facts.dataset.action_space)
     bounds = {name: one for name, one in bounds.items() if name in facts.dataset.columns}
-    found: dict[str, Outside] = {}
-    firsts: dict[str, tuple[int, int]] = {}
-    while (piece := (yield)) is not None:
+    seen = Seen(facts.dataset)
+    found = {name: seen.part(_Outside()) for name in bounds}
+    firsts = seen.firsts()
+    while (piece := (yield seen)) is not None:
         for name, one in bounds.items():
             values = piece.columns[name]
             if not lies_inside(values, one):
-                _note_outside(piece, name, one, found, firsts)
+                _note_outside(piece, name, one, found[name], firsts)
     return [
         Finding(
             check="bounds",
             severity="warning",
             column=name,
-            text=describe_outside(outside, bounds[name]),
-            episode=firsts[name][0],
-            step=firsts[name][1],
-            count=outside.numbers,
+            text=describe_outside(found[name].described(), bounds[name]),
+            episode=episode,
+            step=step,
+            count=found[name].numbers,
         )
-        for name, outside in found.items()
+        for name, (episode, step) in firsts.items()
     ]
 
 
+@dataclasses.dataclass
+class _Outside:
+    """How many numbers lie outside of bounds, and how far."""
+
+    numbers: int = 0
+    lowest: float = math.inf
+    highest: float = -math.inf
+
+    def join(self, other: _Outside) -> None:
+        self.numbers += other.numbers
+        self.lowest = min(self.lowest, other.lowest)
+        self.highest = max(self.highest, other.highest)
+
+    def described(self) -> Outside:
+        return Outside(numbers=self.numbers, lowest=self.lowest, highest=self.highest)
+
+
 def _note_outside(
-    piece: Piece,
-    name: str,
-    bounds: Bounds,
-    found: dict[str, Outside],
-    firsts: dict[str, tuple[int, int]],
+    piece: Piece, name: str, bounds: Bounds, found: _Outside, firsts: dict[str, tuple[int, int]]
 ) -> None:
     values = piece.columns[name][: piece.counted(name)]
     with np.errstate(invalid="ignore"):
@@ -115,12 +137,8 @@ def _note_outside(
         return
     row = int(outside.reshape(len(outside), -1).any(axis=1).argmax())
     firsts.setdefault(name, _place(piece, name, row))
-    extremes = [float(values[outside].min()), float(values[outside].max())]
-    count = int(outside.sum())
-    if name in found:
-        extremes += [found[name].lowest, found[name].highest]
-        count += found[name].numbers
-    found[name] = Outside(numbers=count, lowest=min(extremes), highest=max(extremes))
+    far = values[outside]
+    found.join(_Outside(int(outside.sum()), float(far.min()), float(far.max())))
 
 
 class _Extremes:
@@ -149,14 +167,24 @@ class _Extremes:
         self.low, self.high = np.fmin(self.low, low), np.fmax(self.high, high)
         self.still += np.count_nonzero(values[:, 1:] == values[:, :-1], axis=1)
 
+    def join(self, other: _Extremes) -> None:
+        """Take in what another one has."""
+        low, high = np.fmin(self.low, other.low), np.fmax(self.high, other.high)
+        self.at_low = self.at_low * (self.low == low) + other.at_low * (other.low == low)
+        self.at_high = self.at_high * (self.high == high) + other.at_high * (other.high == high)
+        self.low, self.high = low, high
+        self.still += other.still
+        self.rows += other.rows
+
 
 def check_ranges(facts: Facts) -> Check:
     """Find observations and actions that never change, or often sit on an extreme value."""
     dataset = facts.dataset
     names = judged_columns(facts, "observations", "actions", kinds="fiu")
     sizes = {name: math.prod(dataset.schema.columns()[name].shape) for name in names}
-    extremes = {name: _Extremes(size) for name, size in sizes.items()}
-    while (piece := (yield)) is not None:
+    seen = Seen(dataset)
+    extremes = {name: seen.part(_Extremes(size)) for name, size in sizes.items()}
+    while (piece := (yield seen)) is not None:
         for name, one in extremes.items():
             one.add(piece.numbers(name)[:, : piece.counted(name)])
     actions = dict(leaf_spaces(dataset.action_space, "actions"))
@@ -180,7 +208,7 @@ def _constant(
     is_action = name.startswith("actions")
     severity: Severity = "warning" if is_action else "note"
     for run in _runs(np.flatnonzero(constant)):
-        value = extremes.low[run[0]]
+        value = extremes.low[run[0]] + 0.0  # no minus zero
         same = np.all(extremes.low[run] == value)
         yield Finding(
             check="unused actions" if is_action else "constant",
@@ -243,11 +271,11 @@ def _on_bounds(
 
 def check_unused_actions(facts: Facts) -> Check:
     """Find discrete actions that were never taken."""
-    counts = {
-        name: np.zeros(int(leaf.n), np.int64)
-        for name, leaf in leaf_spaces(facts.dataset.action_space, "actions")
-        if isinstance(leaf, gymnasium.spaces.Discrete) and leaf.n <= 2**16
-    }
+    seen = Seen(facts.dataset)
+    counts = seen.counts()
+    for name, leaf in leaf_spaces(facts.dataset.action_space, "actions"):
+        if isinstance(leaf, gymnasium.spaces.Discrete) and leaf.n <= 2**16:
+            counts[name] = np.zeros(int(leaf.n), np.int64)
     starts = {
         name: int(leaf.start)
         for name, leaf in leaf_spaces(facts.dataset.action_space, "actions")
@@ -255,7 +283,7 @@ def check_unused_actions(facts: Facts) -> Check:
     }
     if not counts:
         return []
-    while (piece := (yield)) is not None:
+    while (piece := (yield seen)) is not None:
         for name, count in counts.items():
             taken = piece.columns[name].astype(np.int64) - starts[name]
             count += np.bincount(taken, minlength=len(count))[: len(count)]
@@ -335,18 +363,25 @@ class _Texts:
                 self.first = (*piece.place(row, of_observations=is_observation), text)
             self.count += 1
 
+    def join(self, other: _Texts) -> None:
+        """Take in what another one found in later episodes."""
+        if not self.count:
+            self.first = other.first
+        self.count += other.count
+
 
 def check_texts(facts: Facts) -> Check:
     """Find texts of observations and actions that their space does not have."""
     dataset = facts.dataset
     roots = (dataset.observation_space, "observations"), (dataset.action_space, "actions")
+    seen = Seen(dataset)
     columns = [
-        _Texts(name, leaf)
+        seen.part(_Texts(name, leaf))
         for space, root in roots
         for name, leaf in leaf_spaces(space, root)
         if isinstance(leaf, spaces.Text)
     ]
-    while (piece := (yield)) is not None:
+    while (piece := (yield seen)) is not None:
         for column in columns:
             column.look(piece)
     return [

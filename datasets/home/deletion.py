@@ -21,6 +21,10 @@ class FolderSeen:
         self.folder = folder
         self._identity = _identity(folder)
 
+    def __reduce__(self) -> tuple[type[FolderSeen], tuple[Path]]:
+        """Look again where it arrives: another machine numbers its disks as it likes."""
+        return FolderSeen, (self.folder,)
+
     def check(self, cause: BaseException | None = None) -> None:
         """Raise NotFoundError, caused by `cause`, if the folder was deleted or replaced since."""
         if self._identity is None or _identity(self.folder) != self._identity:

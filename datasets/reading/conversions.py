@@ -78,10 +78,20 @@ def to_pandas(dataset: Source, episodes: Iterable[int] | None = None) -> Any:
 def to_hf(dataset: Source) -> Any:
     """Return a dataset of Hugging Face, a row for each step; see `Dataset.to_hf`."""
     library = _library("datasets", dataset, "Dataset")
+    return library.Dataset.from_dict(to_rows(dataset)).with_format("numpy")
+
+
+def to_rows(dataset: Source, episodes: Iterable[int] | None = None) -> dict[str, Any]:
+    """Return columns with a row for each step, as `to_dict` has them, parts of a space by their path."""
     flat: dict[str, Any] = {}
-    for name, values in to_dict(dataset).items():
+    for name, values in to_dict(dataset, episodes).items():
         _name_parts(name, values, flat)
-    return library.Dataset.from_dict(flat).with_format("numpy")
+    return flat
+
+
+def to_ray(dataset: Source) -> Any:
+    """Return a Ray Dataset that reads in place; see `Dataset.to_ray`."""
+    return importlib.import_module("orlog.datasets.to_ray").to_ray(dataset)
 
 
 def to_torchrl(dataset: Source) -> Any:

@@ -84,6 +84,11 @@ class Dataset:
         self._selection: Selection | None = None
         self.view_file: Path | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what follows from the rest: it would travel with each job."""
+        derived = {"columns", "episode_lengths", "episode_starts"}
+        return {name: vars(self)[name] for name in vars(self).keys() - derived}
+
     @classmethod
     def view(
         cls,
@@ -127,8 +132,7 @@ class Dataset:
     def folder(self) -> Path:
         """Folder of a stored version; file of a saved view.
 
-        Raises:
-            NotFoundError: it is a view that was not saved.
+        Raises NotFoundError for a view that was not saved.
         """
         if self._selection is None:
             return self._versions[0].folder
@@ -417,8 +421,7 @@ class Dataset:
 
         Actions, rewards, ends, lengths, returns and seeds always stay.
 
-        Raises:
-            NotFoundError: there is no such column.
+        Raises NotFoundError if there is no such column.
         """
         return select_columns(self, columns)
 
@@ -446,6 +449,10 @@ class Dataset:
     def to_hf(self) -> Any:
         """Return a `datasets.Dataset` of Hugging Face with a row for each step, as `to_dict` has them."""
         return conversions.to_hf(self)
+
+    def to_ray(self) -> Any:
+        """Return a Ray Dataset with the rows of `to_hf`; its tasks read some episodes each, where they are."""
+        return conversions.to_ray(self)
 
     def to_torchrl(self) -> Any:
         """Return a TensorDict [steps] with the keys of TorchRL, for a storage of its replay buffers.
@@ -523,13 +530,7 @@ class Dataset:
         )
 
     def checked_environment(self, *, trust_environment: bool = False) -> EnvironmentRecord:
-        """Return `environment`, if making it is allowed; see `recover_environment`.
-
-        Raises:
-            NotFoundError: the data name no environment, or Gymnasium does not know it.
-            MissingExtraError: its package is not installed.
-            SimulatorError: its arguments need consent, or are never taken from data.
-        """
+        """Return `environment`, if making it is allowed; errors are those of `recover_environment`."""
         versions = [(one.manifest, one.folder) for one in self._versions]
         return check_environment(
             self.name, self.environment, versions, trust_environment=trust_environment

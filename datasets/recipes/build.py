@@ -8,14 +8,14 @@ import functools
 import itertools
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orlog.base.files import storage_errors, unfinished_folder
-from orlog.base.processes import Execute, map_in_order, process_pool
+from orlog.base.jobs import Execute, do_jobs
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import datasets_folder, installed_versions, version_folder
@@ -261,43 +261,22 @@ def _build(
 def _episodes(
     entry: CatalogueEntry, limit: int, workers: int | None, execute: Execute | None
 ) -> Iterator[Episode]:
-    processes = workers or 1
-    if processes == 1 and execute is None:
+    if workers in (None, 1) and execute is None:
         for part in parts_of(entry.recipe):
             count = len(part.lengths(limit))
             yield from _until(part.episodes(0, count), part.steps)
         return
-    with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(process_pool(processes)) if execute is None else None
-        for part in parts_of(entry.recipe):
-            count = len(part.lengths(limit))
-            size = EPISODES_PER_TASK
-            blocks = (range(first, min(first + size, count)) for first in range(0, count, size))
-            make = functools.partial(_some_episodes, part)
-            if pool is not None:
-                some = map_in_order(pool, make, blocks, ahead=4 * processes)
-            else:
-                assert execute is not None
-                found = execute(make, blocks, workers=workers, running=lambda _block: None)
-                some = _in_order(found)
-            yield from _until(itertools.chain.from_iterable(some), part.steps)
+    for part in parts_of(entry.recipe):
+        count = len(part.lengths(limit))
+        size = EPISODES_PER_TASK
+        blocks = (range(first, min(first + size, count)) for first in range(0, count, size))
+        make = functools.partial(_some_episodes, part)
+        made = do_jobs(make, blocks, execute=execute, workers=workers, in_order=True)
+        yield from _until(itertools.chain.from_iterable(some for _, some in made), part.steps)
 
 
 def _some_episodes(recipe: Recipe, block: range) -> list[Episode]:
     return list(recipe.episodes(block.start, block.stop))
-
-
-def _in_order(found: Iterable[tuple[int, Any]]) -> Iterator[list[Episode]]:
-    """Yield results in the order of their positions; those that come early wait in memory."""
-    early: dict[int, list[Episode]] = {}
-    following = 0
-    for index, result in found:
-        if isinstance(result, Exception):
-            raise result
-        early[index] = result
-        while following in early:
-            yield early.pop(following)
-            following += 1
 
 
 def _until(episodes: Iterator[Episode], steps: int) -> Iterator[Episode]:

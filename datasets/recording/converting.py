@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from orlog.base.files import (
     storage_errors,
     unfinished_folder,
 )
-from orlog.base.processes import Execute
+from orlog.base.jobs import Execute, check_seen, do_jobs
 from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
@@ -29,7 +28,7 @@ from orlog.datasets.store.chunk_hashes import has_chunk_hashes, write_chunk_hash
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_writer import ZarrWriter
-from orlog.errors import IntegrityError, SchemaError, StorageError
+from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import Container, Parent, Part, StoredObject, part_folder, parts_of
 from orlog.manifests.names import DatasetName, parse_name, version_parts
@@ -240,10 +239,7 @@ def _write_elsewhere(
     execute: Execute, pieces: Sequence[_Piece], store: Path, progress: Callable[[int], None]
 ) -> list[StoredObject]:
     objects: list[StoredObject] = []
-    for index, written in execute(_write_alone, pieces, workers=None, running=lambda _piece: None):
-        if isinstance(written, Exception):
-            raise written
-        folder, items = written
+    for index, (folder, items) in do_jobs(_write_alone, pieces, execute=execute):
         for item in items:
             make_folder((store / item.path).parent)
             (folder / item.path).replace(store / item.path)
@@ -254,12 +250,7 @@ def _write_elsewhere(
 
 def _write_alone(piece: _Piece) -> tuple[Path, list[StoredObject]]:
     """Write a piece into a folder of its own: an attempt that counts as lost may still be writing."""
-    if not piece.unfinished.is_dir() or not piece.source.is_dir():
-        missing = piece.source if piece.unfinished.is_dir() else piece.unfinished
-        raise StorageError(
-            f"{missing}: {platform.node()} does not see this folder; put the dataset and the target "
-            "on a disk that all machines of the cluster share."
-        )
+    check_seen(piece.source, piece.unfinished)
     with storage_errors(piece.unfinished):
         folder = Path(tempfile.mkdtemp(dir=piece.unfinished))
     return folder, _write(as_dataset(piece.source), piece, folder, lambda _count: None)

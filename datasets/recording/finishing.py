@@ -9,6 +9,7 @@ from typing import Required, TypedDict, Unpack
 from orlog.base.files import put_in_place, put_new, storage_errors, sync_folders, write_durably
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import share_objects
+from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, VersionExistsError
 from orlog.manifests.manifest import (
@@ -71,7 +72,7 @@ def refuse_existing(place: Path, destination: Path) -> None:
 
 
 def _check_decoding(store: Path, manifest: Manifest) -> None:
-    problems = StoredVersion(store).check_values()
+    problems = check_values(StoredVersion(store))
     if problems:
         raise IntegrityError(
             f"{manifest.name}@{manifest.version}: the written files do not decode to the values "

@@ -14,20 +14,23 @@ import errno
 import functools
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
 
-from orlog.base.files import make_folder, storage_errors
-from orlog.datasets.home.in_place import make_room
+from orlog.base.files import make_folder, replace_file, storage_errors
+from orlog.datasets.home.in_place import in_place_folder, make_room
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE, Layout, hash_of
 from orlog.datasets.store.shards import Shard, check_bytes, index_bytes_of
 from orlog.errors import IntegrityError
 from orlog.manifests.manifest import StoredObject
 
 Key = TypeVar("Key")
+
+_bringing = threading.Lock()
 
 WHOLE_BYTES = 2**17
 """Shards of at most this are fetched whole: their index and their chunks in one request."""
@@ -61,6 +64,10 @@ class Elsewhere:
     objects: Mapping[str, StoredObject]
     layouts: dict[str, Layout] = dataclasses.field(default_factory=dict)
 
+    def __reduce__(self) -> tuple[Callable[..., Elsewhere], tuple[object, ...]]:
+        """On another machine, what is read is kept in its own home."""
+        return _arrived, (self.source, self.folder, self.objects, self.layouts)
+
     def chunk_hashes(self, path: str, index: bytes) -> bytes:
         """Return the hashes of a shard's chunks, which were checked together with its index."""
         layout = self.layouts[path]
@@ -83,10 +90,41 @@ class Elsewhere:
         return self.source.get(CHUNKS_FILE, start, stop, check)
 
     def _kept(self, path: str, start: int, size: int) -> bytes:
-        """Return bytes of a whole object that is in the folder."""
+        """Return bytes of a whole object that is in the folder; another machine brings it first."""
+        if not (self.folder / path).is_file():
+            self._bring(path)
         with (self.folder / path).open("rb") as file:
             file.seek(start)
             return file.read(size)
+
+    def _bring(self, path: str) -> None:
+        item = self.objects[path]
+        data = self.source.get(path, 0, item.size_bytes, functools.partial(check_whole, item))
+        with storage_errors(self.folder), _bringing:
+            make_folder((self.folder / path).parent)
+            replace_file(self.folder / path, data, alone=False)
+
+
+def _arrived(
+    source: Source, folder: Path, objects: Mapping[str, StoredObject], layouts: dict[str, Layout]
+) -> Elsewhere:
+    """Return a version that is read in place, in a process that may be on another machine."""
+    here = in_place_folder() / folder.name
+    with storage_errors(here):
+        make_folder(here)
+    return Elsewhere(source=source, folder=here, objects=objects, layouts=layouts)
+
+
+def check_whole(item: StoredObject, data: bytes) -> None:
+    """Raise IntegrityError if these are not the bytes of an object."""
+    found = hashlib.sha256(data).hexdigest()
+    if found != item.sha256:
+        raise IntegrityError(
+            f"{item.path}: sha256 expected {item.sha256} found {found}.",
+            file=item.path,
+            expected=item.sha256,
+            found=found,
+        )
 
 
 AT_ONCE = 16
@@ -227,18 +265,8 @@ class FarShard(Shard):
 
     def _bring_whole(self) -> None:
         item = self._item
-
-        def check(data: bytes) -> None:
-            found = hashlib.sha256(data).hexdigest()
-            if found != item.sha256:
-                raise IntegrityError(
-                    f"{self._path}: sha256 expected {item.sha256} found {found}.",
-                    file=self._path,
-                    expected=item.sha256,
-                    found=found,
-                )
-
-        if hashlib.sha256(os.pread(self._file, item.size_bytes, 0)).hexdigest() != item.sha256:
+        check = functools.partial(check_whole, item)
+        if not _passes(check, os.pread(self._file, item.size_bytes, 0)):
             self._keep(self._elsewhere.source.get(self._path, 0, item.size_bytes, check), 0)
         self._here[:] = True
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from orlog.datasets.store.in_place import AT_ONCE, FarShard
-from orlog.datasets.store.verify import Problem
+from orlog.base.jobs import Execute, do_jobs, groups_of
+from orlog.datasets.store.in_place import AT_ONCE, Elsewhere, FarShard
+from orlog.datasets.store.verify import JOB_BYTES, Problem
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_metadata import column_of
 from orlog.errors import IntegrityError, clause
@@ -35,6 +38,7 @@ def check_where_it_is(
     share: float = 1.0,
     *,
     seed: int = 0,
+    execute: Execute | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Checked:
     """Fetch a share of the chunks of a version that is read in place, and check each of them.
@@ -45,6 +49,7 @@ def check_where_it_is(
         version: The version.
         share: Which share of the chunks, above 0 and at most 1.
         seed: Which chunks are drawn.
+        execute: Executor whose jobs fetch and check, in place of threads of this process.
         progress: Called with shards done and shards in all.
 
     Raises TransferError if no place answers.
@@ -54,28 +59,58 @@ def check_where_it_is(
     shards = sorted(version.chunks_of_shards().items())
     rng = np.random.default_rng(seed)
     drawn = [
-        np.sort(rng.choice(held, max(1, round(share * held)), replace=False)).tolist()
-        for _, (held, _) in shards
+        _Drawn(path, room, np.sort(rng.choice(held, max(1, round(share * held)), replace=False)))
+        for path, (held, room) in shards
     ]
+    found: list[list[Problem]] = []
+    done = 0
+    if execute is None:
+        for problems in _check_some(elsewhere, drawn):
+            found.append(problems)
+            progress(len(found), len(drawn))
+    else:
+        groups = [*groups_of(drawn, lambda one: one.bytes_of(elsewhere), JOB_BYTES)]
+        found = [[]] * len(groups)
+        check = functools.partial(_check_there, elsewhere)
+        for index, problems in do_jobs(check, groups, execute=execute):
+            found[index] = problems
+            done += len(groups[index])
+            progress(done, len(drawn))
+    return Checked(
+        chunks=sum(len(one.chunks) for one in drawn),
+        of_chunks=sum(held for _, (held, _) in shards),
+        problems=[problem for problems in found for problem in problems],
+    )
 
-    def check(number: int) -> Problem | None:
-        path, (_, room) = shards[number]
+
+class _Drawn(NamedTuple):
+    """Chunks of a shard that are to be checked: its path, for how many chunks it has room, and which."""
+
+    path: str
+    room: int
+    chunks: np.ndarray
+
+    def bytes_of(self, elsewhere: Elsewhere) -> int:
+        """Return about how many bytes they have."""
+        return elsewhere.objects[self.path].size_bytes * len(self.chunks) // self.room
+
+
+def _check_there(elsewhere: Elsewhere, drawn: Sequence[_Drawn]) -> list[Problem]:
+    return [problem for problems in _check_some(elsewhere, drawn) for problem in problems]
+
+
+def _check_some(elsewhere: Elsewhere, drawn: Sequence[_Drawn]) -> Iterator[list[Problem]]:
+    """Fetch and check chunks of shards, some at once; yield what is wrong with each shard."""
+
+    def check(one: _Drawn) -> list[Problem]:
         try:
-            shard = FarShard(elsewhere, path, room, name=path)
-            for piece in shard.pieces(drawn[number]):
+            shard = FarShard(elsewhere, one.path, one.room, name=one.path)
+            for piece in shard.pieces(one.chunks.tolist()):
                 shard.fetch(*piece)
         except IntegrityError as error:
             found = error.found or clause(error)
-            return Problem(path, "damaged", error.expected, found, column_of(path))
-        return None
+            return [Problem(one.path, "damaged", error.expected, found, column_of(one.path))]
+        return []
 
-    problems = []
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE, "orlog-verify") as pool:
-        for done, problem in enumerate(pool.map(check, range(len(shards))), 1):
-            progress(done, len(shards))
-            problems += [] if problem is None else [problem]
-    return Checked(
-        chunks=sum(map(len, drawn)),
-        of_chunks=sum(held for _, (held, _) in shards),
-        problems=problems,
-    )
+        yield from pool.map(check, drawn)

@@ -22,7 +22,7 @@ from orlog.datasets.store.chunk_hashes import (
 from orlog.datasets.store.in_place import Elsewhere, FarPart
 from orlog.datasets.store.places import Place
 from orlog.datasets.store.row_ranges import depth_of, joined, windows
-from orlog.datasets.store.verify import Problem, Reader, check_bytes, check_places, hash_values
+from orlog.datasets.store.verify import Reader, check_bytes, check_places, hash_values
 from orlog.datasets.store.zarr_metadata import LARGEST_METADATA
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, clause
@@ -96,6 +96,17 @@ class StoredVersion:
             check_sizes(self.manifest, found)
             self.elsewhere.layouts.update(found)
         self._check_lengths()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what can be read again: it would travel with each job."""
+        return {name: one for name, one in vars(self).items() if name not in ("lengths", "starts")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Take another folder on another machine, where the version is read in place."""
+        vars(self).update(state)
+        if self.elsewhere is not None and self.elsewhere.folder != self.folder:
+            self.folder = self.elsewhere.folder
+            self._seen = FolderSeen(self.folder)
 
     @property
     def identity(self) -> str:
@@ -264,35 +275,19 @@ class StoredVersion:
             if wanted:
                 reader.bring({name: sorted(chunks) for name, chunks in wanted.items()})
 
-    def check_values(self, progress: Callable[[int], None] = lambda _: None) -> list[Problem]:
-        """Decode every value and compare each column with its BLAKE3 in the manifest.
+    def hash_column(
+        self, part: int, name: str, progress: Callable[[int], None] = lambda _: None
+    ) -> str:
+        """Return the hex BLAKE3 of all values of a column of one part, in constant memory.
 
-        This finds what files' checksums cannot: values that a codec or faulty memory changed before
-        they were stored. It takes constant memory. `progress` is called with the bytes of values
-        checked since its last call.
-
-        Returns:
-            The problems, by column of each part; empty if there are none.
+        Raises IntegrityError if they cannot be read; NotFoundError if the version was deleted meanwhile.
         """
-        problems = []
-        for number, (part, reader) in enumerate(
-            zip(parts_of(self.manifest), self._readers, strict=True)
-        ):
-            for name, column in part.columns.items():
-                where = f"{part_folder(number)}{name}"
-                try:
-                    found = hash_values(reader, _spec(self._columns[name]), column.rows, progress)
-                except IntegrityError as error:
-                    self._seen.check(error)
-                    problems.append(
-                        Problem(where, "damaged", f"blake3 {column.blake3}", clause(error))
-                    )
-                    continue
-                if found != column.blake3:
-                    problems.append(
-                        Problem(where, "other values", f"blake3 {column.blake3}", f"blake3 {found}")
-                    )
-        return problems
+        rows = parts_of(self.manifest)[part].columns[name].rows
+        try:
+            return hash_values(self._readers[part], _spec(self._columns[name]), rows, progress)
+        except IntegrityError as error:
+            self._seen.check(error)
+            raise
 
     def _row_ranges(self, name: str, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return, for each episode in a column, its first row and the row after its last."""

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import multiprocessing
 import os
 import signal
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orlog.base.processes import map_in_order, process_pool
+from orlog.base.processes import process_pool
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StorageError
 from orlog.executors.processes import execute
@@ -25,7 +24,7 @@ from tests.small_disks import can_mount
 
 SCRIPT = """
 import os, sys, time
-from orlog.base.processes import map_in_order, process_pool
+from orlog.base.processes import process_pool
 
 def work(item):
     os.write(1, f"{os.getpid()}\\n".encode())  # in one piece: two workers share the pipe
@@ -33,7 +32,7 @@ def work(item):
 
 if __name__ == "__main__":
     with process_pool(2) as pool:
-        list(map_in_order(pool, work, range(8), ahead=8))
+        [one.result() for one in [pool.submit(work, item) for item in range(8)]]
 """
 
 
@@ -68,32 +67,6 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         for worker in left:
             os.kill(worker, signal.SIGKILL)
         assert left == []
-
-
-def taking(items: list[int], taken: list[int]) -> Iterator[int]:
-    for item in items:
-        taken.append(item)
-        yield item
-
-
-def test_results_come_in_order_and_few_items_are_taken_ahead() -> None:
-    taken: list[int] = []
-    items = list(range(1, 20))
-    with process_pool(1) as pool:
-        results = map_in_order(pool, math.sqrt, taking(items, taken), ahead=3)
-        found = []
-        for done, result in enumerate(results, 1):
-            found.append(result)
-            assert len(taken) <= done + 3
-    assert found == [math.sqrt(item) for item in items]
-
-
-def test_an_error_in_a_worker_is_raised_where_its_result_is_asked_for() -> None:
-    with process_pool(1) as pool:
-        results = map_in_order(pool, math.sqrt, [4, -1, 9], ahead=3)
-        assert next(results) == 2
-        with pytest.raises(ValueError, match=r"math domain error|nonnegative"):
-            next(results)
 
 
 def fail_on_0(number: int) -> int:

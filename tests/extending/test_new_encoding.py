@@ -13,6 +13,7 @@ import zarr
 import orlog
 from orlog.datasets.store.codecs import CODECS
 from orlog.datasets.store.shards import encode_shard
+from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError
 
@@ -100,7 +101,7 @@ def test_one_entry_is_all_that_a_new_encoding_takes() -> None:
         dataset.rows("rewards", np.array([30, 2])), dataset.column("rewards")[[30, 2]]
     )
     assert orlog.verify_store(NAME)[1] == []
-    assert StoredVersion(dataset.folder).check_values() == []
+    assert check_values(StoredVersion(dataset.folder)) == []
 
 
 @pytest.mark.usefixtures("_gzip")

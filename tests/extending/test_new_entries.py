@@ -8,6 +8,7 @@ import pytest
 import orlog
 from orlog.datasets.audit.audit import CHECKS
 from orlog.datasets.audit.findings import Check, Facts, Finding
+from orlog.datasets.audit.seen import Seen
 from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.comparison import compare_methods
 from tests.command_line import orlog as run
@@ -15,12 +16,13 @@ from tests.command_line import orlog as run
 MINI = "pointmaze/umaze-mini-v1"
 
 
-def check_returns_to_zero(_facts: Facts) -> Check:
+def check_returns_to_zero(facts: Facts) -> Check:
     """Find rewards of exactly zero."""
-    zeros = 0
-    while (piece := (yield)) is not None:
-        zeros += int(np.count_nonzero(piece.columns["rewards"] == 0))
-    text = f"{zeros} rewards are zero."
+    seen = Seen(facts.dataset)
+    counts = seen.counts()
+    while (piece := (yield seen)) is not None:
+        counts["zeros"] += int(np.count_nonzero(piece.columns["rewards"] == 0))
+    text = f"{counts['zeros']} rewards are zero."
     return [Finding(check="zeros", severity="note", column="rewards", text=text, episode=0)]
 
 

@@ -32,6 +32,7 @@ from orlog.datasets.recording.converting import convert_dataset
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.contents import DamageFinder
 from orlog.datasets.store.verify import verify_folder
+from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.manifests.index import Index, index_from_json
 from orlog.manifests.lock import LockedDataset, read_lock, write_lock
@@ -186,7 +187,7 @@ class Workplace:
             values = _values_of(dataset)
             for _ in dataset:
                 pass
-            if StoredVersion(folder).check_values() == []:
+            if check_values(StoredVersion(folder)) == []:
                 for name, found in values.items():
                     assert np.array_equal(found, self._values[folder][name]), name
         finally:

@@ -14,22 +14,18 @@ import signal
 import subprocess
 import threading
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from orlog.errors import WorkerDiedError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-Execute: TypeAlias = Callable[..., Iterable[tuple[int, Any]]]
-"""Runs jobs somewhere: `execute` of a module in `orlog/executors/`, which datasets do not import."""
 
 
 def cores() -> int:
@@ -197,26 +193,6 @@ def process_pool(workers: int) -> Iterator[Executor]:
             ) from error
         raise
     pool.shutdown()
-
-
-def map_in_order(
-    pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
-) -> Iterator[Result]:
-    """Yield `function(item)` in the order of items, with at most `ahead` results in memory.
-
-    A caller that stops early leaves undone what no process has begun.
-    """
-    waiting: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) >= ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for one in waiting:
-            one.cancel()
 
 
 def _follow_parent() -> None:

@@ -12,15 +12,25 @@ import typer
 from rich.text import Text
 
 from orlog.base.terminal import print_json, progress_bar, progress_bars, say, show_table, tell
-from orlog.cli.options import AsJson, Imports, Name, TrustEnvironment, app
+from orlog.cli.options import (
+    AsJson,
+    Executing,
+    Imports,
+    Name,
+    TrustEnvironment,
+    WorkersOrJobs,
+    app,
+    takes_options,
+)
 from orlog.errors import NotFoundError
-from orlog.manifests.names import counted
+from orlog.manifests.names import counted, is_url
 
 if TYPE_CHECKING:
     from orlog.datasets.audit.findings import Audit
     from orlog.datasets.download.confirm import Confirmation
     from orlog.datasets.reading.dataset import Dataset
     from orlog.datasets.store.verify import Problem
+    from orlog.experiments.jobs import Executor
     from orlog.manifests.manifest import Manifest
 
 
@@ -28,6 +38,7 @@ _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @app.command(epilog="Example: orlog verify pointmaze/umaze-v1 --quick")
+@takes_options
 def verify(
     name: Annotated[
         str | None, typer.Argument(help="Name, path or URL of a dataset.", show_default=False)
@@ -68,6 +79,8 @@ def verify(
             show_default="100%",
         ),
     ] = None,
+    *,
+    where: Executing,
     as_json: AsJson = False,
 ) -> None:
     """Check every byte of a dataset against its manifest. Exit code 3 if one is wrong.
@@ -76,9 +89,11 @@ def verify(
     another one, the exit code is 3 too. For a view, the stored versions that it is made from are
     checked, and --json prints one JSON object for each. A damaged pack is made again when it is next
     opened.
+    With --executor the machines of a cluster read it, from a disk that all of them share or in place.
     """
+    execute = where.on_cluster()
     if packs:
-        if quick or values or offline:
+        if quick or values or offline or execute:
             raise typer.BadParameter(
                 "--packs can be combined only with NAME and --json.", param_hint="--packs"
             )
@@ -89,10 +104,10 @@ def verify(
     if in_place or sample is not None:
         if not in_place or quick or values or offline:
             raise typer.BadParameter(
-                "--sample is for --in-place, which can be combined with --json only.",
+                "--sample is for --in-place, which can be combined with --json and --executor only.",
                 param_hint="--in-place",
             )
-        _verify_in_place(name, sample, as_json)
+        _verify_in_place(name, sample, as_json, execute)
         return
     from orlog.datasets.download.confirm import confirm_version
     from orlog.datasets.home.deletion import unless_deleted
@@ -103,10 +118,10 @@ def verify(
     is_right = True
     for folder in folders_to_verify(name):
         with unless_deleted(folder), _bytes_bar(_stored_bytes(folder)) as count:
-            manifest, problems = verify_folder(folder, quick=quick, progress=count)
+            manifest, problems = verify_folder(folder, quick=quick, execute=execute, progress=count)
         are_bytes_right = not problems
         if values and are_bytes_right:
-            problems = _find_wrong_values(folder)
+            problems = _find_wrong_values(folder, execute)
         origin = confirm_version(folder, manifest, offline=offline)
         is_right = is_right and not problems and origin.state != "other"
         if as_json:
@@ -161,7 +176,9 @@ def _verify_packs(name: str | None, as_json: bool) -> None:
         raise typer.Exit(3)
 
 
-def _verify_in_place(name: str, sample: str | None, as_json: bool) -> None:
+def _verify_in_place(
+    name: str, sample: str | None, as_json: bool, execute: Executor | None
+) -> None:
     from orlog.datasets.download.in_place import open_in_place
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
     from orlog.datasets.store.verify_in_place import check_where_it_is
@@ -170,7 +187,7 @@ def _verify_in_place(name: str, sample: str | None, as_json: bool) -> None:
     version = open_in_place(name).selection().versions[0]
     manifest = version.manifest
     with progress_bar("files", f"checking {manifest.name}") as update:
-        checked = check_where_it_is(version, share, progress=update)
+        checked = check_where_it_is(version, share, execute=execute, progress=update)
     by = "hashes" if has_chunk_hashes(manifest) else "CRCs"
     if as_json:
         print_json(
@@ -282,10 +299,11 @@ def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
         say(f"{counted(len(manifest.columns), 'column')}, {total:,} bytes of values, all as stated")
 
 
-def _find_wrong_values(folder: Path) -> list[Problem]:
+def _find_wrong_values(folder: Path, execute: Executor | None) -> list[Problem]:
     """Decode all values of a version whose bytes are right, and return the problems found."""
     from orlog.datasets.home.presence import is_whole
     from orlog.datasets.store.verify import locate
+    from orlog.datasets.store.verify_values import check_values
     from orlog.datasets.store.version import StoredVersion
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
@@ -296,7 +314,7 @@ def _find_wrong_values(folder: Path) -> list[Problem]:
         )
     stored = StoredVersion(folder)
     with _bytes_bar(_value_bytes(stored.manifest)) as count:
-        return locate(folder, stored.manifest, stored.check_values(count))
+        return locate(folder, stored.manifest, check_values(stored, count, execute=execute))
 
 
 def _stored_bytes(folder: Path) -> int:
@@ -333,6 +351,7 @@ def _bytes_bar(total: int) -> Iterator[Callable[[int], None]]:
 
 
 @app.command(epilog="Example: orlog audit pointmaze/umaze-v1 --html audit.html")
+@takes_options
 def audit(
     name: Name,
     html: Annotated[
@@ -347,6 +366,9 @@ def audit(
         ),
     ] = None,
     trust_environment: TrustEnvironment = False,
+    workers: WorkersOrJobs = None,
+    *,
+    where: Executing,
     _imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
@@ -357,12 +379,20 @@ def audit(
     rewards that are shifted by a step, rewards as the environment computes them, duplicates, and
     splits that share data. Errors mean that the data are wrong; warnings and notes leave the exit
     code 0. The page of --html plots the first places.
+    With --workers several processes read the data; with --executor a cluster does, from a disk that all of
+    its machines share, or where the dataset is, if it is read in place. The findings are the same.
     """
     from orlog.datasets.audit.audit import audit as audit_dataset
 
+    execute = where.on_cluster()
     with progress_bar("audit") as update:
         found = audit_dataset(
-            name, against=against or (), trust_environment=trust_environment, progress=update
+            _audited(name),
+            against=[_audited(one) for one in against or ()],
+            trust_environment=trust_environment,
+            execute=execute,
+            workers=1 if workers is None and execute is None else workers,
+            progress=update,
         )
     if html is not None:
         from orlog.reports.audit_page import write_audit_page
@@ -378,13 +408,29 @@ def audit(
         raise typer.Exit(3)
 
 
+def _audited(name: str) -> Dataset | str:
+    """Return what a URL or a name in a registry of datasets in place stands for; any other name as it is."""
+    from orlog.datasets.loading import load_dataset
+    from orlog.errors import OrlogError, TransferError
+
+    if is_url(name):
+        return load_dataset(name, in_place=True)
+    try:
+        opened = load_dataset(name)
+    except TransferError:
+        raise
+    except OrlogError:
+        return name  # a part of a version, or what the audit says is wrong
+    return opened if opened.in_place else name
+
+
 def _dataset(name: str) -> Dataset | None:
     """Return what was audited, to plot places of it; None for a part of it."""
     from orlog.datasets.loading import load_dataset
     from orlog.errors import OrlogError
 
     try:
-        return load_dataset(name)
+        return load_dataset(name, in_place=True if is_url(name) else None)
     except OrlogError:
         return None
 

@@ -407,6 +407,16 @@ class Signing:
         return None
 
 
+WorkersOrJobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Processes to use; with --executor, jobs at a time.",
+        show_default="one, or as many as the executor chooses",
+    ),
+]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Executing:
     """Where jobs run."""

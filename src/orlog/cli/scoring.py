@@ -15,10 +15,13 @@ from orlog.cli.options import (
     AlgorithmOfRun,
     AsJson,
     DatasetOfRun,
+    Executing,
     Imports,
     Name,
     TrustEnvironment,
+    WorkersOrJobs,
     app,
+    takes_options,
 )
 from orlog.manifests.names import counted
 
@@ -295,6 +298,7 @@ def _mean(references: References, kind: str) -> str:
 
 
 @app.command(epilog="Example: orlog ope runs/iql/pointmaze/umaze-v1/seed-0")
+@takes_options
 def ope(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN..", help="Folders of runs on one dataset.")
@@ -324,6 +328,9 @@ def ope(
     seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches, bootstrap.")] = 0,
     trust_environment: TrustEnvironment = False,
     _imports: Imports = None,
+    workers: WorkersOrJobs = None,
+    *,
+    where: Executing,
     as_json: AsJson = False,
 ) -> None:
     """Estimate from recorded data what checkpoints are worth, and compare that with their true values.
@@ -335,10 +342,13 @@ def ope(
 
     A second table says how good each estimator is: its absolute error, its rank correlation with true
     values, and regret@1, the value lost by choosing the checkpoint that it puts first.
+    With --workers several checkpoints are judged at a time; with --executor on a cluster, whose machines
+    share the disk with runs and data.
     """
     from orlog.algos.fitted_q_evaluation import FQESettings
     from orlog.scoring.off_policy import evaluate_off_policy
 
+    execute = where.on_cluster()
     with progress_bar("fitted Q evaluation") as update:
         result = evaluate_off_policy(
             runs,
@@ -350,6 +360,8 @@ def ope(
             settings=FQESettings(steps=fqe_steps, fits=fqe_fits),
             seed=seed,
             trust_environment=trust_environment,
+            execute=execute,
+            workers=1 if workers is None and execute is None else workers,
             progress=update,
         )
     if as_json:

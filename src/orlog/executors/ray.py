@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -38,14 +39,10 @@ def execute(
         remote = ray.remote(num_cpus=1, max_retries=3, runtime_env={"env_vars": variables})(_run)
         waiting = enumerate(jobs)
         busy: dict[Any, tuple[int, Item]] = {}
-        is_over = False
         while True:
             room = workers or int(ray.cluster_resources().get("CPU", 1))
-            while not is_over and len(busy) < room:
-                index, job = next(waiting, (-1, None))
-                is_over = job is None
-                if job is not None:
-                    busy[remote.remote(function, job, given_queries())] = index, job
+            for index, job in itertools.islice(waiting, max(0, room - len(busy))):
+                busy[remote.remote(function, job, given_queries())] = index, job
             if not busy:
                 return
             done, _ = ray.wait([*busy], timeout=0.5)

@@ -78,7 +78,8 @@ class Executor(Protocol):
 
         Args:
             function: Runs one job; it can be pickled, as jobs and results can.
-            jobs: What to run; the next one is taken when there is room for it.
+            jobs: What to run; the next one is taken when there is room for it. They may end for a while, and go
+                on after a result was taken, or in the next call.
             workers: How many to run at a time; None for as many as there is room for.
             running: The executor calls this now and then with each job that is running.
         """

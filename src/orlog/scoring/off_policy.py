@@ -7,8 +7,10 @@ alone and measured in the environment; then estimates and measured values are co
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from orlog.algos.training.runs import (
     load_state,
     one_thread,
 )
+from orlog.base.files import absolute_path
+from orlog.base.jobs import Execute, check_seen, do_jobs
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
@@ -39,7 +43,7 @@ from orlog.scoring.off_policy_notes import (
     why_no_number,
 )
 from orlog.scoring.off_policy_results import Estimate, EvaluatedPolicy, OffPolicyResult, estimate_of
-from orlog.scoring.policy_values import PolicyValues, fit_policy, read_logged
+from orlog.scoring.policy_values import Logged, PolicyValues, fit_policy, read_logged
 
 EPISODES = 20
 RESAMPLES = 1000
@@ -66,6 +70,8 @@ def evaluate_off_policy(
     settings: FQESettings | None = None,
     seed: int = 0,
     trust_environment: bool = False,
+    execute: Execute | None = None,
+    workers: int | None = 1,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> OffPolicyResult:
     """Estimate the values of a run's checkpoints from recorded data, and compare them with the truth.
@@ -86,6 +92,10 @@ def evaluate_off_policy(
         settings: Settings of fitted Q evaluation.
         seed: Seed of its networks and batches, and of the bootstrap.
         trust_environment: Consent to arguments of the environment that come with the data.
+        execute: Executor to which each checkpoint is a job, as `find_executor` of
+            `orlog.experiments.jobs` returns it; runs and data are on a disk that all its machines share.
+        workers: Checkpoints at a time; without `execute`, 1 for this process alone, more for as many
+            processes of this machine.
         progress: Called with steps of fitted Q evaluation done and in all.
 
     Raises:
@@ -98,6 +108,7 @@ def evaluate_off_policy(
             episodes, recorded log-probabilities are not such, or spaces of `on` are others.
         SimulatorError: the environment needs consent, or cannot be made.
         DivergedError: fitted Q evaluation has diverged.
+        WorkerDiedError: a job of `execute` was lost again and again.
     """
     several = [runs] if isinstance(runs, str) or not isinstance(runs, Sequence) else runs
     folders = [as_path(one) for one in several]
@@ -113,8 +124,8 @@ def evaluate_off_policy(
     judged_on = other or data
     gamma = _discount(folders, [record for record, _, _ in found], discount)
     checkpoints = [
-        (folder, record, kind, step, path)
-        for folder, (record, _, kind) in zip(folders, found, strict=True)
+        _Checkpoint(folder, step, path)
+        for folder in folders
         for step, path in kept_checkpoints(folder).items()
     ]
     what = (
@@ -125,61 +136,23 @@ def evaluate_off_policy(
     protocol = _protocol(data, episodes, trust_environment, notes)
     if protocol is not None:
         notes += notes_on_ends(protocol, gamma)
-    judged = read_logged(judged_on)
-    fitted = judged if other is None else read_logged(data)
-    left_out = {**judged.left_out}
-    values: list[PolicyValues] = []
-    truths, policies, is_exact = [], [], False
-    of_each = settings.steps * settings.fits
-    with one_thread():
-        for index, (folder, record, kind, step, path) in enumerate(checkpoints):
-            made = make_from_record(record, data, kind)
-            load_state(made, folder, to_act=True, path=path)
-            _check_policy(folder, made, data)
-
-            def show(now: int, done: int = index * of_each) -> None:
-                progress(done + now, of_each * len(checkpoints))
-
-            of_this = fit_policy(
-                made,
-                record,
-                fitted,
-                judged,
-                discount=gamma,
-                settings=settings,
-                seed=seed,
-                progress=show,
-            )
-            left_out |= {
-                name: why for name, why in of_this.left_out.items() if name not in left_out
-            }
-            values.append(of_this)
-            returns = None
-            if protocol is not None:
-                policy = make_policy(made, data, record)
-                exact = exact_values(policy, protocol, [gamma, 1.0])
-                if exact is None:
-                    played = run_protocol(policy, protocol, discount=gamma)
-                    truths.append(value_estimates.mean_terms(played.discounted))
-                    returns = float(played.returns.mean())
-                else:
-                    is_exact = True
-                    truths.append(value_estimates.mean_terms(np.array(exact[:1])))
-                    returns = exact[1]
-            policies.append(
-                EvaluatedPolicy(
-                    run=folder,
-                    algorithm=record.algorithm,
-                    seed=record.seed,
-                    step=step,
-                    estimates={},
-                    value=None,
-                    mean_return=returns,
-                    effective_episodes=of_this.effective_episodes,
-                    beyond_truncations=of_this.beyond_truncations,
-                )
-            )
-    if is_exact:
+    judging = _Judging(
+        data=data,
+        other=other,
+        algorithm=algorithm,
+        discount=gamma,
+        settings=settings,
+        seed=seed,
+        protocol=protocol,
+    )
+    found_of = _judge_all(judging, checkpoints, execute, workers, progress)
+    left_out: dict[str, str] = {}
+    for one in found_of:
+        left_out |= {name: why for name, why in one.values.left_out.items() if name not in left_out}
+    values = [one.values for one in found_of]
+    policies = [one.policy for one in found_of]
+    truths = [one.truth for one in found_of if one.truth is not None]
+    if any(one.is_exact for one in found_of):
         notes.append(
             f"measured values are exact: {protocol and protocol.environment_id} computes them from its transitions, "
             "up to its time limit."
@@ -197,6 +170,148 @@ def evaluate_off_policy(
         left_out=left_out,
         notes=[*notes, *notes_on_estimates(evaluated, settings, other)],
         protocol=protocol,
+    )
+
+
+class _Checkpoint(NamedTuple):
+    """A checkpoint of a run: the folder of the run, its step and its file."""
+
+    folder: Path
+    step: int
+    path: Path
+
+    def anywhere(self) -> _Checkpoint:
+        """Return it with paths that mean the same in another folder."""
+        return self._replace(folder=absolute_path(self.folder), path=absolute_path(self.path))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Judging:
+    """What is the same for all checkpoints; the fields are as in `evaluate_off_policy`."""
+
+    data: Dataset
+    other: Dataset | None
+    algorithm: AlgorithmLike | None
+    discount: float
+    settings: FQESettings
+    seed: int
+    protocol: Protocol | None
+
+    @property
+    def updates(self) -> int:
+        """Steps of fitted Q evaluation for each checkpoint."""
+        return self.settings.steps * self.settings.fits
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Judged:
+    """What is known of a checkpoint: what the data say, and its true value, where it was measured."""
+
+    values: PolicyValues
+    truth: Terms | None
+    is_exact: bool
+    policy: EvaluatedPolicy
+
+
+def _judge_all(
+    judging: _Judging,
+    checkpoints: Sequence[_Checkpoint],
+    execute: Execute | None,
+    workers: int | None,
+    progress: Callable[[int, int], None],
+) -> list[_Judged]:
+    """Return what is known of all checkpoints, in their order, whoever looked at which of them."""
+    total = judging.updates * len(checkpoints)
+    found: dict[int, _Judged] = {}
+    if execute is None and workers == 1:
+        judged, fitted = _read_logged(judging)
+        for index, one in enumerate(checkpoints):
+
+            def show(now: int, done: int = index * judging.updates) -> None:
+                progress(done + now, total)
+
+            found[index] = _judge(judging, one, fitted, judged, show)
+    else:
+        judge = functools.partial(_judge_there, judging)
+        there = [one.anywhere() for one in checkpoints]
+        for index, one_of in do_jobs(judge, there, execute=execute, workers=workers):
+            policy = dataclasses.replace(one_of.policy, run=checkpoints[index].folder)
+            found[index] = dataclasses.replace(one_of, policy=policy)
+            progress(judging.updates * len(found), total)
+    return [found[index] for index in range(len(checkpoints))]
+
+
+_read_here: dict[str, tuple[Logged, Logged]] = {}
+"""Of a process that does jobs, the steps that it read last, by the digests of their datasets."""
+
+
+def _judge_there(judging: _Judging, checkpoint: _Checkpoint) -> _Judged:
+    """Judge a checkpoint in a process that does jobs, which keeps the steps in memory for the next one."""
+    check_seen(checkpoint.folder)
+    key = judging.data.digest + (judging.other.digest if judging.other is not None else "")
+    if key not in _read_here:
+        _read_here.clear()
+        _read_here[key] = _read_logged(judging)
+    judged, fitted = _read_here[key]
+    return _judge(judging, checkpoint, fitted, judged, lambda _now: None)
+
+
+def _read_logged(judging: _Judging) -> tuple[Logged, Logged]:
+    """Return the steps that values are taken from, and those that Q is fitted to."""
+    judged = read_logged(judging.other or judging.data)
+    return judged, judged if judging.other is None else read_logged(judging.data)
+
+
+def _judge(
+    judging: _Judging,
+    checkpoint: _Checkpoint,
+    fitted: Logged,
+    judged: Logged,
+    progress: Callable[[int], None],
+) -> _Judged:
+    """Return what the data say of a checkpoint, and what its policy gets in the environment."""
+    folder, data, protocol = checkpoint.folder, judging.data, judging.protocol
+    record, _, kind = find_run(folder, dataset=data, algorithm=judging.algorithm)
+    with one_thread():
+        made = make_from_record(record, data, kind)
+        load_state(made, folder, to_act=True, path=checkpoint.path)
+        _check_policy(folder, made, data)
+        values = fit_policy(
+            made,
+            record,
+            fitted,
+            judged,
+            discount=judging.discount,
+            settings=judging.settings,
+            seed=judging.seed,
+            progress=progress,
+        )
+        truth, returns, exact = None, None, None
+        if protocol is not None:
+            policy = make_policy(made, data, record)
+            exact = exact_values(policy, protocol, [judging.discount, 1.0])
+            if exact is None:
+                played = run_protocol(policy, protocol, discount=judging.discount)
+                truth = value_estimates.mean_terms(played.discounted)
+                returns = float(played.returns.mean())
+            else:
+                truth = value_estimates.mean_terms(np.array(exact[:1]))
+                returns = exact[1]
+    return _Judged(
+        values=values,
+        truth=truth,
+        is_exact=exact is not None,
+        policy=EvaluatedPolicy(
+            run=folder,
+            algorithm=record.algorithm,
+            seed=record.seed,
+            step=checkpoint.step,
+            estimates={},
+            value=None,
+            mean_return=returns,
+            effective_episodes=values.effective_episodes,
+            beyond_truncations=values.beyond_truncations,
+        ),
     )
 
 

@@ -149,7 +149,7 @@ def test_a_machine_that_does_not_share_the_disk_is_named(tmp_path: Path) -> None
             except StorageError as error:
                 yield index, error
 
-    with pytest.raises(StorageError, match="does not see this folder; put the dataset"):
+    with pytest.raises(StorageError, match="does not see this folder; put it"):
         convert_dataset(dataset, tmp_path / "new", container="hdf5", execute=elsewhere)
     assert [path.name for path in tmp_path.glob("*new*")] == [".new.lock"]
 

@@ -19,6 +19,7 @@ from orlog.datasets.store import verify
 from orlog.datasets.store.encoding import choose_encoding
 from orlog.datasets.store.shards import encode_shard
 from orlog.datasets.store.verify import verify_folder
+from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, ManifestError, StorageError
 from orlog.manifests.manifest import MANIFEST_FILE, Container, read_manifest
@@ -151,7 +152,7 @@ def test_values_other_than_those_stated_are_found_by_decoding(
 ) -> None:
     seen: list[int] = []
     stored = StoredVersion(mini_folder)
-    assert stored.check_values(seen.append) == []
+    assert check_values(stored, seen.append) == []
     columns = stored.schema.columns()
     assert sum(seen) == sum(stored.read(name).nbytes for name in columns)
 
@@ -160,7 +161,7 @@ def test_values_other_than_those_stated_are_found_by_decoding(
     pieces = encode_shard(wrong, choose_encoding("rewards", wrong.dtype, ()))
     replace_object(mini_folder, "rewards/c.0", b"".join(pieces))
     assert problems(mini_folder) == []
-    (problem,) = StoredVersion(mini_folder).check_values()
+    (problem,) = check_values(StoredVersion(mini_folder))
     (stated,) = (one for one in stored.manifest.columns if one.name == "rewards")
     found = blake3.blake3(wrong.tobytes()).hexdigest()
     assert str(problem) == (
@@ -177,13 +178,13 @@ def test_values_of_every_part_are_checked_in_both_containers(
     with orlog.DatasetWriter.append(orlog.load_dataset("lab/parts-v1")) as writer:
         writer.add_episode(first[5])
     folder = orlog.load_dataset("lab/parts-v1").folder
-    assert StoredVersion(folder).check_values() == []
+    assert check_values(StoredVersion(folder)) == []
     if container == "zarr":
         path = folder / "parts/1/actions/c.0.0"
         data = bytearray(path.read_bytes())
         data[40] ^= 1
         path.write_bytes(data)
-        (problem,) = StoredVersion(folder).check_values()
+        (problem,) = check_values(StoredVersion(folder))
         assert (problem.file, problem.kind) == ("parts/1/actions", "damaged")
         assert "c.0.0, chunk 0: damaged: crc32c" in problem.found
 

@@ -1,0 +1,154 @@
+"""Jobs in pieces: results in order or as they come, little in memory, and what was lost done again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orlog.base.jobs import Execute, do_jobs
+from orlog.errors import WorkerDiedError
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def with_room(room: int, ending: Callable[[list[int]], int]) -> Execute:
+    """Return an executor that has room for some jobs, of which `ending` says which one ends next."""
+
+    def execute(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+        waiting = enumerate(jobs)
+        busy: dict[int, Any] = {}
+        while True:
+            while len(busy) < room and (taken := next(waiting, None)) is not None:
+                busy[taken[0]] = taken[1]
+            if not busy:
+                return
+            index = ending([*busy])
+            yield index, function(busy.pop(index))
+
+    return execute
+
+
+def list_of_all(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+    """An executor that takes all jobs at once, and ends the last one first."""
+    yield from reversed([(index, function(job)) for index, job in enumerate(list(jobs))])
+
+
+@pytest.mark.parametrize(
+    "execute",
+    [with_room(1, min), with_room(3, min), with_room(3, max), with_room(100, max), list_of_all],
+)
+def test_results_are_those_of_one_worker_whatever_runs_them(execute: Execute) -> None:
+    expected = [*enumerate(map(double, range(20)))]
+    assert [*do_jobs(double, range(20), workers=1)] == expected
+    assert [*do_jobs(double, iter(range(20)), execute=execute, in_order=True)] == expected
+    assert sorted(do_jobs(double, iter(range(20)), execute=execute)) == expected
+    assert [*do_jobs(double, [], execute=execute)] == []
+
+
+def test_few_results_wait_for_an_early_job_that_takes_long() -> None:
+    taken: list[int] = []
+    done: list[int] = []
+
+    def jobs() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    def last_first(busy: list[int]) -> int:
+        """End job 0 only when nothing else is running."""
+        done.append(max(busy))
+        return done[-1]
+
+    results = do_jobs(double, jobs(), execute=with_room(4, last_first), in_order=True)
+    assert next(results) == (0, 0)
+    assert len(done) <= 2 * 4  # as many as ran at a time were kept, and those that were running
+    assert len(taken) <= 2 * 4 + 1  # one more was looked at
+    assert [index for index, _ in results] == [*range(1, 1000)]
+
+
+def test_jobs_are_taken_when_there_is_room_for_them() -> None:
+    taken: list[int] = []
+
+    def jobs() -> Iterator[int]:
+        for number in range(50):
+            taken.append(number)
+            yield number
+
+    results = do_jobs(double, jobs(), execute=with_room(3, min), in_order=True)
+    for done, _ in enumerate(results, 1):
+        assert len(taken) <= done + 3
+
+
+def kill_once(job: tuple[Path, int]) -> tuple[int, int]:
+    """Kill the process of job 3 the first time, and of job 5 each time if it is asked to."""
+    folder, number = job
+    with (folder / f"{number}").open("a") as file:
+        file.write(".")
+    time.sleep(0.02)
+    is_first = (folder / f"{number}").stat().st_size == 1
+    if (number == 3 and is_first) or (number == 5 and (folder / "always").exists()):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number, os.getpid()
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_process_that_is_killed_costs_its_own_job_alone(tmp_path: Path, workers: int) -> None:
+    jobs = [(tmp_path, number) for number in range(8)]
+    found = [*do_jobs(kill_once, jobs, workers=workers, in_order=True)]
+    assert [(index, one[0]) for index, one in found] == [(n, n) for n in range(8)]
+    begun = {number: (tmp_path / f"{number}").stat().st_size for number in range(8)}
+    assert begun == {number: 1 + (number == 3) for number in range(8)}
+
+
+def test_a_job_that_is_lost_again_and_again_ends_with_an_error(tmp_path: Path) -> None:
+    (tmp_path / "always").touch()
+    jobs = [(tmp_path, number) for number in range(8)]
+    with pytest.raises(WorkerDiedError, match="its process was killed, often because memory"):
+        [*do_jobs(kill_once, jobs, workers=2)]
+    assert (tmp_path / "5").stat().st_size == 2
+
+
+def fail_on_2(number: int) -> int:
+    if number == 2:
+        raise ValueError("two is refused.")
+    return number
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_is_raised_where_results_are_asked_for(workers: int) -> None:
+    with pytest.raises(ValueError, match=r"two is refused\."):
+        list(do_jobs(fail_on_2, range(4), workers=workers, in_order=True))
+
+
+def test_an_executor_that_forgets_jobs_is_an_error() -> None:
+    def forgets(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+        kept = [*enumerate(jobs)]
+        yield 0, function(kept[0][1])
+
+    with pytest.raises(WorkerDiedError, match="ended without the results of 3 of its jobs"):
+        [*do_jobs(double, range(4), execute=forgets)]
+    with pytest.raises(WorkerDiedError, match="without the results of any job"):
+        [*do_jobs(double, range(4), execute=lambda *_args, **_named: iter(()))]
+
+
+def test_who_stops_early_ends_the_executor() -> None:
+    ended: list[bool] = []
+
+    def execute(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
+        try:
+            yield from ((index, function(job)) for index, job in enumerate(jobs))
+        finally:
+            ended.append(True)
+
+    results = do_jobs(double, range(9), execute=execute)
+    assert next(results) == (0, 0)
+    del results
+    assert ended == [True]
