@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
+from orlog.base.jobs import Execute
 from orlog.datasets.download.foreign import read_listed, reads_folder
 from orlog.datasets.formats._containers.carried_sums import note_table, noted_sums
-from orlog.datasets.formats._shared.episodes import Asked, Found, Options
+from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats._shared.said_spaces import (
     Bound,
     EnvironmentLike,
@@ -58,6 +59,8 @@ def import_dataset(
     description: str = "",
     license: str = "",  # noqa: A002 (the word of the manifest)
     dry_run: bool = False,
+    execute: Execute | None = None,
+    workers: int | None = 1,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
     on_found: Callable[[Found], None] = lambda _found: None,
@@ -105,6 +108,10 @@ def import_dataset(
         observation_high: Upper bound of observations.
         description: What the data are.
         license: SPDX identifier of the data.
+        execute: Executor whose jobs read the values of many HDF5 files, as `find_executor` of
+            `orlog.experiments.jobs` returns it; this process writes them, in their order. The files are on a
+            disk that all its machines share. The version is the same.
+        workers: Jobs at a time; without `execute`, 1 for this process alone, more for as many processes.
         dry_run: Read the files to the end and call `on_found`, and keep nothing.
         progress: Called with steps done and in all.
         on_wait: Called once if another process is importing the same version.
@@ -115,7 +122,7 @@ def import_dataset(
         VersionExistsError: the name and version mean something already.
         FormatVersionError: there is no such format.
         ValueError: no file is given, the files look like no format, or several, the format does not
-            use an option, or both `like` and `environment` are given.
+            use an option or is read by one process only, or both `like` and `environment` are given.
         NotFoundError: a file is not there, no benchmark has the dataset `like`, or nothing registers
             the environment.
         SimulatorError: the environment cannot be made.
@@ -184,7 +191,12 @@ def import_dataset(
             operation = f"read {file_format.name}"
             manifest, found = read_version(
                 file_format,
-                Asked(files=files, sources=[str(source) for source in sources], options=options),
+                Asked(
+                    files=files,
+                    sources=[str(source) for source in sources],
+                    options=options,
+                    sharing=None if execute is None and workers == 1 else Sharing(execute, workers),
+                ),
                 folder / "store",
                 Wanted(
                     name=wanted.name,

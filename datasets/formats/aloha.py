@@ -84,6 +84,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("", ".hdf5", ".h5"),
     options=("horizon", "ends"),
+    shares=True,
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),

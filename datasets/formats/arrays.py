@@ -77,6 +77,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=(".hdf5", ".h5", ".npz", ".zarr", ".zip", ""),
     options=("columns", "episode", "horizon", "ends"),
+    shares=True,
     only_mapped=True,
     describe=_describe,
     reads=("**",),

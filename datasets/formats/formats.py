@@ -66,6 +66,7 @@ class Format:
             need, which hold choices as floats.
         doubts_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
             only in the description; false where digests were pinned before it did.
+        shares: Whether several processes can read its files (`Asked.sharing`).
         only_mapped: Whether files are taken for it only where the user says what their columns are.
         describe: What files hold, and how one could say what it means, where no format fits them;
             nothing where it cannot say.
@@ -85,6 +86,7 @@ class Format:
     options: tuple[str, ...] = ()
     takes_benchmark: bool = False
     doubts_in_lineage: bool = True
+    shares: bool = False
     only_mapped: bool = False
     describe: Callable[[Sequence[Path]], str] = lambda _files: ""
     write: Callable[..., None] | None = None
@@ -321,6 +323,12 @@ def read_version(
             raise ValueError(
                 f"{name}: the format {file_format.name} does not use {option}=; leave it out."
             )
+    if asked.sharing is not None and not file_format.shares:
+        able = ", ".join(sorted(one.name for one in formats().values() if one.shares))
+        raise ValueError(
+            f"{name}: files of the format {file_format.name} are read by one process; leave out execute= and "
+            f"workers=. Several processes read HDF5 files of {able}."
+        )
     benchmark = _find_benchmark(file_format, name, wanted.like)
     horizon = said.horizon if benchmark is None else benchmark.horizon
     if options.time_limit is None:

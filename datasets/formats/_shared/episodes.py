@@ -15,10 +15,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from orlog.base.jobs import Execute
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.carried_sums import CarriedSums
@@ -85,6 +86,13 @@ def tell_lack(options: Options, doubts: list[str], error: SchemaError | Integrit
     doubts.append(f"Read in part, as asked for: {error}")
 
 
+class Sharing(NamedTuple):
+    """Who reads the values of files: jobs of an executor, or of so many processes of this machine."""
+
+    execute: Execute | None
+    workers: int | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """The files to read.
@@ -95,12 +103,14 @@ class Asked:
         options: What the user says about them.
         benchmark: The environment of a benchmark that the data belong to, whose bounds the actions
             have; for formats that take it.
+        sharing: Who reads the values, for formats whose files several processes can read; None for this one.
     """
 
     files: Sequence[Path]
     sources: Sequence[str]
     options: Options = Options()
     benchmark: BenchmarkEnvironment | None = None
+    sharing: Sharing | None = None
 
     def only_file(self, layout: str) -> tuple[Path, str]:
         """Return the one file of a dataset, and what errors call it.

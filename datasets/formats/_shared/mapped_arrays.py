@@ -13,14 +13,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
+from orlog.base.jobs import check_seen, do_jobs, groups_of
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._containers.carried_sums import noted_sums
 from orlog.datasets.formats._containers.npz_files import NpzColumn
 from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
@@ -29,9 +35,10 @@ from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, flags_of, u
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
 from orlog.datasets.formats._shared.places import FILE, Place, find_places
 from orlog.datasets.formats._shared.roles import Layout, base_role, matching
-from orlog.errors import SchemaError
+from orlog.errors import IntegrityError, SchemaError
 
 BLOCK_BYTES = 2**22
+BLOCKS_OF_JOB = 8  # that a job reads where several processes do
 LARGEST_ROW_BYTES = 2**26
 MOST_EPISODES = 2**22
 MOST_TOLD = 100
@@ -46,6 +53,7 @@ class _Seen:
         layout: Which arrays are what.
         lengths: Rows of each episode.
         rows: Rows of each place.
+        files: The file of each place, where any rows of it can be read.
         kinds: Dtype and shape of a row, by role.
         metadata: Values of each episode, where places have some.
         seeds: Seeds of them, likewise.
@@ -58,6 +66,7 @@ class _Seen:
     layout: Layout
     lengths: list[int] = dataclasses.field(default_factory=list)
     rows: list[int] = dataclasses.field(default_factory=list)
+    files: list[tuple[Path, str] | None] = dataclasses.field(default_factory=list)
     kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = dataclasses.field(
         default_factory=dict
     )
@@ -171,10 +180,10 @@ def _there(columns: Mapping[str, str], names: list[str]) -> dict[str, str]:
     return {role: patterns for role, patterns in there.items() if patterns}
 
 
-def _columns(place: Place, layout: Layout) -> dict[str, list[Any]]:
+def _columns(place: Place, names_of: Mapping[str, list[str]]) -> dict[str, list[Any]]:
     """Return the arrays of a place by their roles."""
     found = {}
-    for role, names in layout.columns.items():
+    for role, names in names_of.items():
         found[role] = [_numbers(place, role, name) for name in names]
     return found
 
@@ -198,7 +207,7 @@ def _numbers(place: Place, role: str, name: str) -> Any:
 
 
 def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
-    columns = _columns(place, seen.layout)
+    columns = _columns(place, seen.layout.columns)
     rows = len(columns["action"][0])
     lengths = _lengths(place, columns, options, rows)
     is_one = options.episode != "" and lengths == [rows]
@@ -236,6 +245,7 @@ def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
             seen.lowest = low if is_first else min(seen.lowest, low)
             seen.highest = high if is_first else max(seen.highest, high)
     seen.rows.append(rows)
+    seen.files.append(place.file)
     seen.metadata += [place.metadata] * len(lengths)
     seen.seeds += [place.seed] * len(lengths)
     seen.lengths += lengths
@@ -330,39 +340,106 @@ def _steps(asked: Asked, places: Places, seen: _Seen, opened: Opened) -> Iterato
     if row_bytes > LARGEST_ROW_BYTES:
         raise SchemaError(f"{asked.sources[0]}: {row_bytes:,} bytes per step are too many.")
     last_rows, first = np.cumsum(seen.lengths) - 1, 0
-    for place, rows in zip(places(asked), seen.rows, strict=True):
-        for block in _blocks(place, seen, rows, max(1, BLOCK_BYTES // row_bytes), opened):
-            count = len(block["reward"])
-            ends = slice(*np.searchsorted(last_rows, (first, first + count)))
-            last = last_rows[ends] - first
-            if seen.repeats_flags:
-                for flag in {*FLAGS} & block.keys():
-                    block[f"infos/{flag}"] = block[flag]
-                    block[flag] = np.zeros_like(block[flag])
-                    block[flag][last] = block[f"infos/{flag}"][last]
-            yield from cutter.add(block)
-            first += count
+    reader = _Reader(
+        seen.layout.columns, seen.kinds, seen.has_final, max(1, BLOCK_BYTES // row_bytes)
+    )
+    for block in _all_blocks(asked, places, seen, reader):
+        block["reward"] = block["reward"].astype(opened.schema.reward_dtype)
+        count = len(block["reward"])
+        ends = slice(*np.searchsorted(last_rows, (first, first + count)))
+        last = last_rows[ends] - first
+        if seen.repeats_flags:
+            for flag in {*FLAGS} & block.keys():
+                block[f"infos/{flag}"] = block[flag]
+                block[flag] = np.zeros_like(block[flag])
+                block[flag][last] = block[f"infos/{flag}"][last]
+        yield from cutter.add(block)
+        first += count
     opened.doubts += cutter.doubts()
 
 
-def _blocks(place: Place, seen: _Seen, rows: int, most: int, opened: Opened) -> Iterator[Rows]:
-    """Yield the rows of a place."""
+class _Reader(NamedTuple):
+    """What is to be known to read rows of a place, a block of at most so many rows at a time."""
+
+    columns: Mapping[str, list[str]]
+    kinds: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    has_final: bool
+    most: int
+
+
+class _Span(NamedTuple):
+    """Rows of a place: the file, what errors call it, the number of the place in it, and which rows."""
+
+    file: Path
+    source: str
+    number: int
+    start: int
+    stop: int
+
+
+def _all_blocks(asked: Asked, places: Places, seen: _Seen, reader: _Reader) -> Iterator[Rows]:
+    """Yield the rows of all places in their order, read here or by several processes."""
+    files = [one for one in seen.files if one is not None]
+    can_share = places is find_places and len(files) == len(seen.files)
+    can_share &= len({*asked.files}) == len(asked.files)
+    if asked.sharing is None or not can_share:
+        for place, rows in zip(places(asked), seen.rows, strict=True):
+            yield from _blocks(place, reader, 0, rows)
+        return
+    step = reader.most * BLOCKS_OF_JOB
+    numbers: Counter[Path] = Counter()
+    spans: list[_Span] = []
+    for (file, source), rows in zip(files, seen.rows, strict=True):
+        spans += [
+            _Span(file, source, numbers[file], start, min(rows, start + step))
+            for start in range(0, rows, step)
+        ]
+        numbers[file] += 1
+    jobs = groups_of(spans, lambda span: span.stop - span.start, step)
+    read = functools.partial(_read_spans, asked.options, reader)
+    how = asked.sharing._asdict()
+    for _, blocks in do_jobs(read, jobs, in_order=True, **how):
+        yield from blocks
+
+
+def _read_spans(options: Options, reader: _Reader, spans: Sequence[_Span]) -> list[Rows]:
+    """Return rows in blocks, in a process that may be on another machine."""
+    blocks: list[Rows] = []
+    for (file, source), some in itertools.groupby(spans, lambda span: (span.file, span.source)):
+        check_seen(file.parent)
+        by_number = {
+            number: [*its] for number, its in itertools.groupby(some, lambda span: span.number)
+        }
+        asked = Asked(files=[file], sources=[source], options=options)
+        with noted_sums():  # which were told when the file was first looked at
+            for number, place in enumerate(find_places(asked)):
+                for span in by_number.pop(number, []):
+                    blocks += _blocks(place, reader, span.start, span.stop)
+                if not by_number:
+                    break
+        if by_number:
+            raise IntegrityError(f"{source}: changed while it was read.", file=str(file))
+    return blocks
+
+
+def _blocks(place: Place, reader: _Reader, first: int, last: int) -> Iterator[Rows]:
+    """Yield some rows of a place."""
     with place.reading(place.where):
-        columns = _columns(place, seen.layout)
+        columns = _columns(place, reader.columns)
     held: Rows = {}  # the observation after the last row so far
-    for start in range(0, rows, most):
-        stop = min(rows, start + most)
+    for start in range(first, last, reader.most):
+        stop = min(last, start + reader.most)
         block: Rows = {"reward": np.zeros(stop - start)}
         with place.reading(place.where):
             for role, several in columns.items():
-                if seen.has_final and base_role(role) == "observation":
-                    read = _read(several, slice(start + (role in held), stop + 1), seen.kinds[role])
+                if reader.has_final and base_role(role) == "observation":
+                    after = slice(start + (role in held), stop + 1)
+                    read = _read(several, after, reader.kinds[role])
                     found = np.concatenate((held[role], read)) if role in held else read
                     held[role] = found[-1:]
                     block[role], block[f"next_{role}"] = found[:-1], found[1:]
                 else:
-                    block[role] = _read(several, slice(start, stop), seen.kinds[role])
-        block["reward"] = block["reward"].astype(opened.schema.reward_dtype)
+                    block[role] = _read(several, slice(start, stop), reader.kinds[role])
         yield block
 
 

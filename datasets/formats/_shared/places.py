@@ -40,6 +40,7 @@ class Place:
         metadata: Values of its episodes; all places have the same ones.
         seed: Seed of the reset of its episode.
         outside: Names of arrays of the file that lie in no place; told with its first one.
+        file: The file that it is in, and what errors call that, where any rows of it can be read; else None.
     """
 
     where: str
@@ -49,6 +50,7 @@ class Place:
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seed: int | None = None
     outside: Sequence[str] = ()
+    file: tuple[Path, str] | None = None
 
 
 def holds_arrays(path: Path) -> bool:
@@ -112,7 +114,8 @@ def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
             def column(name: str, node: Any = node, place: str = place) -> Any:
                 return numbers(node[name], f"{place}, {name}", size, texts=True)
 
-            yield Place(place, sorted(names), column, reading, outside=outside)
+            of = (file, where)
+            yield Place(place, sorted(names), column, reading, outside=outside, file=of)
             outside = []
 
 

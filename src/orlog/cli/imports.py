@@ -22,10 +22,12 @@ from orlog.cli.advice import in_options
 from orlog.cli.options import (
     AsJson,
     Description,
+    Executing,
     Horizon,
     Imports,
     License,
     Name,
+    WorkersOrJobs,
     app,
     takes_options,
 )
@@ -174,22 +176,29 @@ def import_files(
     name: Annotated[
         str, typer.Argument(help="Name of the dataset, NAME or NAME@VERSION; 1.0.0 by default.")
     ],
+    workers: WorkersOrJobs = None,
     *,
+    where: Executing,
     given: Importing,
 ) -> None:
     """Import third-party files as a new version; the files stay as they are.
 
     It shows what it found: episodes, how they end, spaces, and what was left out and why. The
     version's lineage holds the SHA-256 of each file.
+    With --workers several processes read many HDF5 files (aloha, arrays); with --executor a cluster does,
+    from a disk that all of its machines share. They are written here, and the version is the same.
     """
     from orlog.datasets.importing import import_dataset
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
+    execute = where.on_cluster()
     with progress_bar("import") as update:
         folder = import_dataset(
             files,
             name,
             **given.arguments(),
+            execute=execute,
+            workers=1 if workers is None and execute is None else workers,
             progress=update,
             on_wait=waits("importing it"),
             on_found=_show_found,
