@@ -72,6 +72,7 @@ class Algorithm(Protocol):
         STATE: Attributes that training changes, which checkpoints save.
         CONSTANTS: Its other attributes.
         TITLE: How people write its name; may be left out if it is that of the class.
+        TITLE_WITH: May be left out. A setting, and how people write its name where that is not None.
         FROM_DATA: May be left out. Settings that, where they are None, are taken from the data: those
             that `training/from_data.py` knows, or a mapping with a `Source` for each.
 
@@ -151,26 +152,32 @@ _SEE = "see orlog.algos.algorithms.Algorithm for what an algorithm declares"
 _PACKAGE = "orlog.algos"
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 _TITLE = re.compile(r'^    TITLE = "(.+)"', re.MULTILINE)
+_TITLE_WITH = re.compile(r'^    TITLE_WITH = \("(\w+)", "(.+)"\)', re.MULTILINE)
 
 
-def _classes() -> dict[str, tuple[str, str]]:
-    """Return class and title of each algorithm of this folder by name, in the order of names."""
-    found: dict[str, tuple[str, str]] = {}
+_Named: TypeAlias = tuple[str, str, tuple[str, str]]
+"""A class, its title, and the setting with which it has another title."""
+
+
+def _classes() -> dict[str, _Named]:
+    """Return how each algorithm of this folder is called by name, in the order of names."""
+    found: dict[str, _Named] = {}
     for folder in map(Path, sys.modules[_PACKAGE].__path__):
         found.update(_classes_in(folder, folder.stat().st_mtime_ns))
     return dict(sorted(found.items()))
 
 
 @functools.cache
-def _classes_in(folder: Path, _changed: int) -> dict[str, tuple[str, str]]:
-    """Return class and title of each algorithm of a folder, read again once files come or go."""
-    found = {}
+def _classes_in(folder: Path, _changed: int) -> dict[str, _Named]:
+    """Return how each algorithm of a folder is called, read again once files come or go."""
+    found: dict[str, _Named] = {}
     for path in folder.glob("*.py"):
         text = path.read_text("utf-8")
         for name in _CLASS.findall(text):
             if name.lower() == path.stem.replace("_", ""):
-                title = _TITLE.search(text)
-                found[path.stem] = name, name if title is None else title[1]
+                title, other = _TITLE.search(text), _TITLE_WITH.search(text)
+                setting, its_title = other.groups() if other is not None else ("", "")
+                found[path.stem] = name, name if title is None else title[1], (setting, its_title)
     return found
 
 
@@ -203,9 +210,15 @@ def known_as(algorithm: str) -> str:
     return algorithm
 
 
-def algorithm_title(name: str) -> str:
-    """Return how people write an algorithm: `TD3+BC` of `td3bc`, `MyMethod` of `my_method:MyMethod`."""
+def algorithm_title(name: str, settings: Mapping[str, Any] | None = None) -> str:
+    """Return how people write an algorithm: `TD3+BC` of `td3bc`, `MyMethod` of `my_method:MyMethod`.
+
+    With its settings it may have another name, as `percent_bc` with a `cost_limit` is BC-Safe.
+    """
     if name in _files():
+        setting, other = _classes()[name][2]
+        if (settings or {}).get(setting) is not None:
+            return other
         return _classes()[name][1]
     return name.rpartition(":")[2]
 

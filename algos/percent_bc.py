@@ -40,6 +40,7 @@ class PercentBC(BC):
     """Behavior cloning of the best episodes with a deterministic tanh policy."""
 
     TITLE = "BC-10%"
+    TITLE_WITH = ("cost_limit", "BC-Safe")
     CONFIG = PercentBCConfig
     REWARDS = True
 

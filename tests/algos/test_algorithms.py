@@ -145,5 +145,8 @@ def test_every_spelling_of_a_name_finds_the_algorithm(name: str) -> None:
 def test_titles_are_those_of_the_papers() -> None:
     titles = [algorithm_title(name) for name in ("bc", "percent_bc", "td3bc", "rebrac", "calql")]
     assert titles == ["BC", "BC-10%", "TD3+BC", "ReBRAC", "Cal-QL"]
+    safe = {"percent": 100.0, "cost_limit": 20.0}
+    assert [algorithm_title(name, safe) for name in ("percent_bc", "cpq")] == ["BC-Safe", "CPQ"]
+    assert algorithm_title("percent_bc", {**safe, "cost_limit": None}) == "BC-10%"
     assert algorithm_title("my_method:MyMethod") == known_as("MyMethod") == "MyMethod"
     assert known_as("MINE.py:IQL") == "MINE.py:IQL"

@@ -59,7 +59,7 @@ def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None
         rows.append(
             [
                 str(run.folder),
-                algorithm_title(record.algorithm),
+                algorithm_title(record.algorithm, record.config),
                 record.shown_dataset,
                 str(record.seed),
                 f"{run.step:,}/{record.steps:,}",
@@ -187,7 +187,7 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
         return
     rows = []
     for group in groups:
-        about = [group.shown_dataset, algorithm_title(group.algorithm), _settings(group.settings)]
+        about = [group.shown_dataset, group.title, _settings(group.settings)]
         scores = group.last_scores
         every = [run.record.seed for run in group.runs if run.record is not None]
         if not scores:

@@ -114,7 +114,7 @@ def _print_result(result: RunResult, episodes: int) -> None:
     if error is not None:
         spread = f"standard error {error:.2f}, {counted(episodes, 'episode')}"
     say(
-        f"{algorithm_title(record.algorithm)} seed {record.seed} on {record.shown_dataset}, step "
+        f"{algorithm_title(record.algorithm, record.config)} seed {record.seed} on {record.shown_dataset}, step "
         f"{result.step:,} of {record.steps:,}: return {result.mean_return:.2f} ({spread})"
     )
     if references is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,7 +51,9 @@ def compare(
     if plots is not None:
         check_format(plots / f"aggregates.{picture}")
     skipped: list[str] = []
-    results = method_results(find_runs(runs, on_skipped=skipped.append))
+    found = find_runs(runs, on_skipped=skipped.append)
+    settings = {one.method: one.settings for one in found}
+    results = method_results(found)
     aggregates = [name for name in AGGREGATES if results.is_normalized or name != "optimality gap"]
     comparison = compare_methods(
         results.scores,
@@ -86,12 +89,16 @@ def compare(
             }
         )
     else:
-        print_comparison(comparison, results.is_normalized)
+
+        def title(method: str) -> str:
+            return algorithm_title(method, settings[method])
+
+        print_comparison(comparison, results.is_normalized, title)
         rows = [
-            [task, algorithm_title(method), *one.cells()]
+            [task, title(method), *one.cells()]
             for task in comparison.tasks
-            for method, found in results.numbers.items()
-            for one in found.get(task, ())
+            for method, of_tasks in results.numbers.items()
+            for one in of_tasks.get(task, ())
         ]
         if rows:
             say("\nwhat metrics counted, over the seeds")
@@ -121,12 +128,14 @@ def _reading_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def print_comparison(comparison: Comparison, is_normalized: bool) -> None:
+def print_comparison(
+    comparison: Comparison, is_normalized: bool, title: Callable[[str], str] = algorithm_title
+) -> None:
     """Print every statistic of methods: scores by task, aggregates, ranks, improvement and variances."""
     unit = "normalized scores, 0..100" if is_normalized else "returns"
     say(f"{unit}: mean and standard deviation over seeds")
     methods = comparison.methods
-    titles = [algorithm_title(method) for method in methods]
+    titles = [title(method) for method in methods]
     rows = []
     for index, task in enumerate(comparison.tasks):
         cells = [task]
@@ -141,7 +150,7 @@ def print_comparison(comparison: Comparison, is_normalized: bool) -> None:
     headings = ["method", "seeds", *names, *(["mean rank"] if ranks else [])]
     rows = [
         [
-            algorithm_title(method),
+            title(method),
             str(len(comparison.runs[method])),
             *(str(comparison.aggregates[method][name]) for name in names),
             *([str(ranks[method])] if ranks else []),
@@ -154,13 +163,13 @@ def print_comparison(comparison: Comparison, is_normalized: bool) -> None:
     if consensus is not None:
         others = "" if consensus.rankings in (None, 1) else f", {consensus.rankings} are as good"
         say(
-            f"\nconsensus of the tasks (Kemeny): {' > '.join(map(algorithm_title, comparison.ranking()))} "
+            f"\nconsensus of the tasks (Kemeny): {' > '.join(map(title, comparison.ranking()))} "
             f"({counted(consensus.disagreements, 'disagreement')}{others})"
         )
         say("\nprobability that a run of the row scores above one of the column")
         rows = [
             [
-                algorithm_title(first),
+                title(first),
                 *(
                     "" if first == second else str(comparison.improvement[first, second])
                     for second in methods
@@ -171,7 +180,7 @@ def print_comparison(comparison: Comparison, is_normalized: bool) -> None:
         show_table(("", *titles), rows, numbers=range(1, len(methods) + 1))
     rows = [
         [
-            algorithm_title(method),
+            title(method),
             task,
             *(
                 f"{shares[source]:.0f} %" if source in shares else "unknown"

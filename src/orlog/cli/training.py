@@ -390,7 +390,8 @@ def _train_one(
     if dataset.environment is not None:
         own = algorithm if ":" in algorithm else None
         advice = advice_to_evaluate(folder, record, own, options.trust_environment)
-    done = f"trained {algorithm_title(algorithm)} for {counted(record.steps, 'step')}"
+    title = algorithm_title(algorithm, record.config)
+    done = f"trained {title} for {counted(record.steps, 'step')}"
     return folder, f"{done}; {advice}"
 
 

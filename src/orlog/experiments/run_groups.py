@@ -105,9 +105,15 @@ class RunGroup:
     left_out: list[tuple[RunSummary, RunSummary]] = dataclasses.field(default_factory=list)
 
     @property
+    def title(self) -> str:
+        """The algorithm as people write it, with its settings."""
+        record = self.runs[0].record if self.runs else None
+        return algorithm_title(self.algorithm, None if record is None else record.config)
+
+    @property
     def label(self) -> str:
         """Algorithm, and the settings that set it apart."""
-        return " ".join([algorithm_title(self.algorithm), *setting_words(self.settings)])
+        return " ".join([self.title, *setting_words(self.settings)])
 
     @property
     def shown_dataset(self) -> str:

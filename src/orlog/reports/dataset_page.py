@@ -44,7 +44,7 @@ def result_cells(result: Result) -> list[str]:
     word = "nothing recorded" if result.baseline is None else "not compared"
     speeds = sorted(result.updates_per_second.values())
     return [
-        algorithm_title(result.record.algorithm),
+        algorithm_title(result.record.algorithm, result.record.config),
         f"{returns.mean():.1f}",
         "none" if scores is None else f"{scores.mean():.1f}",
         "none" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}",
@@ -58,7 +58,7 @@ def number_table(results: Sequence[Result]) -> tuple[tuple[str, ...], list[list[
     """Return headings and rows of what metrics counted, and of what was recorded; no row without any."""
     rows = [
         [
-            algorithm_title(one.record.algorithm),
+            algorithm_title(one.record.algorithm, one.record.config),
             *number.cells(),
             one.recorded_numbers[number.name].cells()[1]
             if number.name in one.recorded_numbers
@@ -78,7 +78,9 @@ def verdict_lines(results: Sequence[Result]) -> list[str]:
         if result.verdict is not None:
             said = f"{'the ' if result.verdict.word == 'same' else ''}{result.verdict}"
         if said:
-            lines.append(f"{algorithm_title(result.record.algorithm)} is {said}.")
+            lines.append(
+                f"{algorithm_title(result.record.algorithm, result.record.config)} is {said}."
+            )
     return lines
 
 
@@ -196,7 +198,7 @@ def settings_table(results: Sequence[Result]) -> str:
     """Return the steps, settings and source of each result as a table of HTML."""
     rows = [
         (
-            algorithm_title(result.record.algorithm),
+            algorithm_title(result.record.algorithm, result.record.config),
             f"{result.record.steps:,}",
             ", ".join(f"{name} = {value}" for name, value in result.record.config.items()),
             result.record.source

@@ -34,7 +34,7 @@ def score_figure(results: Sequence[Result], series: Mapping[str, int], what: str
             recorded = (float(means.mean()), mean_interval(means))
         rows.append(
             Dot(
-                name=algorithm_title(result.record.algorithm),
+                name=algorithm_title(result.record.algorithm, result.record.config),
                 value=float(values.mean()),
                 interval=bootstrap_interval(values, np.random.default_rng(0)),
                 each=values.mean(1).tolist(),
@@ -76,7 +76,10 @@ def curve_figure(results: Sequence[Result], series: Mapping[str, int]) -> str:
     table = html_table(("algorithm", "gradient steps: mean"), rows)
     picture = lines([*each, *means], f"{unit} over gradient steps", "gradient steps")
     caption = f"{unit}. Thin: each seed. Thick: their mean."
-    named = {algorithm_title(one.record.algorithm): series[one.record.algorithm] for one in results}
+    named = {
+        algorithm_title(one.record.algorithm, one.record.config): series[one.record.algorithm]
+        for one in results
+    }
     return figure(picture, caption, named) + folded("The means as a table", [table])
 
 

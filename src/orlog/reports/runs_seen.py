@@ -42,7 +42,7 @@ class Runs:
     def __repr__(self) -> str:
         """Return the folder, and how many runs of each algorithm are in it."""
         names = Counter(
-            algorithm_title(run.record.algorithm) if run.record else "unreadable"
+            algorithm_title(run.record.algorithm, run.record.config) if run.record else "unreadable"
             for run in self.runs
         )
         counts = ", ".join(f"{count} {name}" for name, count in names.items())
@@ -72,7 +72,7 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
         return (str(run.folder), "", "", "", "", "", f"{run.state}: {run.problem}", "")
     return (
         str(run.folder),
-        algorithm_title(record.algorithm),
+        algorithm_title(record.algorithm, record.config),
         record.shown_dataset,
         str(record.seed),
         f"{run.step:,}/{record.steps:,}",

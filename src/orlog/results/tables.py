@@ -291,7 +291,7 @@ def _table(name: str, entries: Sequence[Entry]) -> Table:
 
 def _labels(entries: Sequence[Entry]) -> list[str]:
     """Return a name for each result: its method's, with who adds it where two have that, else with its digest."""
-    plain = [algorithm_title(one.result.method.name) for one in entries]
+    plain = [algorithm_title(one.result.method.name, one.result.method.settings) for one in entries]
     whose = [
         f"{name} by {one.result.by or 'nobody named'}"
         for name, one in zip(plain, entries, strict=True)
@@ -415,7 +415,7 @@ def _overall(tables: Sequence[Table]) -> tuple[list[Comparison], list[str]]:
             for row in newest:  # of several of one method the newest counts, not the best
                 result = row.entry.result
                 if row.entry.is_current:
-                    title = algorithm_title(result.method.name)
+                    title = algorithm_title(result.method.name, result.method.settings)
                     whose = (
                         title
                         if result.by == RECORDED

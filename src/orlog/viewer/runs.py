@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from orlog.algos.algorithms import algorithm_title
 from orlog.errors import OrlogError
 from orlog.experiments.run_folders import find_run_folders, setting_words
 from orlog.experiments.run_groups import CURVE, EVALUATED, RunGroup, group_runs
@@ -79,7 +78,7 @@ def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
     return {
         "label": group.label,
         "dataset": group.dataset,
-        "algorithm": algorithm_title(group.algorithm),
+        "algorithm": group.title,
         "settings": setting_words(group.settings),
         "seeds": [run.record.seed for run in group.runs if run.record is not None],
         "normalized": all(run.is_normalized for run in group.runs),
