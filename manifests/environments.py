@@ -35,6 +35,7 @@ from orlog.manifests.manifest import EnvironmentRecord
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
     "orlog/Coin-": ("textworld", "words", ("textworld",)),
+    "orlog/FetchFrames-": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
     "FetchPickAndPlace": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
     "orlog/Treasure-": ("mo_gymnasium", "objectives", ("mo-gymnasium",)),
     "orlog/Gathering-": ("mo_gymnasium", "objectives", ("mo-gymnasium",)),
@@ -66,6 +67,7 @@ _OWN: dict[str, tuple[str, int | None]] = {
     "orlog/ICUSepsis-v0": ("orlog.datasets.environments.tables:icu_sepsis", 500),
     "orlog/spread-v0": ("orlog.datasets.environments.agents:spread", 25),
     "orlog/tag-v0": ("orlog.datasets.environments.agents:tag", 25),
+    "orlog/FetchFrames-v0": ("orlog.datasets.environments.fetch:FetchFrames", 50),
     "orlog/Hazard-v0": ("orlog.datasets.environments.hazard:Hazard", 100),
     "orlog/Circle-v0": ("orlog.datasets.environments.circle:Circle", 100),
     UNCERTAIN: ("orlog.datasets.environments.uncertain:uncertain", None),

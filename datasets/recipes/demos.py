@@ -13,8 +13,8 @@ The first `demonstrations` episodes are demonstrations, what follows is random p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -47,6 +47,7 @@ class DemosRecipe:
     name = "demos"
     version = 1  # raised whenever the same parameters would give other bytes
     environment_id = "FetchPickAndPlace-v4"
+    infos: ClassVar[tuple[str, ...]] = ()
 
     @property
     def steps(self) -> int:
@@ -93,10 +94,13 @@ class DemosRecipe:
         actions: list[np.ndarray] = []
         rewards: list[float] = []
         info: dict[str, Any] = {}
+        kept: dict[str, list[np.ndarray]] = {name: [] for name in self.infos}
         action, truncated = np.zeros(4, np.float32), False
         while not truncated:
             if is_demonstration:
-                noisy = pick_and_place(observation) + self.noise * rng.standard_normal(4)
+                noisy = pick_and_place(
+                    self.seen(env, observation)
+                ) + self.noise * rng.standard_normal(4)
                 action = np.clip(noisy, -1, 1).astype(np.float32)
             elif len(actions) % self.held == 0:
                 action = rng.uniform(-1, 1, 4).astype(np.float32)
@@ -104,19 +108,60 @@ class DemosRecipe:
             observations.append(observation)
             actions.append(action)
             rewards.append(float(reward))
+            for name, values in kept.items():
+                values.append(info[name])
         return Episode(
             observations={key: np.array([one[key] for one in observations]) for key in observation},
             actions=np.array(actions),
             rewards=np.array(rewards),
             terminations=np.zeros(len(actions), np.bool_),
             truncations=np.arange(len(actions)) == len(actions) - 1,
+            infos={name: np.array(values) for name, values in kept.items()},
             seed=int(drawn),
             metadata={"demonstration": is_demonstration, "success": bool(info["is_success"])},
         )
 
+    def seen(self, _env: Any, observation: Any) -> Any:
+        """Return what the controller looks at."""
+        return observation
+
     def expert(self) -> Expert:
         """Return the controller without noise."""
         return Expert(name="the controller of demonstrations, without noise", policy=_act)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FramesRecipe(DemosRecipe):
+    """The same in `orlog/FetchFrames-v0`: the controller sees the block's place, the data frames of it."""
+
+    name = "demos-frames"
+    version = 1  # raised whenever the same parameters would give other bytes
+    environment_id = "orlog/FetchFrames-v0"
+    infos = ("state",)
+
+    def seen(self, env: Any, _observation: Any) -> Any:
+        """Return what the world behind the frames tells."""
+        return env.unwrapped.told
+
+    def expert(self) -> Expert:
+        """Return the controller without noise, which watches the worlds behind the frames."""
+        return Expert(name="the controller of demonstrations, without noise", policy=_Watching())
+
+
+class _Watching:
+    """The controller as a policy that looks at environments, not at observations."""
+
+    def __init__(self) -> None:
+        self._environments: Sequence[Any] = ()
+
+    def watch(self, environments: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        """Take note of the environments that the next calls are for."""
+        self._environments = environments
+
+    def __call__(self, _observations: Any) -> np.ndarray:
+        """Return the actions for all environments."""
+        told = (env.unwrapped.told for env in self._environments)
+        return np.array([pick_and_place(one) for one in told], np.float32)
 
 
 def pick_and_place(observation: dict[str, np.ndarray]) -> np.ndarray:
@@ -161,5 +206,14 @@ DATASETS = {
         ),
         license="CC0-1.0",
         recipe=DemosRecipe(count=200, demonstrations=20, seed=51),
+    ),
+    "demos/fetch-pick-frames-v1": CatalogueEntry(
+        version="1.0.0",
+        description=(
+            "A Fetch robot lifts a block, which is seen in frames of 64 x 64 pixels alone, to a goal: 60 noisy "
+            "demonstrations by a controller that sees the state, which infos have. 3,000 steps."
+        ),
+        license="CC0-1.0",
+        recipe=FramesRecipe(count=60, demonstrations=60, seed=52),
     ),
 }

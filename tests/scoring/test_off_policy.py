@@ -329,3 +329,14 @@ def test_policies_that_are_no_function_of_the_observation_are_refused(data: Data
     for kind, reason in ((Remembering, "remembers the episode"), (Reaching, "acts for goals")):
         with pytest.raises(SchemaError, match=f"{reason}.*; leave this run out"):
             _check_policy(Path("run"), kind(), data)  # type: ignore[arg-type]
+
+
+def test_policies_of_several_agents_are_refused(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orlog.scoring.off_policy.is_team", lambda _dataset: True)
+    message = (
+        f"for all agents of {data.name} at once, .*; leave this run out, .* orlog evaluate run"
+    )
+    with pytest.raises(SchemaError, match=message):
+        _check_policy(Path("run"), object(), data)  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import MissingExtraError, NotFoundError, SchemaError
+from orlog.loaders.arrays.teams import is_team
 from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize import value_estimates
 from orlog.normalize.references import Protocol
@@ -407,6 +408,10 @@ def _check_policy(folder: Path, algorithm: Algorithm, dataset: Dataset) -> None:
     reason = ""
     if takes_goals(type(algorithm)):
         reason = "its policy acts for goals, which the rewards of the dataset do not follow"
+    elif is_team(dataset):
+        reason = (
+            f"its policy acts for all agents of {dataset.name} at once, and estimators judge the choices of one"
+        )
     elif hasattr(algorithm, "actor"):
         reason = (
             "its policy remembers the episode or draws noise, so it has no value by observation"
@@ -416,7 +421,9 @@ def _check_policy(folder: Path, algorithm: Algorithm, dataset: Dataset) -> None:
     elif action_kind(dataset.action_space) not in ("continuous", "discrete"):
         reason = f"actions are {dataset.action_space}, neither a Box nor Discrete"
     if reason:
-        raise SchemaError(f"{folder}: {reason}; leave this run out.")
+        raise SchemaError(
+            f"{folder}: {reason}; leave this run out, and measure its returns: orlog evaluate {folder}"
+        )
 
 
 def _protocol(

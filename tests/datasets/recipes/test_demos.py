@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.recipes.demos import DATASETS, DemosRecipe
+from orlog.datasets.recipes.demos import DATASETS, DemosRecipe, FramesRecipe, pick_and_place
+from orlog.errors import SimulatorError
 from orlog.manifests.environments import environment_versions, make_environment
 
 pytest.importorskip("gymnasium_robotics", reason="needs Gymnasium-Robotics (orlog[pointmaze])")
@@ -60,3 +62,63 @@ def test_a_dataset_says_which_episodes_are_demonstrations(monkeypatch: pytest.Mo
         "mujoco",
         "numpy",
     }
+
+
+def frames() -> Any:
+    env: Any = make_environment("orlog/FetchFrames-v0", {})
+    try:
+        env.reset(seed=0)
+    except SimulatorError as error:
+        pytest.skip(f"no frames are drawn on this machine: {error}")
+    return env
+
+
+def test_frames_show_the_world_of_the_states() -> None:
+    with frames() as env, make_environment("FetchPickAndPlace-v4", {}) as world:
+        observation, _ = env.reset(seed=3)
+        state, _ = world.reset(seed=3)
+        seen = set()
+        for _ in range(50):
+            assert env.observation_space.contains(observation)
+            seen.add(observation["frame"].tobytes())
+            action = pick_and_place(state).astype(np.float32)
+            observation, reward, terminated, truncated, info = env.step(action)
+            state, *paid, its_info = world.step(action)
+            assert (reward, terminated, truncated) == tuple(paid)
+            assert np.array_equal(info["state"], state["observation"])
+            assert np.allclose(observation["arm"][:3], state["observation"][:3])
+            assert np.allclose(observation["goal"], state["desired_goal"])
+        assert info["is_success"] == its_info["is_success"] == 1
+        assert len(seen) > 40
+    assert environment_versions("orlog/FetchFrames-v0").keys() == {
+        "gymnasium",
+        "gymnasium-robotics",
+        "mujoco",
+        "numpy",
+    }
+
+
+def test_demonstrations_in_frames_are_those_of_their_seed() -> None:
+    frames().close()
+    recipe = DATASETS["demos/fetch-pick-frames-v1"].recipe
+    assert isinstance(recipe, FramesRecipe)
+    *_, last = recipe.episodes(0, 2)
+    (alone,) = recipe.episodes(1, 2)
+    assert last.metadata == {"demonstration": True, "success": True}
+    assert last.infos["state"].shape == (50, 25)
+    assert last.observations["frame"].shape == (51, 64, 64, 3)
+    for key, values in alone.observations.items():
+        assert values.tobytes() == last.observations[key].tobytes()
+
+
+def test_where_nothing_draws_the_frames_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with frames() as env:
+
+        def fail() -> None:
+            raise RuntimeError("no EGL")
+
+        monkeypatch.setattr(env.unwrapped, "_draw", fail)
+        with pytest.raises(
+            SimulatorError, match=r"no frames here: RuntimeError: no EGL; .* libegl1"
+        ):
+            env.reset(seed=0)
