@@ -117,7 +117,10 @@ class FetchFrames(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         if self._renderer is None:
             self._drawn = mujoco.MjData(model)
             self._renderer = MujocoRenderer(model, self._drawn, _CAMERA, SIZE, SIZE)
-        mujoco.mj_copyData(self._drawn, model, self._inner.data)
+        kinds = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+        state = np.empty(mujoco.mj_stateSize(model, kinds))
+        mujoco.mj_getState(model, self._inner.data, state, kinds)
+        mujoco.mj_setState(model, self._drawn, state, kinds)
         mujoco.mj_forward(model, self._drawn)
         goal = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SITE, _GOAL)
         self._drawn.site_xpos[goal] = self.told["desired_goal"]

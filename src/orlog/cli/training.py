@@ -390,9 +390,8 @@ def _train_one(
     if dataset.environment is not None:
         own = algorithm if ":" in algorithm else None
         advice = advice_to_evaluate(folder, record, own, options.trust_environment)
-    title = algorithm_title(algorithm, record.config)
-    done = f"trained {title} for {counted(record.steps, 'step')}"
-    return folder, f"{done}; {advice}"
+    done = f"{algorithm_title(algorithm, record.config)} for {counted(record.steps, 'step')}"
+    return folder, f"trained {done}; {advice}"
 
 
 def print_runs(

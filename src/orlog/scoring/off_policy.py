@@ -409,9 +409,7 @@ def _check_policy(folder: Path, algorithm: Algorithm, dataset: Dataset) -> None:
     if takes_goals(type(algorithm)):
         reason = "its policy acts for goals, which the rewards of the dataset do not follow"
     elif is_team(dataset):
-        reason = (
-            f"its policy acts for all agents of {dataset.name} at once, and estimators judge the choices of one"
-        )
+        reason = f"its policy acts for all agents of {dataset.name} at once, and estimators judge the choices of one"
     elif hasattr(algorithm, "actor"):
         reason = (
             "its policy remembers the episode or draws noise, so it has no value by observation"

@@ -75,8 +75,8 @@ def frames() -> Any:
 
 def test_frames_show_the_world_of_the_states() -> None:
     with frames() as env, make_environment("FetchPickAndPlace-v4", {}) as world:
-        observation, _ = env.reset(seed=3)
-        state, _ = world.reset(seed=3)
+        observation, info = env.reset(seed=3)
+        state, its_info = world.reset(seed=3)
         seen = set()
         for _ in range(50):
             assert env.observation_space.contains(observation)
