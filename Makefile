@@ -66,9 +66,10 @@ format: $(VENV)/.dev  ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## Measure loader and algorithms on this machine (builds pointmaze/umaze-v1)
+bench: $(VENV)/.dev  ## Measure loaders and algorithms on this machine (builds pointmaze/umaze-v1)
 	$(BIN)/orlog build pointmaze/umaze-v1
 	$(BIN)/python -m benchmarks.loaders
+	$(BIN)/python -m benchmarks.families
 	$(BIN)/python -m benchmarks.updates
 
 bench-store: $(VENV)/.dev  ## Measure the store alone, images and 100 million steps (20 GB of disk)

@@ -15,6 +15,7 @@ EPISODES, LENGTH = 1000, 1000
 SHORTEST, LONGEST = 20, 400
 FRAMES, FRAMES_PER_EPISODE = 20_000, 500
 INFOS = "infos/"
+SAID = [f"word{number}" for number in range(500)]
 SHAPES = {"gray": (84, 84, 1), "rgb": (64, 64, 3)}
 
 
@@ -112,3 +113,40 @@ def write_version(name: str, columns: Arrays) -> None:
                     seed=None,
                 )
             )
+
+
+def dialogues() -> Any:
+    """Return arrays of 200 episodes of 100 steps, in which the agent is told ten words and says two."""
+    import torch
+
+    from orlog.loaders.arrays.arrays import Arrays, Leaf
+
+    rng = np.random.default_rng(0)
+    lengths = np.full(200, 100)
+    rows = torch.zeros(int((lengths + 1).sum()), 3)
+    texts = {
+        name: tuple(" ".join(rng.choice(SAID, count)) for _ in range(1000))
+        for name, count in (("observations", 10), ("actions", 2))
+    }
+    others = {name: torch.from_numpy(rng.integers(0, 1000, len(rows))) for name in texts}
+    leaves = {"": Leaf(column="observations")}
+    return Arrays(
+        rows=rows,
+        lengths=lengths,
+        obs_dim=0,
+        action_dim=0,
+        others=others,
+        texts=texts,
+        observation_leaves=leaves,
+    )
+
+
+def tokenizer() -> Any:
+    """Return a tokenizer with a token for each word."""
+    import tokenizers
+
+    known = {word: number for number, word in enumerate(["[unk]", "[action]", "[end]", *SAID])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(known, unk_token="[unk]"))  # noqa: S106
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.add_special_tokens(["[action]", "[end]"])
+    return made

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.loader_data import make_data
+from benchmarks.loader_data import dialogues, make_data, tokenizer
 from benchmarks.loader_peers import (
     AROUND,
     AROUND_ITEM,
@@ -100,7 +100,6 @@ PLAIN = TRANSITIONS[256]
 N_STEP, GOALS = "3-step transitions, batch 256", "goals, batch 256"
 SPEAKING, LENGTH = 32, 512
 TOKENS = f"tokens of sequences of {LENGTH}, batch {SPEAKING}"
-SAID = [f"word{number}" for number in range(500)]
 LOADER = {size: f"DataLoader(num_workers=0), transitions, batch {size}" for size in BATCHES}
 LOADER_SEQUENCES = "DataLoader(num_workers=0), sequences, length 20"
 LOADER_ALONE = "DataLoader(num_workers=0), batches of six numbers"
@@ -131,6 +130,7 @@ TABLE = (
     Goal(item=N_STEP, other=PLAIN, least=0.6),
     Goal(item=GOALS, other=PLAIN, least=0.6),
     Goal(item=GOALS, tool=BARE, other=PLAIN, least=0.6),
+    Goal(item=GOALS, tool=BARE, least=1.0),  # of as many rows: of a step, and of two goals
     *(Goal(item=MAP[size], other=TRANSITIONS[size], least=0.7) for size in BATCHES),
     *(Goal(item=STACKS[kind], tool=MAPPED, least=0.8) for kind in STACKS),
     *(Goal(item=STACKS[kind], tool="TorchRL", least=4) for kind in STACKS),
@@ -315,6 +315,11 @@ def memory_child(folder: Path) -> None:
         index = torch.randint(0, len(packed), (size,))
         return packed.index_select(0, index).split_with_sizes(sizes, 1)
 
+    def bare_goals() -> object:
+        index = torch.randint(0, len(packed), (3, 256))
+        goals = [packed[:, :17].index_select(0, one) for one in index[1:]]
+        return packed.index_select(0, index[0]).split_with_sizes(sizes, 1), goals
+
     def add(item: str, items: int, room: str, name: str, *given: Any, **settings: Any) -> None:
         try:
             stream = getattr(importlib.import_module(f"orlog.loaders.{room}"), name)
@@ -334,6 +339,7 @@ def memory_child(folder: Path) -> None:
             add(MAP[size], size, "transitions", "transitions", mapped, size, seed=0)
     add(N_STEP, 256, "transitions", "transitions", arrays, 256, seed=0, n_steps=3)
     add(GOALS, 256, "goals", "goals", arrays, 256, seed=0)
+    calls[f"{BARE}/{GOALS}"] = bare_goals, 256
     for size in BATCHES:
         add(LOADER[size], size, "transitions", "transitions", arrays, size, seed=0)
     alone = DataLoader(_small_batches(), batch_size=None, num_workers=0)
@@ -342,7 +348,7 @@ def memory_child(folder: Path) -> None:
     for item, length in [*zip(SEQUENCES.values(), LENGTHS, strict=True), (LOADER_SEQUENCES, 20)]:
         add(item, WINDOWS, "sequences", "sequences", windows, WINDOWS, length=length, seed=0)
     add(AROUND_ITEM, WINDOWS, "windows", "windows", windows, WINDOWS, seed=0)
-    told, words = _dialogues(), {"tokenizer": _tokenizer(), "length": LENGTH}
+    told, words = dialogues(), {"tokenizer": tokenizer(), "length": LENGTH}
     room = "token_sequences"
     add(TOKENS, SPEAKING * LENGTH, room, room, told, SPEAKING, seed=0, **words)
     found = rates(calls)
@@ -350,43 +356,6 @@ def memory_child(folder: Path) -> None:
     column_bytes = sum(column.nbytes for name, column in columns.items() if name != "lengths")
     found[f"{OURS}/{MEMORY}"] = bytes_of(arrays) / column_bytes
     print(ANSWER + json.dumps({"rates": found, "missing": missing}))
-
-
-def _dialogues() -> Any:
-    """Return arrays of 200 episodes of 100 steps, in which the agent is told ten words and says two."""
-    import torch
-
-    from orlog.loaders.arrays.arrays import Arrays, Leaf
-
-    rng = np.random.default_rng(0)
-    lengths = np.full(200, 100)
-    rows = torch.zeros(int((lengths + 1).sum()), 3)
-    texts = {
-        name: tuple(" ".join(rng.choice(SAID, count)) for _ in range(1000))
-        for name, count in (("observations", 10), ("actions", 2))
-    }
-    others = {name: torch.from_numpy(rng.integers(0, 1000, len(rows))) for name in texts}
-    leaves = {"": Leaf(column="observations")}
-    return Arrays(
-        rows=rows,
-        lengths=lengths,
-        obs_dim=0,
-        action_dim=0,
-        others=others,
-        texts=texts,
-        observation_leaves=leaves,
-    )
-
-
-def _tokenizer() -> Any:
-    """Return a tokenizer with a token for each word."""
-    import tokenizers
-
-    known = {word: number for number, word in enumerate(["[unk]", "[action]", "[end]", *SAID])}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(known, unk_token="[unk]"))  # noqa: S106
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.add_special_tokens(["[action]", "[end]"])
-    return made
 
 
 def _mapped(dataset: Any) -> Any:

@@ -29,9 +29,9 @@ from torch import Tensor
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.arrays.gathering import Pieces, gather_pieces, gather_rows
 from orlog.loaders.arrays.places import load_arrays
-from orlog.loaders.arrays.teams import Team, TeamArrays, as_flags, check_legal, padded, team_of
+from orlog.loaders.arrays.teams import Team, TeamArrays, as_flags, check_legal, team_of
 from orlog.loaders.batch import AgentBatch as AgentBatch
 from orlog.loaders.sampling.blocks import items_at_once
 from orlog.loaders.sampling.streams import Batches
@@ -47,8 +47,7 @@ class AgentTransitionSampler:
         self.draws = 1 if arrays.mixture is None else 2
         self._there = TeamArrays(arrays.team, arrays)
         self._view = arrays.transitions
-        obs, act = arrays.obs_dim, arrays.action_dim
-        self._sizes = [obs, act, 3, obs]
+        self._sizes, self._pieces = _places(arrays)
         self._flags = {
             name: self._there.flags(name)
             for name in ("acts", "terminations", "truncations")
@@ -62,7 +61,7 @@ class AgentTransitionSampler:
         self._starts = starts if bool(starts.any()) else None
         kept = arrays.infos.rows.nbytes if arrays.infos is not None else 0
         flags = sum(one[:1].nbytes for one in self._flags.values())
-        self._item_bytes = 4 * self._view.shape[1] + kept // len(arrays.rows) + flags
+        self._item_bytes = 4 * sum(self._sizes) + kept // len(arrays.rows) + flags
         if "actions" in arrays.others:
             self._item_bytes += arrays.others["actions"][:1].nbytes
 
@@ -80,10 +79,14 @@ class AgentTransitionSampler:
 
     def gather_many(self, chosen: Int64[Tensor, " items"], size: int) -> Iterator[AgentBatch]:
         """Yield the transitions of `size` rows each, views of a few gathered blocks."""
+        # The same for all batches where nothing limits what is legal.
+        every = None
+        if self._team.is_discrete:
+            every = self._there.everything.expand(size, -1, -1)
         for rows in torch.split(chosen, items_at_once(size, self._item_bytes)):
             count = len(rows) // size
             several = (
-                itertools.repeat(None, count)
+                itertools.repeat(every, count)
                 if one is None
                 else one.view(count, size, *one.shape[1:]).unbind(0)
                 for one in self._columns(rows)
@@ -93,7 +96,11 @@ class AgentTransitionSampler:
     def _columns(self, rows: Int64[Tensor, " items"]) -> list[Any]:
         """Return the arguments of `_batch` for some rows."""
         arrays, team, there = self.arrays, self._team, self._there
-        flat, acted, ends, after = gather_rows(self._view, rows).split_with_sizes(self._sizes, 1)
+        if self._pieces is None:
+            block = gather_rows(self._view, rows)
+        else:
+            block = gather_pieces(self._view, rows, self._pieces)
+        flat, acted, ends, after = block.split_with_sizes(self._sizes, 1)
         agents = team.count
         flags = {name: gather_rows(one, rows) for name, one in self._flags.items()}
         acts, next_acts = as_flags(gather_rows(self._acts, rows)).chunk(2, 1)
@@ -112,25 +119,39 @@ class AgentTransitionSampler:
             if self._starts is not None:
                 actions = (actions - self._starts) * acts
         else:
-            actions = padded(acted, team.action_widths)
-        legal, next_legal = there.legal(rows), None
-        if legal is None and team.is_discrete:
-            legal = next_legal = there.everything.expand(len(rows), -1, -1)
-        else:
-            next_legal = there.legal(rows + 1)
+            actions = acted.view(len(rows), agents, -1)
         return [
-            padded(flat, team.widths),
+            flat.view(len(rows), agents, -1),
             actions,
             rewards,
             ends[:, 0],
-            padded(after, team.widths),
+            after.view(len(rows), agents, -1),
             ended["terminations"],
             ended["truncations"],
             acts,
             next_acts,
-            legal,
-            next_legal,
+            *there.legal_now_and_next(rows),
         ]
+
+
+def _places(arrays: Arrays) -> tuple[list[int], Pieces | None]:
+    """Return the numbers of observations, actions, ends and next observations in a gathered row.
+
+    And where they come from, if some agents have fewer numbers than others.
+    """
+    team = arrays.team
+    act = 0 if team.is_discrete else team.count * max(team.action_widths)
+    sizes = [team.count * team.width, act, 3, team.count * team.width]
+    if sizes[:2] == [arrays.obs_dim, arrays.action_dim]:
+        return sizes, None
+    own = [] if team.is_discrete else [*team.action_widths]
+    places = []
+    first = place = 0
+    for widths in (team.widths, own, [3], team.widths):
+        for width in widths:
+            places.append((first, width, place))
+            first, place = first + width, place + max(widths)
+    return sizes, Pieces(tuple(places), sum(sizes))
 
 
 def _batch(

@@ -14,7 +14,7 @@ improvements in deep reinforcement learning").
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Unpack
 
 import numpy as np
@@ -77,39 +77,57 @@ class FrameSampler:
 
     def gather(self, chosen: Int64[Tensor, "items three"]) -> StructuredBatch:
         """Return the transitions of some rows, frames stacked."""
+        return next(self.gather_many(chosen, max(1, len(chosen))))
+
+    def gather_many(
+        self, chosen: Int64[Tensor, "items three"], size: int
+    ) -> Iterator[StructuredBatch]:
+        """Yield the transitions of `size` rows each: frames batch by batch, what is small for all at once."""
         arrays = self.arrays
         rows, later, first_rows = chosen.unbind(1)
-        observations: dict[str, Tensor] = {}
-        following: dict[str, Tensor] = {}
-        stack_rows = torch.maximum(rows.unsqueeze(1) + self._slots, first_rows.unsqueeze(1))
+        first_rows = first_rows.unsqueeze(1)
+        stack_rows = torch.maximum(rows.unsqueeze(1) + self._slots, first_rows)
         if self._is_one_step:  # the next stack shares all but one of its frames
-            for key, leaf in self._stacked.items():
-                frames = _frames(arrays, leaf, stack_rows)
-                observations[key], following[key] = frames[:, :-1], frames[:, 1:]
-            ends = gather_rows(arrays.rows[:, -3:], rows)
-            rewards, terminations, truncations = ends.unbind(1)
+            behind_rows = stack_rows[:, 1:]
+            rewards, terminations, truncations = gather_rows(arrays.rows[:, -3:], rows).unbind(1)
             discounts = torch.full_like(rewards, self._discount)
         else:
-            behind_rows = torch.maximum(
-                later.unsqueeze(1) + self._slots[:-1], first_rows.unsqueeze(1)
-            )
-            for key, leaf in self._stacked.items():
-                observations[key] = _frames(arrays, leaf, stack_rows[:, :-1])
-                following[key] = _frames(arrays, leaf, behind_rows)
+            behind_rows = torch.maximum(later.unsqueeze(1) + self._slots[:-1], first_rows)
+            stack_rows = stack_rows[:, :-1]
             rewards, discounts = self._transitions.sums_and_discounts(chosen[:, :2])
             terminations, truncations = self._transitions.flags(chosen[:, :2]).unbind(1)
-        if self._plain is not None:
-            observations |= self._by_key(rows)
-            following |= self._by_key(later)
-        return StructuredBatch(
-            observations=observations.get("", observations),
-            actions=arrays.actions(rows),
-            rewards=rewards,
-            next_observations=following.get("", following),
-            terminations=terminations,
-            truncations=truncations,
-            discounts=discounts,
-        )
+        small = rewards, terminations, truncations, discounts, arrays.actions(rows)
+        of_rows = stack_rows, behind_rows, rows, later
+        several = [torch.split(one, size) for one in (*of_rows, *small)]
+        for stacks, behind, own, after, *others in zip(*several, strict=True):
+            observations, following = self._frames(stacks, behind)
+            if self._plain is not None:
+                observations |= self._by_key(own)
+                following |= self._by_key(after)
+            rewards, terminations, truncations, discounts, actions = others
+            yield StructuredBatch(
+                observations=observations.get("", observations),
+                actions=actions,
+                rewards=rewards,
+                next_observations=following.get("", following),
+                terminations=terminations,
+                truncations=truncations,
+                discounts=discounts,
+            )
+
+    def _frames(
+        self, rows: Int64[Tensor, "items slots"], behind_rows: Int64[Tensor, "items stack"]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the stacks of observations and of next observations; `rows` has both, if they share frames."""
+        observations, following = {}, {}
+        for key, leaf in self._stacked.items():
+            frames = _frames(self.arrays, leaf, rows)
+            if self._is_one_step:
+                observations[key], following[key] = frames[:, :-1], frames[:, 1:]
+            else:
+                observations[key] = frames
+                following[key] = _frames(self.arrays, leaf, behind_rows)
+        return observations, following
 
     def _by_key(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the observations that are not stacked."""

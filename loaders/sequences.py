@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Iterator
 from typing import Literal, Unpack
 
 import numpy as np
@@ -26,6 +27,7 @@ from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import SequenceBatch
 from orlog.loaders.sampling.arguments import as_length, check_choice
+from orlog.loaders.sampling.blocks import batches_of, items_at_once
 from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
@@ -61,6 +63,8 @@ class SequenceSampler:
         self._is_plain = arrays.is_flat and arrays.rows.device.type == "cpu"
         self._empty = _empty_slots(length, self._is_right)
         self._slots = np.arange(length)
+        width = arrays.obs_dim * (1 + with_next) + arrays.action_dim + 3
+        self._item_bytes = length * (4 * width + 4 + 8 + 1)
         self._returns = returns_to_go(arrays, discount)
 
     # Views are left out of a pickle and made again, since each would carry all rows.
@@ -103,49 +107,53 @@ class SequenceSampler:
 
     def gather(self, chosen: Int64[Tensor, "items three"]) -> SequenceBatch:
         """Return the windows of some items."""
-        if self._is_plain:
-            try:
-                return self._gather_windows(chosen)
-            except IndexError:
-                # A window reaches beyond the matrix, before its first row or after its last. That
-                # is so rare that a check each time would cost more.
-                pass
-        return self._gather_rows(chosen)
+        columns = self._columns(chosen)
+        return self._gather_rows(chosen) if columns is None else _sequence_batch(*columns)
 
-    def _gather_windows(self, chosen: Tensor) -> SequenceBatch:
-        """Return windows of flat columns in main memory, each with a single copy.
+    def gather_many(
+        self, chosen: Int64[Tensor, "items three"], size: int
+    ) -> Iterator[SequenceBatch]:
+        """Yield the windows of `size` items each, views of a few gathered blocks where they can be."""
+        together = items_at_once(size, self._item_bytes) if self._is_plain else size
+        for items in torch.split(chosen, together):
+            columns = self._columns(items)
+            if columns is None:
+                yield from map(self._gather_rows, torch.split(items, size))
+            else:
+                yield from batches_of(_sequence_batch, columns, size)
 
-        Small work is done by NumPy, whose calls take half the time of PyTorch's.
+    def _columns(self, chosen: Tensor) -> list[Tensor] | None:
+        """Return the arguments of `_sequence_batch`: a copy for each window of flat columns in main memory.
+
+        None for other columns, and where a window reaches beyond the matrix, before its first row or after
+        its last: that is so rare that a check each time would cost more. Small work is done by NumPy, whose
+        calls take half the time of PyTorch's.
         """
+        if not self._is_plain:
+            return None
         obs, act = self.arrays.obs_dim, self.arrays.action_dim
+        rows = chosen[:, 0]
+        try:
+            block = gather_rows(self._view, rows).view(len(rows), -1, obs + act + 3)
+            returns = gather_rows(self._returns_view, rows)
+        except IndexError:
+            return None
         _, found, timestep = chosen.numpy().T
         empty = self._empty.take(found, 0)
-        rows = chosen[:, 0]
-        block = gather_rows(self._view, rows).view(len(rows), -1, obs + act + 3)
-        returns = self._returns_view.index_select(0, rows)
         returns.numpy()[empty] = 0
         timesteps = timestep[:, None] + self._slots
         timesteps[empty] = 0
-        following = None
+        following = []
         if self._with_next:
             # A copy: an episode's final observation lies in a slot that is about to be cleared.
-            following = block[:, 1:, :obs].clone()
-            _clear(following, empty)
+            following.append(block[:, 1:, :obs].clone())
+            _clear(following[0], empty)
             block = block[:, :-1]
         _clear(block, empty)
         observations, actions, ends = block.split_with_sizes([obs, act, 3], 2)
-        rewards, terminations, truncations = ends.unbind(2)
-        return SequenceBatch(
-            observations=observations,
-            actions=actions,
-            rewards=rewards,
-            returns_to_go=returns,
-            terminations=terminations,
-            truncations=truncations,
-            timesteps=torch.from_numpy(timesteps),
-            mask=torch.from_numpy(~empty),
-            next_observations=following,
-        )
+        mask = torch.from_numpy(~empty)
+        told = [*ends.unbind(2), returns, torch.from_numpy(timesteps), mask]
+        return [observations, actions, *told, *following]
 
     def _gather_rows(self, chosen: Tensor) -> SequenceBatch:
         """Return windows row by row, of any columns on any device."""
@@ -180,6 +188,21 @@ class SequenceSampler:
                 windows_by_key(arrays.observations(rows + 1)) if self._with_next else None
             ),
         )
+
+
+def _sequence_batch(observations: Tensor, actions: Tensor, *told: Tensor) -> SequenceBatch:
+    rewards, terminations, truncations, returns, timesteps, mask, *following = told
+    return SequenceBatch(
+        observations=observations,
+        actions=actions,
+        rewards=rewards,
+        returns_to_go=returns,
+        terminations=terminations,
+        truncations=truncations,
+        timesteps=timesteps,
+        mask=mask,
+        next_observations=following[0] if following else None,
+    )
 
 
 def _clear(block: Float32[Tensor, "items slots numbers"], empty: np.ndarray) -> None:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from orlog.base.files import replace_file
@@ -36,13 +36,12 @@ from orlog.datasets.columns.vocabulary import (
 from orlog.datasets.reading.given import Given
 from orlog.errors import SchemaError, StorageError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
+from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import TokenBatch
 from orlog.loaders.sampling.arguments import as_integer
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.sequences import returns_to_go
-
-_IS_ACTION, _DECIDES = 1, 2
 
 
 class TokenSampler:
@@ -51,7 +50,7 @@ class TokenSampler:
     def __init__(
         self, arrays: Arrays, length: int, vocabulary: Vocabulary, *, discount: float = 1.0
     ) -> None:
-        """Tokenize all texts, which takes 17 bytes a token afterwards.
+        """Tokenize all texts, which takes 18 bytes a token afterwards.
 
         Raises ValueError if length is below 2 or a discount outside [0, 1]; TypeError if length is no integer;
         SchemaError if observations or actions are no texts, or a text is outside the vocabulary.
@@ -69,7 +68,7 @@ class TokenSampler:
         flat, first_tokens = _flat_tokens(arrays, vocabulary)
         self._first_tokens = first_tokens  # of each row, and where all end
         padded = [np.concatenate([one, np.zeros(length, one.dtype)]) for one in flat]
-        self._tokens, self._parts, self._rows = (torch.from_numpy(one).to(device) for one in padded)
+        self._columns = [torch.from_numpy(one).to(device) for one in padded]
         self._first_rows = torch.from_numpy(arrays.first_rows).to(device)
         starts, ends = arrays.first_rows, first_tokens[arrays.final_rows + 1]
         # The last row of each episode where a stretch may begin.
@@ -79,15 +78,20 @@ class TokenSampler:
     # Views are left out of a pickle and made again, since each would carry all tokens.
     def __getstate__(self) -> dict[str, object]:
         """Return all attributes but the views."""
-        return {key: one for key, one in vars(self).items() if key != "_views"}
+        return {key: one for key, one in vars(self).items() if key not in ("_views", "_slots")}
 
     @functools.cached_property
     def _views(self) -> list[Tensor]:
-        count = len(self._tokens) - self.length + 1
-        return [
-            one.as_strided((count, self.length), (1, 1))
-            for one in (self._tokens, self._parts, self._rows)
-        ]
+        """Tokens, their rows, whether they are of actions, and whether the next one is for the agent to choose."""
+        count = len(self._columns[0]) - self.length + 1
+        return [one.as_strided((count, self.length), (1, 1)) for one in self._columns]
+
+    @functools.cached_property
+    def _slots(self) -> list[Tensor]:
+        """Rows of `length` slots that begin with as many ones as wanted, from the last on: flags, and numbers."""
+        ones = torch.arange(2 * self.length, device=self.arrays.rows.device) < self.length
+        shape = self.length + 1, self.length
+        return [one.as_strided(shape, (1, 1)) for one in (ones, -ones.long())]
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
         """Return for each item its first token and how many it has."""
@@ -103,36 +107,39 @@ class TokenSampler:
     def rows_of(self, chosen: Int64[Tensor, "items two"]) -> Int64[Tensor, "items length"]:
         """Return the row of the step of each token of some items."""
         first, count = chosen.unbind(1)
-        rows = self._views[2].index_select(0, first)
-        return rows.masked_fill_(~self._valid(count), self.arrays.empty_row)
+        rows = gather_rows(self._views[1], first)
+        return rows.masked_fill_(~self._valid(count)[0], self.arrays.empty_row)
 
     def gather(self, chosen: Int64[Tensor, "items two"]) -> TokenBatch:
         """Return the tokens of some items."""
         first, count = chosen.unbind(1)
-        valid = self._valid(count)
-        tokens, parts, rows = (one.index_select(0, first) for one in self._views)
-        parts.masked_fill_(~valid, 0)
-        rows.masked_fill_(~valid, self.arrays.empty_row)
-        is_action, decides = (parts & _IS_ACTION).bool(), (parts & _DECIDES).bool()
-        flat = rows.view(-1)
-        ends = self.arrays.rows[:, -3:-1].index_select(0, flat).view(*rows.shape, 2)
-        is_end = (is_action & ~decides).unsqueeze(2)
-        rewards, terminations = ends.masked_fill_(~is_end, 0).unbind(2)
-        episodes = torch.searchsorted(self._first_rows, rows, right=True) - 1
-        timesteps = rows - self._first_rows[episodes]
+        tokens, rows, is_action, decides = (gather_rows(one, first) for one in self._views)
+        # Episodes follow one another, so the episode of its first token is that of an item.
+        episodes = torch.searchsorted(self._first_rows, rows[:, 0].contiguous(), right=True) - 1
+        timesteps = rows - self._first_rows[episodes].unsqueeze(1)
+        valid, kept = self._valid(count)
+        is_action &= valid
+        decides &= valid
+        timesteps &= kept
+        flat, numbers = rows.view(-1), torch.zeros((2, rows.numel()), device=rows.device)
+        returns = self._returns.index_select(0, flat).view(rows.shape).masked_fill_(~valid, 0)
+        ends = (is_action > decides).view(-1).nonzero().squeeze(1)  # the mark after what is said
+        told = self.arrays.rows[:, -3:-1].index_select(0, flat.index_select(0, ends))
+        rewards, terminations = numbers.index_copy_(1, ends, told.T).view(2, *rows.shape)
         return TokenBatch(
-            tokens=tokens.long().masked_fill_(~valid, 0),
+            tokens=tokens.long().bitwise_and_(kept),
             valid=valid,
             is_action=is_action,
             decides=decides,
             rewards=rewards,
-            returns_to_go=self._returns.index_select(0, flat).view(rows.shape),
+            returns_to_go=returns,
             terminations=terminations,
-            timesteps=timesteps.masked_fill_(~valid, 0),
+            timesteps=timesteps,
         )
 
-    def _valid(self, count: Int64[Tensor, " items"]) -> Bool[Tensor, "items length"]:
-        return torch.arange(self.length, device=count.device) < count.unsqueeze(1)
+    def _valid(self, count: Int64[Tensor, " items"]) -> list[Tensor]:
+        """Return which slots have a token: as flags, and as numbers with all bits set or none."""
+        return [gather_rows(one, self.length - count) for one in self._slots]
 
 
 def text_columns(arrays: Arrays) -> list[str]:
@@ -154,8 +161,8 @@ def text_columns(arrays: Arrays) -> list[str]:
 
 def _flat_tokens(
     arrays: Arrays, vocabulary: Vocabulary
-) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Int64[np.ndarray, " rows_and_one"]]:
-    """Return tokens, parts and rows of all tokens, episode after episode, and the first token of each row."""
+) -> tuple[tuple[np.ndarray, ...], Int64[np.ndarray, " rows_and_one"]]:
+    """Return the columns of all tokens, episode after episode, and the first token of each row."""
     is_step = np.ones(len(arrays.rows), np.bool_)
     is_step[arrays.final_rows] = False
     told = [_encoded(arrays, vocabulary, column) for column in text_columns(arrays)]
@@ -170,12 +177,13 @@ def _flat_tokens(
         count = sizes[:, number]
         places = _ranges(ends[:, number] - count, count)
         tokens[places] = one.tokens[_ranges(one.firsts, count)]
-    parts = np.zeros(len(tokens), np.uint8)
-    parts[ends[:, -2] - 1] = _DECIDES  # the mark
-    parts[_ranges(ends[:, -2], sizes[:, -1])] = _IS_ACTION | _DECIDES  # after it, what is said
-    parts[ends[is_step, -1] - 1] = _IS_ACTION
+    is_action, decides = np.zeros((2, len(tokens)), np.bool_)
+    decides[ends[:, -2] - 1] = True  # the mark
+    said_at = _ranges(ends[:, -2], sizes[:, -1])  # after it, what is said
+    is_action[said_at] = decides[said_at] = True
+    decides[ends[is_step, -1] - 1] = False
     rows = np.repeat(np.arange(len(is_step)), sizes.sum(1))
-    return (tokens, parts, rows), np.concatenate([[0], ends[:, -1]])
+    return (tokens, rows, is_action, decides), np.concatenate([[0], ends[:, -1]])
 
 
 class _Pieces(NamedTuple):

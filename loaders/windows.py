@@ -17,13 +17,13 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.reading.given import Given
 from orlog.errors import wrong_type
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
-from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.arrays.gathering import gather_around, nearest_rows
 from orlog.loaders.batch import WindowBatch
 from orlog.loaders.sampling.arguments import as_integer, check_choice
 from orlog.loaders.sampling.blocks import gather_in_blocks
@@ -57,7 +57,8 @@ class WindowSampler:
         self._seen = torch.tensor(seen, device=device)
         self._planned = torch.tensor(planned, device=device)
         self._repeats, self._with_rewards = padding == "edge", rewards
-        self._item_bytes = 4 * (len(seen) * arrays.obs_dim + len(planned) * (arrays.action_dim + 8))
+        numbers = len(seen) * arrays.obs_dim + len(planned) * (arrays.action_dim + rewards)
+        self._item_bytes = 4 * numbers + len(seen) + len(planned)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items three"]:
         """Return for each item the rows of its step, and of the first and the final one of its episode."""
@@ -72,7 +73,7 @@ class WindowSampler:
 
     def rows_of(self, chosen: Int64[Tensor, "items three"]) -> Int64[Tensor, "items actions"]:
         """Return the rows of the steps of `actions`."""
-        rows, valid = _around(chosen, self._planned, last=1)
+        rows, valid = nearest_rows(chosen, self._planned, before_last=1)
         return rows.masked_fill_(~valid, self.arrays.empty_row)
 
     def gather(self, chosen: Int64[Tensor, "items three"]) -> WindowBatch:
@@ -92,15 +93,10 @@ class WindowSampler:
     def _columns(self, chosen: Int64[Tensor, "items three"]) -> tuple[Tensor, ...]:
         """Return the arguments of `_window_batch`."""
         arrays, obs = self.arrays, self.arrays.obs_dim
-        rows, seen = _around(chosen, self._seen, last=0)
-        observations = _gather(arrays.rows[:, :obs], rows)
-        if not self._repeats:
-            observations.masked_fill_(~seen.unsqueeze(2), 0)
-        rows, valid = _around(chosen, self._planned, last=1)
-        if not self._repeats:
-            rows.masked_fill_(~valid, arrays.empty_row)  # it holds zeros
-        numbers = arrays.action_dim + self._with_rewards
-        actions = _gather(arrays.rows[:, obs : obs + numbers], rows)
+        zeros, numbers = not self._repeats, arrays.action_dim + self._with_rewards
+        observations, seen = gather_around(arrays.rows[:, :obs], chosen, self._seen, zeros=zeros)
+        source = arrays.rows[:, obs : obs + numbers]
+        actions, valid = gather_around(source, chosen, self._planned, before_last=1, zeros=zeros)
         if not self._with_rewards:
             return observations, actions, seen, valid
         rewards = actions[..., -1].masked_fill_(~valid, 0)
@@ -109,7 +105,7 @@ class WindowSampler:
     def _gather_parts(self, chosen: Int64[Tensor, "items three"]) -> WindowBatch:
         """Return windows whose observations or actions are not flat vectors."""
         arrays = self.arrays
-        rows, seen = _around(chosen, self._seen, last=0)
+        rows, seen = nearest_rows(chosen, self._seen, before_last=0)
 
         def windows(values: Tensor) -> Tensor:
             values = values.view(*seen.shape, *values.shape[1:])
@@ -118,11 +114,12 @@ class WindowSampler:
             return values.masked_fill_(~seen.view(*seen.shape, *[1] * (values.ndim - 2)), 0)
 
         found = arrays.observations(rows.view(-1))
-        rows, valid = _around(chosen, self._planned, last=1)
+        rows, valid = nearest_rows(chosen, self._planned, before_last=1)
         rewards = None
         if self._with_rewards:
-            rewards = _gather(arrays.rows[:, arrays.columns["rewards"]], rows).squeeze(2)
-            rewards = rewards.masked_fill(~valid, 0)
+            source = arrays.rows[:, arrays.columns["rewards"]]
+            rewards, _ = gather_around(source, chosen, self._planned, before_last=1, zeros=True)
+            rewards = rewards.squeeze(2)
         if not self._repeats:
             rows.masked_fill_(~valid, arrays.empty_row)
         actions = arrays.actions(rows.view(-1))
@@ -137,23 +134,6 @@ class WindowSampler:
             valid=valid,
             rewards=rewards,
         )
-
-
-def _around(
-    chosen: Int64[Tensor, "items three"], offsets: Int64[Tensor, " slots"], *, last: int
-) -> tuple[Int64[Tensor, "items slots"], Bool[Tensor, "items slots"]]:
-    """Return the nearest rows of each item's episode, and which of them are those that were asked for.
-
-    The last row of an episode is its final observation, or `last` rows before it.
-    """
-    rows, first_rows, final_rows = (one.unsqueeze(1) for one in chosen.unbind(1))
-    wanted = rows + offsets
-    nearest = torch.minimum(torch.maximum(wanted, first_rows), final_rows - last)
-    return nearest, nearest == wanted
-
-
-def _gather(source: Tensor, rows: Int64[Tensor, "items slots"]) -> Float32[Tensor, "items slots n"]:
-    return gather_rows(source, rows.view(-1)).view(*rows.shape, source.shape[1])
 
 
 def _window_batch(

@@ -6,7 +6,7 @@
 
    Every index is checked before an address is made of it, and only the checked value is used, so
    that not even another thread that changes the indices can make this read outside the matrix.
-   orlog/loaders/gathering.py is the only caller; it works without this file, more slowly. */
+   orlog/loaders/arrays/gathering.py is the only caller; it works without this file, more slowly. */
 
 #include <pyconfig.h>
 #ifndef Py_GIL_DISABLED
@@ -31,6 +31,31 @@
 #define ON_WAY 6144   /* bytes that are on their way */
 #define FETCHED 1024  /* bytes of a row asked for ahead: the hardware sees the rest coming */
 #define LINE 64       /* bytes of a cache line */
+#define FEW 96        /* bytes that are copied without a call */
+
+/* Copies bytes; few of them without a call, which would take longer than they do. */
+static inline void copy_bytes(char *target, const char *source, int64_t bytes)
+{
+    if (bytes > FEW) {
+        memcpy(target, source, (size_t)bytes);
+        return;
+    }
+    for (; bytes >= 16; bytes -= 16, target += 16, source += 16)
+        memcpy(target, source, 16);
+    for (; bytes >= 4; bytes -= 4, target += 4, source += 4)
+        memcpy(target, source, 4);
+    for (; bytes > 0; bytes--)
+        *target++ = *source++;
+}
+
+/* Asks for the beginning of a row, and returns it. */
+static inline const char *expected_row(const char *row, int64_t fetched)
+{
+    for (int64_t byte = 0; byte < fetched; byte += LINE)
+        PREFETCH(row + byte);
+    PREFETCH(row + fetched - 1); /* rows start inside of lines */
+    return row;
+}
 
 /* Copies rows and returns -1, or returns the place of the first index that is out of range. */
 static int64_t copy_rows(const char *source, int64_t rows, int64_t stride, int64_t row_bytes,
@@ -44,15 +69,87 @@ static int64_t copy_rows(const char *source, int64_t rows, int64_t stride, int64
             const int64_t index = *(const volatile int64_t *)(indices + place);
             if (index < 0 || index >= rows)
                 return place;
-            const char *row = source + index * stride;
-            for (int64_t byte = 0; byte < fetched; byte += LINE)
-                PREFETCH(row + byte);
-            PREFETCH(row + fetched - 1); /* rows start inside of lines */
-            ring[place % RING] = row;
+            ring[place % RING] = expected_row(source + index * stride, fetched);
         }
         if (place >= ahead)
-            memcpy(target + (place - ahead) * row_bytes, ring[(place - ahead) % RING],
-                   (size_t)row_bytes);
+            copy_bytes(target + (place - ahead) * row_bytes, ring[(place - ahead) % RING],
+                       row_bytes);
+    }
+    return -1;
+}
+
+/* Copies the rows at some offsets from each of some rows, or the nearest ones between a first and a last
+   row of its own, and notes which are those that were asked for; the others are zeros if `zeros` says so.
+   Returns -1, or the place of the first item of which a row is out of range. */
+static int64_t copy_around(const char *source, int64_t rows, int64_t stride, int64_t row_bytes,
+                           const int64_t *chosen, const int64_t *firsts, const int64_t *lasts,
+                           int64_t count, int64_t before_last, const int64_t *offsets, int64_t slots,
+                           char *target, char *valid, int zeros)
+{
+    const int64_t fetched = row_bytes < FETCHED ? row_bytes : FETCHED;
+    const int64_t wanted_bytes = slots * fetched;
+    const int64_t ahead = wanted_bytes > 0 && wanted_bytes < ON_WAY ? ON_WAY / wanted_bytes : 1;
+    for (int64_t place = 0; place < count + ahead; place++) {
+        if (place < count) { /* what is only fetched ahead may lie anywhere */
+            const uint64_t row = (uint64_t)chosen[place];
+            for (int64_t slot = 0; slot < slots; slot++) {
+                const uint64_t from = (row + (uint64_t)offsets[slot]) * (uint64_t)stride;
+                expected_row((const char *)((uintptr_t)source + (uintptr_t)from), fetched);
+            }
+        }
+        if (place < ahead)
+            continue;
+        const int64_t item = place - ahead;
+        const int64_t first = *(const volatile int64_t *)(firsts + item);
+        const uint64_t end = (uint64_t)*(const volatile int64_t *)(lasts + item);
+        const int64_t last = (int64_t)(end - (uint64_t)before_last);
+        const uint64_t row = (uint64_t)*(const volatile int64_t *)(chosen + item);
+        for (int64_t slot = 0; slot < slots; slot++) {
+            const int64_t wanted = (int64_t)(row + (uint64_t)offsets[slot]);
+            const int64_t later = wanted > first ? wanted : first;
+            const int64_t nearest = later < last ? later : last;
+            if (nearest < 0 || nearest >= rows)
+                return item;
+            *valid++ = nearest == wanted;
+            if (zeros && nearest != wanted)
+                memset(target, 0, (size_t)row_bytes);
+            else
+                copy_bytes(target, source + nearest * stride, row_bytes);
+            target += row_bytes;
+        }
+    }
+    return -1;
+}
+
+/* Copies pieces of rows to other places in rows of their own, with zeros between them. A piece is its first
+   byte in a row, its bytes, and its first byte in the target; pieces are in the order of the target.
+   Returns -1, or the place of the first index that is out of range. */
+static int64_t copy_pieces(const char *source, int64_t rows, int64_t stride, int64_t row_bytes,
+                           const int64_t *indices, int64_t count, const int64_t *pieces,
+                           int64_t number, char *target, int64_t target_bytes)
+{
+    const char *ring[RING];
+    const int64_t fetched = row_bytes < FETCHED ? row_bytes : FETCHED;
+    const int64_t ahead = fetched > ON_WAY / (RING - 1) ? ON_WAY / fetched : RING - 1;
+    for (int64_t place = 0; place < count + ahead; place++) {
+        if (place < count) {
+            const int64_t index = *(const volatile int64_t *)(indices + place);
+            if (index < 0 || index >= rows)
+                return place;
+            ring[place % RING] = expected_row(source + index * stride, fetched);
+        }
+        if (place < ahead)
+            continue;
+        const char *row = ring[(place - ahead) % RING];
+        int64_t filled = 0;
+        for (const int64_t *piece = pieces; piece < pieces + 3 * number; piece += 3) {
+            if (piece[2] > filled)
+                memset(target + filled, 0, (size_t)(piece[2] - filled));
+            copy_bytes(target + piece[2], row + piece[0], piece[1]);
+            filled = piece[2] + piece[1];
+        }
+        memset(target + filled, 0, (size_t)(target_bytes - filled));
+        target += target_bytes;
     }
     return -1;
 }
@@ -75,6 +172,21 @@ static void expect_rows(const char *source, int64_t rows, int64_t stride, int64_
 #endif
 }
 
+/* Reads the arguments of a function that takes integers alone; returns 0 with an exception set if they are not. */
+static int as_integers(PyObject *const *arguments, Py_ssize_t given, int wanted, long long *values)
+{
+    if (given != wanted) {
+        PyErr_Format(PyExc_TypeError, "expected %d integers", wanted);
+        return 0;
+    }
+    for (int one = 0; one < wanted; one++) {
+        values[one] = PyLong_AsLongLong(arguments[one]);
+        if (values[one] == -1 && PyErr_Occurred())
+            return 0;
+    }
+    return 1;
+}
+
 /* copy_rows(source, rows, stride, row_bytes, indices, count, target, is_on_disk): addresses and
    sizes in bytes. Other threads run meanwhile. */
 static PyObject *copy_rows_from_python(PyObject *module, PyObject *const *arguments,
@@ -82,15 +194,8 @@ static PyObject *copy_rows_from_python(PyObject *module, PyObject *const *argume
 {
     (void)module;
     long long values[8];
-    if (given != 8) {
-        PyErr_SetString(PyExc_TypeError, "copy_rows takes 8 integers");
+    if (!as_integers(arguments, given, 8, values))
         return NULL;
-    }
-    for (int one = 0; one < 8; one++) {
-        values[one] = PyLong_AsLongLong(arguments[one]);
-        if (values[one] == -1 && PyErr_Occurred())
-            return NULL;
-    }
     int64_t wrong;
     Py_BEGIN_ALLOW_THREADS
     if (values[7])
@@ -103,14 +208,58 @@ static PyObject *copy_rows_from_python(PyObject *module, PyObject *const *argume
     return PyLong_FromLongLong(wrong);
 }
 
+/* copy_around(source, rows, stride, row_bytes, chosen, firsts, lasts, count, before_last, offsets, slots,
+   target, valid, zeros): addresses and sizes in bytes. Other threads run meanwhile. */
+static PyObject *copy_around_from_python(PyObject *module, PyObject *const *arguments,
+                                         Py_ssize_t given)
+{
+    (void)module;
+    long long values[14];
+    if (!as_integers(arguments, given, 14, values))
+        return NULL;
+    int64_t wrong;
+    Py_BEGIN_ALLOW_THREADS
+    wrong = copy_around((const char *)(intptr_t)values[0], values[1], values[2], values[3],
+                        (const int64_t *)(intptr_t)values[4], (const int64_t *)(intptr_t)values[5],
+                        (const int64_t *)(intptr_t)values[6], values[7], values[8],
+                        (const int64_t *)(intptr_t)values[9], values[10],
+                        (char *)(intptr_t)values[11], (char *)(intptr_t)values[12],
+                        values[13] != 0);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLongLong(wrong);
+}
+
+/* copy_pieces(source, rows, stride, row_bytes, indices, count, pieces, number, target, target_bytes):
+   addresses and sizes in bytes. Other threads run meanwhile. */
+static PyObject *copy_pieces_from_python(PyObject *module, PyObject *const *arguments,
+                                         Py_ssize_t given)
+{
+    (void)module;
+    long long values[10];
+    if (!as_integers(arguments, given, 10, values))
+        return NULL;
+    int64_t wrong;
+    Py_BEGIN_ALLOW_THREADS
+    wrong = copy_pieces((const char *)(intptr_t)values[0], values[1], values[2], values[3],
+                        (const int64_t *)(intptr_t)values[4], values[5],
+                        (const int64_t *)(intptr_t)values[6], values[7],
+                        (char *)(intptr_t)values[8], values[9]);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLongLong(wrong);
+}
+
 static PyMethodDef methods[] = {
     {"copy_rows", (PyCFunction)(void (*)(void))copy_rows_from_python, METH_FASTCALL,
-     "Copy rows from random places; see loaders/_gather.c."},
+     "Copy rows from random places; see loaders/arrays/_gather.c."},
+    {"copy_around", (PyCFunction)(void (*)(void))copy_around_from_python, METH_FASTCALL,
+     "Copy rows around rows at random places; see loaders/arrays/_gather.c."},
+    {"copy_pieces", (PyCFunction)(void (*)(void))copy_pieces_from_python, METH_FASTCALL,
+     "Copy pieces of rows from random places; see loaders/arrays/_gather.c."},
     {NULL, NULL, 0, NULL},
 };
 
 /* gathering.py leaves alone what was compiled from another text than it knows. */
-static int add_version(PyObject *module) { return PyModule_AddIntConstant(module, "version", 2); }
+static int add_version(PyObject *module) { return PyModule_AddIntConstant(module, "version", 3); }
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, (void *)add_version},

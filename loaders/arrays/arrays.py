@@ -44,10 +44,11 @@ from orlog.manifests.names import counted
 ArraysT = TypeVar("ArraysT", bound="Arrays")
 
 MISSING_FINALS = "episodes/final_observation_missing"
+_CELLS, _MOST_EDGES = 1024, 3  # a power of two, so that multiplying by it is exact
 _BLOCK_BYTES = 2**25  # read at a time: decoded data then take little memory besides the arrays
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Mixture:
     """The components of a weighted mixture of datasets.
 
@@ -65,10 +66,29 @@ class Mixture:
 
     def choose(self, uniform: Float64[np.ndarray, "items 2"]) -> Int64[np.ndarray, " items"]:
         """Return a step for each row: one number for the component and one inside of it."""
-        component = np.searchsorted(self.up_to, uniform[:, 0], side="right")
-        inside = (uniform[:, 1] * self.sizes[component]).astype(np.int64)
-        steps: np.ndarray = np.take(self.steps, self.first[component] + inside)
+        component = self._components(np.ascontiguousarray(uniform[:, 0]))
+        inside = (uniform[:, 1] * np.take(self.sizes, component)).astype(np.int64)
+        steps: np.ndarray = np.take(self.steps, np.take(self.first, component) + inside)
         return steps
+
+    def _components(self, uniform: Float64[np.ndarray, " items"]) -> Int64[np.ndarray, " items"]:
+        """Return how many of the cumulative weights each number has reached."""
+        first, most = self._guide
+        if most > _MOST_EDGES:  # many components, or some that hardly weigh anything
+            return np.searchsorted(self.up_to, uniform, side="right")
+        found = np.take(first, (uniform * _CELLS).astype(np.int64))
+        for _ in range(most):
+            found += uniform >= np.take(self.up_to, found)
+        return found
+
+    @functools.cached_property
+    def _guide(self) -> tuple[Int64[np.ndarray, " cells"], int]:
+        """The component at the beginning of each of many equal parts of [0, 1), and how many begin in one at most.
+
+        With it a component is found without a search, several times faster.
+        """
+        first = np.searchsorted(self.up_to, np.arange(_CELLS + 1) / _CELLS, side="right")
+        return first[:-1], int(np.diff(first).max())
 
 
 def choose_items(

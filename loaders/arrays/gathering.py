@@ -2,47 +2,47 @@
 
     gather_rows(source, rows)  =  source.index_select(0, rows)
 
-bit for bit. If the compiled part (`_gather.c`) could be built when orlog was installed, it
+bit for bit, and `gather_around` does it for rows around others. If the compiled part (`_gather.c`) could be built when orlog was installed, it
 prefetches rows before they are copied, which takes about half the time; without it PyTorch does the
 work. Rows of a mapped file that does not stay in memory are requested from the disk all at once.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import weakref
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64, Shaped
+from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
 
 # PyTorch spreads a large gather over its threads; the compiled one uses only the caller's. From
 # this many threads on, PyTorch's is faster; below this many bytes it does not use other threads.
 _MANY_THREADS = 4
 _LARGE = 1 << 18
-_VERSION = 2  # of `_gather.c`
+_VERSION = 3  # of `_gather.c`
 
 
-def _load() -> Callable[..., int] | None:
+def _load() -> Any:
     try:
         module = importlib.import_module("orlog.loaders.arrays._gather")
     except ImportError:  # installed where there was no compiler
         return None
-    if getattr(module, "version", 1) != _VERSION:  # built by an older editable installation
-        return None
-    copy_rows: Callable[..., int] = module.copy_rows
-    return copy_rows
+    # Another version was built by an older editable installation.
+    return module if getattr(module, "version", 1) == _VERSION else None
 
 
-_copy_rows = _load()
+_compiled = _load()
 _on_disk: set[int] = set()  # addresses of maps whose pages mostly are on disk
 
 
 def is_compiled() -> bool:
     """Whether the compiled gather is there."""
-    return _copy_rows is not None
+    return _compiled is not None
 
 
 def expect_on_disk(mapped: np.ndarray) -> None:
@@ -66,10 +66,10 @@ def gather_rows(
 
     Raises IndexError for a row that is not there.
     """
-    if _copy_rows is None or not _is_plain(source, rows):
+    if _compiled is None or not _is_plain(source, rows):
         return source.index_select(0, rows)
     available, *shape = source.shape
-    is_on_disk = bool(_on_disk) and source.untyped_storage().data_ptr() in _on_disk
+    is_on_disk = _is_on_disk(source)
     if shape == [1] and not is_on_disk:
         # Of single numbers PyTorch's is three times faster, but only without a second dimension.
         return source.squeeze(1).index_select(0, rows).unsqueeze(1)
@@ -78,7 +78,7 @@ def gather_rows(
     is_for_threads = size > _LARGE and torch.get_num_threads() >= _MANY_THREADS
     if not size or (is_for_threads and not is_on_disk):
         return source.index_select(0, rows)
-    wrong = _copy_rows(
+    wrong = _compiled.copy_rows(
         source.data_ptr(),
         available,
         source.stride(0) * source.itemsize,
@@ -89,8 +89,124 @@ def gather_rows(
         is_on_disk,
     )
     if wrong >= 0:
-        raise IndexError(f"row {int(rows[wrong])} of {available}: there is no such row.")
+        raise _no_such_row(source, rows, wrong)
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """Where pieces of rows go in rows of another width, with zeros between them.
+
+    Attributes:
+        places: First number of each piece in its row, its size, and its first number there: in the order of
+            the last, side by side or apart.
+        width: Numbers of the rows that they go to.
+    """
+
+    places: tuple[tuple[int, int, int], ...]
+    width: int
+
+    @functools.cached_property
+    def in_bytes(self) -> Int64[Tensor, "pieces three"]:
+        """The places of float32."""
+        return torch.tensor(self.places) * 4
+
+
+def gather_pieces(
+    source: Float32[Tensor, "rows numbers"], rows: Int64[Tensor, " batch"], pieces: Pieces
+) -> Float32[Tensor, "batch width"]:
+    """Return pieces of some rows in rows of their own.
+
+    Raises IndexError for a row that is not there.
+    """
+    found: Tensor
+    if _compiled is None or not _is_plain(source, rows) or _is_on_disk(source):
+        block = gather_rows(source, rows)
+        found = block.new_zeros(len(rows), pieces.width)
+        for first, size, place in pieces.places:
+            found[:, place : place + size] = block[:, first : first + size]
+        return found
+    found = source.new_empty((len(rows), pieces.width))
+    wrong = _compiled.copy_pieces(
+        source.data_ptr(),
+        len(source),
+        source.stride(0) * 4,
+        source.shape[1] * 4,
+        rows.data_ptr(),
+        len(rows),
+        pieces.in_bytes.data_ptr(),
+        len(pieces.places),
+        found.data_ptr(),
+        pieces.width * 4,
+    )
+    if wrong >= 0:
+        raise _no_such_row(source, rows, wrong)
+    return found
+
+
+def gather_around(
+    source: Shaped[Tensor, "rows numbers"],
+    chosen: Int64[Tensor, "items three"],
+    offsets: Int64[Tensor, " slots"],
+    *,
+    before_last: int = 0,
+    zeros: bool = False,
+) -> tuple[Shaped[Tensor, "items slots numbers"], Bool[Tensor, "items slots"]]:
+    """Return the rows at some offsets from others, and which of them are those that were asked for.
+
+    `chosen` has for each item its row, and the first and the last row of what it is part of. A row outside of
+    these, or less than `before_last` rows before the last, is replaced by the nearest one, or by zeros.
+
+    Raises IndexError for a row that is not there.
+    """
+    rows, first_rows, last_rows = chosen.unbind(1)
+    if (
+        _compiled is None
+        or not all(_is_plain(source, one) for one in (rows, first_rows, last_rows, offsets))
+        or _is_on_disk(source)
+        or not (source.shape[1] and rows.numel() and offsets.numel())
+    ):
+        nearest, valid = nearest_rows(chosen, offsets, before_last=before_last)
+        found = gather_rows(source, nearest.view(-1)).view(*nearest.shape, source.shape[1])
+        return found.masked_fill_(~valid.unsqueeze(2), 0) if zeros else found, valid
+    count, slots = rows.numel(), offsets.numel()
+    found = source.new_empty((count, slots, source.shape[1]))
+    valid = torch.empty((count, slots), dtype=torch.bool)
+    wrong = _compiled.copy_around(
+        source.data_ptr(),
+        len(source),
+        source.stride(0) * source.itemsize,
+        source.shape[1] * source.itemsize,
+        *(one.data_ptr() for one in (rows, first_rows, last_rows)),
+        count,
+        before_last,
+        offsets.data_ptr(),
+        slots,
+        found.data_ptr(),
+        valid.data_ptr(),
+        zeros,
+    )
+    if wrong >= 0:
+        raise _no_such_row(source, rows, wrong)
+    return found, valid
+
+
+def nearest_rows(
+    chosen: Int64[Tensor, "items three"], offsets: Int64[Tensor, " slots"], *, before_last: int
+) -> tuple[Int64[Tensor, "items slots"], Bool[Tensor, "items slots"]]:
+    """Return the rows that `gather_around` reads, and which of them are those that were asked for."""
+    rows, first_rows, last_rows = (one.unsqueeze(1) for one in chosen.unbind(1))
+    wanted = rows + offsets
+    nearest = torch.minimum(torch.maximum(wanted, first_rows), last_rows - before_last)
+    return nearest, nearest == wanted
+
+
+def _no_such_row(source: Tensor, rows: Tensor, place: int) -> IndexError:
+    return IndexError(f"row {int(rows[place])} of {len(source)}: there is no such row.")
+
+
+def _is_on_disk(source: Tensor) -> bool:
+    return bool(_on_disk) and source.untyped_storage().data_ptr() in _on_disk
 
 
 def _is_plain(source: Tensor, rows: Tensor) -> bool:

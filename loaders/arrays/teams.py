@@ -10,6 +10,7 @@ flags of what is legal with False. All actions must be integers (Discrete), or a
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays
+from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.arrays.infos import known_infos
 from orlog.manifests.roles import LEGAL, NEXT_LEGAL, OF_AGENTS, columns_with
 from orlog.manifests.spaces import leaf_spaces
@@ -216,9 +218,13 @@ class TeamArrays:
         self._leaves = infos.observation_leaves
         self._infos = infos
         self._edges = np.cumsum((0, *team.widths)).tolist()
-        device = arrays.rows.device
-        self._final_rows = torch.from_numpy(arrays.final_rows).to(device)
-        self._first_rows = torch.from_numpy(arrays.first_rows).to(device)
+
+    @functools.cached_property
+    def _is_final(self) -> Bool[Tensor, " rows"]:
+        """Which rows are final observations: a byte a row."""
+        found = torch.zeros(len(self.arrays.rows), dtype=torch.bool)
+        found[torch.from_numpy(self.arrays.final_rows)] = True
+        return found.to(self.arrays.rows.device)
 
     @property
     def rewards(self) -> slice | None:
@@ -261,7 +267,7 @@ class TeamArrays:
         if not team.legal and not team.next_legal:
             return self.everything.expand(len(rows), -1, -1)
         if team.legal and isinstance(team.legal[0], slice):
-            flat = self.arrays.rows[:, : self.arrays.obs_dim].index_select(0, rows)
+            flat = gather_rows(self.arrays.rows[:, : self.arrays.obs_dim], rows)
             several = [
                 flat[:, edge + place.start : edge + place.stop] > 0
                 for edge, place in zip(self._edges[:-1], team.legal, strict=True)
@@ -269,19 +275,51 @@ class TeamArrays:
             return _of_choices(several, max(team.action_widths))
         if team.legal:
             found = self._flags_of(team.legal, rows)
-            unknown = _are_among(rows, self._final_rows)
+            unknown = self._is_final.index_select(0, rows)
             later = self._after(rows - 1) if team.next_legal else None
         else:
             found = self._after(rows - 1)
-            unknown, later = _are_among(rows, self._first_rows), None
+            before = self._is_final.index_select(0, (rows - 1).clamp(min=0))
+            unknown, later = before | (rows == 0), None
         everything = self.everything if later is None else later
         return torch.where(unknown[:, None, None], everything, found)
+
+    def legal_now_and_next(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return `legal(rows)` and `legal(rows + 1)` for rows of steps."""
+        flags = self._legal_pairs
+        if flags is None:
+            return self.legal(rows), self.legal(rows + 1)
+        shape = (len(rows), 2, self.team.count, -1)
+        legal, next_legal = gather_rows(flags, rows).view(shape).unbind(1)
+        # Nothing is stored at final observations, where all is taken to be legal.
+        unknown = self._is_final.index_select(0, rows + 1)
+        if unknown.is_cpu:
+            next_legal[unknown] = self.everything  # few rows, if any
+        else:  # without waiting to hear how many
+            next_legal = torch.where(unknown[:, None, None], self.everything, next_legal)
+        return legal, next_legal
+
+    @functools.cached_property
+    def _legal_pairs(self) -> Bool[Tensor, "rows flags"] | None:
+        """Flags of what is legal in a row and in the next one, where these are stored side by side."""
+        team = self.team
+        if len(team.legal) != 1 or team.next_legal or not team.limits_choices:
+            return None
+        leaf = self._leaves.get(team.legal[0]) if isinstance(team.legal[0], str) else None
+        if leaf is None or not leaf.column:
+            return None
+        flags = self._infos.others[leaf.column]
+        shape = (team.count, max(team.action_widths))
+        if flags.dtype is not torch.bool or flags.shape[1:] != shape or not flags.is_contiguous():
+            return None
+        size = math.prod(shape)
+        return flags.as_strided((len(flags) - 1, 2 * size), (size, 1), flags.storage_offset())
 
     def _after(self, rows: Tensor) -> Tensor:
         """Return what each agent may do after the steps at some rows."""
         return self._flags_of(self.team.next_legal, rows.clamp(min=0))
 
-    @property
+    @functools.cached_property
     def everything(self) -> Bool[Tensor, "agents choices"]:
         """Return the choices that each agent has."""
         counts = torch.tensor(self.team.action_widths, device=self.arrays.rows.device)
@@ -293,18 +331,13 @@ class TeamArrays:
         for name in names:
             leaf = self._leaves[name]
             if leaf.column:
-                several.append(self._infos.others[leaf.column].index_select(0, rows) > 0)
+                several.append(as_flags(gather_rows(self._infos.others[leaf.column], rows)))
             else:
-                found = self._infos.rows[:, leaf.place].index_select(0, rows) > 0
+                found = gather_rows(self._infos.rows[:, leaf.place], rows) > 0
                 several.append(found.view(len(rows), *leaf.shape))
         if len(several) == 1 and several[0].ndim == 3:
             return _widened(several[0], max(self.team.action_widths))
         return _of_choices(several, max(self.team.action_widths))
-
-
-def _are_among(rows: Tensor, places: Tensor) -> Bool[Tensor, " rows"]:
-    """Return which rows are among some in order."""
-    return places[torch.searchsorted(places, rows).clamp(max=len(places) - 1)] == rows
 
 
 def as_flags(values: Tensor) -> Bool[Tensor, ...]:
@@ -312,18 +345,9 @@ def as_flags(values: Tensor) -> Bool[Tensor, ...]:
     return values if values.dtype is torch.bool else values > 0
 
 
-def padded(flat: Tensor, widths: tuple[int, ...]) -> Tensor:
-    """Return vectors side by side as `[.., agents, width]`, with zeros behind narrower ones."""
-    widest = max(widths)
-    if min(widths) == widest:
-        return flat.reshape(*flat.shape[:-1], len(widths), widest)
-    parts = flat.split_with_sizes(list(widths), -1)
-    return torch.stack(
-        [torch.nn.functional.pad(one, (0, widest - one.shape[-1])) for one in parts], -2
-    )
-
-
 def _widened(flags: Tensor, choices: int) -> Tensor:
+    if flags.shape[-1] == choices:
+        return flags
     return torch.nn.functional.pad(flags, (0, choices - flags.shape[-1]))
 
 

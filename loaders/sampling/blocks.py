@@ -12,7 +12,7 @@ BatchT = TypeVar("BatchT")
 
 # For larger blocks malloc returns the memory to the system each time, and getting it back page by
 # page takes longer than everything else.
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 21
 
 
 def gather_in_blocks(
@@ -30,11 +30,15 @@ def gather_in_blocks(
     batches, a multiple of `size`.
     """
     for items in torch.split(chosen, items_at_once(size, item_bytes)):
-        batches = len(items) // size
-        yield from map(
-            make,
-            *(column.view(batches, size, *column.shape[1:]).unbind(0) for column in columns(items)),
-        )
+        yield from batches_of(make, columns(items), size)
+
+
+def batches_of(
+    make: Callable[..., BatchT], columns: Iterable[Tensor], size: int
+) -> Iterator[BatchT]:
+    """Return batches of `size` items each whose tensors are views of some columns."""
+    several = [one.view(len(one) // size, size, *one.shape[1:]).unbind(0) for one in columns]
+    return map(make, *several)
 
 
 def items_at_once(size: int, item_bytes: int) -> int:

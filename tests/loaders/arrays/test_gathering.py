@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import sys
@@ -15,7 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orlog.loaders.arrays import gathering
-from orlog.loaders.arrays.gathering import expect_on_disk, gather_rows, is_compiled
+from orlog.loaders.arrays.gathering import (
+    Pieces,
+    expect_on_disk,
+    gather_around,
+    gather_pieces,
+    gather_rows,
+    is_compiled,
+)
 from tests.levels import scaled
 
 WORST = (-1, -(2**63), -(2**40), 2**63 - 1, 2**40)
@@ -36,7 +44,7 @@ def _one_thread() -> Iterator[None]:
 def _path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a test with the compiled gather and without it."""
     if request.param == "fallback":
-        monkeypatch.setattr(gathering, "_copy_rows", None)
+        monkeypatch.setattr(gathering, "_compiled", None)
 
 
 BOTH = pytest.mark.usefixtures("_path")
@@ -97,6 +105,92 @@ def test_a_row_that_is_not_there_is_refused_wherever_it_stands(count: int) -> No
             with pytest.raises(IndexError):
                 gather_rows(source, rows)
     assert torch.equal(storage, torch.arange(100 * 4.0).reshape(100, 4))
+
+
+def chosen_of(rows: list[list[int]]) -> torch.Tensor:
+    """Return rows with the first and the last one of what they are part of, as samplers choose them."""
+    return torch.tensor(rows).T.contiguous().T
+
+
+@BOTH
+@settings(
+    deadline=None,
+    max_examples=scaled(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    width=st.integers(1, 40),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    offsets=st.lists(st.integers(-14, 14), min_size=1, max_size=20),
+    before_last=st.integers(0, 1),
+    dtype=st.sampled_from(DTYPES),
+    zeros=st.booleans(),
+    data=st.data(),
+)
+def test_rows_around_others_are_the_nearest_of_their_part(
+    width: int,
+    lengths: list[int],
+    offsets: list[int],
+    before_last: int,
+    dtype: torch.dtype,
+    zeros: bool,
+    data: st.DataObject,
+) -> None:
+    total = sum(lengths) + len(lengths)
+    storage = torch.arange(1, total * (width + 3) + 1).to(dtype).reshape(total, width + 3)
+    source = storage[:, 2 : 2 + width]
+    items = []
+    for _ in range(data.draw(st.integers(0, 40))):
+        part = data.draw(st.integers(0, len(lengths) - 1))
+        first = sum(lengths[:part]) + part
+        last = first + lengths[part]
+        items.append([data.draw(st.integers(first, last - 1)), first, last])
+    chosen = chosen_of(items) if items else torch.zeros((0, 3), dtype=torch.int64)
+    found, valid = gather_around(
+        source, chosen, torch.tensor(offsets), before_last=before_last, zeros=zeros
+    )
+    assert found.shape == (len(items), len(offsets), width)
+    assert found.dtype == dtype
+    for place, (row, first, last) in enumerate(items):
+        for slot, offset in enumerate(offsets):
+            nearest = min(max(row + offset, first), last - before_last)
+            assert bool(valid[place, slot]) == (nearest == row + offset)
+            is_cleared = zeros and nearest != row + offset
+            expected = torch.zeros_like(source[0]) if is_cleared else source[nearest]
+            assert torch.equal(found[place, slot], expected)
+
+
+@BOTH
+@pytest.mark.parametrize("wrong", WORST)
+def test_no_row_around_others_leads_outside(wrong: int) -> None:
+    source = torch.full((300, 8), torch.nan)[100:200].zero_()
+    for item in ([wrong, wrong, wrong], [5, wrong, wrong], [wrong, 0, wrong]):
+        items = [[50, 0, 99]] * 30
+        for place in (0, 7, 29):
+            chosen = chosen_of([*items[:place], item, *items[place + 1 :]])
+            with contextlib.suppress(IndexError):
+                found, _ = gather_around(source, chosen, torch.tensor([-3, 0, 9]))
+                assert not found.isnan().any()
+    with pytest.raises(IndexError):
+        gather_around(source, chosen_of([[100, 0, 120]]), torch.tensor([0]))
+
+
+@BOTH
+def test_pieces_of_rows_lie_where_they_are_wanted() -> None:
+    matrix = torch.arange(1.0, 1 + 50 * 130).reshape(50, 130)
+    source = matrix[:, 3:]
+    rows = torch.randint(0, 50, (70,), generator=torch.Generator().manual_seed(0))
+    pieces = Pieces(((0, 2, 1), (2, 100, 3), (110, 1, 103), (5, 4, 110)), 117)
+    found = gather_pieces(source, rows, pieces)
+    for row, one in zip(rows.tolist(), found, strict=True):
+        expected = torch.zeros(117)
+        for first, size, place in pieces.places:
+            expected[place : place + size] = source[row, first : first + size]
+        assert torch.equal(one, expected)
+    assert gather_pieces(source, rows[:0], pieces).shape == (0, 117)
+    for wrong in (*WORST, 50, -50):
+        with pytest.raises(IndexError):
+            gather_pieces(source, torch.tensor([0, wrong]), pieces)
 
 
 @COMPILED
@@ -225,8 +319,7 @@ def run_together(calls: list[Callable[[], object]]) -> None:
 
 @COMPILED
 def test_arguments_that_make_no_sense() -> None:
-    compiled = gathering._copy_rows
-    assert compiled is not None
+    compiled = gathering._compiled.copy_rows
     with pytest.raises(TypeError, match="8 integers"):
         compiled(1, 2, 3)
     with pytest.raises(TypeError):
@@ -234,12 +327,16 @@ def test_arguments_that_make_no_sense() -> None:
     with pytest.raises(OverflowError):
         compiled(0, 0, 0, 0, 0, 0, 2**64, 0)
     assert compiled(0, 0, 0, 0, 0, 0, 0, 0) == -1
+    for other, count in (("copy_around", 14), ("copy_pieces", 10)):
+        with pytest.raises(TypeError, match=f"{count} integers"):
+            getattr(gathering._compiled, other)(1)
+        assert getattr(gathering._compiled, other)(*[0] * count) == -1
 
 
 def test_it_works_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "orlog.loaders.arrays._gather", None)
     assert gathering._load() is None
-    monkeypatch.setattr(gathering, "_copy_rows", gathering._load())
+    monkeypatch.setattr(gathering, "_compiled", gathering._load())
     assert not is_compiled()
     source = torch.from_numpy(np.arange(6.0).reshape(3, 2))
     assert gather_rows(source, torch.tensor([2, 0])).tolist() == [[4, 5], [0, 1]]
@@ -252,7 +349,7 @@ def test_what_was_compiled_of_another_version_is_left_alone(
     monkeypatch.setitem(sys.modules, "orlog.loaders.arrays._gather", old)
     assert gathering._load() is None
     old.version = gathering._VERSION
-    assert gathering._load() is old.copy_rows
+    assert gathering._load() is old
 
 
 @COMPILED
