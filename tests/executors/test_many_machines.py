@@ -28,6 +28,7 @@ from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import MissingExtraError, SchemaError, StorageError
 from tests.command_line import orlog as run
+from tests.datasets.formats.test_shared_reading import write_aloha
 from tests.datasets.store.test_version import random_parts, record
 from tests.servers import FileServer
 from tests.tool_environments import run_tool, tool_python
@@ -130,6 +131,7 @@ def test_a_machine_that_does_not_see_the_data_says_so(mini: Dataset, tmp_path: P
         orlog.audit(opened, execute=without)
 
 
+@pytest.mark.thorough
 def test_checkpoints_are_judged_by_jobs_as_here(
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +165,7 @@ def test_what_hands_over_to_ray_names_its_extra(
 
 
 RAY = """
-import subprocess, sys
+import os, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -179,7 +181,7 @@ from orlog.datasets.store.verify_values import check_values
 from orlog.errors import SchemaError
 from orlog.experiments.jobs import find_executor
 
-mini, name, url, other_home = sys.argv[1:]
+mini, name, url, other_home, files = sys.argv[1:]
 verify.JOB_BYTES = verify_in_place.JOB_BYTES = 2**14
 to_ray.BLOCK_BYTES = 2**18
 
@@ -256,6 +258,12 @@ for words in (["audit", name], ["verify", mini, "--values"], ["verify", name, "-
     )
     assert there.returncode == 0, there.stderr
     assert there.stdout == here.stdout
+digests = set()
+for home, how in (("one", None), ("many", execute)):
+    os.environ["ORLOG_HOME"] = os.path.abspath(home)
+    made = orlog.import_dataset(files, "lab/arm-v1", execute=how)
+    digests.add(orlog.load_dataset(made).digest)
+assert len(digests) == 1
 cluster.shutdown()
 """
 
@@ -289,7 +297,9 @@ def test_a_cluster_of_ray_checks_audits_and_reads_what_is_elsewhere(
     with FileServer(tmp_path / "registry") as server:
         add_registry("lab", server.url, in_place=True)
         url = f"{server.url}/{NAME}"
-        run_tool(tool_python("ray==2.60.0"), RAY, mini.name, NAME, url, other, folder=tmp_path)
+        files = write_aloha(tmp_path / "files")
+        words = (mini.name, NAME, url, other, files)
+        run_tool(tool_python("ray==2.60.0"), RAY, *words, folder=tmp_path)
 
 
 @pytest.mark.thorough

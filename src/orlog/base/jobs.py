@@ -29,6 +29,8 @@ Execute: TypeAlias = Callable[..., Iterable[tuple[int, Any]]]
 
 ATTEMPTS = 2
 """How often a job is begun whose process or machine is lost; Ray by itself begins it four times."""
+AHEAD = 3
+"""Jobs that wait for each process of this machine, while the caller works on results."""
 
 
 def do_jobs(
@@ -61,7 +63,7 @@ def do_jobs(
     early: dict[int, Result] = {}
     following = 0
     while supply.has_more():
-        how = execute or functools.partial(execute_here, ahead=workers or cores())
+        how = execute or functools.partial(execute_here, ahead=AHEAD * (workers or cores()))
         ended = how(function, supply, workers=workers, running=lambda _job: None)
         with _ended_with(iter(ended)) as results:
             for position, found in results:
