@@ -7,6 +7,7 @@ imports. Nothing of it is changed: an update is its `sample` and its `train`, as
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import sys
 import types
@@ -19,7 +20,7 @@ import torch
 
 
 def make_peer(
-    corl: Path, name: str, data: Mapping[str, np.ndarray], batch_size: int
+    corl: Path, name: str, data: Mapping[str, np.ndarray], batch_size: int, device: str = "cpu"
 ) -> Callable[[], object]:
     """Return a function that takes one update of CORL's algorithm, sampling included.
 
@@ -28,15 +29,22 @@ def make_peer(
         name: Our name of the algorithm, a key of `PEERS`.
         data: Transitions as D4RL's Q-learning datasets hold them; actions lie in [-1, 1].
         batch_size: Transitions in a batch.
+        device: Where its networks and its buffer are.
     """
     file, make = PEERS[name]
     source = _import(corl / "algorithms" / "offline" / f"{file}.py")
+    if device != "cpu":  # what has a device is told it, networks are made there
+        parts = {"ReplayBuffer", "ImplicitQLearning", "BC", "TD3_BC", "ContinuousCQL"}
+        found = {key: value for key, value in vars(source).items() if key in parts}
+        for key, value in found.items():
+            setattr(source, key, functools.partial(value, device=device))
     obs_dim, action_dim = data["observations"].shape[1], data["actions"].shape[1]
     buffer = source.ReplayBuffer(obs_dim, action_dim, len(data["rewards"]))
     with contextlib.redirect_stdout(sys.stderr):  # it prints the size
         buffer.load_d4rl_dataset(data)
-    update = make(source, obs_dim, action_dim)
-    return lambda: update([part.to("cpu") for part in buffer.sample(batch_size)])
+    with torch.device(device):
+        update = make(source, obs_dim, action_dim)
+    return lambda: update([part.to(device) for part in buffer.sample(batch_size)])
 
 
 def _import(path: Path) -> Any:

@@ -143,13 +143,15 @@ def rates(names: list[str]) -> dict[str, float]:
     return {name: round(statistics.median(values), 1) for name, values in found.items()}
 
 
-def make_run(name: str, settings: Mapping[str, object], packed: Arrays) -> tuple[Any, Transitions]:
+def make_run(
+    name: str, settings: Mapping[str, object], packed: Arrays, device: str = "cpu"
+) -> tuple[Any, Transitions]:
     """Return an algorithm and its batches."""
     mean, std = packed.observation_statistics()
     bounds = torch.ones(packed.action_dim)
     scaling = Scaling(obs_mean=mean, obs_std=std + 1e-3, action_low=-bounds, action_high=bounds)
     config = make_config(name, settings)
-    algorithm: Any = make_algorithm(name, config, scaling, seed=0)
+    algorithm: Any = make_algorithm(name, config, scaling, seed=0, device=device)
     _, arguments = algorithm.loader(config)
     return algorithm, Transitions(packed, packed.digest, seed=0, **arguments)
 
