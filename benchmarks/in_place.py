@@ -2,15 +2,20 @@
 
 Two datasets: vectors (as of HalfCheetah) and frames of 64 x 64 x 3. Each tool has the same episodes in its own layout on
 one server, a process of its own on loopback, and reads all of them once in a fresh process with an empty cache, in
-batches of 256 steps where it makes batches. The link is what 16 threads read of 1 MiB ranges, without decoding.
-Tools take turns in rounds; figures are medians, with the smallest and largest.
+batches of 256 steps where it makes batches; zarr stops after 20 s. The link is what 16 threads read of 1 MiB ranges, without
+decoding. Tools take turns in rounds; figures are medians, with the smallest and largest. A third dataset of 100 million steps
+shows how long the first batch takes, and the memory beside the stream's buffer.
+
+Of one random episode, after the dataset was opened and with nothing kept: time, bytes, requests, and how many of these waited
+for one another (rounds).
 
     python -m benchmarks.in_place --peers FOLDER     with a folder of packages (pip install --target), beside ours
     python -m benchmarks.in_place --quick            small, and writes no results
 
     FOLDER   pip install --target FOLDER --no-deps webdataset braceexpand
 
-mosaicml-streaming reads buckets and no web server, so it is not here.
+mosaicml-streaming reads buckets and no web server, so it is not here; nor is LeRobot's streaming, which reads the
+Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.serving import asked_bytes, serve
+from benchmarks.serving import asked_bytes, asked_rounds, serve
 from benchmarks.store import (
     ANSWER,
     ROOT,
@@ -47,6 +52,11 @@ BATCH = 256
 RANGE_BYTES = 2**20
 NAMES = {"vectors": "bench/vectors-v1", "frames": "bench/frames-v1"}
 ROUNDS = 3
+LARGE = "large"
+LARGE_STEPS = 100_000_000
+LARGE_BATCHES = 20_000
+BUFFER_MIB = 2**8  # of `orlog.stream_transitions`
+ZARR_SECONDS = 20.0
 
 
 def main() -> None:
@@ -55,17 +65,19 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="folder with webdataset")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--large", type=int, default=LARGE_STEPS, help="steps of the third")
+    parser.add_argument("--store", type=Path, help="folder that keeps the third between runs")
     options = parser.parse_args()
     if options.child:
         tool, kind, url, scratch = options.child
         print(ANSWER + json.dumps(TOOLS[tool](kind, url, Path(scratch))))
         return
-    episodes = 40 if options.quick else 3_000
+    episodes, large = (40, 1_000_000) if options.quick else (3_000, options.large)
     with tempfile.TemporaryDirectory(prefix="orlog-in-place-", dir=_disk()) as folder:
         scratch = Path(folder)
-        tools = list(TOOLS) if options.peers else [one for one in TOOLS if one not in PEERS]
+        tools = [one for one in TOOLS if one != "first" and (options.peers or one not in PEERS)]
         write_all(scratch / "served", episodes, options.peers)
-        found: dict[tuple[str, str], list[dict[str, float]]] = {}
+        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
         with serve(scratch / "served", LATENCY, RATE) as url, OtherCores() as others:
             for _ in range(1 if options.quick else ROUNDS):
                 for kind in NAMES:
@@ -75,25 +87,30 @@ def main() -> None:
                         answer.setdefault("fetched", asked_bytes(url) - before)
                         found.setdefault((kind, tool), []).append(answer)
                         print(kind, tool, answer, flush=True)
-        if options.quick:
-            return
-        with report("in_place") as console:
-            for kind in NAMES:
-                console.print(f"{kind}, {LATENCY * 1e3:g} ms and {RATE / 1e6:g} MB/s")
-                rows = {tool: _row(found[kind, tool], found[kind, "link"]) for tool in tools}
-                print_table(console, HEADINGS, rows)
-            console.print(machine([others.cores]))
+    with tempfile.TemporaryDirectory(prefix="orlog-in-place-") as folder:  # too large for memory
+        rounds = range(1 if options.quick else ROUNDS)
+        kept = options.store or Path(folder)
+        first = [read_first_batch(kept, Path(folder), large) for _ in rounds]
+        print(first, flush=True)
+    if options.quick:
+        return
+    with report("in_place") as console:
+        for kind in NAMES:
+            console.print(f"{kind}, {LATENCY * 1e3:g} ms and {RATE / 1e6:g} MB/s")
+            rows = {tool: _row(found[kind, tool], found[kind, "link"]) for tool in tools}
+            print_table(console, HEADINGS, rows)
+            one = [answer["episode"] for answer in found[kind, "orlog"]]
+            console.print(_of_an_episode(one) + "\n")
+        seconds = ", ".join(f"{one['first']:.2f}" for one in first)
+        extra = max(one["extra_mib"] for one in first) - BUFFER_MIB
+        console.print(
+            f"first batch of {large:,} steps: {seconds} s; the most memory beside the buffer of {BUFFER_MIB} MiB, "
+            f"over {LARGE_BATCHES:,} batches: {extra:.0f} MiB\n"
+        )
+        console.print(machine([others.cores]))
 
 
-HEADINGS = (
-    "steps/s",
-    "MB/s",
-    "of the link",
-    "MB fetched",
-    "first batch s",
-    "extra MiB",
-    "episode ms",
-)
+HEADINGS = ("steps/s", "MB/s", "of the link", "MB fetched", "first batch s", "extra MiB")
 
 
 def _row(found: list[dict[str, float]], link: list[dict[str, float]]) -> list[str]:
@@ -113,8 +130,62 @@ def _row(found: list[dict[str, float]], link: list[dict[str, float]]) -> list[st
         f"{statistics.median(one['fetched'] for one in found) / 1e6:.0f}",
         text([one["first"] for one in found if one["first"]], ".2f"),
         f"{statistics.median(one['extra_mib'] for one in found):.0f}",
-        text([one["episode_ms"] for one in found if one["episode_ms"]], ".0f"),
     ]
+
+
+def _of_an_episode(found: list[list[dict[str, float]]]) -> str:
+    """Return what a random episode took, in a line."""
+    every = [one for several in found for one in several]
+
+    def text(name: str, form: str) -> str:
+        values = [one[name] for one in every]
+        return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+    return (
+        f"one random episode after the first: {text('ms', '.0f')} ms, {text('rounds', '.0f')} round trips, "
+        f"{text('requests', '.0f')} requests, {text('kb', '.0f')} kB"
+    )
+
+
+def read_first_batch(kept: Path, scratch: Path, steps: int) -> dict[str, float]:
+    """Time the first batch of a large store, which is written if it is not there, and the memory of many."""
+    folder = kept / LARGE
+    if not folder.is_dir():
+        write_large(folder, steps)
+    with serve(folder.parent, LATENCY, RATE) as url:
+        return run_child("first", LARGE, url, scratch, None)
+
+
+def write_large(folder: Path, steps: int) -> None:
+    """Write many steps of vectors with hashes of chunks: the same 100 episodes, moved a little each time."""
+    os.environ["ORLOG_HOME"] = str(folder.parent / "home")
+    from gymnasium import spaces
+
+    import orlog
+    from orlog.datasets.recording.converting import convert_dataset
+
+    data = halfcheetah_like(100, 1000)
+    seen = data["observations"].reshape(-1, 1001, 17)
+    acted, rewards = data["actions"].reshape(-1, 1000, 6), data["rewards"].reshape(-1, 1000)
+    ends = np.arange(1000) == 999
+    with orlog.DatasetWriter(
+        "bench/large-v1",
+        observation_space=spaces.Box(-np.inf, np.inf, (17,), np.float32),
+        action_space=spaces.Box(-np.inf, np.inf, (6,), np.float32),
+    ) as writer:
+        for number in range(steps // 1000):
+            which, moved = number % 100, np.float32(number * 1e-3)
+            writer.add_episode(
+                orlog.Episode(
+                    observations=seen[which] + moved,
+                    actions=acted[which] + moved,
+                    rewards=rewards[which] + moved,
+                    terminations=np.zeros(1000, bool),
+                    truncations=ends,
+                )
+            )
+    convert_dataset("bench/large-v1", folder, container="zarr", chunk_hashes=True)
+    shutil.rmtree(folder.parent / "home")
 
 
 def _disk() -> str | None:
@@ -230,14 +301,13 @@ class Clock:
             self.first = time.perf_counter() - self.began
         self.steps += steps
 
-    def answer(self, **others: float) -> dict[str, float]:
+    def answer(self, **others: Any) -> dict[str, Any]:
         """Return what was measured."""
         return {
             "seconds": time.perf_counter() - self.began,
             "steps": self.steps,
             "first": self.first,
             "extra_mib": _resident("VmHWM") - self.before,
-            "episode_ms": 0.0,
             **others,
         }
 
@@ -273,7 +343,7 @@ def read_link(kind: str, url: str, _scratch: Path) -> dict[str, float]:
     return clock.answer()
 
 
-def read_orlog(kind: str, url: str, _scratch: Path) -> dict[str, float]:
+def read_orlog(kind: str, url: str, _scratch: Path) -> dict[str, Any]:
     """Stream an epoch in batches; then random episodes, with what is kept of them forgotten."""
     import orlog
     from orlog.datasets.home.in_place import in_place_folder
@@ -288,15 +358,32 @@ def read_orlog(kind: str, url: str, _scratch: Path) -> dict[str, float]:
         clock.add(len(next(stream).rewards))
     answer = {**clock.answer(), "fetched": asked_bytes(url) - before}
     del stream
-    times = []
+    episodes = []
     for number in np.random.default_rng(0).integers(0, len(ds), 10).tolist():
         shutil.rmtree(in_place_folder())
         again = orlog.load_dataset(f"{url}/registry/{NAMES[kind]}", in_place=True)
         _ = again.episode_lengths
-        began = time.perf_counter()
+        asked_rounds(url)
+        before, began = asked_bytes(url), time.perf_counter()
         np.asarray(again[number].observations)
-        times.append(1e3 * (time.perf_counter() - began))
-    return {**answer, "episode_ms": statistics.median(times)}
+        took = 1e3 * (time.perf_counter() - began)
+        requests, rounds = asked_rounds(url)
+        kb = (asked_bytes(url) - before) / 1e3
+        episodes.append({"ms": took, "requests": requests, "rounds": rounds, "kb": kb})
+    return {**answer, "episode": episodes}
+
+
+def read_first(_kind: str, url: str, _scratch: Path) -> dict[str, float]:
+    """Open a large store in place, and stream batches of it."""
+    import orlog
+
+    _ = orlog.stream_transitions
+    clock = Clock()
+    ds = orlog.load_dataset(f"{url}/{LARGE}", in_place=True)
+    stream = iter(orlog.stream_transitions(ds, BATCH, seed=0))
+    for _ in range(min(LARGE_BATCHES, ds.total_steps // BATCH)):
+        clock.add(len(next(stream).rewards))
+    return clock.answer()
 
 
 def read_zarr(kind: str, url: str, _scratch: Path) -> dict[str, float]:
@@ -308,13 +395,20 @@ def read_zarr(kind: str, url: str, _scratch: Path) -> dict[str, float]:
     steps = 0
     for name in ("observations", "actions", "rewards", "terminations", "truncations"):
         array = group[name]
-        rows = max(1, 2**24 // max(1, int(np.prod(array.shape[1:])) * array.dtype.itemsize))
+        # So little at a time that it stops soon after its time is over.
+        rows = max(
+            1,
+            (2**22 if kind == "frames" else 2**24)
+            // max(1, int(np.prod(array.shape[1:])) * array.dtype.itemsize),
+        )
         for start in range(0, array.shape[0], rows):
             found = np.asarray(array[start : start + rows])
             if name == "observations":
                 clock.add(0)
-            steps += len(found) if name == "rewards" else 0
-    clock.steps = steps
+            steps += len(found) if name == "observations" else 0
+            clock.steps = steps
+            if time.perf_counter() - clock.began > ZARR_SECONDS:
+                return clock.answer()
     return clock.answer()
 
 
@@ -333,6 +427,7 @@ def read_webdataset(kind: str, url: str, scratch: Path) -> dict[str, float]:
 TOOLS: dict[str, Callable[[str, str, Path], dict[str, float]]] = {
     "link": read_link,
     "orlog": read_orlog,
+    "first": read_first,
     "zarr": read_zarr,
     "webdataset": read_webdataset,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.server
+import math
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 COUNT = "/asked-bytes"
+ROUNDS = "/asked-rounds"
 BLOCK_BYTES = 2**24
 PIECE_BYTES = 2**18
 
@@ -101,6 +103,22 @@ def asked_bytes(url: str) -> int:
         return int(answer.read())
 
 
+def asked_rounds(url: str) -> tuple[int, int]:
+    """Return how many requests a server had since it was last asked this, and how many had to wait for one another."""
+    with urllib.request.urlopen(url + ROUNDS) as answer:  # noqa: S310  # our own server
+        requests, rounds = map(int, answer.read().split())
+    return requests, rounds
+
+
+def chain_of(spans: Sequence[tuple[float, float]]) -> int:
+    """Return how many of some spans of time follow one another at most, none beginning before the last one ended."""
+    count, free = 0, -math.inf
+    for began, ended in sorted(spans, key=lambda one: one[1]):
+        if began >= free:
+            count, free = count + 1, ended
+    return count
+
+
 def main() -> None:
     """Serve until this process is ended."""
     folder, latency, rate = sys.argv[1:]
@@ -118,6 +136,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     paid_until = [0.0]  # noqa: RUF012 (one for all requests)
     paying = threading.Lock()
     asked_bytes = [0]  # noqa: RUF012 (one for all requests)
+    spans: list[tuple[float, float]] = []  # noqa: RUF012 (one for all requests)
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -127,9 +146,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == COUNT:
-            self._begin(200, len(data := str(self.asked_bytes[0]).encode()))
-            self.wfile.write(data)
-            return
+            self._say(str(self.asked_bytes[0]))
+        elif self.path == ROUNDS:
+            spans, self.spans[:] = [*self.spans], []
+            self._say(f"{len(spans)} {chain_of(spans)}")
+        else:
+            began = time.monotonic()
+            self._answer()
+            self.spans.append((began, time.monotonic()))
+
+    def _say(self, text: str) -> None:
+        self._begin(200, len(text))
+        self.wfile.write(text.encode())
+
+    def _answer(self) -> None:
         time.sleep(self.latency)
         if not (self.folder / self.path.lstrip("/")).is_file():
             self._begin(404, 0)

@@ -16,7 +16,7 @@ from orlog.datasets.download.sources import (
     read_index,
     source_of_url,
 )
-from orlog.datasets.home.in_place import place_of
+from orlog.datasets.home.in_place import note_use, place_of
 from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import Registry, read_registries
 from orlog.datasets.reading.dataset import Dataset
@@ -100,6 +100,7 @@ def open_source(source: Source, patience: Patience = Patience()) -> Dataset:
     with sole_access(folder):
         if not (folder / MANIFEST_FILE).is_file():
             _fetch_metadata(source, patience)
+        note_use(folder, source.registry)
     origin = RangeSource(
         mirrors=source.mirrors,
         sizes={item.path: item.size_bytes for item in manifest.objects},

@@ -2,23 +2,41 @@
 
     $ORLOG_HOME/in-place/DIGEST/manifest.json, zarr.json, ..    metadata, whole and checked
                                 observations/c.0.0               a sparse file with the chunks that were read
+                                .registry                        name of the registry that it was last found in
 
 Nothing here is needed: what is removed is read again. ORLOG_CACHE limits how much is kept (`20G` by default, `0`
 for as little as can be); the shards that were opened longest ago go first. Processes share it without locks,
-since whoever reads a chunk asks its bytes whether they are right (`datasets/store/in_place.py`).
+since whoever reads a chunk asks its bytes whether they are right (`datasets/store/in_place.py`), and keeps the files
+open that it reads; what it misses after a collection it fetches again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from orlog.base.files import replace_file
 from orlog.datasets.home.folders import datasets_folder
-from orlog.errors import OrlogError
+from orlog.datasets.home.registries import read_registries
+from orlog.datasets.home.removal import (
+    DAY,
+    LEFT_BEHIND,
+    OPENED_LEAST_RECENTLY,
+    OPENED_NOW,
+    Collection,
+    GarbageReport,
+    check_limits,
+    erase,
+    remove_in_one_step,
+    remove_unless_busy,
+)
+from orlog.errors import OrlogError, StorageError
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import bytes_of
 
@@ -29,6 +47,9 @@ _SHARE_BETWEEN_LOOKS = (
     0.02  # of the limit, which may be written before the folder is looked at again
 )
 _LEFT = 0.9  # of the limit, once something is removed
+_REGISTRY_FILE = ".registry"
+_FOLDER = re.compile(r"[0-9a-f]{64}")
+_LEFTOVER = re.compile(r"\.([0-9a-f]{64})\.(?:download|deleted)")
 _lock = threading.Lock()
 _written: dict[int, int] = {}  # since the folder was last looked at, by process
 
@@ -101,6 +122,97 @@ def make_room(size_bytes: int, *, at_once: bool = False) -> int:
             return 0
         _written[process] = 0
         return _remove_above(limit)
+
+
+def note_use(folder: Path, registry: str) -> None:
+    """Note that a version is opened, and in which registry it was found; an empty name if it was given by its URL."""
+    path = folder / _REGISTRY_FILE
+    with contextlib.suppress(OSError, StorageError):  # it is only for `collect_in_place`
+        os.utime(folder / MANIFEST_FILE)
+        if not path.is_file() or path.read_text("utf-8") != registry:
+            replace_file(path, registry.encode())
+
+
+def collect_in_place(
+    *, unused_days: int | None = None, max_bytes: int | None = None, dry_run: bool = False
+) -> GarbageReport:
+    """Remove what is kept of versions that are read in place, and report it.
+
+    What killed processes left goes, what is kept of registries that were removed, and what is above ORLOG_CACHE.
+    With `unused_days`, versions not opened for so long go too; then, with `max_bytes`, those opened least recently,
+    until all take no more than this. Versions opened within the last day stay, unless `unused_days` is 0, and so
+    does what is being opened. Processes that read a version go on, and fetch what they miss. A `dry_run` writes nothing.
+
+    Raises StorageError if the disk refuses to remove something, once the rest is removed; ValueError if a limit is
+    negative, or ORLOG_CACHE no size.
+    """
+    check_limits(unused_days, max_bytes)
+    limit = limit_bytes() if max_bytes is None else min(limit_bytes(), max_bytes)
+    known = {"", *(one.name for one in read_registries())}
+    kept, done = kept_versions(), Collection()
+    left = sum(one.size_bytes for one in kept)
+    for path in _left_behind({one.folder for one in kept}):
+        size = sum(one.st_blocks * _BLOCK for _, one in _files(path))
+        done.attempt(
+            path, LEFT_BEHIND, lambda path=path: _remove(path, 0.0, dry_run), lambda size=size: size
+        )  # type: ignore[misc]
+    for one in reversed(kept):  # those used longest ago come first
+        age = max(0.0, time.time() - one.used)
+        registry = _registry_of(one.folder)
+        if registry not in known:
+            why, seconds = f"its registry {registry} was removed", 0.0
+        elif unused_days is not None and age >= unused_days * DAY:
+            why, seconds = f"not opened for {age / DAY:.0f} days", unused_days * DAY
+        elif age >= DAY and left > limit:
+            why, seconds = OPENED_LEAST_RECENTLY, DAY
+        else:
+            continue
+        left -= done.attempt(
+            one.folder,
+            why,
+            lambda one=one, seconds=seconds: _remove(one.folder, seconds, dry_run),  # type: ignore[misc]
+            lambda one=one: one.size_bytes,  # type: ignore[misc]
+        )
+    if done.failures:
+        raise done.failures[0]
+    return GarbageReport(done.removed, done.kept, left)
+
+
+def _registry_of(folder: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return (folder / _REGISTRY_FILE).read_text("utf-8")
+    return ""
+
+
+def _left_behind(whole: set[Path]) -> list[Path]:
+    """Return folders of versions that were never opened whole, or not removed whole."""
+    root = in_place_folder()
+    found = sorted(root.iterdir()) if root.is_dir() else []
+    return [
+        one
+        for one in found
+        if one not in whole and (_FOLDER.fullmatch(one.name) or _LEFTOVER.fullmatch(one.name))
+    ]
+
+
+def _remove(path: Path, seconds: float, dry_run: bool) -> str:
+    """Remove a folder in one step, unless it was used within so many seconds; return why it stays, or nothing."""
+
+    def is_due(folder: Path) -> bool:
+        used = max((one.st_mtime for _, one in _files(folder)), default=0.0)
+        return seconds == 0 or time.time() - used >= seconds
+
+    def remove() -> str:
+        if leftover:
+            erase(path)
+            return ""
+        gone = remove_in_one_step(path, path.with_name(f".{path.name}.deleted"), is_due=is_due)
+        return "" if gone else OPENED_NOW
+
+    leftover = _LEFTOVER.fullmatch(path.name)
+    if dry_run:
+        return "" if leftover or is_due(path) else OPENED_NOW
+    return remove_unless_busy(path.with_name(leftover[1]) if leftover else path, remove)
 
 
 def _remove_above(limit: int) -> int:

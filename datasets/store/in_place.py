@@ -9,6 +9,7 @@ is asked of its bytes alone: those that agree with its checksum, and with its ha
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -36,6 +37,9 @@ WHOLE_BYTES = 2**17
 """Shards of at most this are fetched whole: their index and their chunks in one request."""
 PIECE_BYTES = 2**20
 """Most bytes of a request for several neighboring chunks, so that a long range comes by several at once."""
+
+
+_TRIES = 100  # to make a file in a folder that is being removed
 
 
 class Source(Protocol):
@@ -91,18 +95,22 @@ class Elsewhere:
 
     def _kept(self, path: str, start: int, size: int) -> bytes:
         """Return bytes of a whole object that is in the folder; another machine brings it first."""
-        if not (self.folder / path).is_file():
-            self._bring(path)
-        with (self.folder / path).open("rb") as file:
+        with (
+            contextlib.suppress(FileNotFoundError),  # or it was removed while this process reads
+            (self.folder / path).open("rb") as file,
+        ):
             file.seek(start)
             return file.read(size)
+        return self._bring(path)[start : start + size]
 
-    def _bring(self, path: str) -> None:
+    def _bring(self, path: str) -> bytes:
         item = self.objects[path]
         data = self.source.get(path, 0, item.size_bytes, functools.partial(check_whole, item))
-        with storage_errors(self.folder), _bringing:
+        removed = contextlib.suppress(FileNotFoundError, FileExistsError)  # in between
+        with storage_errors(self.folder), _bringing, removed:
             make_folder((self.folder / path).parent)
             replace_file(self.folder / path, data, alone=False)
+        return data
 
 
 def _arrived(
@@ -191,9 +199,7 @@ class FarShard(Shard):
     def _open(self, path: Path, size_bytes: int, chunks: int) -> None:
         """Open the sparse file, which is made if it is not here, and bring the index."""
         with storage_errors(path):
-            make_folder(path.parent)
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-            self._file = os.open(path, flags, 0o600)
+            self._file = _open_or_make(path)
             if os.fstat(self._file).st_size != size_bytes:
                 os.ftruncate(self._file, size_bytes)
             os.utime(self._file)  # when it was last used
@@ -301,6 +307,16 @@ class FarShard(Shard):
         while rest:
             written = os.pwrite(self._file, rest, start)
             rest, start = rest[written:], start + written
+
+
+def _open_or_make(path: Path) -> int:
+    """Open a file for reading and writing; it and its folder are made, also while another process removes them."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            make_folder(path.parent)
+            return os.open(path, flags, 0o600)
+    return os.open(path, flags, 0o600)
 
 
 def _passes(check: Callable[[bytes], None], data: bytes) -> bool:

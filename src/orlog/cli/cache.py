@@ -110,16 +110,16 @@ def gc(
         typer.Option(
             metavar="DAYS",
             min=0,
-            help="Also remove packs and downloaded versions not opened for this many days, and "
-            "interrupted downloads and files moved aside by repair of the same age.",
+            help="Also remove packs, downloaded versions and what is kept of those read in place that were not "
+            "opened for this many days, and interrupted downloads and files moved aside by repair of the same age.",
         ),
     ] = None,
     max_size: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Also remove packs, then downloaded versions, least recently opened first, until "
-            "the rest fits this size, such as 500M or 50G.",
+            help="Also remove what is kept of versions read in place, then packs, then downloaded versions, least "
+            "recently opened first, until the rest fits this size, such as 500M or 50G.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -128,11 +128,13 @@ def gc(
 ) -> None:
     """Remove what killed processes left; with options also packs and downloaded versions.
 
-    Recorded, built and saved versions stay, and so do pinned ones (orlog cache pin, or the
+    Of versions that are read in place, what is kept above ORLOG_CACHE goes, and what is of registries that were
+    removed; who reads them fetches it again. Recorded, built and saved versions stay, and so do pinned ones (orlog cache pin, or the
     orlog.lock of the working folder), those opened within a day (unless --unused 0 is given), and
     those in shared homes. Packs can always be made again; those that a process has open stay.
     """
     from orlog.datasets.home.garbage import collect_garbage, total_bytes
+    from orlog.datasets.home.in_place import collect_in_place, kept_versions
     from orlog.datasets.home.removal import GarbageReport
     from orlog.loaders.arrays.pack_cache import collect_packs
 
@@ -145,15 +147,25 @@ def gc(
             failures.append(error)
             return GarbageReport([], [], total_bytes())
 
+    def collect_kept(room: int | None) -> GarbageReport:
+        try:
+            return collect_in_place(unused_days=unused, max_bytes=room, dry_run=dry_run)
+        except StorageError as error:
+            failures.append(error)
+            return GarbageReport([], [], sum(one.size_bytes for one in kept_versions()))
+
     limit = None if max_size is None else read_bytes(max_size, "a size such as 500M or 50G")
-    # First what is removed in any case; packs may use the space that this leaves.
+    # First what is removed in any case; what is read in place and packs may use the space that this leaves.
     versions = due = collect_versions(None)
-    room = None if limit is None else max(0, limit - due.left_bytes)
-    packs = collect_packs(unused_days=unused, max_bytes=room, dry_run=dry_run)
+    packs = due_packs = collect_packs(unused_days=unused, dry_run=dry_run)
+    room = None if limit is None else max(0, limit - due.left_bytes - packs.left_bytes)
+    in_place = collect_kept(room)
     if limit is not None:
-        versions = collect_versions(max(0, limit - packs.left_bytes))
-    # In a dry run both passes over versions report what is removed in any case.
-    reports = (packs, due, versions)
+        room = max(0, limit - due.left_bytes - in_place.left_bytes)
+        packs = collect_packs(unused_days=unused, max_bytes=room, dry_run=dry_run)
+        versions = collect_versions(max(0, limit - packs.left_bytes - in_place.left_bytes))
+    # In a dry run both passes report what is removed in any case.
+    reports = (in_place, due_packs, packs, due, versions)
     removed = {gone.path: gone for report in reports for gone in report.removed}
     for gone in removed.values():
         verb = "would remove" if dry_run else "removed"
@@ -164,13 +176,15 @@ def gc(
     say(
         f"{freed} {'would be freed' if dry_run else 'freed'}; versions take "
         f"{size_text(versions.left_bytes)}, packs {size_text(packs.left_bytes)}"
+        + (f", read in place {size_text(in_place.left_bytes)}" if in_place.left_bytes else "")
     )
-    if limit is not None and packs.left_bytes + versions.left_bytes > limit:
+    left = packs.left_bytes + versions.left_bytes + in_place.left_bytes
+    if limit is not None and left > limit:
         say(
             f"that is more than {max_size}, but nothing else may be removed; to see what is left, "
             "run: orlog cache list"
         )
-    failures += packs.failures
+    failures += [*due_packs.failures, *packs.failures]
     if failures:
         raise failures[0]
 
