@@ -3,7 +3,7 @@
 Two datasets: vectors (as of HalfCheetah) and frames of 64 x 64 x 3. Each tool has the same episodes in its own layout on
 one server, a process of its own on loopback, and reads all of them once in a fresh process with an empty cache, in
 batches of 256 steps where it makes batches; zarr stops after 20 s. The link is what 16 threads read of 1 MiB ranges, without
-decoding. Tools take turns in rounds; figures are medians, with the smallest and largest. A third dataset of 100 million steps
+decoding. The same stream from the folder on this machine's disk shows what of the time is decoding. Tools take turns in rounds; figures are medians, with the smallest and largest. A third dataset of 100 million steps
 shows how long the first batch takes, and the memory beside the stream's buffer.
 
 Of one random episode, after the dataset was opened and with nothing kept: time, bytes, requests, and how many of these waited
@@ -373,6 +373,20 @@ def read_orlog(kind: str, url: str, _scratch: Path) -> dict[str, Any]:
     return {**answer, "episode": episodes}
 
 
+def read_disk(kind: str, _url: str, scratch: Path) -> dict[str, Any]:
+    """Stream the same epoch from the folder that is served."""
+    import orlog
+
+    _ = orlog.stream_transitions
+    folder = scratch.parent / "served" / "registry" / NAMES[kind] / "1.0.1"
+    clock = Clock()
+    ds = orlog.load_dataset(folder)
+    stream = iter(orlog.stream_transitions(ds, BATCH, seed=0))
+    for _ in range(ds.total_steps // BATCH):
+        clock.add(len(next(stream).rewards))
+    return clock.answer(fetched=ds.manifest.size_bytes)
+
+
 def read_first(_kind: str, url: str, _scratch: Path) -> dict[str, float]:
     """Open a large store in place, and stream batches of it."""
     import orlog
@@ -427,6 +441,7 @@ def read_webdataset(kind: str, url: str, scratch: Path) -> dict[str, float]:
 TOOLS: dict[str, Callable[[str, str, Path], dict[str, float]]] = {
     "link": read_link,
     "orlog": read_orlog,
+    "orlog, disk": read_disk,
     "first": read_first,
     "zarr": read_zarr,
     "webdataset": read_webdataset,

@@ -23,7 +23,7 @@ STEPS = (10**6, 10**8, 10**10, 10**12)
 EPISODE = 1_000
 REQUEST = 2**20
 LINK = 200e6
-MADE = (1_000, 10_000, 100_000)
+MADE = (1_000, 10_000, 60_000, 100_000)
 
 
 def manifest_of(objects: int) -> str:

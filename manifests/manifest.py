@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,6 +44,8 @@ STORE_FORMAT = 1
 LARGEST_MANIFEST = 64 * 2**20
 MOST_VALUES = 2**22
 LONGEST_FILE_NAME = 255  # bytes
+_PLAIN_PART = rf"[A-Za-z0-9_@-][A-Za-z0-9_.@-]{{0,{LONGEST_FILE_NAME - 1}}}"
+_PLAIN_PATH = re.compile(rf"{_PLAIN_PART}(?:/{_PLAIN_PART})*")  # safe, as nearly all are
 MOST_DIMENSIONS = 63  # of a row; NumPy has one more for the rows
 DTYPES = frozenset(
     {"bool", "float16", "float32", "float64"}
@@ -456,7 +459,7 @@ def combined_blake3(parts: list[str]) -> str:
 
 
 def _is_safe(path: str) -> bool:
-    return (
+    return _PLAIN_PATH.fullmatch(path) is not None or (
         all(part not in ("", "..", ".") for part in path.split("/"))
         and path.isprintable()
         and "\\" not in path

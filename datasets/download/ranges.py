@@ -91,12 +91,13 @@ def read_range(url: str, start: int, stop: int, size: int, patience: Patience) -
             raise Failure(f"has {stream.total} bytes, expected {size}", is_final=True)
         if stream.is_whole and (start, stop) != (0, size):
             raise Failure("sends whole files, and no ranges of them", is_final=True)
-        data = bytearray()
-        while len(data) < stop - start and (block := stream.read(stop - start - len(data))):
-            data += block
-    if len(data) != stop - start:
-        raise Failure(f"sent {len(data)} of the {stop - start} bytes from {start} on")
-    return bytes(data)
+        blocks, left = [], stop - start
+        while left > 0 and (block := stream.read(left)):
+            blocks.append(block)
+            left -= len(block)
+    if left:
+        raise Failure(f"sent {stop - start - left} of the {stop - start} bytes from {start} on")
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
 def _through_fsspec(url: str, start: int, stop: int) -> bytes:

@@ -13,11 +13,12 @@ open that it reads; what it misses after a collection it fetches again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,9 +154,7 @@ def collect_in_place(
     left = sum(one.size_bytes for one in kept)
     for path in _left_behind({one.folder for one in kept}):
         size = sum(one.st_blocks * _BLOCK for _, one in _files(path))
-        done.attempt(
-            path, LEFT_BEHIND, lambda path=path: _remove(path, 0.0, dry_run), lambda size=size: size
-        )  # type: ignore[misc]
+        done.attempt(path, LEFT_BEHIND, _removal(path, 0.0, dry_run), functools.partial(int, size))
     for one in reversed(kept):  # those used longest ago come first
         age = max(0.0, time.time() - one.used)
         registry = _registry_of(one.folder)
@@ -167,12 +166,8 @@ def collect_in_place(
             why, seconds = OPENED_LEAST_RECENTLY, DAY
         else:
             continue
-        left -= done.attempt(
-            one.folder,
-            why,
-            lambda one=one, seconds=seconds: _remove(one.folder, seconds, dry_run),  # type: ignore[misc]
-            lambda one=one: one.size_bytes,  # type: ignore[misc]
-        )
+        gone = _removal(one.folder, seconds, dry_run)
+        left -= done.attempt(one.folder, why, gone, functools.partial(int, one.size_bytes))
     if done.failures:
         raise done.failures[0]
     return GarbageReport(done.removed, done.kept, left)
@@ -195,8 +190,8 @@ def _left_behind(whole: set[Path]) -> list[Path]:
     ]
 
 
-def _remove(path: Path, seconds: float, dry_run: bool) -> str:
-    """Remove a folder in one step, unless it was used within so many seconds; return why it stays, or nothing."""
+def _removal(path: Path, seconds: float, dry_run: bool) -> Callable[[], str]:
+    """Return what removes a folder in one step, unless it was used within so many seconds; it returns why it stays."""
 
     def is_due(folder: Path) -> bool:
         used = max((one.st_mtime for _, one in _files(folder)), default=0.0)
@@ -211,8 +206,9 @@ def _remove(path: Path, seconds: float, dry_run: bool) -> str:
 
     leftover = _LEFTOVER.fullmatch(path.name)
     if dry_run:
-        return "" if leftover or is_due(path) else OPENED_NOW
-    return remove_unless_busy(path.with_name(leftover[1]) if leftover else path, remove)
+        return lambda: "" if leftover or is_due(path) else OPENED_NOW
+    folder = path.with_name(leftover[1]) if leftover else path
+    return functools.partial(remove_unless_busy, folder, remove)
 
 
 def _remove_above(limit: int) -> int:

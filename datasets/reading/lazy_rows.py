@@ -77,5 +77,6 @@ def lazy_block(stored: StoredVersion, episode: int, names: list[str]) -> Block:
             size = rows * int(np.prod(specs[name].shape)) * specs[name].dtype.itemsize
             if size >= LARGE_BYTES:
                 lazy[name] = LazyRows(stored, name, int(stored.first_rows(name, chosen)[0]), rows)
+    stored.bring(names, chosen, indexes=lazy)  # of all columns at once
     block = stored.read_block(chosen, [name for name in names if name not in lazy])
     return {**block, **lazy}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -210,10 +210,12 @@ class PaddedVersion(StoredVersion):
             return self._flagged(name, len(rows))
         return self._filled(name, self._stored.read_rows(name, rows))
 
-    def bring(self, names: Iterable[str], episodes: np.ndarray) -> None:
+    def bring(
+        self, names: Iterable[str], episodes: np.ndarray, indexes: Container[str] = ()
+    ) -> None:
         """Fetch rows that are read in place; see `StoredVersion.bring`."""
         stored = self._stored.schema.columns()
-        self._stored.bring([one for one in names if one in stored], episodes)
+        self._stored.bring([one for one in names if one in stored], episodes, indexes)
 
     def place(self, name: str, row: int) -> Place:
         """Return where a row lies; see `StoredVersion.place`. What is filled up or made lies nowhere."""

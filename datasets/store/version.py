@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -245,10 +245,13 @@ class StoredVersion:
             for path, counts in reader.shards().items()
         }
 
-    def bring(self, names: Iterable[str], episodes: np.ndarray) -> None:
+    def bring(
+        self, names: Iterable[str], episodes: np.ndarray, indexes: Container[str] = ()
+    ) -> None:
         """Fetch the rows of some episodes in several columns, many ranges at once.
 
-        For a version that is read in place: what is read afterwards is here. Else nothing is done.
+        For a version that is read in place: what is read afterwards is here. Else nothing is done. Of columns in
+        `indexes` only that is fetched which says where their chunks are.
 
         Raises IntegrityError, TransferError or StorageError as reading does.
         """
@@ -260,9 +263,11 @@ class StoredVersion:
             by_depth.setdefault(depth_of(name), []).append(name)
         for _, level in sorted(by_depth.items()):
             ranges = {name: self._row_ranges(name, episodes) for name in level}
-            self._bring_rows({name: joined(*ends) for name, ends in ranges.items()})
+            self._bring_rows({name: joined(*ends) for name, ends in ranges.items()}, indexes)
 
-    def _bring_rows(self, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> None:
+    def _bring_rows(
+        self, ranges: Mapping[str, Sequence[tuple[int, int]]], indexes: Container[str] = ()
+    ) -> None:
         for part, reader in enumerate(self._readers):
             assert isinstance(reader, ZarrReader)
             wanted: dict[str, dict[int, None]] = {}
@@ -273,7 +278,7 @@ class StoredVersion:
                     chunks = reader.chunks_of(name, first, max(first, last))
                     wanted.setdefault(name, {}).update(dict.fromkeys(chunks))
             if wanted:
-                reader.bring({name: sorted(chunks) for name, chunks in wanted.items()})
+                reader.bring({name: sorted(some) for name, some in wanted.items()}, indexes)
 
     def hash_column(
         self, part: int, name: str, progress: Callable[[int], None] = lambda _: None

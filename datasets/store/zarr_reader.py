@@ -11,7 +11,7 @@ import concurrent.futures
 import functools
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +197,10 @@ class ZarrReader:
         rows = self.encoding(name).chunk_rows
         return range(start // rows, (stop - 1) // rows + 1) if start < stop else range(0)
 
-    def bring(self, chunks: Mapping[str, Iterable[int]]) -> None:
+    def bring(self, chunks: Mapping[str, Iterable[int]], indexes: Container[str] = ()) -> None:
         """Fetch chunks of columns, many at once, if they lie elsewhere: first what is missing of indexes.
+
+        Of columns in `indexes` nothing else is fetched.
 
         Raises IntegrityError, TransferError or StorageError as `FarShard.fetch` does.
         """
@@ -210,7 +212,9 @@ class ZarrReader:
                 continue
             per_shard = self.encoding(name).chunks_per_shard
             for chunk in some:
-                wanted.setdefault((name, chunk // per_shard), []).append(chunk % per_shard)
+                inside = wanted.setdefault((name, chunk // per_shard), [])
+                if name not in indexes:
+                    inside.append(chunk % per_shard)
 
         def opened(key: tuple[str, int]) -> Shard:
             return self._shard(self._specs[key[0]], self.encoding(key[0]), key[1])

@@ -8,10 +8,12 @@ import os
 import pickle
 import random
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec.implementations.memory
 import google_crc32c
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from orlog.datasets.home.in_place import in_place_folder, kept_versions, make_ro
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.lazy_rows import LazyRows
 from orlog.datasets.recording.converting import convert_dataset
 from orlog.datasets.store import in_place
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE
@@ -129,6 +132,26 @@ def test_every_column_episode_and_view_is_that_of_the_whole_version(
     assert_equal(view.to_dict()["rewards"], same.to_dict()["rewards"])
     again = pickle.loads(pickle.dumps(ds))
     assert_episode(again, whole, 0)
+
+
+def test_indexes_of_large_columns_of_an_episode_come_with_those_of_all_others(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    monkeypatch.setattr("orlog.datasets.reading.lazy_rows.LARGE_BYTES", 0)
+    ds = opened(served, whole)
+    _ = ds.episode_lengths
+    episode = ds[3]
+    before = len(served.requests)
+    flat = episode.observations["camera"]
+    assert isinstance(flat, LazyRows)
+    assert_equal(np.asarray(flat), whole[3].observations["camera"])
+    # Nothing but chunks is asked for now, in one go.
+    places = [one.headers["Range"] for one in served.requests[before:]]
+    assert places
+    assert len(set(places)) == len(places)
+    shard = next(one for one in whole.manifest.objects if "camera/c" in one.path)
+    assert not any(one.endswith(f"-{shard.size_bytes - 1}") for one in places)
 
 
 @pytest.mark.usefixtures("_sizes")
@@ -353,6 +376,28 @@ def test_a_bucket_is_read_in_place(
 ) -> None:
     bucket.put(f"{published[0]}/", "data/registry/", recursive=True)
     ds = orlog.load_dataset(f"s3://data/registry/{NAME}", in_place=True)
+    for index in range(len(whole)):
+        assert_episode(ds, whole, index)
+
+
+def test_any_file_system_of_fsspec_is_read_in_place(
+    whole: Dataset, published: tuple[Path, Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of gs:// is not installed here, so another one takes its name."""
+    store: dict[str, Any] = {}
+
+    class Stand(fsspec.implementations.memory.MemoryFileSystem):  # type: ignore[misc]
+        protocol = "gs"
+        cachable = False
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return "/" + path.removeprefix("gs://").strip("/")
+
+    Stand.store = store
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "gs", Stand)
+    Stand().put(f"{published[0]}/", "/data/registry/", recursive=True)
+    ds = orlog.load_dataset(f"gs://data/registry/{NAME}", in_place=True)
     for index in range(len(whole)):
         assert_episode(ds, whole, index)
 

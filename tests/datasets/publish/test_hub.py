@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import orlog
@@ -105,6 +106,24 @@ def test_it_is_downloaded_by_url_by_name_and_over_http(
     monkeypatch.setenv("ORLOG_HOME", str(home.with_name("web")))
     add_registry("hub", web)
     assert tree(download_dataset(MINI)) == tree(built_mini)
+
+
+def test_it_is_read_in_place_by_url_and_by_name(
+    built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    url = publish_dataset(built_mini, TARGET)
+    whole = orlog.load_dataset(built_mini)
+    monkeypatch.setenv("ORLOG_HOME", str(home.with_name("reader")))
+    add_registry("hub", TARGET, in_place=True)
+    for ds in (orlog.load_dataset(url, in_place=True), orlog.load_dataset(MINI)):
+        assert ds.in_place
+        assert ds.digest == whole.digest
+        np.testing.assert_array_equal(ds[1].actions, whole[1].actions)
+    assert not list((home.with_name("reader") / "datasets").rglob("manifest.json"))
+    before = len(server.requests)
+    ds = orlog.load_dataset(MINI)
+    np.testing.assert_array_equal(ds[1].actions, whole[1].actions)
+    assert not any("c.0" in one for one in server.requests[before:])  # they are kept
 
 
 def test_what_is_published_later_is_seen(
