@@ -34,6 +34,7 @@ from orlog.algos.token_policies import (
     decayed,
     of_last,
     said_after,
+    sequences_of,
     trimmed,
 )
 from orlog.loaders.batch import TokenBatch
@@ -52,18 +53,14 @@ class BCText:
     FROM_DATA = ("tokenizer", "spoken")
     REWARDS = False
     OBSERVATIONS = ("text",)
-    ACTIONS = ("text",)
+    ACTIONS = ("text", "discrete")
     STATE = ("policy", "optimizer")
     CONSTANTS = ("config", "scaling", "words")
 
     @staticmethod
     def loader(config: BCTextConfig) -> tuple[str, dict[str, Any]]:
         """Return the loader of its batches: token sequences."""
-        return "orlog.loaders.token_sequences:token_sequences", {
-            "batch_size": config.batch_size,
-            "length": config.length,
-            "tokenizer": config.tokenizer,
-        }
+        return "orlog.loaders.token_sequences:token_sequences", sequences_of(config)
 
     def __init__(
         self, config: BCTextConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
@@ -90,7 +87,7 @@ class BCText:
         """Return the log-likelihoods of what may be said next."""
         return torch.log_softmax(self.policy.head(of_last(self.policy.body(tokens), last)), -1)
 
-    def act(self, observations: Any) -> list[str]:
+    def act(self, observations: Any) -> list[str] | Int64[Tensor, " batch"]:
         """Return what is said at the first steps of episodes."""
         one = observations if isinstance(observations, list) else next(iter(observations.values()))
         return self.actor(len(one)).act(observations)

@@ -52,6 +52,7 @@ from orlog.algos.token_policies import (
     decayed,
     of_last,
     said_after,
+    sequences_of,
     trimmed,
 )
 from orlog.loaders.batch import TokenBatch
@@ -108,18 +109,14 @@ class ILQL:
     FROM_RUN = ()
     FROM_DATA = ("tokenizer", "spoken")
     OBSERVATIONS = ("text",)
-    ACTIONS = ("text",)
+    ACTIONS = ("text", "discrete")
     STATE = ("policy", "value", "critics", "target_critics", "optimizer")
     CONSTANTS = ("config", "scaling", "words")
 
     @staticmethod
     def loader(config: ILQLConfig) -> tuple[str, dict[str, Any]]:
         """Return the loader of its batches: token sequences."""
-        return "orlog.loaders.token_sequences:token_sequences", {
-            "batch_size": config.batch_size,
-            "length": config.length,
-            "tokenizer": config.tokenizer,
-        }
+        return "orlog.loaders.token_sequences:token_sequences", sequences_of(config)
 
     def __init__(
         self, config: ILQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
@@ -196,7 +193,7 @@ class ILQL:
         found: Tensor = likelihoods + self.config.advantage_weight * advantages
         return found
 
-    def act(self, observations: Any) -> list[str]:
+    def act(self, observations: Any) -> list[str] | Int64[Tensor, " batch"]:
         """Return what is said at the first steps of episodes."""
         one = observations if isinstance(observations, list) else next(iter(observations.values()))
         return self.actor(len(one)).act(observations)

@@ -4,8 +4,9 @@
     answer    token after token from what `next_scores` of the algorithm gives, up to the mark [end]
 
 Before the first token, steps are forgotten, the oldest first, until the context and the longest answer fit into `length`
-tokens. Only tokens that the data's agents say are scored and said. They are drawn in proportion to exp(score / sampling_temperature), by a generator whose stream is always the same; at a
-temperature of 0 the best one is taken.
+tokens. Only tokens that the data's agents say are scored and said. They are drawn in proportion to exp(score / sampling_temperature),
+by a generator whose stream is always the same; at a temperature of 0 the best one is taken. Where actions are numbers of choices
+(a Discrete space), only what may become the number of one is said.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor, nn
 from torch.nn import functional
@@ -37,6 +39,8 @@ class TokenSettings:
     """Tokens at most of a tokenizer that is trained."""
     spoken: tuple[int, ...] | None = None
     """Tokens that may be said; by default those of the actions of the dataset."""
+    speaker: str | None = None
+    """Whose actions are the agent's, where a column has the role `speaker`; by default all are."""
     length: int = 512
     """Tokens that it sees at once."""
     width: int = 64
@@ -66,6 +70,17 @@ class TokenSettings:
             raise ValueError(
                 f"length must be 2 or more above longest_answer, found {self.length} and {self.longest_answer}."
             )
+
+
+def sequences_of(config: TokenSettings) -> dict[str, Any]:
+    """Return the arguments of the loader of token sequences."""
+    infos = {} if config.speaker is None else {"infos": ("speaker",), "speaker": config.speaker}
+    return {
+        "batch_size": config.batch_size,
+        "length": config.length,
+        "tokenizer": config.tokenizer,
+        **infos,
+    }
 
 
 class TokenTransformer(nn.Module):
@@ -172,6 +187,7 @@ class Speaker:
         self.vocabulary = algorithm.words.vocabulary
         self.device = algorithm.scaling.obs_mean.device
         self.generator = make_generator(0, 2)  # always the same stream, on any device
+        self.choices = _choices(algorithm)
         self.steps: list[list[list[int]]] = [[] for _ in range(environments)]
         self._encoded: dict[str, list[int]] = {}
 
@@ -181,13 +197,9 @@ class Speaker:
             self.steps[number] = []
 
     @torch.no_grad()
-    def act(self, observations: Any) -> list[str]:
-        """Return what to say in each environment."""
-        config, vocabulary, space = (
-            self.config,
-            self.vocabulary,
-            self.algorithm.scaling.action_space,
-        )
+    def act(self, observations: Any) -> list[str] | Int64[Tensor, " environments"]:
+        """Return what to say in each environment; the numbers of choices where actions are such."""
+        config, vocabulary = self.config, self.vocabulary
         for steps, told in zip(self.steps, self._told(observations), strict=True):
             room = config.length - config.longest_answer
             steps.append([*told[: room - 1], vocabulary.action])
@@ -197,7 +209,8 @@ class Speaker:
         said: list[list[int]] = [[] for _ in contexts]
         speaking = [*range(len(contexts))]
         while speaking:
-            tokens = self._next([contexts[one] + said[one] for one in speaking])
+            may_follow = [self._may_follow(said[one]) for one in speaking]
+            tokens = self._next([contexts[one] + said[one] for one in speaking], may_follow)
             for one, token in zip(speaking, tokens, strict=True):
                 said[one].append(token)
             speaking = [
@@ -207,19 +220,32 @@ class Speaker:
             ]
         for steps, words in zip(self.steps, said, strict=True):
             steps[-1] += words
+        if self.choices:
+            return torch.tensor([self.choices[tuple(words)] for words in said], device=self.device)
+        space = self.algorithm.scaling.action_space
         return [_inside(space, vocabulary.decode(words)) for words in said]
 
     def reward(self, rewards: Float32[Tensor, " batch"]) -> None:
         """Take note of nothing: what is said does not depend on rewards."""
 
-    def _next(self, sequences: list[list[int]]) -> list[int]:
-        """Return the token that comes after each sequence."""
+    def _may_follow(self, said: list[int]) -> list[int]:
+        """Return the tokens that may follow in an answer, in any order and perhaps twice; none if all may."""
+        begun = len(said)
+        return [one[begun] for one in self.choices if list(one[:begun]) == said]
+
+    def _next(self, sequences: list[list[int]], may_follow: list[list[int]]) -> list[int]:
+        """Return the token that comes after each sequence: one of those that may follow."""
         sizes = torch.tensor([len(one) for one in sequences])
         padded = torch.zeros(len(sequences), int(sizes.max()), dtype=torch.int64)
         for row, one in zip(padded, sequences, strict=True):
             row[: len(one)] = torch.tensor(one)
         padded, last = padded.to(self.device), (sizes - 1).to(self.device)
         scores = self.algorithm.next_scores(padded, last).cpu().double()
+        for row, tokens in zip(scores, may_follow, strict=True):
+            if tokens:
+                others = torch.ones(len(row), dtype=torch.bool)
+                others[self.algorithm.words.places.cpu()[tokens]] = False
+                row[others] = -torch.inf
         if self.config.sampling_temperature:
             up_to = (scores / self.config.sampling_temperature).softmax(-1).cumsum(-1)
             drawn = torch.rand(len(scores), 1, generator=self.generator, dtype=torch.float64)
@@ -249,6 +275,25 @@ class Speaker:
             [token for text in of_one for token in self._encoded[text]]
             for of_one in zip(*columns, strict=True)
         ]
+
+
+def _choices(algorithm: Speaking) -> dict[tuple[int, ...], int]:
+    """Return what is said for each choice of a Discrete space that the data's agents took; nothing for other spaces."""
+    space, words = algorithm.scaling.action_space, algorithm.words
+    if not isinstance(space, Discrete):
+        return {}
+    numbers = range(int(space.start), int(space.start + space.n))
+    codes = words.vocabulary.encode([str(one) for one in numbers])
+    said = {
+        (*tokens, words.vocabulary.end): one for one, tokens in zip(numbers, codes, strict=True)
+    }
+    spoken, longest = {*words.spoken.tolist()}, algorithm.config.longest_answer
+    found = {tokens: one for tokens, one in said.items() if spoken.issuperset(tokens)}
+    if any(len(tokens) > longest for tokens in found):
+        raise ValueError(
+            f"longest_answer must be {max(map(len, found))} or more, which some choices take; found {longest}."
+        )
+    return found
 
 
 def _inside(space: Any, text: str) -> str:

@@ -14,7 +14,7 @@ from orlog.loaders.batch import TokenBatch
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.sums_to_go import info_sums
-from orlog.loaders.token_sequences import token_sequences
+from orlog.loaders.token_sequences import SPEAKER, token_sequences
 from orlog.loaders.transitions import Transitions, transitions
 from orlog.loaders.weights import weighted, weights_by_episode
 
@@ -52,6 +52,7 @@ def best_token_sequences(
     seed: int,
     tokenizer: Any,
     length: int = 512,
+    speaker: str | None = None,
     **stream: Unpack[StreamOptions],
 ) -> Batches[TokenBatch]:
     """Return an endless stream of token sequences of the best episodes, as `best_transitions` chooses them.
@@ -60,9 +61,9 @@ def best_token_sequences(
 
     Raises ValueError if percent does not lie in (0, 100]; SchemaError if a return is not finite.
     """
-    chosen = _best_episodes(data, percent, stream)
+    chosen = _best_episodes(data, percent, stream, speaker=speaker)
     return token_sequences(
-        chosen, batch_size, seed=seed, tokenizer=tokenizer, length=length, **stream
+        chosen, batch_size, seed=seed, tokenizer=tokenizer, length=length, speaker=speaker, **stream
     )
 
 
@@ -71,12 +72,15 @@ def _best_episodes(
     percent: float,
     stream: StreamOptions,
     within: tuple[str, float] | None = None,
+    *,
+    speaker: str | None = None,
 ) -> Arrays:
     """Return arrays of which only the steps of the best episodes are drawn."""
     if not 0 < percent <= 100:
         raise ValueError(f"percent must lie in (0, 100], found {percent}.")
-    summed = () if within is None else (within[0],)
-    arrays = as_arrays(data, tuple(dict.fromkeys([*stream.get("infos", ()), *summed])))
+    needed = [] if within is None else [within[0]]
+    needed += [] if speaker is None else [SPEAKER]
+    arrays = as_arrays(data, tuple(dict.fromkeys([*stream.get("infos", ()), *needed])))
     returns = finite_returns(arrays)
     allowed = np.arange(len(returns))
     if within is not None:

@@ -5,9 +5,16 @@
     decides    . . . .      x     x x    .    . . .      x     x    .    . .      x
     rewards    . . . .      .     . .    r    . . .      .     .    r    . .      .
 
-Texts are tokenized once, each distinct one alone, so a token never spans what is told and what is said. A batch is then
+Actions that are numbers of choices (a Discrete space) are said as numbers: `2`. Texts are tokenized once, each distinct one alone, so a token never spans what is told and what is said. A batch is then
 a gather. An episode ends with its final observation and the mark after it, where the value of a state that was cut off
 can be read.
+
+Where steps are those of several speakers, as the role `speaker` of a column says, those of one of them are the agent's. What the others
+say is told: it has no mark before it, and `is_action` and `decides` are false. What comes of the others' steps, rewards and the end of the
+episode, is of the agent's step before them, and only the agent's steps are drawn.
+
+    steps      user: o  a a  [end]   assistant: o  [action]  a a  [end]   user: o  a  [end]
+    is_action        .  . .    .                .     .      x x    x           .  .    .
 
 An item is drawn by a step: all are equally likely, or as weights say. If the tokens of its episode fit into `length`, it
 is the whole episode; else it begins with that step, or with the first one from which the rest of the episode fits.
@@ -23,7 +30,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.base.files import replace_file
@@ -42,18 +49,28 @@ from orlog.loaders.sampling.arguments import as_integer
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.sequences import returns_to_go
+from orlog.loaders.weights import weighted
+
+SPEAKER = "speaker"
+"""The role of the column that says who acts in a step."""
 
 
 class TokenSampler:
     """Chooses stretches of episodes and gathers their tokens."""
 
     def __init__(
-        self, arrays: Arrays, length: int, vocabulary: Vocabulary, *, discount: float = 1.0
+        self,
+        arrays: Arrays,
+        length: int,
+        vocabulary: Vocabulary,
+        *,
+        discount: float = 1.0,
+        speaker: str | None = None,
     ) -> None:
         """Tokenize all texts, which takes 18 bytes a token afterwards.
 
-        Raises ValueError if length is below 2 or a discount outside [0, 1]; TypeError if length is no integer;
-        SchemaError if observations or actions are no texts, or a text is outside the vocabulary.
+        Raises ValueError if length is below 2, a discount outside [0, 1], or there is no such speaker; TypeError if
+        length is no integer; SchemaError if observations or actions are no texts, or a text is outside the vocabulary.
         """
         length = as_integer("length", length)
         if length < 2:
@@ -61,11 +78,15 @@ class TokenSampler:
         if not 0 <= discount <= 1:
             raise ValueError(f"discount must lie in [0, 1], found {discount}.")
         self.kind = f"tokens 1 length={length} tokenizer={vocabulary.digest}"
+        own = own_steps(arrays, speaker)
+        if speaker is not None:
+            self.kind += f" speaker={speaker}"
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays, self.length = arrays, length
         self._returns = returns_to_go(arrays, discount)
         device = arrays.rows.device
-        flat, first_tokens = _flat_tokens(arrays, vocabulary)
+        flat, first_tokens = _flat_tokens(arrays, vocabulary, own)
+        self._ends = _ends_of(arrays, own)
         self._first_tokens = first_tokens  # of each row, and where all end
         padded = [np.concatenate([one, np.zeros(length, one.dtype)]) for one in flat]
         self._columns = [torch.from_numpy(one).to(device) for one in padded]
@@ -124,7 +145,7 @@ class TokenSampler:
         flat, numbers = rows.view(-1), torch.zeros((2, rows.numel()), device=rows.device)
         returns = self._returns.index_select(0, flat).view(rows.shape).masked_fill_(~valid, 0)
         ends = (is_action > decides).view(-1).nonzero().squeeze(1)  # the mark after what is said
-        told = self.arrays.rows[:, -3:-1].index_select(0, flat.index_select(0, ends))
+        told = self._ends.index_select(0, flat.index_select(0, ends))
         rewards, terminations = numbers.index_copy_(1, ends, told.T).view(2, *rows.shape)
         return TokenBatch(
             tokens=tokens.long().bitwise_and_(kept),
@@ -145,22 +166,76 @@ class TokenSampler:
 def text_columns(arrays: Arrays) -> list[str]:
     """Return the columns of observations that are texts, in the order of their keys.
 
-    Raises SchemaError if there is none, or actions are no texts.
+    Raises SchemaError if there is none, or actions are neither texts nor numbers of choices.
     """
     found = [
         leaf.column for leaf in arrays.observation_leaves.values() if leaf.column in arrays.texts
     ]
-    if not found or "actions" not in arrays.texts:
-        what = "actions" if found else "observations"
+    actions = arrays.others.get("actions")
+    if not found or actions is None or actions.ndim > 1:
+        what = (
+            "actions are neither texts nor numbers of choices"
+            if found
+            else "observations are no texts"
+        )
         raise SchemaError(
-            f"{arrays.name}: its {what} are no texts, so there are no token sequences; take transitions or "
+            f"{arrays.name}: its {what}, so there are no token sequences; take transitions or "
             "sequences, which give numbers."
         )
     return found
 
 
+def parts_without_texts(arrays: Arrays) -> list[str]:
+    """Return the keys of the parts of observations that token sequences leave out, since they are no texts."""
+    leaves = arrays.observation_leaves.items()
+    return [key for key, leaf in leaves if leaf.column not in arrays.texts]
+
+
+def own_steps(arrays: Arrays, speaker: str | None) -> Bool[np.ndarray, " rows"]:
+    """Return which rows are steps of a speaker; by default all steps.
+
+    Raises ValueError if no step is, or the arrays have no speakers.
+    """
+    own = np.ones(len(arrays.rows), np.bool_)
+    if speaker is not None:
+        leaf = None if arrays.infos is None else arrays.infos.observation_leaves.get(SPEAKER)
+        if arrays.infos is None or leaf is None:
+            raise ValueError(
+                f"{arrays.name}: these arrays have no speakers; give the dataset, or read them with "
+                f"infos=({SPEAKER!r},)."
+            )
+        speakers = arrays.infos.texts[leaf.column]
+        is_said = arrays.infos.others[leaf.column].cpu().numpy()
+        rows = arrays.step_rows()
+        known = [speakers[one] for one in np.unique(is_said[rows]).tolist()]
+        if speaker not in known:
+            raise ValueError(
+                f"{arrays.name}: no step is of the speaker {speaker!r}; speakers are {', '.join(map(repr, known))}."
+            )
+        own = is_said == speakers.index(speaker)
+    own[arrays.final_rows] = False
+    return own
+
+
+def _ends_of(
+    arrays: Arrays, own: Bool[np.ndarray, " rows"]
+) -> Float32[Tensor, "rows rewards_and_terminations"]:
+    """Return reward and termination of each row: for a step of the agent also those of the others' after it."""
+    ends = arrays.rows[:, -3:-1]
+    steps, mine = arrays.step_rows(), np.flatnonzero(own)
+    if len(mine) == len(steps):
+        return ends
+    before = np.searchsorted(mine, steps, "right") - 1
+    starts = arrays.first_rows[np.searchsorted(arrays.first_rows, steps, "right") - 1]
+    is_after = (before >= 0) & (mine[before] >= starts)
+    found = torch.zeros_like(ends)
+    places = torch.from_numpy(mine[before[is_after]]).to(ends.device)
+    found.index_add_(0, places, ends[torch.from_numpy(steps[is_after]).to(ends.device)])
+    return found
+
+
 def _flat_tokens(
-    arrays: Arrays, vocabulary: Vocabulary
+    arrays: Arrays, vocabulary: Vocabulary, own: Bool[np.ndarray, " rows"]
 ) -> tuple[tuple[np.ndarray, ...], Int64[np.ndarray, " rows_and_one"]]:
     """Return the columns of all tokens, episode after episode, and the first token of each row."""
     is_step = np.ones(len(arrays.rows), np.bool_)
@@ -171,6 +246,7 @@ def _flat_tokens(
     pieces = [*told, mark, said]
     sizes = np.stack([one.sizes for one in pieces], 1)
     sizes[~is_step, -1] = 0
+    sizes[is_step & ~own, -2] = 0
     ends = sizes.cumsum().reshape(sizes.shape)
     tokens = np.empty(int(ends[-1, -1]), np.int32)
     for number, one in enumerate(pieces):
@@ -178,10 +254,10 @@ def _flat_tokens(
         places = _ranges(ends[:, number] - count, count)
         tokens[places] = one.tokens[_ranges(one.firsts, count)]
     is_action, decides = np.zeros((2, len(tokens)), np.bool_)
-    decides[ends[:, -2] - 1] = True  # the mark
-    said_at = _ranges(ends[:, -2], sizes[:, -1])  # after it, what is said
+    decides[ends[own | ~is_step, -2] - 1] = True  # the mark
+    said_at = _ranges(ends[own, -2], sizes[own, -1])  # after it, what is said
     is_action[said_at] = decides[said_at] = True
-    decides[ends[is_step, -1] - 1] = False
+    decides[ends[own, -1] - 1] = False
     rows = np.repeat(np.arange(len(is_step)), sizes.sum(1))
     return (tokens, rows, is_action, decides), np.concatenate([[0], ends[:, -1]])
 
@@ -212,8 +288,7 @@ def _encoded(
     arrays: Arrays, vocabulary: Vocabulary, column: str, more: Sequence[int] = ()
 ) -> _Pieces:
     """Return the tokens of the texts of a column, each followed by some more tokens."""
-    places = arrays.others[column].cpu().numpy()
-    texts = arrays.texts[column]
+    texts, places = _texts(arrays, column)
     try:
         codes = vocabulary.encode(texts)
     except OutsideVocabularyError as error:
@@ -227,6 +302,15 @@ def _encoded(
     return _Pieces.of([[*one, *more] for one in codes], places)
 
 
+def _texts(arrays: Arrays, column: str) -> tuple[Sequence[str], Int64[np.ndarray, " rows"]]:
+    """Return the distinct texts of a column, and the place of that of each row; numbers are texts of their digits."""
+    values = arrays.others[column].cpu().numpy()
+    if column in arrays.texts:
+        return arrays.texts[column], values
+    known, places = np.unique(values, return_inverse=True)
+    return [str(one) for one in known.tolist()], places
+
+
 def text_counts(arrays: Arrays) -> dict[str, int]:
     """Return how often each text of observations and actions occurs.
 
@@ -234,8 +318,7 @@ def text_counts(arrays: Arrays) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for column in [*text_columns(arrays), "actions"]:
-        texts = arrays.texts[column]
-        places = arrays.others[column].cpu().numpy()
+        texts, places = _texts(arrays, column)
         if column == "actions":  # rows of final observations have none
             places = places[arrays.step_rows()]
         for text, count in zip(
@@ -245,14 +328,24 @@ def text_counts(arrays: Arrays) -> dict[str, int]:
     return found
 
 
-def spoken_tokens(arrays: Arrays, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Return the tokens of the actions, with the mark that ends them, in ascending order.
+def spoken_tokens(
+    arrays: Arrays, vocabulary: Vocabulary, speaker: str | None = None
+) -> tuple[int, ...]:
+    """Return the tokens of the agent's actions, with the mark that ends them, in ascending order.
 
-    Raises SchemaError if observations or actions are no texts, or an action is outside the vocabulary.
+    Raises SchemaError if observations or actions are no texts, or an action is outside the vocabulary; ValueError if
+    there is no such speaker.
     """
     text_columns(arrays)
-    codes = _encoded(arrays, vocabulary, "actions", [vocabulary.end]).tokens
-    return tuple(np.unique(codes).tolist())
+    said = _encoded(arrays, vocabulary, "actions", [vocabulary.end])
+    rows = np.flatnonzero(own_steps(arrays, speaker))
+    tokens = said.tokens[_ranges(said.firsts[rows], said.sizes[rows])]
+    return tuple(np.unique(tokens).tolist())
+
+
+def spoken_with(settings: Any, arrays: Arrays) -> tuple[int, ...]:
+    """Return the tokens that the agent says, with the tokenizer and the speaker of settings."""
+    return spoken_tokens(arrays, read_vocabulary(settings.tokenizer), settings.speaker)
 
 
 @takes_stream_options
@@ -264,12 +357,13 @@ def token_sequences(
     tokenizer: Any,
     length: int = 512,
     discount: float = 1.0,
+    speaker: str | None = None,
     **stream: Unpack[StreamOptions],
 ) -> Batches[TokenBatch]:
     """Return an endless stream of random stretches of episodes as tokens, with replacement.
 
-    Observations that are texts, and actions, are tokenized in turn as the module's docstring shows; if an observation
-    has several texts, they follow one another in the order of their keys, and its other parts are left out. Infos are
+    Observations that are texts, and actions, are tokenized in turn as the module's docstring shows; actions may be
+    numbers of choices (Discrete) too. If an observation has several texts, they follow one another in the order of their keys, and its other parts are left out. Infos are
     given at each token of their step.
 
     `StreamOptions` describes the arguments, and what is raised, that all kinds of sampling share.
@@ -280,18 +374,25 @@ def token_sequences(
             `[end]`; `orlog.train_tokenizer` makes one of a dataset's own texts.
         length: Tokens of a stretch.
         discount: Discount of a step in `returns_to_go`.
+        speaker: Whose actions are the agent's, as the column with the role `speaker` names them, such as "assistant"; by
+            default all are.
 
     Raises:
-        SchemaError: observations or actions are no texts; a text is outside the vocabulary, with its episode and
+        SchemaError: observations are no texts, or actions neither texts nor numbers of choices; a text is outside the vocabulary, with its episode and
             step; the tokenizer lacks a mark.
-        NotFoundError: there is no such tokenizer.
+        NotFoundError: there is no such tokenizer; no column says who speaks, and a speaker is given.
+        ValueError: no step is of the speaker.
         ManifestError: the file is no tokenizer.
         MissingExtraError: the library tokenizers is not installed.
     """
     vocabulary = read_vocabulary(tokenizer)
-    arrays = as_arrays(data, stream.get("infos", ()))
+    infos = stream.get("infos", ())
+    arrays = as_arrays(data, infos if speaker is None else tuple({*infos, SPEAKER}))
     refuse_missing_finals(arrays, "its text")
-    sampler = TokenSampler(arrays, length, vocabulary, discount=discount)
+    if speaker is not None:
+        own = own_steps(arrays, speaker)
+        arrays = weighted(arrays, own[arrays.step_rows()].astype(np.float64))
+    sampler = TokenSampler(arrays, length, vocabulary, discount=discount, speaker=speaker)
     return Batches(sampler, arrays.digest, batch_size=batch_size, seed=seed, **stream)
 
 

@@ -36,6 +36,7 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
     "orlog/Coin-": ("textworld", "words", ("textworld",)),
     "orlog/FetchFrames-": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
+    "orlog/GoTo-": ("minigrid", "words", ("minigrid",)),
     "FetchPickAndPlace": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
     "orlog/Treasure-": ("mo_gymnasium", "objectives", ("mo-gymnasium",)),
     "orlog/Gathering-": ("mo_gymnasium", "objectives", ("mo-gymnasium",)),
@@ -58,6 +59,7 @@ UNCERTAIN = "orlog/uncertain-v0"
 _OWN: dict[str, tuple[str, int | None]] = {
     "orlog/Catch-v0": ("orlog.datasets.environments.catch:Catch", 150),
     "orlog/Coin-v0": ("orlog.datasets.environments.coin:Coin", 15),
+    "orlog/GoTo-v0": ("orlog.datasets.environments.goto:GoTo", 12),
     "orlog/Reach-v0": ("orlog.datasets.environments.reach:Reach", 40),
     "orlog/Treasure-v0": ("orlog.datasets.environments.objectives:treasure", 100),
     "orlog/Gathering-v0": ("orlog.datasets.environments.objectives:gathering", 100),

@@ -16,7 +16,7 @@ from orlog.algos.training.run_data import RunData
 from orlog.base.files import replace_file
 from orlog.datasets.columns.vocabulary import read_vocabulary, train_vocabulary
 from orlog.errors import ManifestError, SchemaError
-from orlog.loaders.token_sequences import spoken_tokens, text_counts
+from orlog.loaders.token_sequences import parts_without_texts, spoken_with, text_counts
 
 TOKENIZER_FILE = "tokenizer.json"
 """The tokenizer of a run, in its folder; its settings have the digest."""
@@ -38,7 +38,7 @@ def _trained_tokenizer(config: Any, data: RunData) -> str:
 
 
 def _spoken_tokens(config: Any, data: RunData) -> tuple[int, ...]:
-    return spoken_tokens(data.arrays, read_vocabulary(config.tokenizer))
+    return spoken_with(config, data.arrays)
 
 
 SOURCES: dict[str, tuple[str, Callable[[Any, RunData], Any]]] = {
@@ -66,9 +66,9 @@ def settings_from_data(kind: type[Any], config: Any, data: RunData) -> tuple[Any
         config = dataclasses.replace(config, tokenizer=digest)
     named = getattr(kind, "FROM_DATA", ())
     missing = [name for name in named if getattr(config, name) is None]
-    if not missing:
-        return config, []
     lines = []
+    if "tokenizer" in named and (unread := parts_without_texts(data.arrays)):
+        lines.append(f"observations: only their texts are read; left out: {', '.join(unread)}")
     for name in missing:  # later ones may depend on earlier ones
         if isinstance(named, Mapping):
             about, own = named[name]

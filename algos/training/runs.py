@@ -153,7 +153,7 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
 class Evaluation(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """Returns of a trained policy: last checkpoint, deterministic actions.
+    """Returns of a trained policy: last checkpoint; it acts without chance, or by draws that are always the same.
 
     Attributes:
         step: Gradient steps that the policy had taken.

@@ -181,7 +181,7 @@ def batches_of(scaling: Scaling) -> BatchesOf:
             stream = loaded(type(algorithm), algorithm.config, data, seed=0)
             return list(itertools.islice(stream, count))
         columns, given = [states, steps], {"obs_dim": 3, "action_dim": 2}
-        if "discrete" in algorithm.ACTIONS:
+        if "discrete" in algorithm.ACTIONS and "text" not in algorithm.ACTIONS:
             columns, given = [states, steps[:, 2:]], {"obs_dim": 3, "action_dim": 0}
             given["others"] = {"actions": chosen}
         elif "text" in algorithm.ACTIONS:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import string
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 import orlog
 from orlog.algos.bc_text import BCText
@@ -165,3 +167,32 @@ def test_the_spaces_of_a_dataset_choose_the_form(dialogue: orlog.Dataset) -> Non
         SchemaError, match=r"(?s)iql takes actions that are .*: bc, ilql, percent_bc\."
     ):
         fitting_form("iql", dialogue)
+
+
+def test_choices_are_said_as_numbers_and_only_those_of_the_data(tmp_path: Path) -> None:
+    text = spaces.Text(80, min_length=0, charset=string.printable)
+    both = spaces.Dict(told=text, size=spaces.Discrete(3))
+    with orlog.DatasetWriter(
+        "lab/choices-v1", observation_space=both, action_space=spaces.Discrete(9, start=4)
+    ) as writer:
+        for one in (4, 12):
+            writer.add_steps(
+                observations={"told": [f"Take {one}."] * 3, "size": np.zeros(3, np.int64)},
+                actions=np.array([one, one]),
+                rewards=np.ones(2),
+                terminations=np.array([False, True]),
+                truncations=np.zeros(2, bool),
+            )
+            writer.end_episode()
+    choices = orlog.load_dataset("lab/choices-v1")
+    options: dict[str, Any] = {"steps": 60, "evaluations": 0}
+    settings = {**SMALL, "vocabulary": 262, "learning_rate": 0.03}
+    run = orlog.train("bc", choices, out=tmp_path / "run", settings=settings, **options)
+    words = read_vocabulary(run.record.config["tokenizer"])
+    said = {token for one in words.encode(["4", "12"]) for token in one}
+    assert {*run.record.config["spoken"]} == {*said, words.end}
+    policy = orlog.load_policy(tmp_path / "run")
+    assert {int(policy({"told": f"Take {one % 9}.", "size": 0})) for one in range(30)} == {4, 12}
+    short = {**settings, "longest_answer": 1}
+    with pytest.raises(ValueError, match=r"longest_answer must be 3 or more"):
+        orlog.train("ilql", choices, out=tmp_path / "other", settings=short, **options)

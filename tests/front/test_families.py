@@ -122,6 +122,8 @@ OWN = (
     "datasets/environments/",
     "loaders/scalarize.py",
     "loaders/logged_choices.py",
+    "loaders/token_sequences.py",
+    "loaders/best_episodes.py",
     "datasets/formats/",  # the layouts of others, by their words
 )
 """Where families are named: in their tables and in files of their own, as those of algorithms are."""

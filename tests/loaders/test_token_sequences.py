@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import string
 from pathlib import Path
@@ -60,9 +61,12 @@ def arrays_of(episodes: list[tuple[Steps, str, bool]]) -> Arrays:
     )
 
 
-def slow_tokens(episode: tuple[Steps, str, bool], words: Vocabulary) -> list[dict[str, Any]]:
-    """Return what each token of an episode is, a step after the other."""
+def slow_tokens(
+    episode: tuple[Steps, str, bool], words: Vocabulary, own: list[bool] | None = None
+) -> list[dict[str, Any]]:
+    """Return what each token of an episode is, a step after the other; `own` says which steps are the agent's."""
     steps, last, ends = episode
+    own = [True] * len(steps) if own is None else own
     found: list[dict[str, Any]] = []
 
     def add(tokens: list[int], step: int, to_go: float, **more: Any) -> None:
@@ -70,14 +74,19 @@ def slow_tokens(episode: tuple[Steps, str, bool], words: Vocabulary) -> list[dic
         common = {**nothing, "timesteps": step, "returns_to_go": to_go, **more}
         found.extend({**common, "tokens": token} for token in tokens)
 
-    for number, (observation, action, reward) in enumerate(steps):
+    for number, (observation, action, _) in enumerate(steps):
         to_go = float(sum(one[2] for one in steps[number:]))
         told, said = words.encode([observation, action])
         add(told, number, to_go)
+        if not own[number]:
+            add([*said, words.end], number, to_go)
+            continue
         add([words.action], number, to_go, decides=True)
         add(said, number, to_go, is_action=True, decides=True)
-        ended = float(ends and number == len(steps) - 1)
-        add([words.end], number, to_go, is_action=True, rewards=reward, terminations=ended)
+        until = next((n for n in range(number + 1, len(steps)) if own[n]), len(steps))
+        of_agent = float(sum(one[2] for one in steps[number:until]))
+        ended = float(ends and until == len(steps))
+        add([words.end], number, to_go, is_action=True, rewards=of_agent, terminations=ended)
     add(words.encode([last])[0], len(steps), 0.0)
     add([words.action], len(steps), 0.0, decides=True)
     return found
@@ -114,6 +123,104 @@ def test_every_item_is_what_a_slow_loop_finds(
             assert values == [*(one[name] for one in expected), *[0] * (length - len(expected))], (
                 name
             )
+
+
+@settings(max_examples=scaled(80), deadline=None)
+@given(EPISODES, st.lists(st.booleans(), min_size=30, max_size=30))
+def test_what_other_speakers_say_is_told_and_what_comes_of_it_is_the_agents(
+    episodes: list[tuple[Steps, str, bool]], of_agent: list[bool]
+) -> None:
+    arrays = arrays_of(episodes)
+    said_by = torch.zeros(len(arrays.rows), dtype=torch.int64)
+    rows = arrays.step_rows()
+    own = [*of_agent[: len(rows) - 1], True]
+    said_by[torch.from_numpy(rows)] = torch.tensor(own).long()
+    arrays = spoken_by(arrays, said_by, ("user", "assistant"))
+    sampler = TokenSampler(arrays, 400, VOCABULARY, speaker="assistant")
+    for number, episode in enumerate(episodes):
+        first = int(arrays.lengths[:number].sum())
+        middle = (first + 0.5) / len(rows)
+        batch = sampler.gather(sampler.choose(np.array([[middle]])))
+        expected = slow_tokens(episode, VOCABULARY, own[first : first + len(episode[0])])
+        for name in columns(batch):
+            if name != "valid":
+                values = getattr(batch, name)[0, : len(expected)].tolist()
+                assert values == [one[name] for one in expected], name
+        assert int(batch.valid.sum()) == len(expected)
+    tokens = {
+        one["tokens"]
+        for number, episode in enumerate(episodes)
+        for one in slow_tokens(
+            episode, VOCABULARY, own[int(arrays.lengths[:number].sum()) :][: len(episode[0])]
+        )
+        if one["is_action"]
+    }
+    assert spoken_tokens(arrays, VOCABULARY, "assistant") == tuple(sorted(tokens))
+
+
+def spoken_by(arrays: Arrays, said_by: torch.Tensor, speakers: tuple[str, ...]) -> Arrays:
+    """Return arrays with the speaker of each row."""
+    infos = dataclasses.replace(
+        arrays,
+        others={"infos/by": said_by},
+        texts={"infos/by": speakers},
+        observation_leaves={"speaker": Leaf(column="infos/by")},
+    )
+    return dataclasses.replace(arrays, infos=infos)
+
+
+def test_only_steps_of_the_speaker_are_drawn_and_one_that_is_not_there_is_named(
+    tmp_path: Path,
+) -> None:
+    text = spaces.Text(80, min_length=0, charset=string.printable)
+    roles = {"infos/by": "speaker"}
+    with orlog.DatasetWriter(
+        "lab/talk-v1", observation_space=text, action_space=text, roles=roles
+    ) as writer:
+        writer.add_steps(
+            observations=[""] * 5,
+            actions=["Hello.", "How are you?", "Well.", "Bye."],
+            rewards=np.array([0.0, 0.0, 1.0, 2.0]),
+            terminations=np.array([False] * 3 + [True]),
+            truncations=np.zeros(4, bool),
+            infos={"by": ["user", "assistant", "user", "user"]},
+        )
+        writer.end_episode()
+    options: dict[str, Any] = {"seed": 0, "tokenizer": VOCABULARY, "length": 16}
+    batch = orlog.token_sequences("lab/talk-v1", 64, speaker="assistant", **options).batch(0)
+    assert batch.is_action.any(1).all()  # so each begins with the assistant's step or before
+    assert set(batch.timesteps[batch.is_action].tolist()) == {1}
+    last = batch.is_action & ~batch.decides
+    whole = orlog.token_sequences(
+        "lab/talk-v1", 8, speaker="assistant", **{**options, "length": 99}
+    )
+    (rewards,) = set(whole.batch(0).rewards.sum(1).tolist())
+    assert rewards == 3.0
+    assert set(whole.batch(0).terminations.sum(1).tolist()) == {1.0}
+    assert not batch.rewards[~last].any()
+    with pytest.raises(
+        ValueError,
+        match=r"lab/talk-v1: no step is of the speaker 'agent'; speakers are 'user', 'assistant'",
+    ):
+        orlog.token_sequences("lab/talk-v1", 4, speaker="agent", **options)
+    record("lab/told-v1")
+    with pytest.raises(NotFoundError, match="no column with the role speaker"):
+        orlog.token_sequences("lab/told-v1", 4, speaker="assistant", **options)
+    with pytest.raises(
+        ValueError, match=r"have no speakers; give the dataset, or read them with infos="
+    ):
+        TokenSampler(read_arrays(orlog.load_dataset("lab/told-v1")), 16, VOCABULARY, speaker="a")
+    run = orlog.train(
+        "percent_bc",
+        "lab/talk-v1",
+        steps=2,
+        evaluations=0,
+        out=tmp_path / "run",
+        settings={"speaker": "assistant", "width": 8, "layers": 1, "heads": 2, "vocabulary": 270},
+    )
+    vocabulary = read_vocabulary(run.record.config["tokenizer"])
+    said = {*vocabulary.encode(["How are you?"])[0], vocabulary.end}
+    assert {*run.record.config["spoken"]} == said
 
 
 def record(name: str, said: tuple[str, ...] = ("go 0", "go 1", "go 2")) -> Dataset:

@@ -107,8 +107,11 @@ def _show_texts(episode: Episode) -> None:
     from orlog.datasets.looking.leaves import texts_of
 
     columns = texts_of(episode)
-    if {"observations", "actions"} <= {*columns}:
-        _show_dialogue(columns.pop("observations"), columns.pop("actions"))
+    said = columns.get("actions") or _choices(episode.actions)
+    told = {name: texts for name, texts in columns.items() if name.startswith("observations")}
+    if told and said:
+        _show_dialogue(told, said)
+        columns = {name: texts for name, texts in columns.items() if name.startswith("infos")}
     for name, texts in columns.items():
         changes = [
             step for step in range(len(texts)) if step == 0 or texts[step] != texts[step - 1]
@@ -121,19 +124,40 @@ def _show_texts(episode: Episode) -> None:
             say(f"  and {len(changes) - MOST_TEXTS} more")
 
 
-def _show_dialogue(told: list[str], said: list[str]) -> None:
-    """Print what the agent was told and what it said, in turn."""
+def _choices(actions: Any) -> list[str]:
+    """Return actions that are numbers of choices, as texts; nothing for others."""
+    is_numbered = (
+        isinstance(actions, np.ndarray) and actions.ndim == 1 and actions.dtype.kind in "iu"
+    )
+    return list(map(str, actions.tolist())) if is_numbered else []
+
+
+def _show_dialogue(told: Mapping[str, list[str]], said: list[str]) -> None:
+    """Print what the agent was told and what it said, in turn; a text that stays the same is told once."""
     say()
     say("observations, and actions after >", style="bold")
-    for step, observation in enumerate(told[: MOST_TURNS + 1]):
-        lines = observation[:500].splitlines() or [""]
-        say(f"  step {step}: {lines[0]}")
+    count = len(next(iter(told.values())))
+    for step in range(min(count, MOST_TURNS + 1)):
+        several = len(told) > 1
+        lines = [
+            line
+            for name, texts in told.items()
+            if not several or step == 0 or texts[step] != texts[step - 1]
+            for line in _told(name.rpartition("/")[2] if several else "", texts[step])
+        ]
+        say(f"  step {step}: {lines[0] if lines else 'the same'}")
         for line in lines[1:]:
             say(f"    {line}")
         if step < len(said):
             say(f"    > {said[step][:500]}")
-    if len(told) > MOST_TURNS + 1:
-        say(f"  and {len(told) - MOST_TURNS - 1} more steps")
+    if count > MOST_TURNS + 1:
+        say(f"  and {count - MOST_TURNS - 1} more steps")
+
+
+def _told(name: str, text: str) -> list[str]:
+    """Return the lines of a text, the first one after its name."""
+    first, *others = text[:500].splitlines() or [""]
+    return [f"{name}: {first}" if name else first, *others]
 
 
 def _show_frames(episode: Episode) -> None:

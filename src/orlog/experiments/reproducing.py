@@ -28,7 +28,7 @@ from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_field
 from orlog.normalize.references import Protocol as EvaluationProtocol
 from orlog.normalize.references import References, score_caveats
 from orlog.normalize.verdicts import Verdict, compare
-from orlog.scoring.references import TRAINED_POLICY, references_of_dataset
+from orlog.scoring.references import references_of_dataset, trained_policy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class Result:
             digest=self.record.digest,
             steps=self.record.steps,
             config=self.record.config,
-            policy=TRAINED_POLICY,
+            policy=trained_policy(self.record.config),
             protocol=next(iter(self.evaluations.values())).protocol,
             versions=self.record.versions,
             returns={str(seed): item.returns for seed, item in self.evaluations.items()},

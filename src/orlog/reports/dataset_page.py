@@ -30,6 +30,7 @@ from orlog.reports.pages import (
 )
 from orlog.reports.pictures import bars, series_of
 from orlog.reports.result_figures import curve_figure, score_figure
+from orlog.scoring.references import trained_policy
 
 HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
 
@@ -167,7 +168,7 @@ def _protocol(results: Sequence[Result]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in protocol.versions.items())
     text = (
         f"{counted(len(first.evaluations), 'training seed')}, {counted(protocol.episodes, 'episode')} each (reset seeds "
-        f"from {protocol.first_seed:,}), last checkpoint, deterministic actions, in "
+        f"from {protocol.first_seed:,}), {trained_policy(first.record.config)}, in "
         f"{protocol.environment_id} with {versions}. "
     )
     if first.references is not None:

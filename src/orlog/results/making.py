@@ -60,7 +60,7 @@ from orlog.results.documents import (
     with_digest,
 )
 from orlog.scoring.evaluated_runs import EvaluatedRun, check_seeds, find_runs, references_of_run
-from orlog.scoring.references import TRAINED_POLICY, described, references_of
+from orlog.scoring.references import described, references_of, trained_policy
 
 _TRAINS_AGAIN = ("settings", "steps", "preset", "evaluations", "curve_episodes", "precision")
 _CLOSE = 1e-9
@@ -146,7 +146,7 @@ def _result_of(name: str, runs: Sequence[EvaluatedRun], stated: Stated) -> Share
             online=record is not None and record.online is not None,
         ),
         protocol=first.protocol,
-        checkpoint=TRAINED_POLICY,
+        checkpoint=trained_policy({} if record is None else record.config),
         step=first.step,
         seeds=seeds,
         references=scale,

@@ -32,7 +32,7 @@ from orlog.normalize.references import (
     simulator_of,
 )
 from orlog.normalize.rollouts import Policy
-from orlog.scoring.references import TRAINED_POLICY, benchmark_of
+from orlog.scoring.references import benchmark_of, trained_policy
 from orlog.scoring.stored_references import record_references, store_references
 
 Anchor: TypeAlias = str | os.PathLike[str] | float
@@ -163,7 +163,7 @@ def _expert(dataset: Dataset, expert: Any, algorithm: AlgorithmLike | None) -> E
     record = run.record
     name = (
         f"{record.algorithm}, seed {record.seed}, trained on {record.dataset}@{record.version} "
-        f"({record.digest[:19]}), step {run.step:,} of {record.steps:,}: {TRAINED_POLICY}"
+        f"({record.digest[:19]}), step {run.step:,} of {record.steps:,}: {trained_policy(record.config)}"
     )
     return Expert(name=name, policy=run.policy)
 

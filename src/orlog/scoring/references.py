@@ -7,7 +7,8 @@ or ship with orlog (`stored_references.py`), and `measuring.py` measures them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -29,6 +30,12 @@ from orlog.normalize.references import (
 from orlog.scoring.stored_references import recorded_references, stored_references
 
 TRAINED_POLICY = "last checkpoint, deterministic actions"
+DRAWN_POLICY = "last checkpoint, actions drawn from a stream that is always the same"
+
+
+def trained_policy(settings: Mapping[str, Any]) -> str:
+    """Return in words which policy of a run is evaluated and how it acts, by the settings of its algorithm."""
+    return DRAWN_POLICY if settings.get("sampling_temperature") else TRAINED_POLICY
 
 
 def references_of(manifest: Manifest) -> References | None:
