@@ -75,11 +75,15 @@ def sources_digest(kind: type[Any]) -> str:
     """Return a hex SHA-256 that shows whether the code of a run is that which is here.
 
     It is of the bytes of all sources among which `run_sources` chooses, and of the file of an algorithm that is
-    not orlog's, so it is found in milliseconds. It changes with comments too: equal ones mean equal code.
+    not orlog's, so it is found in milliseconds. It changes with comments too: equal ones mean equal code. It is
+    empty for a class that no file holds, as in a notebook.
     """
     digest = hashlib.sha256(_own_sources().encode())
     if not kind.__module__.startswith("orlog."):
-        digest.update(_file(kind.__module__).read_bytes())
+        try:
+            digest.update(_file(kind.__module__).read_bytes())
+        except (ValueError, ImportError, OSError):
+            return ""
     return digest.hexdigest()
 
 

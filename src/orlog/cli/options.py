@@ -407,12 +407,12 @@ class Signing:
         return None
 
 
+JOBS_AT_A_TIME = "Processes to use; with --executor, jobs at a time."
+
 WorkersOrJobs = Annotated[
     int | None,
     typer.Option(
-        min=1,
-        help="Processes to use; with --executor, jobs at a time.",
-        show_default="one, or as many as the executor chooses",
+        min=1, help=JOBS_AT_A_TIME, show_default="one, or as many as the executor chooses"
     ),
 ]
 

@@ -11,6 +11,7 @@ import typer
 from orlog.base.terminal import print_json, progress_bar, say, show_table, tell, waits
 from orlog.cli.options import (
     CORES,
+    JOBS_AT_A_TIME,
     AsJson,
     Container,
     Executing,
@@ -40,7 +41,7 @@ def build(
         int | None,
         typer.Option(
             min=1,
-            help="Processes to use; with --executor, jobs at a time.",
+            help=JOBS_AT_A_TIME,
             show_default="number of cores, or as many as the executor chooses",
         ),
     ] = None,

@@ -217,7 +217,7 @@ def _sources(
         dataset = load_dataset(f"{record.dataset}@{record.digest}")
         kind = fitting_form(algorithm or record.algorithm, dataset)
         own_arguments(run.protocol.environment_id, {})  # which registers it
-        if record.code != sources_digest(kind):
+        if not record.code or record.code != sources_digest(kind):
             return {}
         config = make_config(kind, record.config)
         return run_sources(kind, config, run.protocol.environment_id, modules_for(dataset.roles))
