@@ -447,7 +447,7 @@ LIMITS: list[tuple[str, tuple[Any, ...]]] = [
 ]
 OUT_OF_RANGE = {name: values for names, values in LIMITS for name in names.split()}
 UNLIMITED = {"target_gap", "smallest_gap", "target_return", "normalize_values", "backup_entropy"}
-UNLIMITED |= {"tokenizer", "spoken", "baseline"}
+UNLIMITED |= {"tokenizer", "spoken", "speaker", "baseline"}
 OF_ONE_FORM: list[tuple[str, str, Any]] = [
     ("EDAC", "critics", 1),
     ("RLPD", "smallest_of", 11),
@@ -495,6 +495,7 @@ WORDLE = {  # of the authors' code for Wordle: config/wordle/train_bc.yaml
     "tokenizer": None,
     "vocabulary": 1536,
     "spoken": None,
+    "speaker": None,
     "length": 512,
     "width": 64,
     "layers": 2,
