@@ -13,21 +13,20 @@ The first `demonstrations` episodes are demonstrations, what follows is random p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
-from orlog.manifests.environments import make_environment
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe
 
 _LENGTH = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DemosRecipe:
+class DemosRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `demos` dataset.
 
     Attributes:
@@ -62,34 +61,14 @@ class DemosRecipe:
             return shown
         return f"{shown}, then uniform actions, each held for {self.held} steps"
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        return parameters_of(self)
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
-
     def lengths(self, limit: int) -> list[int]:
         """Steps of each episode: all of them last to the limit."""
         return [limit] * self.count
 
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`.
-
-        Raises MissingExtraError if Gymnasium-Robotics is not installed.
-        """
-        with make_environment(self.environment_id, self.environment_kwargs) as env:
-            for index in range(first, last):
-                yield self._episode(env, index)
-
-    def _episode(self, env: gymnasium.Env[Any, Any], index: int) -> Episode:
-        drawn, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
-        rng = np.random.Generator(np.random.PCG64(int(stream)))
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, index: int) -> Episode:
+        """Return one episode."""
         is_demonstration = index < self.demonstrations
-        observation, _ = env.reset(seed=int(drawn))
+        observation, _ = env.reset(seed=reset_seed)
         observations = [observation]
         actions: list[np.ndarray] = []
         rewards: list[float] = []
@@ -117,7 +96,7 @@ class DemosRecipe:
             terminations=np.zeros(len(actions), np.bool_),
             truncations=np.arange(len(actions)) == len(actions) - 1,
             infos={name: np.array(values) for name, values in kept.items()},
-            seed=int(drawn),
+            seed=reset_seed,
             metadata={"demonstration": is_demonstration, "success": bool(info["is_success"])},
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -19,12 +19,11 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.environments.goto import MOTIONS
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
-from orlog.manifests.environments import make_environment
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _MixedRecipe:
+class _MixedRecipe(PlayedRecipe):
     """Everything that decides the bytes of a dataset, and its episodes.
 
     Attributes:
@@ -40,6 +39,7 @@ class _MixedRecipe:
     seed: int = 0
 
     version = 1  # raised whenever the same parameters would give other bytes
+    NO_BYTES = frozenset({"steps"})
     environment_id: ClassVar[str]
     choices: ClassVar[str]
     """What a random player chooses from, in words."""
@@ -51,30 +51,9 @@ class _MixedRecipe:
         """The random shares in words."""
         return ", ".join(f"{share:g}" for share in self.random_shares)
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        parameters = parameters_of(self)
-        del parameters["steps"]  # a result of the others
-        return parameters
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
-
     def lengths(self, limit: int) -> list[int]:
         """Most steps of each episode; how long one lasts is found by playing."""
         return [limit] * self.count
-
-    def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`.
-
-        Raises MissingExtraError if the package of the world is not installed.
-        """
-        with make_environment(self.environment_id, self.environment_kwargs) as env:
-            for index in range(first, last):
-                yield self._episode(env, index)
 
     def _draw(self, rng: np.random.Generator, world: Any, share: float) -> tuple[Any, float]:
         """Return an action and its log-probability."""
@@ -84,11 +63,10 @@ class _MixedRecipe:
         """Return any of the actions."""
         raise NotImplementedError
 
-    def _episode(self, env: gymnasium.Env[Any, Any], index: int) -> Episode:
-        reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
-        rng = np.random.Generator(np.random.PCG64(int(stream)))
+    def episode(self, env: Any, reset_seed: int, rng: np.random.Generator, index: int) -> Episode:
+        """Return one episode."""
         share = self.random_shares[index % len(self.random_shares)]
-        observation, info = env.reset(seed=int(reset_seed))
+        observation, info = env.reset(seed=reset_seed)
         observations, actions, rewards, log_probs = [observation], [], [], []
         infos: dict[str, list[Any]] = {name: [] for name in (*self.told, "won")}
         terminated = truncated = False
@@ -116,7 +94,7 @@ class _MixedRecipe:
                 **{name: infos[name] for name in self.told},
                 "won": np.array(infos["won"]),
             },
-            seed=int(reset_seed),
+            seed=reset_seed,
             metadata={"random_share": share},
         )
 
