@@ -388,7 +388,7 @@ def test_any_file_system_of_fsspec_is_read_in_place(
 
     class Stand(fsspec.implementations.memory.MemoryFileSystem):  # type: ignore[misc]
         protocol = "gs"
-        cachable = False
+        cachable = False  # codespell:ignore cachable (as fsspec spells it)
 
         @classmethod
         def _strip_protocol(cls, path: str) -> str:
