@@ -250,6 +250,8 @@ class FarShard(Shard):
 
     def _is_kept(self, chunk: int) -> bool:
         offset, size = self.place(chunk)
+        if _is_hole(self._file, offset, size):
+            return False
         data = os.pread(self._file, size, offset)
         is_kept = _passes(functools.partial(self._check, chunk), data)
         self._here[chunk] = is_kept
@@ -307,6 +309,16 @@ class FarShard(Shard):
         while rest:
             written = os.pwrite(self._file, rest, start)
             rest, start = rest[written:], start + written
+
+
+def _is_hole(file: int, offset: int, size: int) -> bool:
+    """Return whether nothing was ever written at a place of a sparse file; False where the system cannot tell."""
+    if not hasattr(os, "SEEK_DATA"):
+        return False
+    try:
+        return os.lseek(file, offset, os.SEEK_DATA) >= offset + size
+    except OSError as error:
+        return error.errno == errno.ENXIO  # nothing from there on
 
 
 def _open_or_make(path: Path) -> int:
