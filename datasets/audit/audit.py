@@ -165,6 +165,7 @@ def _run(
     """Run every check over one reading of the data, a range of episodes after the other."""
     dataset = facts.dataset
     ranges = episode_ranges(dataset, JOB_BYTES)
+    is_alone = execute is None and workers == 1
     done = 0
 
     def count(steps: int) -> None:
@@ -175,7 +176,7 @@ def _run(
     with _quietly():
         running, seen, results = _begin([*CHECKS], facts)
         looked: Iterable[tuple[int, dict[str, _Looked]]]
-        if execute is None and workers == 1:
+        if is_alone:
             parts = (_look(facts, [*seen], episodes, count) for episodes in ranges)
             looked = enumerate(parts)
         else:
@@ -187,7 +188,7 @@ def _run(
                     seen[name].join(one, ranges[index])
                 else:
                     results.setdefault(name, one)
-            if execute is not None or workers != 1:
+            if not is_alone:
                 first, last = ranges[index].start, ranges[index].stop
                 count(int(dataset.episode_lengths[first:last].sum()))
         for name in [one for one in running if one not in results]:

@@ -13,14 +13,13 @@ The first `demonstrations` episodes are demonstrations, what follows is random p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe, Watching
 
 _LENGTH = 50
 
@@ -124,23 +123,15 @@ class FramesRecipe(DemosRecipe):
 
     def expert(self) -> Expert:
         """Return the controller without noise, which watches the worlds behind the frames."""
-        return Expert(name="the controller of demonstrations, without noise", policy=_Watching())
+        return Expert(
+            name="the controller of demonstrations, without noise", policy=Watching(_by_the_world)
+        )
 
 
-class _Watching:
-    """The controller as a policy that looks at environments, not at observations."""
-
-    def __init__(self) -> None:
-        self._environments: Sequence[Any] = ()
-
-    def watch(self, environments: Sequence[gymnasium.Env[Any, Any]]) -> None:
-        """Take note of the environments that the next calls are for."""
-        self._environments = environments
-
-    def __call__(self, _observations: Any) -> np.ndarray:
-        """Return the actions for all environments."""
-        told = (env.unwrapped.told for env in self._environments)
-        return np.array([pick_and_place(one) for one in told], np.float32)
+def _by_the_world(env: gymnasium.Env[Any, Any]) -> np.ndarray:
+    """Return the controller's action for what the world behind the frames tells."""
+    world: Any = env.unwrapped
+    return pick_and_place(world.told)
 
 
 def pick_and_place(observation: dict[str, np.ndarray]) -> np.ndarray:

@@ -7,7 +7,8 @@ the state of the environment, while observations are frames of it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -16,7 +17,7 @@ import numpy as np
 from orlog.datasets.environments.catch import PADDLES, REACH, Catch
 from orlog.datasets.environments.reach import Reach
 from orlog.datasets.recipes.classic import ClassicRecipe
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, Watching
 
 Controller: TypeAlias = Callable[[Any], Any]
 """Returns the action for an environment: an integer, or a list of numbers inside the bounds."""
@@ -35,24 +36,10 @@ class PixelsRecipe(ClassicRecipe):
 
     def expert(self) -> Expert:
         """Return the controller without noise."""
-        return Expert(name=f"{self.controller}, without noise", policy=_Watching(self))
-
-
-class _Watching:
-    """The controller of a recipe as a policy: it looks at environments, not at observations."""
-
-    def __init__(self, recipe: PixelsRecipe) -> None:
-        self._recipe = recipe
-        self._environments: Sequence[gymnasium.Env[Any, Any]] = ()
-
-    def watch(self, environments: Sequence[gymnasium.Env[Any, Any]]) -> None:
-        """Take note of the environments that the next calls are for."""
-        self._environments = environments
-
-    def __call__(self, _observations: Any) -> np.ndarray:
-        """Return the actions for all environments."""
-        actions = np.array([self._recipe.chosen(env, None) for env in self._environments])
-        return actions if actions.dtype.kind == "i" else actions.astype(np.float32)
+        return Expert(
+            name=f"{self.controller}, without noise",
+            policy=Watching(functools.partial(self.chosen, _observation=None)),
+        )
 
 
 _PLACES = np.array(PADDLES)

@@ -158,6 +158,27 @@ class PlayedRecipe:
                 yield self.episode(env, int(reset_seed), rng, index)
 
 
+class Watching:
+    """A controller as a policy: it looks at environments, not at observations."""
+
+    def __init__(self, choose: Callable[[Any], Any]) -> None:
+        """Take what returns the action for an environment: an integer, numbers inside the bounds, or a text."""
+        self._choose = choose
+        self._environments: Sequence[gymnasium.Env[Any, Any]] = ()
+
+    def watch(self, environments: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        """Take note of the environments that the next calls are for."""
+        self._environments = environments
+
+    def __call__(self, _observations: Any) -> np.ndarray:
+        """Return the actions for all environments."""
+        chosen = [self._choose(env) for env in self._environments]
+        if chosen and isinstance(chosen[0], str):
+            return np.array(chosen, object)
+        actions = np.array(chosen)
+        return actions if actions.dtype.kind == "i" else actions.astype(np.float32)
+
+
 def parts_of(recipe: Recipe) -> Sequence[Recipe]:
     """Return the recipes that make a dataset one after another: `recipe.parts`, or itself alone."""
     parts: Sequence[Recipe] = getattr(recipe, "parts", [recipe])

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.environments.goto import MOTIONS
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, PlayedRecipe, Watching
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +101,7 @@ class _MixedRecipe(PlayedRecipe):
         rng = np.random.Generator(np.random.PCG64(0))
         return Expert(
             name=f"uniform over {self.choices}, drawn by PCG64 with seed 0",
-            policy=_Watching(lambda world: self._any_action(rng, world)),
+            policy=Watching(lambda env: self._any_action(rng, env.unwrapped)),
         )
 
 
@@ -128,7 +126,8 @@ class CoinRecipe(_MixedRecipe):
     def expert(self) -> Expert:
         """Return the player that knows the whole house."""
         return Expert(
-            name="the shortest way to the coin", policy=_Watching(lambda world: world.best_command)
+            name="the shortest way to the coin",
+            policy=Watching(lambda env: env.unwrapped.best_command),
         )
 
     def _any_action(self, rng: np.random.Generator, world: Any) -> str:
@@ -161,7 +160,7 @@ class GoToRecipe(_MixedRecipe):
 
     def expert(self) -> Expert:
         """Return BabyAI's bot."""
-        return Expert(name="BabyAI's bot", policy=_Watching(lambda world: world.best_action))
+        return Expert(name="BabyAI's bot", policy=Watching(lambda env: env.unwrapped.best_action))
 
     def _any_action(self, rng: np.random.Generator, world: Any) -> int:
         return int(rng.integers(world.action_space.n))
@@ -175,23 +174,6 @@ class GoToRecipe(_MixedRecipe):
         action = int(MOTIONS * uniform) if chance < share else best
         by_chance = share / MOTIONS * (action < MOTIONS)
         return action, math.log(by_chance + (1 - share) * (action == best))
-
-
-class _Watching:
-    """A player as a policy: it looks at environments, not at observations."""
-
-    def __init__(self, choose: Callable[[Any], Any]) -> None:
-        self._choose = choose
-        self._environments: Sequence[gymnasium.Env[Any, Any]] = ()
-
-    def watch(self, environments: Sequence[gymnasium.Env[Any, Any]]) -> None:
-        """Take note of the environments that the next calls are for."""
-        self._environments = environments
-
-    def __call__(self, _observations: Any) -> np.ndarray:
-        """Return the actions for all environments."""
-        chosen = [self._choose(env.unwrapped) for env in self._environments]
-        return np.array(chosen, object if isinstance(chosen[0], str) else None)
 
 
 def _column(values: list[Any]) -> Any:

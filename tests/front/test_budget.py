@@ -21,7 +21,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 104_690, "tests": 79_853, "benchmarks": 7_932, "tools": 2_910}
+LINES = {"product": 104_675, "tests": 79_853, "benchmarks": 7_932, "tools": 2_910}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
