@@ -50,6 +50,7 @@ class BCText:
 
     CONFIG = BCTextConfig
     FROM_RUN = ()
+    REPLAYS = False
     FROM_DATA = ("tokenizer", "spoken")
     REWARDS = False
     OBSERVATIONS = ("text",)

@@ -123,6 +123,7 @@ class CDT:
 
     CONFIG = CDTConfig
     FROM_RUN = ()
+    REPLAYS = False
     FROM_DATA = {  # noqa: RUF012  # it is a constant
         "target_return": (
             "the mean return of the best tenth of the episodes whose cost is within the limit",

@@ -192,6 +192,10 @@ class CPQ:
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         self.step = 0
 
+    def phase(self) -> bool:
+        """Return what decides which operations the next update takes: whether the policy still clones."""
+        return self.step < self.config.cloning_steps
+
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config, limit = self.config, self.limit
@@ -245,7 +249,7 @@ class CPQ:
             worth = torch.where(
                 is_safe, self.critic(fixed, own).amin(0), -config.unsafe_weight * own_costs
             )
-        if self.step < config.cloning_steps:
+        if self.phase():
             worth = squashed_log_density(actions, means, log_stds)
         policy_loss = -worth.mean()
 

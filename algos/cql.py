@@ -168,6 +168,10 @@ class CQL:
         )
         self.step = 0
 
+    def phase(self) -> bool:
+        """Return what decides which operations the next update takes: whether the policy still clones."""
+        return self.step < self.config.cloning_steps
+
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config, samples = self.config, self.config.sampled_actions
@@ -199,7 +203,7 @@ class CQL:
         # The policy's own action is a fresh sample with a gradient, judged by frozen critics.
         own_actions, own_log_densities = conservative.draw_actions(*gaussian, 1, self.generator)
         temperature = self.log_temperature.exp()
-        if self.step < config.cloning_steps:
+        if self.phase():
             policy_value = squashed_log_density(actions, *gaussian)
         else:
             with frozen(self.critic):

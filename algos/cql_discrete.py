@@ -138,6 +138,10 @@ class CQLDiscrete:
         )
         self.step = 0
 
+    def phase(self) -> bool:
+        """Return what decides which operations the next update takes: whether target networks follow."""
+        return self.step % self.config.target_interval == 0
+
     def update(self, batch: StructuredBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
@@ -163,7 +167,7 @@ class CQLDiscrete:
         gap = conservative_gap(legal_values, data_values)
         descend(self.optimizer, loss_of_values + config.conservative_weight * gap)
 
-        if self.step % config.target_interval == 0:
+        if self.phase():
             update_target(self.target_encoder, self.encoder, 1.0)
             update_target(self.target_critic, self.critic, 1.0)
         self.step += 1

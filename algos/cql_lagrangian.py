@@ -161,6 +161,10 @@ class CQLLagrangian:
         )
         self.step = 0
 
+    def phase(self) -> bool:
+        """Return what decides which operations the next update takes: whether the policy still clones."""
+        return self.step < self.config.cloning_steps
+
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config, samples = self.config, self.config.sampled_actions
@@ -204,7 +208,7 @@ class CQLLagrangian:
         multiplier = self.controller.multiplier(
             own_cost.detach().mean() - self.limit, config.controller
         )
-        if self.step < config.cloning_steps:
+        if self.phase():
             worth = squashed_log_density(actions, *gaussian)
         else:
             worth = own_q - multiplier * own_cost

@@ -104,6 +104,7 @@ class DT:
 
     CONFIG = DTConfig
     FROM_RUN = ()
+    REPLAYS = False
     FROM_DATA = ("target_return", "return_scale")
     OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)

@@ -107,6 +107,7 @@ class ILQL:
 
     CONFIG = ILQLConfig
     FROM_RUN = ()
+    REPLAYS = False
     FROM_DATA = ("tokenizer", "spoken")
     OBSERVATIONS = ("text",)
     ACTIONS = ("text", "discrete")

@@ -111,6 +111,11 @@ class IQLDiscrete:
         )
         self.step = 0
 
+    def set_rates(self) -> None:
+        """Set the policy's learning rate for the next update."""
+        of_policy, config = self.optimizer.param_groups[1], self.config
+        set_cosine_rate(of_policy, config.learning_rate, self.step, config.steps)
+
     def update(self, batch: StructuredBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
@@ -142,8 +147,7 @@ class IQLDiscrete:
         )
 
         # The losses share no trained parameter, so one backward pass gives the three gradients.
-        of_policy = self.optimizer.param_groups[1]
-        set_cosine_rate(of_policy, config.learning_rate, self.step, config.steps)
+        self.set_rates()
         descend(self.optimizer, value_loss + critic_loss + actor_loss)
         update_target(self.target_critics, self.critics, config.target_rate)
         self.step += 1

@@ -162,6 +162,10 @@ class MABCQ:
         self.optimizer = Adam(parameters, config.learning_rate)
         self.step = 0
 
+    def phase(self) -> bool:
+        """Return what decides which operations the next update takes: whether target networks follow."""
+        return self.step % self.config.target_interval == 0
+
     def update(self, batch: AgentBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
@@ -193,7 +197,7 @@ class MABCQ:
 
         # The losses share no trained parameter, so one backward pass gives both gradients.
         descend(self.optimizer, loss + imitation)
-        if self.step % config.target_interval == 0:
+        if self.phase():
             update_target(self.target_values, self.values, 1.0)
             update_target(self.target_mixer, self.mixer, 1.0)
         self.step += 1

@@ -101,6 +101,7 @@ class Adam(torch.optim.Adam):
         for group, lists, its in zip(self.param_groups, kept, gradients, strict=True):
             lists.all_steps.add_(1)
             beta1, beta2 = group["betas"]
+            rate = group["lr"] if lists.rate is None else lists.rate
             torch._fused_adam_(
                 lists.parameters,
                 its,
@@ -108,7 +109,7 @@ class Adam(torch.optim.Adam):
                 lists.second_moments,
                 [],
                 lists.steps,
-                lr=group["lr"],
+                lr=rate,
                 beta1=beta1,
                 beta2=beta2,
                 weight_decay=group["weight_decay"],
@@ -132,6 +133,25 @@ class Adam(torch.optim.Adam):
             for one in group["params"]:
                 one.grad = None
 
+    def keep_rates(self) -> None:
+        """Let steps read the rates, as they are now, from the memory of the parameters' device.
+
+        So they can be changed between the repetitions of a recorded step.
+        """
+        rates: list[tuple[float, Tensor]] | None = self.__dict__.get("rates")
+        if rates is None:
+            self.__dict__.pop("kept", None)
+        groups = [(float(group["lr"]), group["params"][0].device) for group in self.param_groups]
+        self.__dict__["rates"] = kept = []
+        for place, (rate, device) in enumerate(groups):
+            if rates is None:
+                kept.append((rate, torch.tensor(rate, device=device)))
+                continue
+            before, there = rates[place]
+            if rate != before:
+                there.fill_(rate)
+            kept.append((rate, there))
+
     def _kept(self) -> list[_Lists]:
         """Return the lists of each group; none before the first step of all parameters."""
         kept = self.__dict__.get("kept")
@@ -140,7 +160,11 @@ class Adam(torch.optim.Adam):
                 self.state.get(one) for group in self.param_groups for one in group["params"]
             ):
                 return []
-            found = [_lists(group["params"], self.state) for group in self.param_groups]
+            rates = self.__dict__.get("rates") or [(0.0, None)] * len(self.param_groups)
+            found = [
+                _lists(group["params"], self.state, rate)
+                for group, (_, rate) in zip(self.param_groups, rates, strict=True)
+            ]
             kept = self.__dict__["kept"] = self.state, found
         lists: list[_Lists] = kept[1]
         return lists
@@ -155,9 +179,12 @@ class _Lists:
     second_moments: list[Tensor]
     steps: list[Tensor]
     all_steps: Tensor
+    rate: Tensor | None
 
 
-def _lists(parameters: list[Tensor], state: dict[Tensor, dict[str, Tensor]]) -> _Lists:
+def _lists(
+    parameters: list[Tensor], state: dict[Tensor, dict[str, Tensor]], rate: Tensor | None
+) -> _Lists:
     """Return the lists of a group, whose numbers of steps become views of one tensor."""
     states = [state[one] for one in parameters]
     all_steps = torch.stack([one["step"] for one in states])
@@ -166,4 +193,4 @@ def _lists(parameters: list[Tensor], state: dict[Tensor, dict[str, Tensor]]) -> 
     first, second, steps = (
         [one[name] for one in states] for name in ("exp_avg", "exp_avg_sq", "step")
     )
-    return _Lists(list(parameters), first, second, steps, all_steps)
+    return _Lists(list(parameters), first, second, steps, all_steps, rate)

@@ -161,6 +161,10 @@ class ReBRAC:
         self.policy_metrics = {"policy/loss": torch.zeros((), device=device)}
         self.step = 0
 
+    def phase(self) -> bool:
+        """Return what decides which operations the next update takes: whether the policy learns."""
+        return self.step % self.config.policy_interval == 0
+
     def update(self, batch: NextActionBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
@@ -191,7 +195,7 @@ class ReBRAC:
         critic_loss = (q_values - targets).square().mean(-1).sum()
         descend(self.critic_optimizer, critic_loss)
 
-        if self.step % config.policy_interval == 0:
+        if self.phase():
             update_target(self.target_critic, self.critic, config.target_rate)
             update_target(self.target_policy, self.policy, config.target_rate)
             predicted = torch.tanh(self.policy(fixed))
@@ -199,12 +203,12 @@ class ReBRAC:
                 own_q = self.critic(fixed, predicted).amin(0)
             loss = policy_loss(own_q, predicted, actions, config.policy_penalty)
             descend(self.policy_optimizer, loss)
-            self.policy_metrics = {"policy/loss": loss.detach()}
+            self.policy_metrics["policy/loss"].copy_(loss.detach())
         self.step += 1
         return {
             "critic/loss": critic_loss.detach(),
             "critic/mean": q_values.detach().mean(),
-            **self.policy_metrics,
+            "policy/loss": self.policy_metrics["policy/loss"].clone(),
         }
 
     @torch.no_grad()

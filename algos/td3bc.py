@@ -147,6 +147,10 @@ class TD3BC:
         self.policy_metrics = {"policy/loss": torch.zeros((), device=device)}
         self.step = 0
 
+    def phase(self) -> bool:
+        """Return what decides which operations the next update takes: whether the policy learns."""
+        return (self.step + 1) % self.config.policy_interval == 0
+
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
@@ -168,20 +172,20 @@ class TD3BC:
         critic_loss = (q_values - targets).square().mean(-1).sum()
         descend(self.critic_optimizer, critic_loss)
 
-        self.step += 1
-        if self.step % config.policy_interval == 0:
+        if self.phase():
             predicted = torch.tanh(self.policy(fixed))
             with frozen(self.critic):
                 own_q = self.critic.first(torch.cat([fixed, predicted], -1)).squeeze(-1)
             loss = policy_loss(own_q, predicted, actions, config.value_weight)
             descend(self.policy_optimizer, loss)
-            self.policy_metrics = {"policy/loss": loss.detach()}
+            self.policy_metrics["policy/loss"].copy_(loss.detach())
             update_target(self.target_critic, self.critic, config.target_rate)
             update_target(self.target_policy, self.policy, config.target_rate)
+        self.step += 1
         return {
             "critic/loss": critic_loss.detach(),
             "critic/mean": q_values.detach().mean(),
-            **self.policy_metrics,
+            "policy/loss": self.policy_metrics["policy/loss"].clone(),
         }
 
     @torch.no_grad()

@@ -87,6 +87,7 @@ class ValueIteration:
     TITLE = "Value iteration"
     CONFIG = ValueIterationConfig
     FROM_RUN = ()
+    REPLAYS = False
     OBSERVATIONS = ("numbered",)
     ACTIONS = ("discrete",)
     STATE = ("critic", "counts")

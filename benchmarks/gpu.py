@@ -143,6 +143,10 @@ def updates(
     for kind in kinds:
         run = make_run(name, settings, there, device)
         calls[f"{name}, updates in {kind}"] = updater(*run, kind), 1
+    if device != "cpu":
+        run = make_run(name, settings, there, device)
+        told = f"{name}, updates in float32, kernel by kernel"
+        calls[told] = updater(*run, "float32", one_by_one=True), 1
     if corl is not None and name in PEERS:
         calls[f"{name}, updates of CORL"] = make_peer(corl, name, flat(arrays), 256, device), 1
     yield from measured(calls, device, seconds)

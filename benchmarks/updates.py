@@ -50,6 +50,7 @@ from orlog.algos.relu_networks import Precision, has_fast_bf16, products_in
 from orlog.algos.settings import make_config
 from orlog.algos.training.devices import keep_freed_memory
 from orlog.algos.training.loop import train
+from orlog.algos.training.replays import updates_of
 from orlog.algos.training.runs import code_versions
 from orlog.base.processes import processor_name
 from orlog.loaders.arrays.arrays import Arrays
@@ -236,13 +237,19 @@ def pack(columns: dict[str, np.ndarray]) -> Arrays:
     )
 
 
-def updater(algorithm: Any, stream: Transitions, precision: Precision) -> Call:
-    """Return a function that takes one update, sampling included."""
+def updater(
+    algorithm: Any, stream: Transitions, precision: Precision, *, one_by_one: bool = False
+) -> Call:
+    """Return a function that takes one update as training does, sampling included.
+
+    With `one_by_one` a GPU is told each of its kernels, and does not repeat recorded ones.
+    """
     batches = iter(stream)
+    take = algorithm.update if one_by_one else updates_of(algorithm)
 
     def update() -> object:
         with products_in(precision):
-            return algorithm.update(next(batches))
+            return take(next(batches))
 
     return update
 

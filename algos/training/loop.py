@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from orlog.algos.algorithms import own_errors
 from orlog.algos.relu_networks import Precision, products_in
+from orlog.algos.training.replays import updates_of
 from orlog.errors import DivergedError
 from orlog.manifests.names import counted
 
@@ -43,13 +45,13 @@ def train(
     """
     sums = {} if sums is None else sums
     kind = type(algorithm)
+    update = updates_of(algorithm)
     count, step = first_step % every if sums else 0, first_step
     for step, batch in enumerate(itertools.islice(batches, last_step - first_step), first_step + 1):
         with own_errors(kind), products_in(precision):
-            metrics = algorithm.update(batch)
+            metrics = update(batch)
         count += 1
-        for name, value in metrics.items():
-            sums[name] = sums[name] + value if name in sums else value.clone()
+        _add(sums, metrics)
         if step % every == 0 or step == last_step:
             means = {name: float(total) / count for name, total in sums.items()}
             diverged = [name for name, value in means.items() if not abs(value) < float("inf")]
@@ -67,3 +69,13 @@ def train(
             yield step, {}
     if step < last_step:
         raise ValueError(f"the loader gave no more batches after step {step} of {last_step}.")
+
+
+def _add(sums: dict[str, Tensor | float], metrics: dict[str, Tensor]) -> None:
+    """Add metrics to their sums; on a GPU all in one call, since each call takes longer than its sum."""
+    there = [one for name in metrics if isinstance(one := sums.get(name), Tensor) and one.is_cuda]
+    if there and len(there) == len(metrics):
+        torch._foreach_add_(there, tuple(metrics.values()))
+        return
+    for name, value in metrics.items():
+        sums[name] = sums[name] + value if name in sums else value.clone()

@@ -1,0 +1,220 @@
+"""Updates on a GPU, recorded once and then repeated as a whole.
+
+An update of small networks is hundreds of kernels of a few microseconds each, and starting them one by one
+takes many times as long as they do. CUDA can record them and start all of them in one call (a CUDA graph):
+the same kernels on the same places in memory, so the numbers are the same to the bit. For that a batch is
+copied to where the recorded one lay, rates of learning are read from memory, and what an update decides in
+Python, such as whether the policy learns this time, is asked for before (`phase`): each answer has a
+recording of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from orlog.algos.algorithms import is_own
+from orlog.algos.optimizers import Adam
+from orlog.loaders.batch import Tensors
+
+Metrics: TypeAlias = dict[str, Tensor]
+Record: TypeAlias = Callable[
+    [Callable[[], Metrics], Sequence[torch.Generator]], tuple[Metrics, Callable[[], object]]
+]
+"""Record a call that draws from some generators: return what it returns, and what repeats it."""
+
+FIRST = 2
+"""Updates of each kind that are made one by one, before one is recorded: they allocate what stays."""
+MOST = 8
+"""Recordings that are kept; updates of still other kinds or shapes are made one by one."""
+
+
+def updates_of(algorithm: Any) -> Callable[[Any], Metrics]:
+    """Return what takes an algorithm's updates: `algorithm.update`, or `Replays` on a GPU.
+
+    Updates of orlog's algorithms are recorded there, but for those that say `REPLAYS = False` because they
+    wait for the GPU; updates of your own are where it says `REPLAYS = True`.
+    """
+    kind = type(algorithm)
+    is_on_gpu = any(one.device.type == "cuda" for one in _tensors(algorithm))
+    if is_on_gpu and getattr(kind, "REPLAYS", not is_own(kind)):
+        return Replays(algorithm)
+    update: Callable[[Any], Metrics] = algorithm.update
+    return update
+
+
+def record_on_gpu(
+    call: Callable[[], Metrics], generators: Sequence[torch.Generator]
+) -> tuple[Metrics, Callable[[], object]]:
+    """Record the kernels of a call, none of which runs yet."""
+    graph = torch.cuda.CUDAGraph()
+    for one in generators:
+        graph.register_generator_state(one)
+    with torch.cuda.graph(graph):
+        found = call()
+    return found, graph.replay
+
+
+class Replays:
+    """The updates of an algorithm, which are recorded and repeated; call it as `algorithm.update`.
+
+    The tensors of metrics are overwritten by the next call.
+    """
+
+    def __init__(self, algorithm: Any, record: Record = record_on_gpu) -> None:
+        self._algorithm, self._record = algorithm, record
+        self._counts: dict[Hashable, int] = {}
+        self._kept: dict[Hashable, tuple[_Own, Metrics, Callable[[], object]]] = {}
+        self._generators = [*_generators(algorithm)]
+        self._optimizers = [one for one in vars(algorithm).values() if isinstance(one, Adam)]
+
+    def __call__(self, batch: Any) -> Metrics:
+        """Take one gradient step and return the metrics of the batch."""
+        algorithm = self._algorithm
+        if not isinstance(batch, Tensors):
+            metrics: Metrics = algorithm.update(batch)
+            return metrics
+        if hasattr(algorithm, "set_rates"):
+            algorithm.set_rates()
+        for one in self._optimizers:
+            one.keep_rates()
+        pieces = _pieces(batch)
+        key = (algorithm.phase() if hasattr(algorithm, "phase") else None, _form(batch, pieces))
+        if key not in self._kept:
+            own = _Own(batch, pieces)  # as when it is recorded, so that the kernels are the same
+            own.fill(batch, pieces)
+            count = self._counts[key] = self._counts.get(key, 0) + 1
+            if count <= FIRST or len(self._kept) >= MOST:
+                found: Metrics = algorithm.update(own.batch)
+                return found
+            step = getattr(algorithm, "step", None)
+            metrics, repeat = self._record(lambda: algorithm.update(own.batch), self._generators)
+            if step is not None:
+                algorithm.step = step
+            self._kept[key] = own, metrics, repeat
+        own, metrics, repeat = self._kept[key]
+        own.fill(batch, pieces)
+        repeat()
+        if hasattr(algorithm, "step"):
+            algorithm.step += 1
+        return metrics
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Piece:
+    """Tensors of a batch that are copied at once: those of a block of memory, from its first number on."""
+
+    places: tuple[int, ...]
+    first: int
+    length: int
+
+    def of(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return what is copied: all numbers of the block from the first to the last, or one tensor."""
+        one = tensors[self.places[0]]
+        return one.as_strided((self.length,), (1,), self.first) if self.length else one
+
+
+class _Own:
+    """A batch whose memory stays, into which others of the same form are copied."""
+
+    def __init__(self, like: Tensors, pieces: Sequence[_Piece]) -> None:
+        tensors = _tensors_of(like)
+        self._blocks, made = [], {}
+        for piece in pieces:
+            block = torch.empty_like(piece.of(tensors), memory_format=torch.preserve_format)
+            self._blocks.append(block)
+            for place in piece.places:
+                one = tensors[place]
+                first = one.storage_offset() - piece.first
+                made[place] = (
+                    block.as_strided(one.shape, one.stride(), first) if piece.length else block
+                )
+        following = iter(range(len(tensors)))
+        self.batch = like.map(lambda _: made[next(following)])
+
+    def fill(self, batch: Tensors, pieces: Sequence[_Piece]) -> None:
+        """Copy a batch of the same form."""
+        tensors = _tensors_of(batch)
+        for block, piece in zip(self._blocks, pieces, strict=True):
+            block.copy_(piece.of(tensors))
+
+
+def _tensors_of(batch: Tensors) -> list[Tensor]:
+    """Return the tensors of a batch in the order of `map`."""
+    found: list[Tensor] = []
+
+    def take(one: Tensor) -> Tensor:
+        found.append(one)
+        return one
+
+    batch.map(take)
+    return found
+
+
+def _pieces(batch: Tensors) -> list[_Piece]:
+    """Return what is copied of a batch: loaders give views of a few blocks, nearly without gaps."""
+    tensors = _tensors_of(batch)
+    blocks: dict[Hashable, list[int]] = {}
+    for place, one in enumerate(tensors):
+        block = one.untyped_storage().data_ptr(), one.dtype, bool(one.numel())
+        blocks.setdefault(block, []).append(place)
+    found = []
+    for places in blocks.values():
+        its = [tensors[place] for place in places]
+        first = min(int(one.storage_offset()) for one in its)
+        length = max(_end(one) for one in its) - first
+        if 0 < length <= 2 * sum(one.numel() for one in its):
+            found.append(_Piece(tuple(places), first, length))
+        else:
+            found += [_Piece((place,), 0, 0) for place in places]
+    return found
+
+
+def _end(tensor: Tensor) -> int:
+    """Return the place in its memory after a tensor's last number."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return int(tensor.storage_offset()) + 1 + sum((count - 1) * step for count, step in sizes)
+
+
+def _form(batch: Tensors, pieces: Sequence[_Piece]) -> Hashable:
+    """Return what batches have in common that one recording serves."""
+    found: list[Hashable] = [type(batch).__name__]
+    for field in dataclasses.fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, dict):
+            found.append(tuple(value))
+        elif not isinstance(value, Tensor):
+            found.append(value)
+    tensors = _tensors_of(batch)
+    for piece in pieces:
+        its = [tensors[place] for place in piece.places]
+        starts = [one.storage_offset() - piece.first if piece.length else 0 for one in its]
+        layouts = [(one.shape, one.stride(), one.dtype, one.device) for one in its]
+        found.append((piece.places, piece.length, *zip(starts, layouts, strict=True)))
+    return tuple(found)
+
+
+def _held(algorithm: Any) -> Iterator[Any]:
+    """Yield the attributes of an algorithm, and those of the modules among them."""
+    for value in vars(algorithm).values():
+        yield value
+        for module in value.modules() if isinstance(value, nn.Module) else ():
+            yield from vars(module).values()
+
+
+def _generators(algorithm: Any) -> Iterator[torch.Generator]:
+    for value in _held(algorithm):
+        if isinstance(value, torch.Generator):
+            yield value
+
+
+def _tensors(algorithm: Any) -> Iterator[Tensor]:
+    for value in _held(algorithm):
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, nn.Module):
+            yield from value.parameters()
