@@ -72,7 +72,7 @@ def main() -> None:
         tool, kind, url, scratch = options.child
         print(ANSWER + json.dumps(TOOLS[tool](kind, url, Path(scratch))))
         return
-    episodes, large = (40, 1_000_000) if options.quick else (3_000, options.large)
+    episodes, large = (40, 1_000_000) if options.quick else (10_000, options.large)
     with tempfile.TemporaryDirectory(prefix="orlog-in-place-", dir=_disk()) as folder:
         scratch = Path(folder)
         tools = [one for one in TOOLS if one != "first" and (options.peers or one not in PEERS)]

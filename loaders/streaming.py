@@ -7,7 +7,8 @@
 
 So batch b is a pure function of (digest, seed, settings, b). To resume, or to get any single batch,
 only the one or two groups that it lies in are decoded. While batches come from one group, a thread
-decodes the next.
+decodes the next; of a dataset that is read in place, each block as soon as it is here, while the group
+after it is on its way.
 
 How well this mixes: with G blocks and T steps in a group of S in all, two neighbors in an episode
 meet in a batch of B with probability (B - 1) / (T - 1), where a full shuffle has (B - 1) / (S - 1),
@@ -17,10 +18,12 @@ and a batch holds steps of some G (1 - (1 - 1/G)^B) blocks. `StreamedTransitions
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -31,7 +34,8 @@ from orlog.datasets.columns.blocks import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.selection import seeded_order
-from orlog.errors import SchemaError
+from orlog.datasets.store.in_place import Coming
+from orlog.errors import OrlogError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays, arrays_of, with_infos
 from orlog.loaders.arrays.filling import (
     Layout,
@@ -49,7 +53,7 @@ from orlog.loaders.sampling.draws import stream_key
 from orlog.loaders.sampling.infos import InfoReader
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.options import Place, StreamOptions, takes_stream_options
-from orlog.loaders.sampling.streams import Sampler, Stream, batch_number
+from orlog.loaders.sampling.streams import BlockSampler, Sampler, Stream, batch_number
 from orlog.loaders.transitions import TransitionSampler
 from orlog.manifests.columns import axis_of
 
@@ -107,6 +111,54 @@ class _Group:
         chosen = self.chosen[first:last]
         batch: Batch | StructuredBatch = self.sampler.gather(chosen)
         return batch if self.infos is None else self.infos.give(batch, chosen)
+
+    def whole_batches(self, into: int, cursor: Cursor) -> Iterator[Batch | StructuredBatch] | None:
+        """Return the batches that lie in the rest of the group, gathered together; None where they are not."""
+        size = cursor.batch_size
+        count = (len(self.chosen) - into) // size
+        if (
+            not count
+            or cursor.ranks > 1
+            or self.infos
+            or not isinstance(self.sampler, BlockSampler)
+        ):
+            return None
+        return self.sampler.gather_many(self.chosen[into : into + count * size], size)
+
+
+class _Ahead:
+    """Fetches blocks before they are needed, in the order in which they will be.
+
+    One thread asks for them, since it may have to wait for what says where they are.
+
+    Attributes:
+        is_over: Whether nothing more is needed.
+    """
+
+    def __init__(self) -> None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "orlog-ahead")
+        self._requests: list[Coming] = []
+        self.is_over = False
+
+    def fetch(self, dataset: Dataset, blocks: Sequence[np.ndarray], columns: set[str]) -> None:
+        """Ask for the rows of blocks of episodes in some columns."""
+        self._requests[:] = [one for one in self._requests if not one.done()]
+        with contextlib.suppress(OrlogError, OSError):  # whoever reads the rows meets it too
+            dataset.fetch_ahead(np.concatenate(blocks), columns, indexes=True)
+            for block in blocks:
+                if not self.is_over:
+                    dataset.fetch_ahead(block, columns, self._requests)
+
+    def later(self, fetch: Callable[[], None]) -> None:
+        """Do this in the thread that asks."""
+        self._pool.submit(fetch)
+
+    def close(self) -> None:
+        """Take back what was not sent yet."""
+        self.is_over = True
+        self._pool.shutdown(cancel_futures=True)
+        for one in self._requests:
+            one.cancel()
 
 
 class StreamedTransitions(Stream[Batch | StructuredBatch]):
@@ -187,14 +239,20 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         start = self.start
         with (
             concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool,
-            concurrent.futures.ThreadPoolExecutor(1, "orlog-ahead") as ahead,
+            contextlib.closing(_Ahead()) as ahead,
         ):
             epoch, number, into = self._find(start * self.batch_size)
             memory, coming_memory = self._new_memory(), self._new_memory()
-            group = self._decode(epoch, number, memory)
+            group = self._decode(epoch, number, memory, ahead)
             coming = pool.submit(self._decode, *self._after(epoch, number), coming_memory, ahead)
             index = start
             while True:
+                if workers == 1 and (whole := group.whole_batches(into, self.cursor)):
+                    for batch in whole:
+                        self._next = index + 1
+                        yield batch
+                        index, into = index + 1, into + self.batch_size
+                    continue
                 is_ours = (index - start) % workers == own
                 pieces = []
                 done = 0
@@ -303,11 +361,12 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         most = min(self._layout.rows, max(self._group_rows, int(rows.max())))
         return {name: self._zeros(name, most) for name in self._columns}
 
-    def _fetch(self, epoch: int, number: int) -> None:
-        """Fetch the blocks of a group, if the dataset is read in place."""
-        edges = [self._edges[block : block + 2] for block in self._epoch(epoch).groups[number]]
+    def _fetch(self, epoch: int, number: int, ahead: _Ahead) -> None:
+        """Ask for the blocks of a group, of a dataset that is read in place."""
+        groups = self._epoch(epoch).groups[number]
+        blocks = [np.arange(*self._edges[block : block + 2]) for block in groups]
         wanted = self._stored(name for name in self._columns if name not in self._hold)
-        self.dataset.fetch_ahead(np.concatenate([np.arange(*one) for one in edges]), wanted)
+        ahead.fetch(self.dataset, blocks, wanted)
 
     def _stored(self, names: Iterable[str]) -> set[str]:
         """Return the columns of the dataset that some of `_columns` are read from."""
@@ -317,22 +376,22 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         return found
 
     def _decode(
-        self,
-        epoch: int,
-        number: int,
-        memory: Mapping[str, np.ndarray],
-        ahead: concurrent.futures.Executor | None = None,
+        self, epoch: int, number: int, memory: Mapping[str, np.ndarray], ahead: _Ahead | None = None
     ) -> _Group:
         """Read the blocks of a group into memory, and put its steps into their order.
 
-        Of a dataset that is read in place, the next group is fetched `ahead` while this one is decoded.
+        Of a dataset that is read in place, this group and the next one are fetched `ahead`.
         """
         dataset, layout = self.dataset, self._layout
+        if dataset.in_place and ahead is not None:
+            if any(name not in self._held for name in self._hold):
+                everything = np.arange(dataset.total_episodes)
+                ahead.later(
+                    functools.partial(ahead.fetch, dataset, [everything], self._stored(self._hold))
+                )
+            for one in ((epoch, number), self._after(epoch, number)):
+                ahead.later(functools.partial(self._fetch, *one, ahead))
         self._read_held()
-        if dataset.in_place:
-            self._fetch(epoch, number)
-            if ahead is not None:
-                ahead.submit(self._fetch, *self._after(epoch, number))
         episodes = [
             slice(*self._edges[block : block + 2]) for block in self._epoch(epoch).groups[number]
         ]
@@ -345,6 +404,8 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         begins = list(itertools.accumulate((last - first for first, last in ranges), initial=0))
 
         def read_block(block: int) -> None:
+            if ahead is not None and ahead.is_over:
+                return
             (first, last), begin, end = ranges[block], begins[block], begins[block + 1]
             for name, values in filled.items():
                 if name in self._hold:
@@ -354,8 +415,12 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
                     values[begin:end] = 0
                 self._fill(name, first, last, values[begin:end])
 
+        key = stream_key(self.digest, self.seed, f"{self.cursor.kind} steps {epoch} {number}")
+        steps = total - sum(one.stop - one.start for one in episodes)
         with concurrent.futures.ThreadPoolExecutor(_threads(), "orlog-decode") as pool:
+            ordering = pool.submit(seeded_order, key, steps)
             list(pool.map(read_block, range(len(ranges))))
+        order = ordering.result()
         lengths = layout.final_rows - layout.first_rows
         made = [
             arrays_of(
@@ -368,8 +433,6 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
             for one in ([layout, self._beside] if self._names else [layout])
         ]
         arrays = with_infos(*made) if self._names else made[0]
-        key = stream_key(self.digest, self.seed, f"{self.cursor.kind} steps {epoch} {number}")
-        order = seeded_order(key, arrays.total_steps)
         sampler = self._sampler_of(arrays)
         infos = InfoReader(sampler.arrays, self._names, sampler) if self._names else None
         return _Group(sampler, sampler.choose(((order + 0.5) / len(order))[:, None]), infos)

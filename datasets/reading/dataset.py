@@ -35,7 +35,7 @@ from orlog.datasets.reading.selection import (
 )
 from orlog.datasets.reading.source import Operation
 from orlog.datasets.reading.views import save_view
-from orlog.datasets.store.in_place import Elsewhere
+from orlog.datasets.store.in_place import Coming, Elsewhere
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause
 from orlog.manifests.columns import has_offsets, row_ends
@@ -147,12 +147,21 @@ class Dataset:
         """Whether it, or a part of a view, is read where it is: its rows are fetched when they are needed."""
         return any(stored.elsewhere is not None for stored in self._versions)
 
-    def fetch_ahead(self, episodes: np.ndarray, columns: Iterable[str] | None = None) -> None:
+    def fetch_ahead(
+        self,
+        episodes: np.ndarray,
+        columns: Iterable[str] | None = None,
+        ahead: list[Coming] | None = None,
+        *,
+        indexes: bool = False,
+    ) -> None:
         """Fetch rows of some episodes at once, if they are read in place; what is read after that is here.
 
         Args:
             episodes: Positions of episodes.
             columns: Names of columns, or of what has several, such as texts; all by default.
+            ahead: With a list, rows are not waited for, and their requests are added to it, to be cancelled.
+            indexes: Fetch only what says where the rows are.
 
         Raises:
             IntegrityError: a place gives wrong bytes, and no other one the right ones.
@@ -163,7 +172,7 @@ class Dataset:
         wanted = self.columns if columns is None else [*columns]
         names = [one for one in self.columns if {one, one.partition("@")[0]} & {*wanted}]
         for stored, some in self._runs(episodes):
-            stored.bring(names, some)
+            stored.bring(names, some, names if indexes else (), ahead)
 
     @property
     def manifest(self) -> Manifest:

@@ -25,6 +25,7 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.reading.source import SourceT
+from orlog.datasets.store.in_place import Coming
 from orlog.datasets.store.places import Place
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import NotFoundError, SchemaError
@@ -211,11 +212,15 @@ class PaddedVersion(StoredVersion):
         return self._filled(name, self._stored.read_rows(name, rows))
 
     def bring(
-        self, names: Iterable[str], episodes: np.ndarray, indexes: Container[str] = ()
+        self,
+        names: Iterable[str],
+        episodes: np.ndarray,
+        indexes: Container[str] = (),
+        ahead: list[Coming] | None = None,
     ) -> None:
         """Fetch rows that are read in place; see `StoredVersion.bring`."""
         stored = self._stored.schema.columns()
-        self._stored.bring([one for one in names if one in stored], episodes, indexes)
+        self._stored.bring([one for one in names if one in stored], episodes, indexes, ahead)
 
     def place(self, name: str, row: int) -> Place:
         """Return where a row lies; see `StoredVersion.place`. What is filled up or made lies nowhere."""

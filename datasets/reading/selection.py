@@ -120,7 +120,14 @@ def seeded_order(seed: int, count: int) -> np.ndarray:
     if seed < 0:
         raise ValueError(f"a seed is not negative, found {seed}.")
     key = int.from_bytes(hashlib.sha256(f"orlog order 1\n{seed}".encode()).digest()[:16], "little")
-    return np.argsort(np.random.Philox(key=key).random_raw(count), kind="stable")
+    words = np.random.Philox(key=key).random_raw(count)
+    order = np.argsort(
+        words
+    )  # several times as fast as stable, which differs for equal words alone
+    in_order = words[order]
+    if (in_order[1:] == in_order[:-1]).any():
+        order = np.argsort(words, kind="stable")
+    return order
 
 
 def placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:

@@ -18,7 +18,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -135,14 +135,20 @@ def check_whole(item: StoredObject, data: bytes) -> None:
         )
 
 
+Coming: TypeAlias = "concurrent.futures.Future[None]"
+"""A request for some chunks, sent or waiting to be."""
+
 AT_ONCE = 16
 """Requests that are on their way at once."""
 
 
 @functools.cache
-def _requests(_process: int) -> concurrent.futures.ThreadPoolExecutor:
-    """Return the threads of this process that wait for answers; a fork needs its own."""
-    return concurrent.futures.ThreadPoolExecutor(AT_ONCE, "orlog-in-place")
+def _requests(_process: int, kind: str) -> concurrent.futures.ThreadPoolExecutor:
+    """Return the threads of this process that wait for answers of a kind; a fork needs its own.
+
+    Indexes do not wait behind the chunks that were asked for before.
+    """
+    return concurrent.futures.ThreadPoolExecutor(AT_ONCE, f"orlog-{kind}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,29 +167,40 @@ class FarPart:
         """Return a shard by its path in the part, with room for so many chunks."""
         return FarShard(self.elsewhere, self.prefix + name, room, name=name)
 
-    def bring(self, opened: Callable[[Key], Shard], wanted: Mapping[Key, Iterable[int]]) -> None:
+    def bring(
+        self,
+        opened: Callable[[Key], Shard],
+        wanted: Mapping[Key, Iterable[int]],
+        ahead: list[Coming] | None = None,
+    ) -> None:
         """Fetch what is not here of some chunks, by shard: all indexes at once, then all chunks.
+
+        With `ahead`, chunks are not waited for: what fetches them is added to it. Whoever needs them waits.
 
         Raises as `FarShard.fetch` does.
         """
-        pool = _requests(os.getpid())
-        shards = list(pool.map(opened, wanted)) if len(wanted) > 1 else [*map(opened, wanted)]
-        pieces = [
-            (shard, *piece)
-            for shard, chunks in zip(shards, wanted.values(), strict=True)
-            if isinstance(shard, FarShard)
-            for piece in shard.lacking(chunks)
-        ]
-        if len(pieces) == 1:
-            pieces[0][0].fetch(*pieces[0][1:])
+        pool = _requests(os.getpid(), "chunks")
+        opening = _requests(os.getpid(), "indexes").map if len(wanted) > 1 else map
+        shards = list(opening(opened, wanted))
+        own: list[Coming] = []
+        others: list[Coming] = []
+        for shard, chunks in zip(shards, wanted.values(), strict=True):
+            if isinstance(shard, FarShard):
+                shard.start(chunks, pool, own, others)
+        if ahead is not None:
+            ahead += own
             return
-        waiting = [pool.submit(shard.fetch, first, last) for shard, first, last in pieces]
         try:
-            for one in concurrent.futures.as_completed(waiting):
+            for one in concurrent.futures.as_completed(own):
                 one.result()
         finally:
-            for one in waiting:
+            for one in own:
                 one.cancel()
+        for one in others:
+            with contextlib.suppress(concurrent.futures.CancelledError):
+                one.result()
+        if any(one.cancelled() for one in others):  # whoever had asked for them stopped
+            self.bring(opened, wanted)
 
 
 class FarShard(Shard):
@@ -193,6 +210,7 @@ class FarShard(Shard):
         self._elsewhere, self._path = elsewhere, path
         self._item = elsewhere.objects[path]
         self._here = np.zeros(chunks, np.bool_)
+        self._coming: dict[int, tuple[threading.Lock, dict[int, Coming]]] = {}
         self._hashes = b""
         super().__init__(elsewhere.folder / path, chunks, self._item.size_bytes, name=name)
 
@@ -207,6 +225,31 @@ class FarShard(Shard):
             self._bring_whole()
         else:
             self._bring_index(chunks)
+
+    def start(
+        self,
+        chunks: Iterable[int],
+        pool: concurrent.futures.Executor,
+        own: list[Coming],
+        others: list[Coming],
+    ) -> None:
+        """Start to fetch what is not here of some chunks, but for what is on its way already.
+
+        Requests are added to `own`, and those of others that bring some of the chunks to `others`.
+        """
+        wanted = [*chunks]
+        if self._here[wanted].all():
+            return
+        # A fork copies a lock that may be held, and requests that its threads do not answer.
+        starting, coming = self._coming.setdefault(os.getpid(), (threading.Lock(), {}))
+        with starting:
+            others += {coming[one] for one in wanted if one in coming}
+            for first, last in self.lacking(one for one in wanted if one not in coming):
+                request = pool.submit(self.fetch, first, last)
+                own.append(request)
+                places = range(first, last)
+                coming |= dict.fromkeys(places, request)
+                request.add_done_callback(functools.partial(_forget, coming, places))
 
     def lacking(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
         """Return (first, last + 1) of runs of neighboring chunks that are not here, in pieces to be fetched."""
@@ -309,6 +352,11 @@ class FarShard(Shard):
         while rest:
             written = os.pwrite(self._file, rest, start)
             rest, start = rest[written:], start + written
+
+
+def _forget(coming: dict[int, Coming], places: Iterable[int], _done: Coming) -> None:
+    for one in places:
+        coming.pop(one, None)
 
 
 def _is_hole(file: int, offset: int, size: int) -> bool:

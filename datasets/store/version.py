@@ -19,7 +19,7 @@ from orlog.datasets.store.chunk_hashes import (
     layouts,
     metadata_objects,
 )
-from orlog.datasets.store.in_place import Elsewhere, FarPart
+from orlog.datasets.store.in_place import Coming, Elsewhere, FarPart
 from orlog.datasets.store.places import Place
 from orlog.datasets.store.row_ranges import depth_of, joined, windows
 from orlog.datasets.store.verify import Reader, check_bytes, check_places, hash_values
@@ -246,12 +246,17 @@ class StoredVersion:
         }
 
     def bring(
-        self, names: Iterable[str], episodes: np.ndarray, indexes: Container[str] = ()
+        self,
+        names: Iterable[str],
+        episodes: np.ndarray,
+        indexes: Container[str] = (),
+        ahead: list[Coming] | None = None,
     ) -> None:
         """Fetch the rows of some episodes in several columns, many ranges at once.
 
         For a version that is read in place: what is read afterwards is here. Else nothing is done. Of columns in
-        `indexes` only that is fetched which says where their chunks are.
+        `indexes` only that is fetched which says where their chunks are. With `ahead`, rows are not waited for:
+        their requests are added to it.
 
         Raises IntegrityError, TransferError or StorageError as reading does.
         """
@@ -263,10 +268,13 @@ class StoredVersion:
             by_depth.setdefault(depth_of(name), []).append(name)
         for _, level in sorted(by_depth.items()):
             ranges = {name: self._row_ranges(name, episodes) for name in level}
-            self._bring_rows({name: joined(*ends) for name, ends in ranges.items()}, indexes)
+            self._bring_rows({name: joined(*ends) for name, ends in ranges.items()}, indexes, ahead)
 
     def _bring_rows(
-        self, ranges: Mapping[str, Sequence[tuple[int, int]]], indexes: Container[str] = ()
+        self,
+        ranges: Mapping[str, Sequence[tuple[int, int]]],
+        indexes: Container[str] = (),
+        ahead: list[Coming] | None = None,
     ) -> None:
         for part, reader in enumerate(self._readers):
             assert isinstance(reader, ZarrReader)
@@ -278,7 +286,7 @@ class StoredVersion:
                     chunks = reader.chunks_of(name, first, max(first, last))
                     wanted.setdefault(name, {}).update(dict.fromkeys(chunks))
             if wanted:
-                reader.bring({name: sorted(some) for name, some in wanted.items()}, indexes)
+                reader.bring({name: sorted(some) for name, some in wanted.items()}, indexes, ahead)
 
     def hash_column(
         self, part: int, name: str, progress: Callable[[int], None] = lambda _: None

@@ -11,6 +11,7 @@ import concurrent.futures
 import functools
 import math
 import os
+import threading
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import google_crc32c
 import numpy as np
 
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.in_place import FarPart
+from orlog.datasets.store.in_place import Coming, FarPart
 from orlog.datasets.store.places import Place
 from orlog.datasets.store.shards import Shard, undo_difference
 from orlog.datasets.store.zarr_metadata import read_encoding, shard_path
@@ -32,6 +33,7 @@ SMALL_CHUNK_BYTES = 2**16
 OPEN_SHARDS = 128
 # Shared by all readers, since the number of open files is limited per process.
 _open_shards: dict[tuple[object, str], Shard] = {}
+_opening: dict[tuple[int, object, str], threading.Lock] = {}
 
 
 class ZarrReader:
@@ -197,10 +199,16 @@ class ZarrReader:
         rows = self.encoding(name).chunk_rows
         return range(start // rows, (stop - 1) // rows + 1) if start < stop else range(0)
 
-    def bring(self, chunks: Mapping[str, Iterable[int]], indexes: Container[str] = ()) -> None:
+    def bring(
+        self,
+        chunks: Mapping[str, Iterable[int]],
+        indexes: Container[str] = (),
+        ahead: list[Coming] | None = None,
+    ) -> None:
         """Fetch chunks of columns, many at once, if they lie elsewhere: first what is missing of indexes.
 
-        Of columns in `indexes` nothing else is fetched.
+        Of columns in `indexes` nothing else is fetched. With `ahead`, chunks are not waited for: their requests are
+        added to it.
 
         Raises IntegrityError, TransferError or StorageError as `FarShard.fetch` does.
         """
@@ -219,7 +227,7 @@ class ZarrReader:
         def opened(key: tuple[str, int]) -> Shard:
             return self._shard(self._specs[key[0]], self.encoding(key[0]), key[1])
 
-        self._far.bring(opened, wanted)
+        self._far.bring(opened, wanted, ahead)
 
     def _read_small(
         self, spec: ColumnSpec, encoding: Encoding, out: np.ndarray, start: int, stop: int
@@ -276,12 +284,20 @@ class ZarrReader:
         if name not in self._sizes:
             raise IntegrityError(f"{name}: not in the manifest.", file=name)
         room = encoding.chunks_per_shard
-        opened = (
-            Shard(self.folder / name, room, self._sizes[name], name=name)
-            if self._far is None
-            else self._far.open_shard(name, room)
-        )
-        # No lock, since a fork would copy a held one; single operations of a dict are atomic.
+        if self._far is None:
+            return self._keep_open(
+                name, Shard(self.folder / name, room, self._sizes[name], name=name)
+            )
+        one = self._key, name
+        # Opened once, or what is on its way would be asked for twice. A fork would copy a held lock.
+        with _opening.setdefault((os.getpid(), *one), threading.Lock()):
+            found = _open_shards.get(one) or self._keep_open(name, self._far.open_shard(name, room))
+        _opening.pop((os.getpid(), *one), None)
+        return found
+
+    def _keep_open(self, name: str, opened: Shard) -> Shard:
+        """Keep a shard open for a while."""
+        # No lock; single operations of a dict are atomic.
         if len(_open_shards) >= OPEN_SHARDS:
             _open_shards.pop(next(iter(list(_open_shards))), None)
         _open_shards[self._key, name] = opened

@@ -1,0 +1,213 @@
+"""Streams of versions that are read in place ask ahead: nothing twice, nothing after the end, and errors reach the reader."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import multiprocessing
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.download.in_place import open_in_place
+from orlog.datasets.publish.publish import publish_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.selection import seeded_order
+from orlog.datasets.store import in_place
+from orlog.datasets.store.in_place import Coming
+from orlog.errors import TransferError
+from tests.datasets.download.test_in_place import SHORT
+from tests.servers import Fault, FileServer, Request
+
+EPISODES, LENGTH, NUMBERS = 60, 400, 300
+BUFFER = 2**23
+"""Of `orlog.stream_transitions`: a group is about an eighth of the data."""
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a registry with a version of random numbers in many chunks."""
+    generator = np.random.default_rng(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("author")))
+        with orlog.DatasetWriter(
+            "lab/many-v1",
+            observation_space=spaces.Box(-9, 9, (NUMBERS,), np.float32),
+            action_space=spaces.Box(-9, 9, (2,), np.float32),
+        ) as writer:
+            for _ in range(EPISODES):
+                writer.add_episode(
+                    orlog.Episode(
+                        observations=generator.random((LENGTH + 1, NUMBERS), np.float32),
+                        actions=generator.random((LENGTH, 2), np.float32),
+                        rewards=generator.random(LENGTH),
+                        terminations=np.zeros(LENGTH, bool),
+                        truncations=np.arange(LENGTH) == LENGTH - 1,
+                    )
+                )
+        folder = tmp_path_factory.mktemp("registry")
+        publish_dataset("lab/many-v1", str(folder), audit=False)
+    return folder
+
+
+@pytest.fixture
+def served(registry: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """Return a server of it, which is read by small ranges."""
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(in_place, "PIECE_BYTES", 2**18)
+    with FileServer(registry) as server:
+        yield server
+
+
+def opened(served: FileServer) -> Dataset:
+    return open_in_place(f"{served.url}/lab/many-v1/1.0.0", patience=SHORT)
+
+
+@contextlib.contextmanager
+def switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def same_values(one: Any, other: Any) -> bool:
+    return torch.equal(one.observations, other.observations) and torch.equal(
+        one.next_observations, other.next_observations
+    )
+
+
+def test_an_epoch_asks_for_nothing_twice_and_gives_what_is_there(
+    served: FileServer, registry: Path
+) -> None:
+    ds = opened(served)
+    whole = orlog.load_dataset(registry / "lab/many-v1/1.0.0")
+    found = orlog.stream_transitions(ds, 100, seed=3, buffer_bytes=BUFFER)
+    same = orlog.stream_transitions(whole, 100, seed=3, buffer_bytes=BUFFER)
+    assert found.mixing.blocks_in_group < found.mixing.blocks / 5
+    with switching_often():
+        batches = zip(found, same, range(EPISODES * LENGTH // 100), strict=False)
+        for one, other, index in batches:
+            assert same_values(one, other), index
+    assert served.sent_bytes < 1.05 * ds.manifest.size_bytes
+    asked = [(one.path, one.headers.get("Range")) for one in served.requests]
+    assert len(asked) == len({*asked})
+    # Batches made together, one by one, and by their number are the same.
+    for index in (0, 17, 101):
+        assert same_values(found.batch(index), same.batch(index))
+
+
+def test_a_stream_that_is_closed_asks_for_nothing_more(served: FileServer) -> None:
+    ds = opened(served)
+    stream = iter(orlog.stream_transitions(ds, 100, seed=0, buffer_bytes=BUFFER))
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]  # it is a generator
+    time.sleep(0.2)  # for what was on its way
+    before = served.sent_bytes
+    assert before < 0.7 * ds.manifest.size_bytes
+    time.sleep(0.3)
+    assert served.sent_bytes == before
+
+
+class Gate:
+    """Lets the first requests for chunks wait until it is opened."""
+
+    def __init__(self, count: int) -> None:
+        self.left, self.open = count, threading.Event()
+
+    def __call__(self, _request: Request) -> bool:
+        self.left -= 1
+        if self.left >= 0:
+            assert self.open.wait(20)
+        return True
+
+
+def test_a_reader_asks_itself_for_what_another_took_back(
+    served: FileServer, registry: Path
+) -> None:
+    ds = opened(served)
+    expected = orlog.load_dataset(registry / "lab/many-v1/1.0.0").column("observations")
+    episodes = np.arange(EPISODES)
+    ds.fetch_ahead(episodes, indexes=True)
+    gate = Gate(in_place.AT_ONCE)
+    served.allows = gate
+    ahead: list[Coming] = []
+    ds.fetch_ahead(episodes, ["observations"], ahead)
+    assert len(ahead) > 2 * in_place.AT_ONCE
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(ds.column, "observations")
+        time.sleep(0.1)  # until it waits for what is on its way
+        for one in ahead:
+            one.cancel()
+        gate.open.set()
+        assert np.array_equal(reading.result(20), expected)
+
+
+def read_in_a_fork(ds: Dataset, answer: multiprocessing.Queue[bytes]) -> None:
+    answer.put(ds.column("observations").tobytes())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes cannot be forked")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+def test_a_fork_does_not_wait_for_the_threads_of_its_parent(
+    served: FileServer, registry: Path
+) -> None:
+    ds = opened(served)
+    expected = orlog.load_dataset(registry / "lab/many-v1/1.0.0").column("observations")
+    ds.fetch_ahead(np.arange(EPISODES), indexes=True)
+    gate = Gate(in_place.AT_ONCE)
+    served.allows = gate
+    ahead: list[Coming] = []
+    ds.fetch_ahead(np.arange(EPISODES), ["observations"], ahead)
+    time.sleep(0.2)  # until all of the first ones wait
+    context = multiprocessing.get_context("fork")
+    answer = context.Queue()
+    child = context.Process(target=read_in_a_fork, args=(ds, answer))
+    child.start()
+    try:
+        assert answer.get(timeout=20) == expected.tobytes()
+    finally:
+        child.kill()
+        child.join()
+        gate.open.set()
+        for one in ahead:
+            one.cancel()
+
+
+def test_what_could_not_be_fetched_ahead_is_told_to_who_needs_it(served: FileServer) -> None:
+    ds = opened(served)
+    _ = ds.episode_lengths
+    served.faults.append(Fault(path="observations/c.0.0", status=404))
+    stream = orlog.stream_transitions(ds, 100, seed=0, buffer_bytes=BUFFER)
+    with pytest.raises(TransferError, match=r"observations/c\.0\.0.*404 Not Found"):
+        for _ in zip(stream, range(EPISODES * LENGTH // 100), strict=False):
+            pass
+
+
+class Few(np.random.Philox):
+    """Draws some words only."""
+
+    def random_raw(self, *given: Any, **options: Any) -> Any:
+        return super().random_raw(*given, **options) % 7
+
+
+def test_an_order_with_equal_words_is_that_of_a_stable_sort(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert seeded_order(5, 6).tolist() == [3, 0, 5, 4, 2, 1]  # as it has always been
+    monkeypatch.setattr(np.random, "Philox", Few)
+    order = seeded_order(1, 5000)
+    falls = order[1:] < order[:-1]  # where the next word begins
+    assert falls.sum() == 6
+    assert sorted(order.tolist()) == list(range(5000))
