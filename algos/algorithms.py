@@ -21,8 +21,9 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, overload
 
+from orlog.base.files import absolute_path
 from orlog.errors import AlgorithmError, OrlogError, SchemaError
 from orlog.manifests.names import did_you_mean, squeezed
 
@@ -364,6 +365,25 @@ def algorithm_name(algorithm: AlgorithmLike) -> str:
     if not colon:
         return known_as(algorithm)
     return f"{Path(module).stem if module.endswith('.py') else module}:{name}"
+
+
+@overload
+def anywhere(algorithm: str) -> str: ...
+@overload
+def anywhere(algorithm: AlgorithmLike) -> AlgorithmLike: ...
+def anywhere(algorithm: AlgorithmLike) -> AlgorithmLike:
+    """Return an algorithm as other processes find it, whatever folder they work in: a file by its absolute path.
+
+    A class of a user's file is named by that file too, since others could not import it by its module alone.
+    """
+    if isinstance(algorithm, str):
+        path, colon, name = algorithm.rpartition(":")
+        return f"{absolute_path(path)}:{name}" if path.endswith(".py") and colon else algorithm
+    file = getattr(sys.modules.get(algorithm.__module__), "__file__", None) or ""
+    is_lone = is_own(algorithm) and Path(file).stem == algorithm.__module__ != "__main__"
+    if is_lone and "." not in algorithm.__qualname__:
+        return f"{Path(file).resolve()}:{algorithm.__qualname__}"
+    return algorithm
 
 
 def is_own(algorithm: type[Any]) -> bool:

@@ -108,9 +108,9 @@ def import_dataset(
         observation_high: Upper bound of observations.
         description: What the data are.
         license: SPDX identifier of the data.
-        execute: Executor whose jobs read the values of many HDF5 files, as `find_executor` of
+        execute: Executor whose jobs read and decode the values of files, as `find_executor` of
             `orlog.experiments.jobs` returns it; this process writes them, in their order. The files are on a
-            disk that all its machines share. The version is the same.
+            disk that all its machines share. The version is the same. Some formats are read by one process.
         workers: Jobs at a time; without `execute`, 1 for this process alone, more for as many processes.
         dry_run: Read the files to the end and call `on_found`, and keep nothing.
         progress: Called with steps done and in all.

@@ -1,11 +1,17 @@
-"""A pool of no processes, for tests of jobs."""
+"""A pool of no processes, and an executor that loses one, for tests of jobs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import dataclasses
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from pathlib import Path
 from typing import Any
+
+from orlog.base.jobs import execute_here
 
 
 class ThisProcess(Executor):
@@ -23,3 +29,25 @@ class ThisProcess(Executor):
 @contextlib.contextmanager
 def pool_in_this_process(_: int) -> Iterator[Executor]:
     yield ThisProcess()
+
+
+@dataclasses.dataclass(frozen=True)
+class KillOnce:
+    """Does a job, but kills its process before, the first time that there is one."""
+
+    function: Callable[[Any], Any]
+    folder: Path
+
+    def __call__(self, job: Any) -> Any:
+        try:
+            (self.folder / "killed").touch(exist_ok=False)
+        except FileExistsError:
+            return self.function(job)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def killing_once(
+    folder: Path, function: Any, jobs: Iterable[Any], *, workers: int | None, running: Any
+) -> Iterator[tuple[int, Any]]:
+    yield from execute_here(KillOnce(function, folder), jobs, workers=workers, running=running)

@@ -225,24 +225,28 @@ def check_streams(kind: type[Any], config: Any, dataset: Dataset) -> None:
 
     Raises SchemaError that says why.
     """
-    loader, arguments = kind.loader(config)
-    name = algorithm_name(kind)
-    why = ""
-    if getattr(kind, "ONLINE", False):
-        why = f"{name} mixes the data with steps that it takes in the environment"
-    elif is_team(dataset):
+    why = _needs_all(kind, config)
+    if is_team(dataset):
         why = "the steps of several agents are put together in memory"
     elif dataset.mixture is not None:
         why = "a weighted mixture has no epochs"
-    elif loader not in (*STREAMED, BEST):
-        why = f"{name} draws from all steps at once (by {loader.rpartition(':')[2]})"
-    elif arguments.get("within") is not None:
-        why = f"{name} chooses episodes by an info"
     if why:
+        forms = {name: algorithm_forms(name)[0] for name in ALGORITHMS}
+        able = [name for name, form in forms.items() if not _needs_all(form, form.CONFIG())]
         raise SchemaError(
-            f"{dataset.name}: cannot be streamed: {why}; {_INSTEAD}, or choose one of "
-            f"{', '.join(_streaming())}."
+            f"{dataset.name}: cannot be streamed: {why}; {_INSTEAD}, or choose one of {', '.join(able)}."
         )
+
+
+def _needs_all(kind: type[Any], config: Any) -> str:
+    """Return why an algorithm needs all of the data in memory; nothing if it does not."""
+    loader, arguments = kind.loader(config)
+    name = algorithm_name(kind)
+    if getattr(kind, "ONLINE", False):
+        return f"{name} mixes the data with steps that it takes in the environment"
+    if loader not in (*STREAMED, BEST):
+        return f"{name} draws from all steps at once (by {loader.rpartition(':')[2]})"
+    return "" if arguments.get("within") is None else f"{name} chooses episodes by an info"
 
 
 def streams(kind: type[Any], config: Any, dataset: Dataset) -> bool:
@@ -252,18 +256,6 @@ def streams(kind: type[Any], config: Any, dataset: Dataset) -> bool:
     except SchemaError:
         return False
     return True
-
-
-def _streaming() -> list[str]:
-    """Return the names of the algorithms that can be streamed with their own settings."""
-    found = []
-    for name in ALGORITHMS:
-        form = algorithm_forms(name)[0]
-        if form.loader(form.CONFIG())[0] in (*STREAMED, BEST) and not getattr(
-            form, "ONLINE", False
-        ):
-            found.append(name)
-    return found
 
 
 def infos_of(kind: type[Any], config: Any) -> tuple[str, ...]:

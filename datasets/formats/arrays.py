@@ -17,7 +17,7 @@ from orlog.datasets.formats._containers.zarr_arrays import is_zarr
 from orlog.datasets.formats._shared.episodes import Asked
 from orlog.datasets.formats._shared.flags import FLAGS
 from orlog.datasets.formats._shared.mapped_arrays import open_mapped
-from orlog.datasets.formats._shared.places import FILE, Place, find_places, holds_arrays
+from orlog.datasets.formats._shared.places import ARRAYS, FILE, Place, holds_arrays
 from orlog.datasets.formats._shared.roles import USUAL
 from orlog.datasets.formats._shared.trees import Kind, Tree, likely, map_of
 from orlog.datasets.formats.formats import Format
@@ -34,10 +34,10 @@ def _describe(files: Sequence[Path]) -> str:
     """Return the arrays of the first file, and a `--map` by what their names are like."""
     if not _recognizes(files):
         return ""
-    places = find_places(Asked(files=files, sources=[str(file) for file in files]))
+    places = ARRAYS.find(Asked(files=files, sources=[str(file) for file in files]))
     kinds: dict[str, Kind] = {}
     try:
-        place = next(places)
+        _, _, place = next(places)
         with place.reading(place.where):
             tree = Tree(place.names, lambda name: _kind(place, name, kinds))
     except (OrlogError, StopIteration):  # it is damaged

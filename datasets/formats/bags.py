@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from orlog.datasets.formats._containers.bag_files import (
     reading_bag,
 )
 from orlog.datasets.formats._containers.ros_messages import leaves_of, paths_of
-from orlog.datasets.formats._shared.episodes import Asked, Opened
-from orlog.datasets.formats._shared.mapped_arrays import open_mapped
-from orlog.datasets.formats._shared.places import FILE, Place, files_in
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
+from orlog.datasets.formats._shared.mapped_arrays import Known, open_mapped
+from orlog.datasets.formats._shared.pieces import LARGEST_STREAM
+from orlog.datasets.formats._shared.places import FILE, Place, Places, files_in
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
@@ -50,11 +51,15 @@ def _open(asked: Asked) -> Iterator[Opened]:
     asked = _each(asked)
     with open_bag(asked.files[0], asked.sources[0]) as topics:
         columns = _whole_topics(asked.options.columns, topics, asked.sources[0])
-    options = dataclasses.replace(asked.options, columns=columns, episode=FILE, rate=None)
-    rate = asked.options.rate
-    with open_mapped(
-        dataclasses.replace(asked, options=options), lambda one: _places(one, rate, ages)
-    ) as opened:
+    options = dataclasses.replace(asked.options, columns=columns, episode=FILE)
+
+    def note_ages(place: Place) -> tuple[dict[str, Any], None]:
+        for name, late in place.late.items():
+            ages.setdefault(name, []).extend(late.tolist())
+        return {}, None
+
+    known = Known(columns={}, places=Places(_recordings, _open_recording), about=note_ages)
+    with open_mapped(dataclasses.replace(asked, options=options), known) as opened:
         for topic, seconds in ages.items():
             opened.doubts.append(
                 f"{topic}: {said_of(len(seconds), 'rows have its last message up to their time')}; the oldest was "
@@ -123,40 +128,52 @@ def _fields(topic: Topic, data: bytes, where: str) -> dict[str, np.ndarray]:
     return {f"{topic.name}.{path}" if path else topic.name: one for path, one in leaves.items()}
 
 
-def _places(asked: Asked, rate: float | None, ages: dict[str, list[float]]) -> Iterator[Place]:
-    """Yield each recording while it is open."""
-    for file, where in zip(asked.files, asked.sources, strict=True):
-        with open_bag(file, where) as topics:
-            named = ",".join(asked.options.columns.values()).split(",")
-            wanted = {
-                name: topic
-                for name, topic in topics.items()
-                if any(one == name or one.startswith((f"{name}.", f"{name}*")) for one in named)
+def _recordings(asked: Asked) -> list[tuple[Path, str]]:
+    """Return the recordings, and what errors call them."""
+    return list(zip(asked.files, asked.sources, strict=True))
+
+
+def _open_recording(recording: tuple[Path, str], options: Options) -> Generator[Place]:
+    """Yield a recording while it is open."""
+    file, where = recording
+    with open_bag(file, where) as topics:
+        named = ",".join(options.columns.values()).split(",")
+        wanted = {
+            name: topic
+            for name, topic in topics.items()
+            if any(one == name or one.startswith((f"{name}.", f"{name}*")) for one in named)
+        }
+        if not wanted:
+            raise SchemaError(
+                f"{where}: has none of the topics that columns= names; it has {', '.join(sorted(topics))}."
+            )
+        with reading_bag(where):
+            times = {
+                name: np.fromiter((time for time, _ in topic.messages()), np.int64)
+                for name, topic in wanted.items()
             }
-            if not wanted:
-                raise SchemaError(
-                    f"{where}: has none of the topics that columns= names; it has {', '.join(sorted(topics))}."
-                )
-            with reading_bag(where):
-                times = {
-                    name: np.fromiter((time for time, _ in topic.messages()), np.int64)
-                    for name, topic in wanted.items()
-                }
-            ticks = _ticks(times, rate, where)
-            for name, one in times.items():
-                late = (ticks - one[np.searchsorted(one, ticks, side="right") - 1]) / SECOND
-                ages.setdefault(name, []).extend(late.tolist())
-            streams = {name: _Stream(topic, ticks, where) for name, topic in wanted.items()}
-            fields = {field: one for one in streams.values() for field in one.first}
+        ticks = _ticks(times, options.rate, where)
+        streams = {name: _Stream(topic, ticks, where) for name, topic in wanted.items()}
+        fields = {field: one for one in streams.values() for field in one.first}
 
-            def column(name: str, fields: Mapping[str, _Stream] = fields) -> _Field:
-                fields[name].asked.add(name)
-                return _Field(fields[name], name)
+        def column(name: str) -> _Field:
+            fields[name].asked.add(name)
+            return _Field(fields[name], name)
 
-            others = sorted(topics.keys() - wanted.keys())
-            outside = [one for topic in wanted.values() for one in _texts(topic, where)]
-            outside += extras_of_bag(file, where)
-            yield Place(where, [*fields, *others], column, reading_bag, outside=outside)
+        others = sorted(topics.keys() - wanted.keys())
+        outside = [one for topic in wanted.values() for one in _texts(topic, where)]
+        yield Place(
+            where,
+            [*fields, *others],
+            column,
+            reading_bag,
+            outside=[*outside, *extras_of_bag(file, where)],
+            job_bytes=LARGEST_STREAM,  # messages before the rows have to be read, and are not decoded
+            late={
+                name: (ticks - one[np.searchsorted(one, ticks, side="right") - 1]) / SECOND
+                for name, one in times.items()
+            },
+        )
 
 
 def _ticks(times: Mapping[str, np.ndarray], rate: float | None, where: str) -> np.ndarray:
@@ -214,10 +231,9 @@ class _Stream:
                 name: np.empty((stop - start, *one.shape), one.dtype)
                 for name, one in self.first.items()
             }
-            for row in range(self._row, stop):
+            for row in range(max(self._row, start), stop):
                 self._go_to(row)
-                if row >= start:
-                    self._put(found, row - start)
+                self._put(found, row - start)
             self._row, self._held = stop, (slice(start, stop), found)
         return self._held[1]
 
@@ -299,6 +315,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=(".mcap", ".bag", ""),
     options=("columns", "rate", "horizon", "ends"),
+    shares=True,
     only_mapped=True,
     describe=_describe,
     reads=("./*.mcap", "./*.bag", "./*.db3", "./*metadata.yaml"),

@@ -10,16 +10,16 @@ observation. Instructions lie in pickles, which are not read. http://calvin.cs.u
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from orlog.datasets.formats._containers.npz_files import npy_header, open_npz, reading_npz
-from orlog.datasets.formats._shared.episodes import Asked
+from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
-from orlog.datasets.formats._shared.places import Place
+from orlog.datasets.formats._shared.places import Place, Places
 from orlog.datasets.formats.formats import Format
 from orlog.errors import SchemaError
 
@@ -29,33 +29,38 @@ MOST_EPISODES = 2**20
 MOST_STEPS = 2**24
 
 
-def _places(asked: Asked) -> Iterator[Place]:
-    """Yield each episode, a file a step."""
-    folder, where = asked.files[0], asked.sources[0]
-    for first, last in _ends(folder, where):
-        files: list[Path] = []
-        for number in range(first, last + 1):
-            file = folder / STEP.format(number)
-            if file.is_symlink() or not file.is_file():
-                raise SchemaError(f"{where}: {file.name} is missing, or a link.")
-            files.append(file)
-        place = f"{where}/{files[0].name} to {files[-1].name}"
-        with open_npz(files[0], f"{where}/{files[0].name}") as opened:
-            kinds = {name: (opened.shape(name), opened.dtype(name)) for name in opened.names}
+class _Episode(NamedTuple):
+    """An episode: its folder, what errors call that, and the numbers of its first and last file."""
 
-        def column(
-            name: str,
-            files: list[Path] = files,
-            kinds: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = kinds,
-        ) -> Any:
-            return _Steps(files, name, *kinds[name], where)
-
-        yield Place(place, sorted(kinds), column, reading_npz)
+    folder: Path
+    where: str
+    first: int
+    last: int
 
 
-def _ends(folder: Path, where: str) -> list[tuple[int, int]]:
-    """Return the numbers of the first and the last file of each episode."""
-    where, path = f"{where}/{ENDS}", folder / ENDS
+def _open_episode(episode: _Episode, _options: Options) -> Generator[Place]:
+    """Yield an episode, a file a step."""
+    folder, where, first, last = episode
+    files: list[Path] = []
+    for number in range(first, last + 1):
+        file = folder / STEP.format(number)
+        if file.is_symlink() or not file.is_file():
+            raise SchemaError(f"{where}: {file.name} is missing, or a link.")
+        files.append(file)
+    place = f"{where}/{files[0].name} to {files[-1].name}"
+    with open_npz(files[0], f"{where}/{files[0].name}") as opened:
+        kinds = {name: (opened.shape(name), opened.dtype(name)) for name in opened.names}
+
+    def column(name: str) -> Any:
+        return _Steps(files, name, *kinds[name], where)
+
+    yield Place(place, sorted(kinds), column, reading_npz)
+
+
+def _episodes(asked: Asked) -> list[_Episode]:
+    """Return where each episode lies."""
+    folder, source = asked.files[0], asked.sources[0]
+    where, path = f"{source}/{ENDS}", folder / ENDS
     with reading_npz(where), path.open("rb") as stream:
         if path.is_symlink():
             raise SchemaError(f"{where}: a link, which is not followed.")
@@ -68,7 +73,7 @@ def _ends(folder: Path, where: str) -> list[tuple[int, int]]:
     for first, last in found:
         if not 0 <= first <= last < first + MOST_STEPS:
             raise SchemaError(f"{where}: an episode from {first} to {last}.")
-    return [(first, last) for first, last in found]
+    return [_Episode(folder, source, first, last) for first, last in found]
 
 
 class _Steps:
@@ -115,7 +120,7 @@ KNOWN = Known(
         "infos/actions": "actions",
         "observation/*": "rgb_*,depth_*,robot_obs,scene_obs",
     },
-    places=_places,
+    places=Places(_episodes, _open_episode),
     doubts=("Instructions are left out: they lie in a pickle, which could run code.",),
 )
 
@@ -130,6 +135,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("",),
     options=("horizon", "ends"),
+    shares=True,
     reads=(
         "actions",
         "rel_actions",

@@ -173,6 +173,7 @@ FORMAT = Format(
     name="d4rl-hdf5",
     open=_open,
     recognizes=_recognizes,
+    alone="a dataset of D4RL is one file",
     extensions=(".hdf5", ".h5"),
     options=("horizon",),
     takes_benchmark=True,

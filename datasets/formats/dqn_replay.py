@@ -14,14 +14,14 @@ import contextlib
 import functools
 import gzip
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orlog.datasets.formats._containers.npz_files import NpzColumn, npy_header, reading_npz
-from orlog.datasets.formats._shared.episodes import Asked
+from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
-from orlog.datasets.formats._shared.places import Place, files_in
+from orlog.datasets.formats._shared.places import Place, Places, files_in
 from orlog.datasets.formats.formats import Format
 from orlog.errors import SchemaError
 
@@ -31,27 +31,38 @@ MOST_ROWS = 2**31
 NEEDED = {"observation", "action", "reward", "terminal"}
 
 
-def _places(asked: Asked) -> Iterator[Place]:
-    """Yield the arrays of each checkpoint, as streams."""
+class _Checkpoint(NamedTuple):
+    """A checkpoint: what errors call its folder, its number, and the file of each array."""
+
+    where: str
+    number: int
+    files: dict[str, Path]
+
+
+def _checkpoints(asked: Asked) -> list[_Checkpoint]:
+    """Return the checkpoints of a folder, by their numbers."""
     folder, where = asked.files[0], asked.sources[0]
     checkpoints: dict[int, dict[str, Path]] = {}
     for file, _ in files_in(folder, where, lambda one: NAME.fullmatch(one.name) is not None):
         found = NAME.fullmatch(file.name)
         assert found is not None
         checkpoints.setdefault(int(found[2]), {})[found[1]] = file
-    for number, files in sorted(checkpoints.items()):
-        place = f"{where}, checkpoint {number}"
-        missing = sorted(NEEDED - files.keys())
-        if missing:
-            raise SchemaError(f"{place}: has no {missing[0]}.")
-        with contextlib.ExitStack() as stack:
+    return [_Checkpoint(where, number, files) for number, files in sorted(checkpoints.items())]
 
-            def column(
-                name: str, files: dict[str, Path] = files, stack: contextlib.ExitStack = stack
-            ) -> Any:
-                return _column(files[name], f"{where}/{files[name].name}", stack)
 
-            yield Place(place, sorted(files), column, reading_npz)
+def _open_checkpoint(checkpoint: _Checkpoint, _options: Options) -> Generator[Place]:
+    """Yield the arrays of a checkpoint, as streams."""
+    where, number, files = checkpoint
+    place = f"{where}, checkpoint {number}"
+    missing = sorted(NEEDED - files.keys())
+    if missing:
+        raise SchemaError(f"{place}: has no {missing[0]}.")
+    with contextlib.ExitStack() as stack:
+
+        def column(name: str) -> Any:
+            return _column(files[name], f"{where}/{files[name].name}", stack)
+
+        yield Place(place, sorted(files), column, reading_npz, job_bytes=None)
 
 
 def _column(file: Path, where: str, stack: contextlib.ExitStack) -> NpzColumn:
@@ -82,7 +93,7 @@ KNOWN = Known(
         "terminated": "terminal",
     },
     episode="",
-    places=_places,
+    places=Places(_checkpoints, _open_checkpoint),
 )
 
 
@@ -98,5 +109,6 @@ FORMAT = Format(
     open=functools.partial(open_known, KNOWN),
     recognizes=_recognizes,
     extensions=("",),
+    shares=True,
     reads=("./*_ckpt.#.gz",),
 )

@@ -54,6 +54,7 @@ FORMAT = Format(
     name="dsrl-hdf5",
     open=_open,
     recognizes=_recognizes,
+    alone="a dataset of DSRL is one file",
     extensions=(".hdf5", ".h5"),
     check=lambda: import_h5py(),
     reads=("**",),

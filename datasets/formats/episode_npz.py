@@ -13,16 +13,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from orlog.datasets.formats._containers.npz_files import is_npz, open_npz
-from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
-from orlog.datasets.formats._shared.places import Place, find_places
+from orlog.datasets.formats._shared.places import (
+    ARRAYS,
+    Place,
+    Places,
+    files_of_arrays,
+    open_arrays,
+)
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
 
@@ -34,7 +40,7 @@ NEEDED = {"action", "reward"}
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    first = next(find_places(asked))
+    _, _, first = next(ARRAYS.find(asked))
     parts = [name for name in first.names if name not in (*SHIFTED, *BEFORE, *FLAGS)]
     columns = {f"observation/{name}": name for name in parts}
     if len(parts) == 1:
@@ -42,14 +48,14 @@ def _open(asked: Asked) -> Iterator[Opened]:
     columns |= {name: name for name in SHIFTED}
     columns |= {f"infos/{name}": name for name in BEFORE}
     columns["terminated"] = "is_terminal" if "is_terminal" in first.names else "discount"
-    known = Known(columns=columns, places=_places)
+    known = Known(columns=columns, places=Places(files_of_arrays, _open_file))
     with open_known(known, asked) as opened:
         yield opened
 
 
-def _places(asked: Asked) -> Iterator[Place]:
-    """Yield the files, whose rows of steps begin after the reset."""
-    for place in find_places(asked):
+def _open_file(file: tuple[Path, str], options: Options) -> Generator[Place]:
+    """Yield a file, whose rows of steps begin after the reset."""
+    for place in open_arrays(file, options):
 
         def column(name: str, place: Place = place) -> Any:
             found = place.column(name)
@@ -101,5 +107,10 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 
 FORMAT = Format(
-    name="episode_npz", open=_open, recognizes=_recognizes, extensions=("", ".npz"), reads=("**",)
+    name="episode_npz",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=("", ".npz"),
+    shares=True,
+    reads=("**",),
 )

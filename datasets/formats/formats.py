@@ -66,7 +66,8 @@ class Format:
             need, which hold choices as floats.
         doubts_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
             only in the description; false where digests were pinned before it did.
-        shares: Whether several processes can read its files (`Asked.sharing`).
+        shares: Whether several processes can read its files, which it reads by `read_pieces` of `_shared/pieces.py`.
+        alone: Why one process reads its files, where `shares` is false.
         only_mapped: Whether files are taken for it only where the user says what their columns are.
         describe: What files hold, and how one could say what it means, where no format fits them;
             nothing where it cannot say.
@@ -87,6 +88,7 @@ class Format:
     takes_benchmark: bool = False
     doubts_in_lineage: bool = True
     shares: bool = False
+    alone: str = "its reader takes them from the first to the last"
     only_mapped: bool = False
     describe: Callable[[Sequence[Path]], str] = lambda _files: ""
     write: Callable[..., None] | None = None
@@ -137,7 +139,8 @@ def own_format(wanted: str) -> Format | None:
     found = declared.get("FORMAT")
     if type(found) is not Format:
         raise ValueError(f"{wanted}: declares no FORMAT; docs/your-own-format.md shows one.")
-    return found
+    # Other processes could not import its functions.
+    return dataclasses.replace(found, shares=False, alone="a file of your own reads them")
 
 
 def choose_format(
@@ -326,8 +329,8 @@ def read_version(
     if asked.sharing is not None and not file_format.shares:
         able = ", ".join(sorted(one.name for one in formats().values() if one.shares))
         raise ValueError(
-            f"{name}: files of the format {file_format.name} are read by one process; leave out execute= and "
-            f"workers=. Several processes read HDF5 files of {able}."
+            f"{name}: files of the format {file_format.name} are read by one process, since {file_format.alone}; "
+            f"leave out execute= and workers=. Several processes read {able}."
         )
     benchmark = _find_benchmark(file_format, name, wanted.like)
     horizon = said.horizon if benchmark is None else benchmark.horizon

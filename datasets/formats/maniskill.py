@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from orlog.datasets.formats._containers.hdf5_files import is_hdf5, look_inside, names_in
 from orlog.datasets.formats._containers.json_documents import read_json_object
-from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
-from orlog.datasets.formats._shared.places import Place, find_places
+from orlog.datasets.formats._shared.places import Place, Places, files_of_arrays, open_arrays
 from orlog.datasets.formats.formats import Format
 from orlog.errors import SchemaError
 
@@ -41,6 +42,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
     told: dict[str, Any] = {}
     if beside.is_file():
         told = read_json_object(beside, where, missing=f"{beside.name} is a link, or too large.")
+    listed = _episodes(told, where)
+    plain = [
+        {key for key, value in one.items() if isinstance(value, (bool, float, int, str))}
+        for one in listed.values()
+    ]
+    names = sorted(set.intersection(*plain) - {"episode_id", "episode_seed"}) if plain else []
     known = Known(
         columns={
             "action": "actions",
@@ -53,7 +60,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
             "infos/fail": "fail",
         },
         episode="traj_*",
-        places=lambda asked: _places(asked, _episodes(told, where)),
+        places=Places(files_of_arrays, _open_groups),
+        about=functools.partial(_about, listed, names),
         repeats_flags=True,
     )
     with open_known(known, asked) as opened:
@@ -73,14 +81,9 @@ def _episodes(told: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
     return {f"traj_{one.get('episode_id', place)}": one for place, one in enumerate(listed)}
 
 
-def _places(asked: Asked, episodes: dict[str, dict[str, Any]]) -> Iterator[Place]:
-    """Yield the groups with what is known of them."""
-    plain = [
-        {key for key, value in one.items() if isinstance(value, (bool, float, int, str))}
-        for one in episodes.values()
-    ]
-    names = sorted(set.intersection(*plain) - {"episode_id", "episode_seed"}) if plain else []
-    for place in find_places(asked):
+def _open_groups(file: tuple[Path, str], options: Options) -> Generator[Place]:
+    """Yield the groups of the file."""
+    for place in open_arrays(file, options):
         if "actions" in place.names and not any(
             one.partition("/")[0] == "obs" for one in place.names
         ):
@@ -88,15 +91,21 @@ def _places(asked: Asked, episodes: dict[str, dict[str, Any]]) -> Iterator[Place
                 f"{place.where}: has no obs, only states of the simulator; let ManiSkill make observations: "
                 "python -m mani_skill.trajectory.replay_trajectory --traj-path FILE --obs-mode state"
             )
-        said = episodes.get(place.where.rpartition(", ")[2])
-        if episodes and said is None:
+        yield place
+
+
+def _about(
+    episodes: dict[str, dict[str, Any]], names: list[str], place: Place
+) -> tuple[dict[str, Any], int | None]:
+    """Return these values of the episode of a group, and its seed."""
+    said = episodes.get(place.where.rpartition(", ")[2])
+    if said is None:
+        if episodes:
             raise SchemaError(f"{place.where}: the JSON file beside it does not list this episode.")
-        seed = None if said is None else said.get("episode_seed")
-        yield dataclasses.replace(
-            place,
-            metadata={} if said is None else {name: said[name] for name in names},
-            seed=seed if type(seed) is int and 0 <= seed <= MOST_SEED else None,
-        )
+        return {}, None
+    seed = said.get("episode_seed")
+    is_seed = type(seed) is int and 0 <= seed <= MOST_SEED
+    return {name: said[name] for name in names}, seed if is_seed else None
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
@@ -114,5 +123,6 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=(".h5", ".hdf5", ".json"),
+    shares=True,
     reads=("traj_#/**", "env_info", "episodes"),
 )

@@ -17,7 +17,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,9 @@ from orlog.datasets.formats._containers.arrow_files import (
 )
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_steps
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.minari.frames import decoded_frames, row_bytes, same_numbers
+from orlog.datasets.formats.minari.frames import HAD_JPEG, decoded_frames, row_bytes, same_numbers
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
     READS,
@@ -84,7 +85,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
             f"{found:,}.",
             file=where,
         )
-    opened.steps = _Reader(schema, infos, details, opened.doubts).steps(episodes)
+    has_options = any(one.options for one in episodes)
+    reader = _Reader(schema, infos, details, has_options)
+    for one in episodes:
+        check_stream(asked, one.count * reader.row_bytes(one), one.where)
+    jobs = groups_of_jobs(asked, episodes, lambda one: one.count * reader.row_bytes(one))
+    opened.steps = read_steps(asked, reader.steps, jobs, opened.doubts)
     yield opened
 
 
@@ -221,33 +227,41 @@ class _Reader:
         schema: Schema,
         infos: dict[str, tuple[int, ...]],
         details: dict[str, Any],
-        doubts: list[str],
+        has_options: bool,
     ) -> None:
-        self.schema, self.infos, self.details, self.doubts = schema, infos, details, doubts
+        self.schema, self.infos, self.details, self.has_options = (
+            schema,
+            infos,
+            details,
+            has_options,
+        )
         self._had_jpeg = False
 
-    def steps(self, episodes: Sequence[_Episode]) -> Iterator[Steps]:
-        """Yield all steps, in pieces.
+    def row_bytes(self, one: _Episode) -> int:
+        """Return about how many bytes a row of an episode takes."""
+        spaces_of = (self.schema.observation_space, self.schema.action_space)
+        size = sum(map(row_bytes, spaces_of)) + sum(8 * math.prod(s) for s in self.infos.values())
+        return max(1, size, one.file.stat().st_size // (one.count + 1))
+
+    def steps(self, episodes: Iterable[_Episode]) -> Iterator[Steps | str]:
+        """Yield the steps of some episodes, in pieces, and what is to be known of them.
 
         Raises SchemaError if rows are not what the spaces and counts say; IntegrityError if a file cannot be
         read.
         """
-        has_options = any(one.options for one in episodes)
         for one in episodes:
             metadata = {name: one.details[name] for name in self.details}
-            if has_options:
+            if self.has_options:
                 metadata["options"] = json.dumps(one.options, sort_keys=True)
             with reading_arrow(one.where):
                 yield from self._episode(one, metadata)
         if self._had_jpeg:
-            self.doubts.append("Minari had stored frames as JPEG, which changed them.")
+            yield HAD_JPEG
 
     def _episode(self, one: _Episode, metadata: dict[str, Any]) -> Iterator[Steps]:
-        spaces_of = (self.schema.observation_space, self.schema.action_space)
-        size = sum(map(row_bytes, spaces_of)) + sum(8 * math.prod(s) for s in self.infos.values())
-        size = max(1, size, one.file.stat().st_size // (one.count + 1))
         first = 0  # row of the block's first one
-        for block in _overlapping(table_batches(one.file, max(1, BLOCK_BYTES // size))):
+        rows = max(1, BLOCK_BYTES // self.row_bytes(one))
+        for block in _overlapping(table_batches(one.file, rows)):
             steps = block.num_rows - 1
             if first + steps > one.count:
                 raise self._wrong_count(one, "more")
@@ -407,6 +421,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("",),
     options=("partial",),
+    shares=True,
     check=check_pyarrow,
     reads=READS,
 )

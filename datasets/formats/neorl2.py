@@ -29,7 +29,8 @@ from orlog.datasets.formats._containers.arrow_files import (
     parquet_batches,
     reading_arrow,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
+from orlog.datasets.formats._shared.equal_files import open_each
 from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
@@ -52,29 +53,9 @@ BLOCK_ROWS = 2**13
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    files = list(zip(asked.files, asked.sources, strict=True))
-    opened = [_open_file(file, where) for file, where in files]
-    for one, (_, where) in zip(opened, files, strict=True):
-        if one.schema != opened[0].schema:
-            raise SchemaError(
-                f"{where}: its columns differ in dtype or size from those of {files[0][1]}, so they are "
-                "not one dataset."
-            )
-    doubts = [doubt for one in opened for doubt in one.doubts]
-    splits = [_split(file) for file in asked.files]
-    yield Opened(
-        schema=opened[0].schema,
-        steps=_steps(opened, splits),
-        total_steps=sum(one.total_steps for one in opened),
-        doubts=list(dict.fromkeys(doubts)),
-    )
-
-
-def _steps(opened: list[Opened], splits: list[str]) -> Iterator[Steps]:
-    for one, split in zip(opened, splits, strict=True):
-        for steps in one.steps:
-            more = {"split": split} if steps.ends and all(splits) else {}
-            yield dataclasses.replace(steps, metadata={**steps.metadata, **more})
+    with open_each(asked, _open_file, [_split(file) for file in asked.files]) as opened:
+        opened.doubts[:] = dict.fromkeys(opened.doubts)
+        yield opened
 
 
 def _split(file: Path) -> str:
@@ -85,7 +66,8 @@ def _split(file: Path) -> str:
     return ""
 
 
-def _open_file(file: Path, where: str) -> Opened:
+@contextlib.contextmanager
+def _open_file(file: Path, where: str, _options: Options) -> Iterator[Opened]:
     with reading_arrow(where):
         parts = _parts(_names(file))
         if parts is None:
@@ -106,7 +88,7 @@ def _open_file(file: Path, where: str) -> Opened:
                 )
             rows = FlatRows(columns, where, infos={})
     opened = open_flat_rows(rows, Options(), reading_arrow)
-    return dataclasses.replace(opened, doubts=doubts)
+    yield dataclasses.replace(opened, doubts=doubts)
 
 
 def _parts(names: Sequence[str]) -> dict[str, list[str]] | None:
@@ -247,6 +229,7 @@ FORMAT = Format(
     open=_open,
     recognizes=is_neorl2,
     extensions=ENDINGS,
+    shares=True,
     check=check_pyarrow,
     reads=("**",),
 )

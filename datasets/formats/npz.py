@@ -16,7 +16,6 @@ https://github.com/polixir/NeoRL2, https://stable-baselines.readthedocs.io
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +25,8 @@ import numpy as np
 
 from orlog.datasets.formats._containers.npz_files import NpzFile, is_npz, open_npz, reading_npz
 from orlog.datasets.formats._containers.npz_writing import npz_writer
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
+from orlog.datasets.formats._shared.equal_files import open_each
 from orlog.datasets.formats._shared.flags import unknown_ends
 from orlog.datasets.formats._shared.flat_rows import (
     NO_ENDS,
@@ -57,42 +57,18 @@ SPLITS = ("train", "val")
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    with contextlib.ExitStack() as stack:
-        files = [
-            stack.enter_context(open_npz(file, where))
-            for file, where in zip(asked.files, asked.sources, strict=True)
-        ]
-        opened = []
+    splits = [next((s for s in SPLITS if one.stem.endswith(f"-{s}")), "") for one in asked.files]
+    with open_each(asked, _open_file, splits) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def _open_file(path: Path, where: str, options: Options) -> Iterator[Opened]:
+    with open_npz(path, where) as file:
         doubts: list[str] = []
-        for file in files:
-            rows = _rows(file, doubts, asked.options)
-            opened.append(open_flat_rows(rows, asked.options, reading_npz))
-        first = opened[0]
-        for file, one in zip(files, opened, strict=True):
-            if one.schema != first.schema:
-                raise SchemaError(
-                    f"{file.where}: its columns differ in dtype or shape from those of "
-                    f"{files[0].where}, so they are not one dataset."
-                )
-        splits = [
-            next((s for s in SPLITS if path.stem.endswith(f"-{s}")), "") for path in asked.files
-        ]
-        all_opened = Opened(
-            schema=first.schema,
-            steps=iter(()),
-            total_steps=sum(one.total_steps for one in opened),
-            doubts=doubts,
-        )
-        all_opened.steps = _steps(opened, splits, doubts)
-        yield all_opened
-
-
-def _steps(opened: list[Opened], splits: list[str], doubts: list[str]) -> Iterator[Steps]:
-    for one, split in zip(opened, splits, strict=True):
-        for steps in one.steps:
-            more = {"split": split} if steps.ends and all(splits) else {}
-            yield dataclasses.replace(steps, metadata={**steps.metadata, **more})
-        doubts += [doubt for doubt in one.doubts if doubt not in doubts]
+        opened = open_flat_rows(_rows(file, doubts, options), options, reading_npz)
+        opened.doubts[:0] = doubts
+        yield opened
 
 
 def _rows(file: NpzFile, doubts: list[str], options: Options) -> FlatRows:
@@ -253,6 +229,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=(".npz",),
     options=("horizon", "ends"),
+    shares=True,
     write=_write,
     losses=_losses,
     reads=("**",),

@@ -72,6 +72,7 @@ FORMAT = Format(
     recognizes=lambda _files: False,  # `table` does
     extensions=(".parquet", ".pq"),
     options=TABLE.options,
+    shares=TABLE.shares,
     write=_write,
     losses=lambda dataset: flat_losses(dataset, "tables", takes_parts=True, tells_episodes=True),
     check=check_pyarrow,

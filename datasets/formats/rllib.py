@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from orlog.datasets.formats._containers.npz_files import reading_npz
-from orlog.datasets.formats._shared.episodes import Asked
+from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
-from orlog.datasets.formats._shared.places import Place
+from orlog.datasets.formats._shared.places import Place, Places
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, SchemaError
@@ -38,27 +38,19 @@ NAMES = (
     "action_prob",
     "t",
 )
-KNOWN = Known(
-    columns={
-        "observation": "obs",
-        "action": "actions",
-        "reward": "rewards",
-        "next_observation": "new_obs",
-        "terminated": "terminated",
-        "truncated": "truncateds",
-        "infos/action_log_probs": "action_log_probs",
-    },
-    episode="eps_id",
-    places=lambda asked: _places(asked),
-)
 
 
-def _places(asked: Asked) -> Iterator[Place]:
-    """Yield each file, whose arrays lie in memory."""
+def _files(asked: Asked) -> list[tuple[Path, str]]:
+    """Return the files in the order of the numbers in their names, and what errors call them."""
     given = zip(asked.files, asked.sources, strict=True)
-    for file, where in sorted(given, key=lambda one: by_numbers(one[0].name)):
-        arrays = _arrays(file, where)
-        yield Place(where, sorted(arrays), arrays.__getitem__, reading_npz)
+    return sorted(given, key=lambda one: by_numbers(one[0].name))
+
+
+def _open_file(given: tuple[Path, str], _options: Options) -> Generator[Place]:
+    """Yield a file, whose arrays lie in memory."""
+    file, where = given
+    arrays = _arrays(file, where)
+    yield Place(where, sorted(arrays), arrays.__getitem__, reading_npz, job_bytes=None)
 
 
 def _arrays(file: Path, where: str) -> dict[str, np.ndarray]:
@@ -123,6 +115,21 @@ def _batch(line: bytes, where: str) -> dict[str, np.ndarray]:
     return found
 
 
+KNOWN = Known(
+    columns={
+        "observation": "obs",
+        "action": "actions",
+        "reward": "rewards",
+        "next_observation": "new_obs",
+        "terminated": "terminated",
+        "truncated": "truncateds",
+        "infos/action_log_probs": "action_log_probs",
+    },
+    episode="eps_id",
+    places=Places(_files, _open_file),
+)
+
+
 def _recognizes(files: Sequence[Path]) -> bool:
     try:
         with files[0].open("rb") as file:
@@ -140,5 +147,6 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=(".json",),
     options=("horizon", "ends"),
+    shares=True,
     reads=("type", *NAMES, "./*.json"),
 )

@@ -23,7 +23,7 @@ import glob
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, unknown_
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem, stop_losses
 from orlog.datasets.formats._shared.inventory import NUMBER
+from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
@@ -79,7 +80,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     with open_hdf5(source, where, texts=True) as file:
         with reading(where):
             data = child(file, "data", where, LAYOUT)
-            reader = _Reader(data, where, source.stat().st_size)
+            reader = _Reader(data, where, source)
             masks = _masks(file, where, source.stat().st_size)
             arguments = attribute(data, "env_args", where, "")
             doubts = reader.doubts(asked.options)
@@ -94,7 +95,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         )
         if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
             opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"
-        opened.steps = reader.steps(masks, opened.doubts, asked.options)
+        opened.steps = reader.steps(masks, opened.doubts, asked)
         yield opened
 
 
@@ -108,12 +109,13 @@ class _Reader:
         left_out: Paths of arrays of the first demonstration that do not have a row a step in all of them.
     """
 
-    def __init__(self, data: Any, where: str, file_bytes: int) -> None:
+    def __init__(self, data: Any, where: str, file: Path) -> None:
         """Look at all demonstrations.
 
         Raises SchemaError if there is none, or it has no observations.
         """
-        self._data, self._where, self._file_bytes = data, where, file_bytes
+        self._data, self._where, self._file = data, where, file
+        self._file_bytes = file.stat().st_size
         self._groups: dict[str, Any] = {}  # that were looked up; to do it again is slow
         found = [
             (int(match[1]), match[0])
@@ -169,9 +171,11 @@ class _Reader:
             said.append(f"Left out, not a row for each step: {', '.join(self.left_out)}.")
         return said
 
-    def steps(
-        self, masks: dict[str, set[str]], doubts: list[str], options: Options
-    ) -> Iterator[Steps]:
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is open in this process."""
+        return {**self.__dict__, "_data": None, "_groups": {}}
+
+    def steps(self, masks: dict[str, set[str]], doubts: list[str], asked: Asked) -> Iterator[Steps]:
         """Yield all steps, in pieces; what was left out is added to the doubts at the end."""
 
         def metadata(episode: int) -> dict[str, Any]:
@@ -182,18 +186,35 @@ class _Reader:
             return found
 
         says = {"terminated"} if "dones" in self._numbers else set[str]()
-        unknown = UnknownEnds(options, self._where, says=says)
+        unknown = UnknownEnds(asked.options, self._where, says=says)
         cutter = EpisodeCutter(
             ends_of_lengths(self.lengths), self._where, metadata=metadata, unknown=unknown
         )
-        for name, length in zip(self.names, self.lengths, strict=True):
-            with reading(f"{self._where}, {name}"):
-                for rows in self._rows(name, length):
-                    yield from cutter.add(rows)
+        jobs = jobs_of(asked, enumerate(self.lengths), self._row_bytes())
+        for rows in read_pieces(asked, self._read, jobs):
+            yield from cutter.add(rows)
         doubts += cutter.doubts()
 
-    def _rows(self, name: str, length: int) -> Iterator[Rows]:
-        """Yield the rows of a demonstration, in blocks."""
+    def _row_bytes(self) -> int:
+        """Return how many bytes a step of the first demonstration takes, without next observations."""
+        paths = ["actions", *self._numbers, *self._infos.values()]
+        paths += [f"obs/{path}" for path in self._parts.values()]
+        each = [self._column(self.names[0], path) for path in paths]
+        return sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in each)
+
+    def _read(self, spans: Iterable[Span]) -> Iterator[Rows]:
+        """Yield rows of demonstrations, in blocks; in a process that has not opened the file too."""
+        with contextlib.ExitStack() as stack:
+            if self._data is None:
+                file = stack.enter_context(open_hdf5(self._file, self._where, texts=True))
+                self._data = child(file, "data", self._where, LAYOUT)
+            for span in spans:
+                with reading(f"{self._where}, {self.names[span.of]}"):
+                    yield from self._rows(span)
+
+    def _rows(self, span: Span) -> Iterator[Rows]:
+        """Yield some rows of a demonstration, in blocks."""
+        name, length = self.names[span.of], self.lengths[span.of]
         where = f"{self._where}, {name}"
         said = attribute(self._group(name), "num_samples", where, length)
         if int(said) != length:
@@ -223,13 +244,14 @@ class _Reader:
         each = (*now.values(), *columns.values())
         row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in each)
         block = max(1, BLOCK_BYTES // (2 * row_bytes))
-        for start in range(0, length, block):
-            stop = min(length, start + block)
-            rows = {f"observation/{part}": one[start:stop] for part, one in now.items()}
+        for start in range(span.start, span.stop, block):
+            stop = min(span.stop, start + block)
+            count = stop - start
+            seen = {part: one[start : stop + bool(then)] for part, one in now.items()}
+            rows = {f"observation/{part}": one[:count] for part, one in seen.items()}
             for part, one in then.items():
                 rows[f"next_observation/{part}"] = after = one[start:stop]
-                before = rows[f"observation/{part}"]
-                _check_follow(before, after, f"{where}, next_obs/{part}", start)
+                _check_follow(seen[part], after, f"{where}, next_obs/{part}", start)
             rows["action"] = columns["actions"][start:stop]
             dtype = self.schema.reward_dtype
             if "rewards" in columns:
@@ -312,7 +334,7 @@ class _Reader:
 
 def _check_follow(before: np.ndarray, after: np.ndarray, where: str, start: int) -> None:
     """Refuse next observations that are not the observations of the next steps."""
-    odd = np.flatnonzero(rows_differ(after[:-1], before[1:]))
+    odd = np.flatnonzero(rows_differ(after[: len(before) - 1], before[1:]))
     if len(odd):
         raise SchemaError(
             f"{where}: that of step {start + odd[0]} is not the observation of step "
@@ -453,6 +475,7 @@ def _losses(dataset: Dataset) -> list[str]:
 FORMAT = Format(
     name="robomimic-hdf5",
     open=_open,
+    shares=True,
     recognizes=_recognizes,
     extensions=(".hdf5", ".h5"),
     options=("horizon", "ends", "partial"),

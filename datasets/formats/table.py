@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,22 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.arrow_files import (
-    array_of,
-    check_pyarrow,
-    parquet_batches,
-    reading_arrow,
+from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.formats._containers.table_files import (
+    BLOCK_ROWS,
+    JSON_LINES,
+    arrays_of,
+    batches_of,
+    check_nesting,
+    column_names,
+    read_spans,
+    table_spans,
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
+from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_pieces
 from orlog.datasets.formats._shared.places import FILE
 from orlog.datasets.formats._shared.roles import Layout, base_role
 from orlog.datasets.formats.formats import Format
@@ -47,12 +53,7 @@ from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.datasets.formats.open_bandit import is_open_bandit
 from orlog.errors import SchemaError
 
-JSON_LINES = (".jsonl", ".ndjson")
 ENDINGS = (".csv", ".parquet", ".pq", *JSON_LINES)
-BLOCK_ROWS = 2**14
-CSV_BLOCK_BYTES = 2**22
-DEEPEST = 64  # of values in lines of JSON
-BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 LARGEST_SORTED_BYTES = 2**33
 MOST_EPISODES = 2**26
 
@@ -84,7 +85,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
     if not {*FLAGS} & layout.columns.keys():
         opened.doubts.append(unknown_ends(asked.options))
-    opened.steps = _steps(table, layout, checked, opened.doubts, asked.options)
+    opened.steps = _steps(table, layout, checked, opened.doubts, asked)
     yield opened
 
 
@@ -121,9 +122,9 @@ class _Table:
         self._sorted: Any = None
         for file, where in zip(self._files, self._sources, strict=True):
             if file.suffix.lower() in JSON_LINES:
-                _check_nesting(file, where)
+                check_nesting(file, where)
             with reading_arrow(where):
-                names = _names(file)
+                names = column_names(file)
             if len(set(names)) != len(names):
                 raise SchemaError(f"{where}: two columns have the same name.")
             if self.names and names != self.names:
@@ -140,25 +141,39 @@ class _Table:
             yield from self._sorted_blocks(columns)
             return
         for file, where in zip(self._files, self._sources, strict=True):
-            first = 0
             with reading_arrow(where):
-                for batch in self._batches(file, where, columns):
-                    if batch.num_rows:
-                        yield {
-                            name: array_of(batch.column(name), name, where, first)
-                            for name in columns
-                        }
-                    first += batch.num_rows
+                yield from arrays_of(self._batches(file, where, columns), columns, where, 0)
+
+    def values(self, asked: Asked, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield rows of some columns of the files as `blocks` does, read here or by several processes.
+
+        Raises as it does; ValueError if several processes are to read what one has to.
+        """
+        if self.sort_by and asked.sharing is not None:
+            raise ValueError(
+                f"{self.where}: sort=True puts rows in order in the memory of one process; leave out execute= and "
+                "workers=."
+            )
+        if self.sort_by:
+            yield from self._sorted_blocks(columns)
+            return
+        is_whole = asked.sharing is None
+        files = zip(self._files, self._sources, strict=True)
+        spans = [one for each in files for one in table_spans(*each, is_whole=is_whole)]
+        for span in spans:
+            check_stream(asked, span.size_bytes, span.where)
+        jobs = groups_of_jobs(asked, spans, lambda one: one.size_bytes)
+        yield from read_pieces(asked, functools.partial(read_spans, columns), jobs)
 
     def _batches(self, file: Path, where: str, columns: Sequence[str]) -> Generator[Any]:
         """Yield rows of some columns of a file; the number of the file is one where it is asked for."""
         import pyarrow as pa
 
         if FILE in self.names or FILE not in columns:
-            yield from _batches(file, where, columns)
+            yield from batches_of(file, where, columns)
             return
         number, own = self._files.index(file), [name for name in columns if name != FILE]
-        for batch in _batches(file, where, own or self.names[:1]):
+        for batch in batches_of(file, where, own or self.names[:1]):
             yield batch.append_column(FILE, pa.array(np.full(batch.num_rows, number)))
 
     def first_blocks(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
@@ -331,14 +346,14 @@ def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
 
 
 def _steps(
-    table: _Table, layout: Layout, checked: _Checked, doubts: list[str], options: Options
+    table: _Table, layout: Layout, checked: _Checked, doubts: list[str], asked: Asked
 ) -> Iterator[Steps]:
     says = {*FLAGS} & layout.columns.keys()
-    unknown = UnknownEnds(options, table.where, says=says)
+    unknown = UnknownEnds(asked.options, table.where, says=says)
     cutter = EpisodeCutter(ends_of_lengths(checked.lengths), table.where, unknown=unknown)
     names = [name for found in layout.columns.values() for name in found]
     first = 0
-    for block in table.blocks(list(dict.fromkeys(names))):
+    for block in table.values(asked, list(dict.fromkeys(names))):
         rows = {
             role: _stacked(block, found, role, table.where, first)
             for role, found in layout.columns.items()
@@ -400,97 +415,13 @@ def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
     return values.astype(np.int64)
 
 
-def _names(file: Path) -> list[str]:
-    with _opened(file) as reader:
-        schema = reader.schema_arrow if hasattr(reader, "schema_arrow") else reader.schema
-        return list(schema.names)
-
-
-def _batches(file: Path, where: str, columns: Sequence[str]) -> Generator[Any, None, None]:
-    if file.suffix.lower() in JSON_LINES:
-        with reading_arrow(where), _opened(file) as reader:
-            for batch in reader:
-                yield batch.select(list(columns))
-        return
-    if file.suffix.lower() != ".csv":
-        yield from parquet_batches(file, where, columns, BLOCK_ROWS)
-        return
-    checked: set[str] = set()
-    with _opened(file, columns) as reader:
-        for batch in reader:
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                is_checked = name in checked or str(column.type) != "double"
-                if not is_checked and np.isinf(np.asarray(column)).any():
-                    checked.add(name)
-                    _check_written(file, name)
-            yield batch
-
-
-def _check_written(file: Path, name: str) -> None:
-    """Refuse a column of a CSV file whose numbers are infinite only because they are too large.
-
-    Raises SchemaError if one is, such as 1e999.
-    """
-    import pyarrow as pa
-
-    first = 0
-    with _opened(file, [name], types={name: pa.string()}) as reader:
-        for batch in reader:
-            for row, text in enumerate(batch.column(0).to_pylist(), first):
-                if any(digit.isdigit() for digit in text) and np.isinf(float(text)):
-                    raise SchemaError(
-                        f"{file}: {name} holds {text[:40]} at row {row}, larger than any number of 64 bits; "
-                        "write inf where it is meant."
-                    )
-            first += batch.num_rows
-
-
-def _check_nesting(file: Path, where: str) -> None:
-    """Refuse lines whose values lie so deep in each other that Arrow's reader would end the process."""
-    with file.open("rb") as lines:
-        for number, line in enumerate(iter(lambda: lines.readline(2 * CSV_BLOCK_BYTES), b""), 1):
-            if line.count(b"[") + line.count(b"{") <= DEEPEST:
-                continue
-            depth = 0
-            for token in BRACKETS.finditer(line):
-                depth += (token[0] in (b"[", b"{")) - (token[0] in (b"]", b"}"))
-                if depth > DEEPEST:
-                    raise SchemaError(
-                        f"{where}: the values of line {number} lie more than {DEEPEST} deep in each other."
-                    )
-
-
-@contextlib.contextmanager
-def _opened(
-    file: Path, columns: Sequence[str] | None = None, types: Mapping[str, Any] | None = None
-) -> Iterator[Any]:
-    check_pyarrow()
-    import pyarrow.csv
-    import pyarrow.json
-    import pyarrow.parquet
-
-    if file.suffix.lower() == ".csv":
-        options = pyarrow.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
-        convert = pyarrow.csv.ConvertOptions(
-            include_columns=columns, column_types=types, strings_can_be_null=False
-        )
-        with pyarrow.csv.open_csv(file, options, convert_options=convert) as reader:
-            yield reader
-    elif file.suffix.lower() in JSON_LINES:
-        how = pyarrow.json.ReadOptions(block_size=CSV_BLOCK_BYTES)
-        with pyarrow.json.open_json(file, how) as reader:
-            yield reader
-    else:
-        with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as reader:
-            yield reader
-
-
 FORMAT = Format(
     name="table",
     open=_open,
     recognizes=lambda files: not is_neorl2(files) and not is_open_bandit(files),
     extensions=ENDINGS,
     options=("columns", "episode", "step", "length", "sort", "horizon", "ends"),
+    shares=True,
     check=check_pyarrow,
     reads=("**", "./*"),
 )

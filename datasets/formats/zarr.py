@@ -90,6 +90,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("", ".zarr", ".zip"),
     options=("horizon", "ends"),
+    shares=True,
     write=_write,
     losses=lambda dataset: demonstration_losses(
         dataset, "replay buffers", own=("action", "reward")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import os
-import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 
 import orlog
 from orlog.algos.fitted_q_evaluation import FQESettings
-from orlog.base.jobs import execute_here
 from orlog.datasets.audit import audit as audits
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import publish_dataset
@@ -28,34 +24,14 @@ from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import MissingExtraError, SchemaError, StorageError
 from tests.command_line import orlog as run
+from tests.datasets.formats import test_lerobot
 from tests.datasets.formats.test_shared_reading import write_aloha
 from tests.datasets.store.test_version import random_parts, record
+from tests.pools import killing_once
 from tests.servers import FileServer
 from tests.tool_environments import run_tool, tool_python
 
 NAME = "lab/parts-v1"
-
-
-@dataclasses.dataclass(frozen=True)
-class KillOnce:
-    """Does a job, but kills its process before, the first time that there is one."""
-
-    function: Callable[[Any], Any]
-    folder: Path
-
-    def __call__(self, job: Any) -> Any:
-        try:
-            (self.folder / "killed").touch(exist_ok=False)
-        except FileExistsError:
-            return self.function(job)
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError
-
-
-def killing_once(
-    folder: Path, function: Any, jobs: Iterable[Any], *, workers: int | None, running: Any
-) -> Iterator[tuple[int, Any]]:
-    yield from execute_here(KillOnce(function, folder), jobs, workers=workers, running=running)
 
 
 def backwards(function: Any, jobs: Iterable[Any], **_: object) -> Iterator[tuple[int, Any]]:
@@ -164,6 +140,29 @@ def test_what_hands_over_to_ray_names_its_extra(
         mini.to_ray()
 
 
+OF_OWN = """
+from pathlib import Path
+
+import orlog
+from orlog.algos.fitted_q_evaluation import FQESettings
+
+METHOD = "from orlog.algos.bc import BC\\n\\n\\nclass Mine(BC):\\n    pass\\n"
+
+
+def check_judges_alike(mini, execute):
+    Path("my_method.py").write_text(METHOD)
+    own, small = "my_method.py:Mine", {"hidden": [4], "batch_size": 8}
+    kept = {"evaluations": 2, "keep_checkpoints": True}
+    orlog.train(own, mini, folder="run", steps=20, settings=small, **kept)
+    settings = FQESettings(hidden=(4,), batch_size=8, steps=5, fits=2)
+    judged = [
+        orlog.evaluate_off_policy("run", algorithm=own, episodes=1, settings=settings, **how)
+        for how in ({}, {"execute": execute})
+    ]
+    assert judged[0].to_json() == judged[1].to_json()
+"""
+"""A method in a file of the user's, named from where the user works, which is not where jobs do."""
+
 RAY = """
 import os, subprocess, sys
 from pathlib import Path
@@ -180,8 +179,9 @@ from orlog.datasets.store import verify, verify_in_place
 from orlog.datasets.store.verify_values import check_values
 from orlog.errors import SchemaError
 from orlog.experiments.jobs import find_executor
+from of_own import check_judges_alike
 
-mini, name, url, other_home, files = sys.argv[1:]
+mini, name, url, other_home, files, frames = sys.argv[1:]
 verify.JOB_BYTES = verify_in_place.JOB_BYTES = 2**14
 to_ray.BLOCK_BYTES = 2**18
 
@@ -258,27 +258,45 @@ for words in (["audit", name], ["verify", mini, "--values"], ["verify", name, "-
     )
     assert there.returncode == 0, there.stderr
     assert there.stdout == here.stdout
+check_judges_alike(mini, execute)
 digests = set()
 for home, how in (("one", None), ("many", execute)):
     os.environ["ORLOG_HOME"] = os.path.abspath(home)
     made = orlog.import_dataset(files, "lab/arm-v1", execute=how)
     digests.add(orlog.load_dataset(made).digest)
 assert len(digests) == 1
+digests = set()
+for home, how in (("one", ()), ("many", ("--executor", "ray", "--address", cluster.address))):
+    command = [sys.executable, "-m", "orlog.cli", "import", frames, "lab/seen-v1", *how]
+    os.environ["ORLOG_HOME"] = os.path.abspath(home)
+    made = subprocess.run(command, capture_output=True, text=True, check=True)
+    digests.add(made.stdout.split()[-1])
+assert len(digests) == 1, digests
 cluster.shutdown()
 """
 
 SUBMITIT = """
-import sys
+import os, sys
 
 import orlog
 from orlog.datasets.audit import audit as audits
+from orlog.datasets.formats._shared import pieces
 from orlog.datasets.store import verify
 from orlog.experiments.jobs import find_executor
+from of_own import check_judges_alike
 
 audits.JOB_BYTES, verify.JOB_BYTES = 2**20, 2**18
 execute = find_executor("slurm", cluster="local")
 assert orlog.audit(sys.argv[1], execute=execute, workers=3) == orlog.audit(sys.argv[1])
 assert orlog.verify_store(sys.argv[1], execute=execute)[1] == []
+check_judges_alike(sys.argv[1], execute)
+pieces.JOB_BYTES = 2**14
+digests = set()
+for how in ({}, {"execute": execute, "workers": 2}):
+    os.environ["ORLOG_HOME"] = os.path.abspath(f"home-{len(how)}")
+    made = orlog.import_dataset(sys.argv[2], "lab/seen-v1", **how)
+    digests.add(orlog.load_dataset(made).digest)
+assert len(digests) == 1
 """
 
 
@@ -298,13 +316,18 @@ def test_a_cluster_of_ray_checks_audits_and_reads_what_is_elsewhere(
         add_registry("lab", server.url, in_place=True)
         url = f"{server.url}/{NAME}"
         files = write_aloha(tmp_path / "files")
-        words = (mini.name, NAME, url, other, files)
+        (tmp_path / "of_own.py").write_text(OF_OWN, "utf-8")
+        test_lerobot.write(tmp_path / "frames")
+        words = (mini.name, NAME, url, other, files, tmp_path / "frames")
         run_tool(tool_python("ray==2.60.0"), RAY, *words, folder=tmp_path)
 
 
 @pytest.mark.thorough
 def test_submitit_audits_and_checks_as_one_process_does(mini: Dataset, tmp_path: Path) -> None:
-    run_tool(tool_python("submitit==1.5.4"), SUBMITIT, mini.name, folder=tmp_path)
+    (tmp_path / "of_own.py").write_text(OF_OWN, "utf-8")
+    test_lerobot.write(tmp_path / "frames")
+    words = (mini.name, tmp_path / "frames")
+    run_tool(tool_python("submitit==1.5.4"), SUBMITIT, *words, folder=tmp_path)
 
 
 def test_an_empty_view_is_not_handed_over(mini: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@ import torch
 from safetensors.numpy import load_file
 
 import orlog
-from orlog.algos.algorithms import find_algorithm
+from orlog.algos.algorithms import anywhere, find_algorithm
+from orlog.algos.bc import BC
 from orlog.algos.networks import Scaling
 from orlog.algos.training.checkpoint import checkpoint_metadata
 from orlog.datasets.reading.dataset import Dataset
@@ -332,6 +333,16 @@ def test_a_stopped_run_of_a_class_that_seeds_nothing_goes_on_to_the_bit(
     assert resumed.returncode != 0  # code that a record names is not run
     assert "my_method.py:Raw" in resumed.stderr
     assert command("train", "--resume", "my_method.py:Raw", "whole").returncode == 0
+
+
+def test_other_processes_are_told_where_a_file_is(empty: Path) -> None:
+    (empty / "my_method.py").write_text(RAW, "utf-8")
+    whole = f"{empty}/my_method.py:Raw"
+    assert anywhere("my_method.py:Raw") == anywhere("../work/my_method.py:Raw") == whole
+    assert [anywhere(one) for one in ("iql", "module:Raw", whole)] == ["iql", "module:Raw", whole]
+    raw = find_algorithm("my_method.py:Raw")
+    assert anywhere(raw) == whole
+    assert anywhere(BC) is BC
 
 
 def test_a_class_that_draws_elsewhere_is_named(mini: Dataset, empty: Path) -> None:

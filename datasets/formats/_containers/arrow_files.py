@@ -79,8 +79,11 @@ def count_rows(file: Path) -> int:
         return sum(batch.num_rows for batch in reader)
 
 
-def table_batches(file: Path, rows: int) -> Iterator[Any]:
-    """Yield at most so many rows of a Parquet file, or of a file or stream of Arrow, at once and in order."""
+def table_batches(file: Path, rows: int, first: int = 0, last: int | None = None) -> Iterator[Any]:
+    """Yield at most so many rows of a Parquet file, or of a file or stream of Arrow, at once and in order.
+
+    They are those from row `first` on and before row `last`, by default all.
+    """
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -89,13 +92,41 @@ def table_batches(file: Path, rows: int) -> Iterator[Any]:
         with pyarrow.parquet.ParquetFile(
             file, page_checksum_verification=True, buffer_size=BUFFER_BYTES
         ) as table:
-            yield from table.iter_batches(rows)
+            groups, before = None, 0
+            if first or last is not None:
+                groups, before = _groups_of(table.metadata, first, last)
+            batches = table.iter_batches(rows, row_groups=groups)
+            yield from _between(batches, first - before, None if last is None else last - before)
         return
     with pa.memory_map(str(file)) as source:
-        for batch in _stored_batches(source):
+        for batch in _between(_stored_batches(source), first, last):
             batch.validate(full=True)
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
+
+
+def _groups_of(metadata: Any, first: int, last: int | None) -> tuple[list[int], int]:
+    """Return the row groups that hold some rows, and how many rows come before these groups."""
+    counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    ends = np.cumsum(counts)
+    stop = int(ends[-1]) if last is None and counts else last or 0
+    wanted = [int(one) for one in np.flatnonzero((ends > first) & (ends - counts < stop))]
+    return wanted, int(ends[wanted[0]] - counts[wanted[0]]) if wanted else 0
+
+
+def _between(batches: Iterator[Any], first: int, last: int | None) -> Iterator[Any]:
+    """Yield the rows of batches from row `first` on and before row `last`."""
+    done = 0
+    for batch in batches:
+        count = batch.num_rows
+        if done + count > first:
+            start = max(0, first - done)
+            part = batch.slice(start) if last is None else batch.slice(start, last - done - start)
+            if part.num_rows or last is None:
+                yield part
+        done += count
+        if last is not None and done >= last:
+            return
 
 
 def _stored_batches(source: Any) -> Iterator[Any]:
@@ -113,11 +144,15 @@ def _stored_batches(source: Any) -> Iterator[Any]:
 
 
 def parquet_batches(
-    file: Path, where: str, columns: Sequence[str], most_rows: int
+    file: Path,
+    where: str,
+    columns: Sequence[str],
+    most_rows: int,
+    groups: Sequence[int] | None = None,
 ) -> Iterator[Any]:
     """Yield some columns of a Parquet file in batches of at most `most_rows`, fewer where rows are large.
 
-    Memory is bounded: a row that is too large is refused.
+    `groups` are the numbers of row groups, all by default. Memory is bounded: a row that is too large is refused.
     """
     import pyarrow.parquet
 
@@ -133,7 +168,17 @@ def parquet_batches(
         if row_bytes > LARGEST_ROW_BYTES:
             raise SchemaError(f"{where}: {row_bytes:,} bytes a row are too many.")
         rows = max(1, min(most_rows, BLOCK_BYTES // max(1, row_bytes)))
-        yield from table.iter_batches(rows, columns=list(columns))
+        yield from table.iter_batches(rows, row_groups=groups, columns=list(columns))
+
+
+def row_groups(file: Path, where: str) -> list[tuple[int, int]]:
+    """Return how many rows each row group of a Parquet file has, and its bytes, unpacked."""
+    import pyarrow.parquet
+
+    with reading_arrow(where):
+        metadata = pyarrow.parquet.read_metadata(file)
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        return [(one.num_rows, one.total_byte_size) for one in groups]
 
 
 @contextlib.contextmanager

@@ -23,8 +23,7 @@ class _Filled:
     """Rows of an array that a fill value stands for.
 
     Attributes:
-        rows: Begins and ends of runs of rows, in order.
-        values: How many numbers.
+        runs: Begins and ends of runs of rows, in order, and how many numbers are missing in each.
         total: How many numbers the array has.
         fill: The value.
         looked: Up to which row chunks were looked for; an array may be read more than once.
@@ -32,9 +31,13 @@ class _Filled:
 
     total: int
     fill: str
-    rows: list[tuple[int, int]] = dataclasses.field(default_factory=list)
-    values: int = 0
+    runs: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
     looked: int = 0
+
+    @property
+    def values(self) -> int:
+        """How many numbers the value stands for."""
+        return sum(count for _, _, count in self.runs)
 
 
 @dataclasses.dataclass(slots=True)
@@ -114,10 +117,22 @@ def note_filled(where: str, rows: tuple[int, int], values: int, total: int, fill
     one = found.filled.setdefault(where, _Filled(total, str(fill)))
     if rows[0] < one.looked:
         return
-    one.values, one.looked = one.values + values, rows[1]
-    if one.rows and one.rows[-1][1] == rows[0]:
-        rows = (one.rows.pop()[0], rows[1])
-    one.rows.append(rows)
+    one.runs.append((*rows, values))
+    one.looked = rows[1]
+
+
+def note_all(others: CarriedSums) -> None:
+    """Note what was noted elsewhere, where a part of the files was read."""
+    found = _open.get()
+    if found is None:
+        return
+    found.kind = found.kind or others.kind
+    found.covered += others.covered
+    found.bare += others.bare
+    found.unwritten |= others.unwritten
+    for where, one in others.filled.items():
+        for first, last, values in one.runs:  # two processes may have read the same chunk
+            note_filled(where, (first, last), values, one.total, one.fill)
 
 
 def told_blanks() -> list[str]:
@@ -132,7 +147,7 @@ def told_blanks() -> list[str]:
                 f"{_listed(map(_place, blank))}."
             )
     some = [
-        f"{_place(one)} ({each.fill} in {_rows(each.rows)})"
+        f"{_place(one)} ({each.fill} in {_rows(each.runs)})"
         for one, each in found.filled.items()
         if one not in whole
     ]
@@ -150,8 +165,12 @@ def _place(where: str) -> str:
     return f"{inner} in {Path(file).name}" if inner else Path(file).name
 
 
-def _rows(runs: Sequence[tuple[int, int]]) -> str:
-    said = [f"row {a}" if b == a + 1 else f"rows {a} to {b - 1}" for a, b in runs]
+def _rows(runs: Sequence[tuple[int, int, int]]) -> str:
+    joined: list[tuple[int, int]] = []
+    for first, last, _ in runs:
+        begins = joined.pop()[0] if joined and joined[-1][1] == first else first
+        joined.append((begins, last))
+    said = [f"row {a}" if b == a + 1 else f"rows {a} to {b - 1}" for a, b in joined]
     return _listed(said, " and ")
 
 

@@ -16,33 +16,47 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
-from orlog.base.jobs import check_seen, do_jobs, groups_of
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.carried_sums import noted_sums
 from orlog.datasets.formats._containers.npz_files import NpzColumn
 from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
-from orlog.datasets.formats._shared.places import FILE, Place, find_places
+from orlog.datasets.formats._shared.pieces import (
+    Span,
+    check_stream,
+    groups_of_jobs,
+    read_pieces,
+    spans_of,
+)
+from orlog.datasets.formats._shared.places import ARRAYS, FILE, Place, Places
 from orlog.datasets.formats._shared.roles import Layout, base_role, matching
 from orlog.errors import IntegrityError, SchemaError
 
 BLOCK_BYTES = 2**22
-BLOCKS_OF_JOB = 8  # that a job reads where several processes do
 LARGEST_ROW_BYTES = 2**26
 MOST_EPISODES = 2**22
 MOST_TOLD = 100
-Places = Callable[[Asked], Iterator[Place]]
+About = Callable[[Place], tuple[Mapping[str, Any], int | None]]
+"""What is known of the episodes of a place: their values, and the seed of the reset."""
+
+
+class _Lying(NamedTuple):
+    """Where a place lies: the piece with its number, the number in it, and what errors call it; and its rows."""
+
+    piece: tuple[int, Any]
+    number: int
+    rows: int
+    where: str
+    job_bytes: int | None
 
 
 @dataclasses.dataclass
@@ -52,8 +66,7 @@ class _Seen:
     Attributes:
         layout: Which arrays are what.
         lengths: Rows of each episode.
-        rows: Rows of each place.
-        files: The file of each place, where any rows of it can be read.
+        places: Where each place lies, and its rows.
         kinds: Dtype and shape of a row, by role.
         metadata: Values of each episode, where places have some.
         seeds: Seeds of them, likewise.
@@ -65,8 +78,7 @@ class _Seen:
 
     layout: Layout
     lengths: list[int] = dataclasses.field(default_factory=list)
-    rows: list[int] = dataclasses.field(default_factory=list)
-    files: list[tuple[Path, str] | None] = dataclasses.field(default_factory=list)
+    places: list[_Lying] = dataclasses.field(default_factory=list)
     kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = dataclasses.field(
         default_factory=dict
     )
@@ -85,7 +97,8 @@ class Known:
     Attributes:
         columns: What `--map` would say; arrays that are not there are left out.
         episode: What `--episode` would say.
-        places: Finds the arrays.
+        places: How the arrays are found.
+        about: What else is known of the episodes of a place.
         repeats_flags: Whether `terminated` may be true before the last step, which then alone ends the
             episode; all of them are kept as `infos/terminated`.
         doubts: What to know about every import of it, a sentence each.
@@ -93,9 +106,13 @@ class Known:
 
     columns: Mapping[str, str]
     episode: str = FILE
-    places: Places = find_places
+    places: Places = ARRAYS
+    about: About = lambda _place: ({}, None)
     repeats_flags: bool = False
     doubts: Sequence[str] = ()
+
+
+NOTHING_KNOWN = Known(columns={})
 
 
 @contextlib.contextmanager
@@ -105,18 +122,16 @@ def open_known(known: Known, asked: Asked) -> Iterator[Opened]:
     Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
     """
     said = dataclasses.replace(asked.options, columns=known.columns, episode=known.episode)
-    with open_mapped(dataclasses.replace(asked, options=said), known.places, known) as opened:
+    with open_mapped(dataclasses.replace(asked, options=said), known) as opened:
         opened.doubts += known.doubts
         yield opened
 
 
 @contextlib.contextmanager
-def open_mapped(
-    asked: Asked, places: Places = find_places, known: Known | None = None
-) -> Iterator[Opened]:
-    """Read the arrays that the options name, or those of a `known` layout."""
-    seen = _look(asked, places, is_known=known is not None)
-    seen.repeats_flags = known is not None and known.repeats_flags
+def open_mapped(asked: Asked, known: Known = NOTHING_KNOWN) -> Iterator[Opened]:
+    """Read the arrays that the options name, of which a `known` layout may leave some out."""
+    seen = _look(asked, known)
+    seen.repeats_flags = known.repeats_flags
     layout = seen.layout
     parts = {
         role.removeprefix("observation/"): unbounded_space(*seen.kinds[role])
@@ -138,21 +153,21 @@ def open_mapped(
         opened.doubts.append(unknown_ends(asked.options))
     if layout.left_out:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
-    opened.steps = _steps(asked, places, seen, opened)
+    opened.steps = _steps(asked, known.places, seen, opened)
     yield opened
 
 
-def _look(asked: Asked, places: Places, *, is_known: bool) -> _Seen:
+def _look(asked: Asked, known: Known) -> _Seen:
     """Return what all places hold, by their headers, flags and ends alone.
 
     Raises SchemaError if arrays are missing, or those of two places differ.
     """
     seen: _Seen | None = None
     first, more, own = "", set[str](), set[str]()
-    for place in places(asked):
+    for piece, number, place in known.places.find(asked):
         if seen is None:
             options = dataclasses.replace(asked.options, episode="")
-            if is_known:
+            if known.columns:
                 options = dataclasses.replace(options, columns=_there(options.columns, place.names))
             layout = Layout(place.names, options, place.where, needs_episode=False)
             seen, first, own = _Seen(layout), place.where, {*place.names}
@@ -162,7 +177,8 @@ def _look(asked: Asked, places: Places, *, is_known: bool) -> _Seen:
                 if name not in place.names:
                     raise SchemaError(f"{place.where}: has no array {name!r}, and {first} has.")
         with place.reading(place.where):
-            _look_at(place, seen, asked.options, first)
+            rows = _look_at(place, seen, asked.options, first, known.about(place))
+        seen.places.append(_Lying(piece, number, rows, place.where, place.job_bytes))
         if len(seen.lengths) > MOST_EPISODES:
             raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
     assert seen is not None
@@ -206,7 +222,14 @@ def _numbers(place: Place, role: str, name: str) -> Any:
     return column
 
 
-def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
+def _look_at(
+    place: Place,
+    seen: _Seen,
+    options: Options,
+    first: str,
+    about: tuple[Mapping[str, Any], int | None],
+) -> int:
+    """Note what a place holds, and return its rows."""
     columns = _columns(place, seen.layout.columns)
     rows = len(columns["action"][0])
     lengths = _lengths(place, columns, options, rows)
@@ -218,7 +241,7 @@ def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
         if base_role(role) == "observation"
     }
     has_final = is_one and finals == {True}
-    if seen.rows and has_final != seen.has_final:
+    if seen.places and has_final != seen.has_final:
         raise SchemaError(
             f"{place.where}: has {'a' if has_final else 'no'} final observation, unlike {first}."
         )
@@ -241,14 +264,14 @@ def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
         for start in range(0, rows, BLOCK_BYTES):
             values = np.asarray(actions[start : min(rows, start + BLOCK_BYTES)])
             low, high = int(values.min()), int(values.max())
-            is_first = not seen.rows and start == 0
+            is_first = not seen.places and start == 0
             seen.lowest = low if is_first else min(seen.lowest, low)
             seen.highest = high if is_first else max(seen.highest, high)
-    seen.rows.append(rows)
-    seen.files.append(place.file)
-    seen.metadata += [place.metadata] * len(lengths)
-    seen.seeds += [place.seed] * len(lengths)
+    metadata, seed = about
+    seen.metadata += [metadata] * len(lengths)
+    seen.seeds += [seed] * len(lengths)
     seen.lengths += lengths
+    return rows
 
 
 def _lengths(place: Place, columns: dict[str, list[Any]], options: Options, rows: int) -> list[int]:
@@ -343,7 +366,7 @@ def _steps(asked: Asked, places: Places, seen: _Seen, opened: Opened) -> Iterato
     reader = _Reader(
         seen.layout.columns, seen.kinds, seen.has_final, max(1, BLOCK_BYTES // row_bytes)
     )
-    for block in _all_blocks(asked, places, seen, reader):
+    for block in _all_blocks(asked, places, seen, reader, max(1, row_bytes)):
         block["reward"] = block["reward"].astype(opened.schema.reward_dtype)
         count = len(block["reward"])
         ends = slice(*np.searchsorted(last_rows, (first, first + count)))
@@ -367,59 +390,37 @@ class _Reader(NamedTuple):
     most: int
 
 
-class _Span(NamedTuple):
-    """Rows of a place: the file, what errors call it, the number of the place in it, and which rows."""
-
-    file: Path
-    source: str
-    number: int
-    start: int
-    stop: int
-
-
-def _all_blocks(asked: Asked, places: Places, seen: _Seen, reader: _Reader) -> Iterator[Rows]:
+def _all_blocks(
+    asked: Asked, places: Places, seen: _Seen, reader: _Reader, row_bytes: int
+) -> Iterator[Rows]:
     """Yield the rows of all places in their order, read here or by several processes."""
-    files = [one for one in seen.files if one is not None]
-    can_share = places is find_places and len(files) == len(seen.files)
-    can_share &= len({*asked.files}) == len(asked.files)
-    if asked.sharing is None or not can_share:
-        for place, rows in zip(places(asked), seen.rows, strict=True):
-            yield from _blocks(place, reader, 0, rows)
-        return
-    step = reader.most * BLOCKS_OF_JOB
-    numbers: Counter[Path] = Counter()
-    spans: list[_Span] = []
-    for (file, source), rows in zip(files, seen.rows, strict=True):
-        spans += [
-            _Span(file, source, numbers[file], start, min(rows, start + step))
-            for start in range(0, rows, step)
-        ]
-        numbers[file] += 1
-    jobs = groups_of(spans, lambda span: span.stop - span.start, step)
-    read = functools.partial(_read_spans, asked.options, reader)
-    how = asked.sharing._asdict()
-    for _, blocks in do_jobs(read, jobs, in_order=True, **how):
-        yield from blocks
+    spans: list[Span] = []
+    for place in seen.places:
+        if place.job_bytes is None:
+            check_stream(asked, place.rows * row_bytes, place.where)
+        at_least = place.rows * row_bytes if place.job_bytes is None else place.job_bytes
+        spans += spans_of(asked, [(place, place.rows)], row_bytes, at_least)
+    jobs = groups_of_jobs(asked, spans, lambda one: (one.stop - one.start) * row_bytes)
+    read = functools.partial(_read_spans, places, asked.options, reader)
+    yield from read_pieces(asked, read, jobs)
 
 
-def _read_spans(options: Options, reader: _Reader, spans: Sequence[_Span]) -> list[Rows]:
-    """Return rows in blocks, in a process that may be on another machine."""
-    blocks: list[Rows] = []
-    for (file, source), some in itertools.groupby(spans, lambda span: (span.file, span.source)):
-        check_seen(file.parent)
-        by_number = {
-            number: [*its] for number, its in itertools.groupby(some, lambda span: span.number)
-        }
-        asked = Asked(files=[file], sources=[source], options=options)
-        with noted_sums():  # which were told when the file was first looked at
-            for number, place in enumerate(find_places(asked)):
-                for span in by_number.pop(number, []):
-                    blocks += _blocks(place, reader, span.start, span.stop)
-                if not by_number:
+def _read_spans(
+    places: Places, options: Options, reader: _Reader, spans: Iterable[Span]
+) -> Iterator[Rows]:
+    """Yield rows in blocks."""
+    for _, some in itertools.groupby(spans, lambda one: one.of.piece[0]):
+        wanted = deque(some)
+        where, (_, piece) = wanted[0].of.where, wanted[0].of.piece
+        with contextlib.closing(places.open(piece, options)) as found:
+            for number, place in enumerate(found):
+                while wanted and wanted[0].of.number == number:
+                    span = wanted.popleft()
+                    yield from _blocks(place, reader, span.start, span.stop)
+                if not wanted:
                     break
-        if by_number:
-            raise IntegrityError(f"{source}: changed while it was read.", file=str(file))
-    return blocks
+        if wanted:
+            raise IntegrityError(f"{where}: changed while it was read.", file=where)
 
 
 def _blocks(place: Place, reader: _Reader, first: int, last: int) -> Iterator[Rows]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from orlog.datasets.formats._containers.hdf5_files import (
     datasets_in,
@@ -18,7 +20,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
 )
 from orlog.datasets.formats._containers.npz_files import is_npz, open_npz, reading_npz
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
-from orlog.datasets.formats._shared.episodes import Asked
+from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.datasets.formats._shared.trees import spanned
 from orlog.errors import IntegrityError, SchemaError
@@ -37,20 +39,38 @@ class Place:
         names: Names of the arrays.
         column: Opens one, to read its rows in order: numbers, or bytes of one length.
         reading: Turns errors of the library that reads it into ours, as a context.
-        metadata: Values of its episodes; all places have the same ones.
-        seed: Seed of the reset of its episode.
         outside: Names of arrays of the file that lie in no place; told with its first one.
-        file: The file that it is in, and what errors call that, where any rows of it can be read; else None.
+        job_bytes: At least how much of it a job reads, as where what comes before has to be read too; None where
+            rows can only be read from the first on.
+        late: How many seconds old the values in rows are, where they have times.
     """
 
     where: str
     names: list[str]
     column: Callable[[str], Any]
     reading: Callable[[str], AbstractContextManager[None]]
-    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    seed: int | None = None
     outside: Sequence[str] = ()
-    file: tuple[Path, str] | None = None
+    job_bytes: int | None = 0
+    late: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """How the places of files are found; processes of other machines open them likewise.
+
+    Attributes:
+        pieces: Lists what can be opened on its own, such as files with what errors call them.
+        open: Yields each place of such a piece while that is open.
+    """
+
+    pieces: Callable[[Asked], Iterable[Any]]
+    open: Callable[[Any, Options], Generator[Place]]
+
+    def find(self, asked: Asked) -> Iterator[tuple[tuple[int, Any], int, Place]]:
+        """Yield each place while it is open, with its piece, that one's number, and its own number in it."""
+        for numbered in enumerate(self.pieces(asked)):
+            for number, place in enumerate(self.open(numbered[1], asked.options)):
+                yield numbered, number, place
 
 
 def holds_arrays(path: Path) -> bool:
@@ -78,11 +98,10 @@ def files_in(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tu
     return [(one, f"{source}/{one.name}") for one in fitting]
 
 
-def find_places(asked: Asked) -> Iterator[Place]:
-    """Yield each place while its file is open; files and groups come in the order of the numbers in their names.
+def files_of_arrays(asked: Asked) -> list[tuple[Path, str]]:
+    """Return the files, those of a folder too, in the order of the numbers in their names, and what errors call them.
 
-    Raises SchemaError if a folder holds no such file, or nothing has the name that `--episode` gives;
-    IntegrityError if a file is damaged.
+    Raises SchemaError if a folder holds no such file.
     """
     given = list(zip(asked.files, asked.sources, strict=True))
     if len(given) == 1 and given[0][0].is_dir() and not is_zarr(given[0][0]):
@@ -90,15 +109,27 @@ def find_places(asked: Asked) -> Iterator[Place]:
         given = files_in(folder, source, holds_arrays)
         if not given:
             raise SchemaError(f"{source}: holds no HDF5, no npz and no Zarr.")
-    for file, where in sorted(given, key=lambda one: by_numbers(one[0].name)):
-        if is_zarr(file):
-            with open_zarr(file, where) as arrays:
-                yield Place(where, arrays.names, arrays.column, reading_zarr)
-        elif is_npz(file):
-            with open_npz(file, where) as archive:
-                yield Place(where, archive.names, archive.column, reading_npz)
-        else:
-            yield from _groups_of_hdf5(file, where, asked.options.episode)
+    return sorted(given, key=lambda one: by_numbers(one[0].name))
+
+
+def open_arrays(given: tuple[Path, str], options: Options) -> Generator[Place]:
+    """Yield each place of a file; groups come in the order of the numbers in their names.
+
+    Raises SchemaError if nothing has the name that `--episode` gives; IntegrityError if the file is damaged.
+    """
+    file, where = given
+    if is_zarr(file):
+        with open_zarr(file, where) as arrays:
+            yield Place(where, arrays.names, arrays.column, reading_zarr)
+    elif is_npz(file):
+        with open_npz(file, where) as archive:
+            yield Place(where, archive.names, archive.column, reading_npz, job_bytes=None)
+    else:
+        yield from _groups_of_hdf5(file, where, options.episode)
+
+
+ARRAYS = Places(files_of_arrays, open_arrays)
+"""Files of HDF5, npz and Zarr."""
 
 
 def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
@@ -114,8 +145,7 @@ def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
             def column(name: str, node: Any = node, place: str = place) -> Any:
                 return numbers(node[name], f"{place}, {name}", size, texts=True)
 
-            of = (file, where)
-            yield Place(place, sorted(names), column, reading, outside=outside, file=of)
+            yield Place(place, sorted(names), column, reading, outside=outside)
             outside = []
 
 

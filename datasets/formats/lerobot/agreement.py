@@ -54,6 +54,11 @@ class Agreement:
                 left -= size
                 self._limits[name] = np.full((2, len(episodes.lengths), row_size(one)), np.nan)
 
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the tables that are compared."""
+        return ["timestamp", "index", *self._limits]
+
     def add(
         self, batch: Any, file: Path, episode: np.ndarray, step: np.ndarray, first: int
     ) -> None:
@@ -65,7 +70,7 @@ class Agreement:
                 self._tables[one] = int(place[1]), int(place[2])
         rows: dict[str, np.ndarray] = {
             name: array_of(batch.column(name), name, self._where, first).reshape(len(episode), -1)
-            for name in ("timestamp", "index", *self._limits)
+            for name in self.columns
             if name in names
         }
         counted = {"timestamp": step / self._fps, "index": first + np.arange(len(step))}

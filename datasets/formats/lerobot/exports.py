@@ -156,7 +156,7 @@ def image_shape(spec: ColumnSpec) -> tuple[int, ...] | None:
 
 
 class KeptRows:
-    """Reads the rows of an export; what `formats/lerobot.py` asks of the features of any dataset.
+    """Reads the rows of an export; what `lerobot/rows.py` asks of the features of any dataset.
 
     Attributes:
         schema: The columns.
@@ -175,6 +175,10 @@ class KeptRows:
         self._lengths: np.ndarray = np.zeros(0, np.int64)
         self._details: Iterator[dict[str, Any]] = iter(())
         self._ends: list[dict[str, Any]] = []  # of episodes whose last rows were read, in order
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what goes on from block to block, for a process that reads one."""
+        return {**self.__dict__, "_details": iter(())}
 
     def cutter(self, episodes: Episodes) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
@@ -207,6 +211,10 @@ class KeptRows:
                 root, _, name = column.partition("/")
                 role = f"infos/{name}" if root == "infos" else f"{root.rstrip('s')}/{column}"
             rows[role] = self._values(batch.column(feature), column, f"{where}, {feature}", first)
+        return rows
+
+    def completed(self, rows: Rows, batch: Any, where: str, first: int) -> Rows:
+        """Return the columns of the next block with the observation after each step."""
         numbers = array_of(batch.column("episode_index"), "episode_index", where, first)
         episodes = numbers.astype(np.int64)  # which they equal, whatever type the table gives them
         frames = array_of(batch.column("frame_index"), "frame_index", where, first)
@@ -218,6 +226,14 @@ class KeptRows:
                 values[row] = details[FINAL + name]
             self._ends.append(details)
         return rows | {f"next_observation/{name}": values for name, values in nexts.items()}
+
+    def rounded(self) -> set[str]:
+        """Return nothing, and forget what is added: numbers are what the schema says."""
+        return set()
+
+    def roundings(self) -> list[str]:
+        """Return nothing, likewise."""
+        return []
 
     def finished(self, piece: Steps) -> Steps:
         """Return a piece with values of the spaces, and with what is known of its episode."""

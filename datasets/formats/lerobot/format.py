@@ -32,7 +32,6 @@ from orlog.datasets.formats._containers.arrow_files import (
     check_pyarrow,
     count_rows,
     reading_arrow,
-    table_batches,
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
@@ -54,11 +53,11 @@ from orlog.datasets.formats.lerobot.metadata import (
     read_names,
     tables_in,
 )
+from orlog.datasets.formats.lerobot.rows import Tables, column_of
 from orlog.datasets.formats.lerobot.writing import COUNTERS, lerobot_losses, write_lerobot
-from orlog.errors import IntegrityError, SchemaError
+from orlog.errors import SchemaError
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
-BLOCK_BYTES = 2**24
 LARGEST_IMAGE = 2**26
 OBSERVATION = "observation."
 INFO_KEYS = (
@@ -125,19 +124,19 @@ def _open(asked: Asked) -> Iterator[Opened]:
     if kept is not None:
         opened.environment, opened.license = kept.environment, kept.license
         opened.description = kept.description
-    with contextlib.closing(Videos(root, episodes, features.videos, fps, where)) as videos:
-        agreement = Agreement(root, info, episodes, where)
-        opened.steps = _steps(
-            files,
-            where,
-            features,
-            episodes,
-            videos,
-            agreement,
-            opened.doubts,
-            is_partial=bool(lacks),
-        )
-        yield opened
+    agreement = Agreement(root, info, episodes, where)
+    tables = Tables(
+        root=root,
+        where=where,
+        files=files,
+        features=features,
+        fps=fps,
+        total=sum(episodes.lengths),
+        is_partial=bool(lacks),
+        wanted=[*dict.fromkeys((*PLACE, "frame_index", *agreement.columns))],
+    )
+    opened.steps = tables.steps(asked, episodes, agreement, opened.doubts)
+    yield opened
 
 
 def _whole_episodes(
@@ -303,9 +302,17 @@ class _Features:
             unknown=UnknownEnds(self._options, self.where, says=says),
         )
 
+    def completed(self, rows: Rows, _batch: Any, _where: str, _first: int) -> Rows:
+        """Return the columns of a block as they are."""
+        return rows
+
     def finished(self, piece: Steps) -> Steps:
         """Return a piece as it is."""
         return piece
+
+    def rounded(self) -> set[str]:
+        """Return the columns whose numbers were rounded so far; more can be added."""
+        return self._rounded
 
     def rows(self, batch: Any, videos: Videos, where: str, first: int) -> Rows:
         """Return the columns of a block by what they are."""
@@ -314,7 +321,9 @@ class _Features:
         space = self.schema.observation_space
         for name, role in self.roles.items():
             if name in self.videos:
-                numbers = [array_of(_column(batch, one, where), one, where, first) for one in PLACE]
+                numbers = [
+                    array_of(column_of(batch, one, where), one, where, first) for one in PLACE
+                ]
                 rows_of, times = numbers
                 if name in batch.schema.names:  # as in version 1
                     times = version1.video_times(
@@ -322,10 +331,10 @@ class _Features:
                     )
                 values = videos.frames(name, rows_of, times)
             elif name in self.images:
-                column = _column(batch, name, where)
+                column = column_of(batch, name, where)
                 values = decoded_images(column, self.images[name], f"{where}, {name}", first)
             else:
-                values = array_of(_column(batch, name, where), name, where, first)
+                values = array_of(column_of(batch, name, where), name, where, first)
             if base_role(role) == "observation":
                 part: Any = space
                 if isinstance(space, spaces.Dict):
@@ -367,66 +376,6 @@ class _Features:
                 )
             self._rounded.add(name)
         return found
-
-
-def _steps(
-    files: Sequence[Path],
-    where: str,
-    features: _Features | KeptRows,
-    episodes: Episodes,
-    videos: Videos,
-    agreement: Agreement,
-    doubts: list[str],
-    *,
-    is_partial: bool,
-) -> Iterator[Steps]:
-    lengths = episodes.lengths
-    cutter = features.cutter(episodes)
-    ends = np.cumsum(lengths)
-    starts, total = ends - lengths, int(ends[-1])
-    done = 0
-    block_rows = max(1, BLOCK_BYTES // features.row_bytes())
-    for file in files:
-        name = f"{where}, {file.parent.name}/{file.name}"
-        with reading_arrow(name):
-            for read in table_batches(file, block_rows):
-                batch = read.slice(0, total - done) if is_partial else read
-                count = batch.num_rows
-                if is_partial and not count:
-                    break
-                known = np.arange(done, min(total, done + count))
-                episode = np.searchsorted(ends, known, "right")
-                wanted = {"episode_index": episode, "frame_index": known - starts[episode]}
-                for column, rows in wanted.items():
-                    found = array_of(_column(batch, column, name), column, name, done)
-                    odd = np.flatnonzero(found[: len(rows)] != rows)
-                    if len(odd) or len(rows) < count:
-                        place = int(odd[0]) if len(odd) else len(rows)
-                        raise IntegrityError(
-                            f"{name}: {column} of row {done + place} is {found[place]}, and the lengths in "
-                            "the metadata say otherwise; frames are missing or in another order.",
-                            file=where,
-                        )
-                columns = features.rows(batch, videos, name, done)
-                agreement.add(batch, file, episode, known - starts[episode], done)
-                for piece in cutter.add(columns):
-                    yield features.finished(piece)
-                done += count
-    if done != total:
-        raise IntegrityError(
-            f"{where}: the tables hold {done:,} frames, and the metadata says {total:,}; it was "
-            "downloaded in part, or frames were lost. partial=True reads the episodes that are whole.",
-            file=where,
-        )
-    doubts += [*cutter.doubts(), *videos.doubts(), *agreement.doubts()]
-    if isinstance(features, _Features):
-        doubts += features.roundings()
-
-
-def _column(batch: Any, name: str, where: str) -> Any:
-    if name not in batch.schema.names:
-        raise SchemaError(f"{where}: has no column {name}, which info.json says.")
-    return batch.column(name)
 
 
 def _shape(feature: dict[str, Any], where: str) -> tuple[int, ...]:
@@ -481,6 +430,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("",),
     options=("columns", "no_video", "horizon", "ends", "partial"),
+    shares=True,
     write=write_lerobot,
     write_options=("video", "rate"),
     losses=lerobot_losses,

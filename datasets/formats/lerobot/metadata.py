@@ -9,7 +9,6 @@ videos/chunk-000/KEY/episode_000000.mp4   one episode each                      
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import json
@@ -17,13 +16,13 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import reading_arrow
 from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT, read_json_object
-from orlog.datasets.formats.lerobot.video_frames import Video, frame_times, open_video
+from orlog.datasets.formats.lerobot.video_frames import Video, check_order, frame_times, open_video
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.names import counted
 
@@ -60,11 +59,23 @@ class Episodes:
 
     def first(self, count: int) -> Episodes:
         """Return the first ones."""
+        return self.some(0, count)
+
+    def some(self, first: int, last: int) -> Episodes:
+        """Return those from one on and before another one."""
         return Episodes(
-            self.lengths[:count],
-            None if self.tasks is None else self.tasks[:count],
-            {camera: places[:count] for camera, places in self.videos.items()},
+            self.lengths[first:last],
+            None if self.tasks is None else self.tasks[first:last],
+            {camera: places[first:last] for camera, places in self.videos.items()},
         )
+
+    def frames(self) -> dict[str, dict[str, int]]:
+        """Return how many frames each file should hold, by camera and file."""
+        found: dict[str, dict[str, int]] = {camera: {} for camera in self.videos}
+        for camera, places in self.videos.items():
+            for (file, _), length in zip(places, self.lengths, strict=True):
+                found[camera][file] = found[camera].get(file, 0) + length
+        return found
 
 
 def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
@@ -165,18 +176,22 @@ class Videos:
         shapes: Mapping[str, tuple[int, ...]],
         fps: float,
         where: str,
+        begins: tuple[int, dict[str, dict[str, int]]] | None = None,
     ) -> None:
-        """Take what is known of them: all episodes, the shape of each camera's frames, and frames per second."""
+        """Take what is known of them: all episodes, the shape of each camera's frames, and frames per second.
+
+        `episodes` may be some, which begin at an episode; then `begins` says which, and how many frames their
+        files hold for all of them.
+        """
         self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
         self._fps, self._tolerance = fps, TOLERANCE / fps
         self._open: dict[str, tuple[str, Video, contextlib.ExitStack]] = {}
-        self._frames = {
-            camera: collections.Counter[str]() for camera in shapes
-        }  # that each file should hold
-        for camera, counts in self._frames.items():
-            for (file, _), length in zip(episodes.videos[camera], episodes.lengths, strict=True):
-                counts[file] += length
-        self._unused = 0
+        self._is_part, self._first = begins is not None, 0
+        if begins is None:
+            self._frames = episodes.frames()
+        else:
+            self._first, self._frames = begins
+        self.shown: list[Shown] = []
 
     def frames(self, camera: str, episodes: np.ndarray, timestamps: np.ndarray) -> np.ndarray:
         """Return the next frames of a camera, (rows, height, width, channels) uint8, for the episode of each row.
@@ -187,9 +202,10 @@ class Videos:
         for row, (episode, time) in enumerate(
             zip(episodes.tolist(), timestamps.tolist(), strict=True)
         ):
-            file, start = self._episodes.videos[camera][episode]
+            file, start = self._episodes.videos[camera][episode - self._first]
             try:
-                found[row] = self._video(camera, file).frame_at(start + time, self._tolerance)
+                video = self._video(camera, file, start + time)
+                found[row] = video.frame_at(start + time, self._tolerance)
             except (IntegrityError, SchemaError) as error:
                 text = f"{error} In episode {episode}, {time:.4f} s after its begin.{self._all_missing()}"
                 raise type(error)(text) from error
@@ -233,21 +249,14 @@ class Videos:
         for camera in list(self._open):
             self._close(camera)
 
-    def doubts(self) -> list[str]:
-        """Return what was not read, a sentence each; after the last frame."""
-        self.close()
-        if not self._unused:
-            return []
-        return [f"Left out: {counted(self._unused, 'frame')} of videos that belong to no row."]
-
-    def _video(self, camera: str, file: str) -> Video:
+    def _video(self, camera: str, file: str, time: float) -> Video:
         if camera in self._open and self._open[camera][0] == file:
             return self._open[camera][1]
         self._close(camera)
         where = f"{self._where}, {file}"
         wanted = self._frames[camera].pop(file, 0)
         if not wanted:
-            raise SchemaError(f"{where}: the episodes in it do not follow each other.")
+            raise _do_not_follow(where)
         path = inside(self._root, Path(file), self._where)
         if not path.is_file():
             raise SchemaError(
@@ -260,13 +269,67 @@ class Videos:
             )
             video = stack.enter_context(opened)
             self._open[camera] = file, video, stack.pop_all()
+        if self._is_part:
+            video.begin_near(time)
         return video
 
     def _close(self, camera: str) -> None:
         if camera in self._open:
-            _, video, stack = self._open.pop(camera)
-            self._unused += video.unused
+            file, video, stack = self._open.pop(camera)
+            self.shown.append(Shown(camera, file, video.first, video.last, video.used, video.count))
             stack.close()
+
+
+class Shown(NamedTuple):
+    """Frames of a file that were asked for: the times of the first and the last one, how many, and of how many."""
+
+    camera: str
+    file: str
+    first: float
+    last: float
+    used: int
+    held: int
+
+
+class ShownFrames:
+    """Puts together which frames were asked for, in their order, wherever they were decoded."""
+
+    def __init__(self, where: str) -> None:
+        self._where, self._unused = where, 0
+        self._open: dict[str, Shown] = {}
+        self._closed: set[tuple[str, str]] = set()
+
+    def add(self, shown: Shown) -> None:
+        """Take the next frames of a camera.
+
+        Raises SchemaError if they come before those that were asked for.
+        """
+        before = self._open.get(shown.camera)
+        if before is not None and before.file == shown.file:
+            check_order(f"{self._where}, {shown.file}", before.last, shown.first)
+            shown = shown._replace(first=before.first, used=before.used + shown.used)
+        elif before is not None:
+            self._close(before)
+        if (shown.camera, shown.file) in self._closed:
+            raise _do_not_follow(f"{self._where}, {shown.file}")
+        self._open[shown.camera] = shown
+
+    def doubts(self) -> list[str]:
+        """Return what was not read, a sentence each; after the last frame."""
+        for one in self._open.values():
+            self._close(one)
+        self._open.clear()
+        if not self._unused:
+            return []
+        return [f"Left out: {counted(self._unused, 'frame')} of videos that belong to no row."]
+
+    def _close(self, shown: Shown) -> None:
+        self._closed.add((shown.camera, shown.file))
+        self._unused += max(0, shown.held - shown.used)
+
+
+def _do_not_follow(where: str) -> SchemaError:
+    return SchemaError(f"{where}: the episodes in it do not follow each other.")
 
 
 def _check_video_paths(

@@ -9,6 +9,8 @@ place of guessing what a damaged frame showed. One frame is in memory at a time.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ BOXES = (b"ftyp", b"free", b"mdat", b"moov", b"skip", b"wide")
 MOST_EDITS = 16
 MOST_FRAMES = 2**20  # where it is not known how many there should be
 LARGEST_FRAME = 2**24  # pixels, likewise
+LONGEST_DELAY = 1.0  # seconds between what a key frame's place says and when it is shown
 ALIGNMENT = 128  # codecs round the size of a frame up to at most this
 
 
@@ -33,7 +36,10 @@ class Video:
 
     Attributes:
         where: What errors call it.
-        unused: How many frames were not asked for so far.
+        count: How many frames it holds.
+        used: How many frames were asked for so far.
+        first: The time of the first one of these; NaN before.
+        last: That of the last one.
     """
 
     def __init__(self, container: Any, shape: tuple[int, ...], where: str) -> None:
@@ -58,27 +64,57 @@ class Video:
         context.options = {"err_detect": "explode", "max_pixels": str(_most_pixels(shape))}
         context.thread_type = "AUTO"
         self.where = where
-        self._shape, self._used, self._count = shape, 0, int(streams[0].frames)
-        self._last = 0.0
-        self._frames = container.decode(streams[0])
+        self._shape, self.used, self.count = shape, 0, int(streams[0].frames)
+        self.first, self.last, self._is_late = math.nan, 0.0, False
+        self._container, self._stream = container, streams[0]
+        self._frames: Iterator[Any] = container.decode(streams[0])
         self._convert = import_av().video.reformatter.VideoReformatter().reformat
 
-    @property
-    def unused(self) -> int:
-        """How many frames were not asked for so far."""
-        return max(0, self._count - self._used)
+    def begin_near(self, time: float) -> None:
+        """Go to a key frame before a time, where there is one that decoding can begin at."""
+        tick = self._stream.time_base
+        for margin in (0.0, LONGEST_DELAY):
+            if time <= margin or tick is None:
+                break
+            with contextlib.suppress(IntegrityError), _reading(self.where):
+                frames = self._decoded_from(int((time - margin) / tick))
+                first = next(frames, None)
+                if first is None or first.pts is None:
+                    break
+                if first.pts * first.time_base <= time:
+                    self._frames, self._is_late = itertools.chain([first], frames), True
+                    return
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        with _reading(self.where):
+            self._frames, self._is_late = self._decoded_from(0), False
+
+    def _decoded_from(self, place: int) -> Iterator[Any]:
+        self._container.seek(place, stream=self._stream)
+        frames: Iterator[Any] = self._container.decode(self._stream)
+        return frames
 
     def frame_at(self, time: float, tolerance: float) -> np.ndarray:
         """Return the frame that is shown from a time on, (height, width, channels) uint8.
 
         Times only grow; a frame's own timestamp may differ by `tolerance` seconds.
         """
-        if time < self._last:
-            raise SchemaError(
-                f"{self.where}: the frame at {time:.4f} s is asked for after the one at {self._last:.4f} s; "
-                "episodes lie in another order in the video than in the tables."
-            )
-        self._last = time
+        check_order(self.where, self.last, time)
+        self.last = time
+        if not self.used:
+            self.first = time
+        try:
+            found = self._next_at(time, tolerance)
+        except IntegrityError:
+            if not self._is_late:
+                raise
+            self._begin_again()  # some key frames do not begin all that follows them
+            found = self._next_at(time, tolerance)
+        self.used += 1
+        return found
+
+    def _next_at(self, time: float, tolerance: float) -> np.ndarray:
         with _reading(self.where):
             for frame in self._frames:
                 if frame.pts is None or frame.is_corrupt:
@@ -91,7 +127,6 @@ class Video:
                         file=self.where,
                     )
                 if found >= time - tolerance:
-                    self._used += 1
                     return self._pixels(frame)
         raise IntegrityError(
             f"{self.where}: expected a frame at {time:.4f} s, and the video ends before.",
@@ -107,6 +142,18 @@ class Video:
         channels = self._shape[2]
         pixels: np.ndarray = self._convert(frame, format=PIXELS[channels]).to_ndarray()
         return pixels.reshape(self._shape)
+
+
+def check_order(where: str, last: float, time: float) -> None:
+    """Refuse a frame that is asked for after a later one.
+
+    Raises SchemaError if it is.
+    """
+    if time < last:
+        raise SchemaError(
+            f"{where}: the frame at {time:.4f} s is asked for after the one at {last:.4f} s; "
+            "episodes lie in another order in the video than in the tables."
+        )
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,15 @@ from orlog.datasets.formats._containers.hdf5_files import (
 )
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_steps
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.minari.frames import decoded_frames, is_jpeg, row_bytes, same_numbers
+from orlog.datasets.formats.minari.frames import (
+    HAD_JPEG,
+    decoded_frames,
+    is_jpeg,
+    row_bytes,
+    same_numbers,
+)
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
     READS,
@@ -56,6 +63,7 @@ from orlog.manifests.spaces import map_leaves
 MAIN_FILE = "main_data.hdf5"
 LAYOUT = "Minari's layout"
 BLOCK_BYTES = 2**24
+MOST_STEPS = 2**40  # of an episode
 FLAGS = ("terminations", "truncations")
 
 
@@ -64,7 +72,6 @@ def _open(asked: Asked) -> Iterator[Opened]:
     main, where = _main_file(asked.files), asked.sources[0]
     metadata = read_metadata(main.with_name(METADATA_FILE), where)
     with open_hdf5(main, where, texts=True) as file:
-        file_bytes = main.stat().st_size
         with reading(where):
             lacks: list[str] = []
             groups = _groups(file, where, metadata.total_episodes, asked.options, lacks)
@@ -85,8 +92,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
             behavior_policy=metadata.behavior_policy,
         )
         opened.doubts += lacks
-        reader = _Reader(schema, where, file_bytes, opened.doubts)
-        opened.steps = reader.steps(groups, None if lacks else metadata.total_steps)
+        reader = _Reader(schema, main, where, dict(groups))
+        opened.steps = reader.steps(asked, opened.doubts, None if lacks else metadata.total_steps)
         yield opened
 
 
@@ -109,49 +116,79 @@ def _groups(
 class _Reader:
     """Reads episodes whose columns are those of the first one."""
 
-    def __init__(self, schema: Schema, where: str, file_bytes: int, doubts: list[str]) -> None:
-        self.schema, self.where, self.file_bytes, self.doubts = schema, where, file_bytes, doubts
-        self._had_jpeg = False
+    def __init__(self, schema: Schema, file: Path, where: str, groups: dict[int, Any]) -> None:
+        self.schema, self.where, self.file_bytes = schema, where, file.stat().st_size
+        self._file, self._groups = file, groups
+        self._infos: list[str] = []
+        self._details: list[str] = []
+        self._has_options = self._had_jpeg = False
 
-    def steps(self, groups: Sequence[tuple[int, Any]], total_steps: int | None) -> Iterator[Steps]:
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is open in this process."""
+        return {**self.__dict__, "_groups": {}}
+
+    def steps(self, asked: Asked, doubts: list[str], total_steps: int | None) -> Iterator[Steps]:
         """Yield all steps, in pieces; None steps in all are not known.
 
         Raises SchemaError if what is in a group is not what the spaces and counts say; IntegrityError if HDF5
         cannot read it.
         """
+        groups = self._groups.values()
         with reading(self.where):
-            infos = _common([_info_names(group, self.where) for _, group in groups])
-            details = _common([_detail_names(group) for _, group in groups])
-            has_options = any(_options(group, self.where) for _, group in groups)
+            self._infos = _common([_info_names(group, self.where) for group in groups])
+            self._details = _common([_detail_names(group) for group in groups])
+            self._has_options = any(_options(group, self.where) for group in groups)
         dropped = sorted(
-            {name for _, group in groups for name in _info_names(group, self.where)} - set(infos)
+            {name for group in groups for name in _info_names(group, self.where)} - {*self._infos}
         )
         if dropped:
-            self.doubts.append(f"Left out, not in all episodes: infos {', '.join(dropped)}.")
+            doubts.append(f"Left out, not in all episodes: infos {', '.join(dropped)}.")
+        size = row_bytes(self.schema.observation_space) + row_bytes(self.schema.action_space)
+        counts = ((one, MOST_STEPS) for one in self._groups)
+        if asked.sharing is not None:
+            counts = ((one, self._count(one)) for one in self._groups)
+        jobs = jobs_of(asked, counts, size)
         done = 0
-        for number, group in groups:
-            where = f"{self.where}, episode_{number}"
-            with reading(where):
-                metadata: dict[str, Any] = {
-                    name: _plain(attribute(group, name, where), f"{where}, {name}")
-                    for name in details
-                }
-                if has_options:
-                    metadata["options"] = json.dumps(_options(group, where), sort_keys=True)
-                for part in self._episode(group, where, infos, metadata):
-                    done += len(part.rewards)
-                    yield part
+        for part in read_steps(asked, self._read, jobs, doubts):
+            done += len(part.rewards)
+            yield part
         if total_steps not in (None, done):
             raise IntegrityError(
                 f"{self.where}: metadata.json says total_steps {total_steps:,}, and the episodes hold "
                 f"{done:,}.",
                 file=self.where,
             )
+
+    def _count(self, number: int) -> int:
+        rewards = child(self._groups[number], "rewards", f"{self.where}, episode_{number}", LAYOUT)
+        return max(
+            1, *getattr(rewards, "shape", None) or (1,)
+        )  # what is no dataset is refused later
+
+    def _read(self, spans: Iterable[Span]) -> Iterator[Steps | str]:
+        """Yield steps, and what is to be known of them; in a process that has not opened the file too."""
+        with contextlib.ExitStack() as stack:
+            if not self._groups:
+                file = stack.enter_context(open_hdf5(self._file, self.where, texts=True))
+                names = {one.of: f"episode_{one.of}" for one in spans}
+                self._groups = {
+                    number: child(file, name, self.where, LAYOUT) for number, name in names.items()
+                }
+            for span in spans:
+                group, where = self._groups[span.of], f"{self.where}, episode_{span.of}"
+                with reading(where):
+                    metadata: dict[str, Any] = {
+                        name: _plain(attribute(group, name, where), f"{where}, {name}")
+                        for name in self._details
+                    }
+                    if self._has_options:
+                        metadata["options"] = json.dumps(_options(group, where), sort_keys=True)
+                    yield from self._episode(group, where, metadata, span)
         if self._had_jpeg:
-            self.doubts.append("Minari had stored frames as JPEG, which changed them.")
+            yield HAD_JPEG
 
     def _episode(
-        self, group: Any, where: str, infos: list[str], metadata: dict[str, Any]
+        self, group: Any, where: str, metadata: dict[str, Any], span: Span
     ) -> Iterator[Steps]:
         # Opening a dataset takes as long as reading a short one, so each is opened once.
         nodes = dict(datasets_in(group, where, LAYOUT))
@@ -173,7 +210,7 @@ class _Reader:
                 f"{where}: total_steps says {int(said)}, and rewards holds {count}.",
                 file=self.where,
             )
-        columns = {name: self._rows(nodes, f"infos/{name}", where) for name in infos}
+        columns = {name: self._rows(nodes, f"infos/{name}", where) for name in self._infos}
         for name, column in columns.items():
             if len(column) not in (count, count + 1):
                 raise SchemaError(
@@ -188,8 +225,8 @@ class _Reader:
         }
         metadata = {name: metadata[name] for name in sorted(metadata)}
         block = self._block_rows(nodes, count)
-        for start in range(0, count, block):
-            stop = min(count, start + block)
+        for start in range(span.start, min(count, span.stop), block):
+            stop = min(count, span.stop, start + block)
             is_last = stop == count
             yield Steps(
                 observations=self._space(
@@ -425,6 +462,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("", ".hdf5", ".h5", ".json"),
     options=("partial",),
+    shares=True,
     write=_write,
     losses=_losses,
     check=lambda: import_h5py(),

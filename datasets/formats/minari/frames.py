@@ -13,6 +13,8 @@ from orlog.datasets.formats._containers.pictures import JPEG_START, opened_pictu
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import space_leaves
 
+HAD_JPEG = "Minari had stored frames as JPEG, which changed them."
+
 
 def same_numbers(values: np.ndarray, dtype: Any) -> bool:
     """Return whether values keep what they are in the dtype of a space."""

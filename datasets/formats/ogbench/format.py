@@ -14,6 +14,8 @@ such files (`NAME-000.npz`, `NAME-000-val.npz`, ..), make one dataset, whose `ep
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from orlog.datasets.formats._containers.npz_writing import NpzWriter, npz_writer
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.pieces import check_stream, read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.ogbench.tasks import Task, find_task, with_rewards
 from orlog.datasets.reading.dataset import Dataset
@@ -42,12 +45,14 @@ NO_REWARDS = "The files have no rewards: goals are chosen in training, and rewar
 def _open(asked: Asked) -> Iterator[Opened]:
     files = _files(asked)
     kinds: list[dict[str, tuple[np.dtype[Any], tuple[int, ...]]]] = []
-    total = 0
+    sizes: list[int] = []
     for path, where in files:  # not all at once: large sets have a thousand files
         with open_npz(path, where) as file:
             columns = _columns(file)
         kinds.append({name: (one.dtype, one.shape[1:]) for name, one in columns.items()})
-        total += len(columns["observations"])
+        sizes.append(len(columns["observations"]))
+        row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds[-1].values())
+        check_stream(asked, sizes[-1] * row_bytes, where)
         if kinds[-1] != kinds[0]:
             raise SchemaError(
                 f"{where}: its arrays differ from those of {files[0][1]} in names, dtypes or shapes, "
@@ -69,7 +74,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
             f"Rewards are those of OGBench 1.2.2 for task {task.number} of {task.environment}; an episode "
             "ends where the task is done, and what follows in the files is an episode of its own."
         )
-    yield Opened(schema=schema, steps=_all_steps(files, task), total_steps=total, doubts=[doubt])
+    steps = read_pieces(asked, functools.partial(_file_steps, task), files)
+    yield Opened(schema=schema, steps=steps, total_steps=sum(sizes), doubts=[doubt])
 
 
 def _files(asked: Asked) -> list[tuple[Path, str]]:
@@ -85,12 +91,11 @@ def _files(asked: Asked) -> list[tuple[Path, str]]:
     return [(file, f"{asked.sources[0]}, {file.name}") for file in files]
 
 
-def _all_steps(files: list[tuple[Path, str]], task: Task | None) -> Iterator[Steps]:
-    for path, where in files:
-        split = "val" if path.stem.endswith("-val") else "train"
-        with open_npz(path, where) as file:
-            pieces = _steps(file, _columns(file), split)
-            yield from pieces if task is None else with_rewards(pieces, task, split)
+def _file_steps(task: Task | None, file: tuple[Path, str]) -> Iterator[Steps]:
+    split = "val" if file[0].stem.endswith("-val") else "train"
+    with open_npz(*file) as opened:
+        pieces = _steps(opened, _columns(opened), split)
+        yield from pieces if task is None else with_rewards(pieces, task, split)
 
 
 def _columns(file: NpzFile) -> dict[str, Any]:
@@ -240,6 +245,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("", ".npz"),
     options=("task",),
+    shares=True,
     write=_write,
     losses=_losses,
     reads=("**",),

@@ -22,15 +22,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
@@ -94,7 +96,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
             )
         ),
     )
-    opened.steps = _steps(info, features, looks, plan, where, opened.doubts)
+    opened.steps = _steps(asked, info, _Reader(features, plan, info, where), looks, opened.doubts)
     yield opened
 
 
@@ -119,33 +121,80 @@ def _unlisted(folder: Path, info: DatasetInfo) -> list[str]:
     return [f"Left out: {counted(len(found), 'file')} of records that {INFO_FILE} does not list."]
 
 
-def _steps(
-    info: DatasetInfo,
-    features: Features,
-    looks: np.ndarray,
-    plan: Plan,
-    where: str,
-    doubts: list[str],
-) -> Iterator[Steps]:
-    has_splits = {shard.split for shard in info.shards if shard.records} != ONLY_SPLIT
-    replaced = 0
-    for number, shard in enumerate(info.shards):
-        with open_tfrecord(shard.path, where) as file:
+class _Record(NamedTuple):
+    """What is known of a record (`Plan`, `LOOK`)."""
+
+    shard: Path
+    split: str
+    span: tuple[int, int]
+    rows: int
+    actions: int
+    is_made: bool
+    is_missing: bool
+    terminated: bool
+    truncated: bool
+
+
+class _Reader:
+    """Reads records that all have the same columns."""
+
+    def __init__(self, features: Features, plan: Plan, info: DatasetInfo, where: str) -> None:
+        self.features, self.plan, self.where = features, plan, where
+        self.moves_rewards = plan.moves_rewards
+        self._has_missing = bool(plan.missing.any())
+        self._has_splits = {one.split for one in info.shards if one.records} != ONLY_SPLIT
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what records hold of it themselves."""
+        return {**self.__dict__, "plan": None}
+
+    def records(self, info: DatasetInfo, looks: np.ndarray) -> Iterator[_Record]:
+        """Yield the records that give steps, shard by shard."""
+        plan = self.plan
+        for number, shard in enumerate(info.shards):
             for index in np.flatnonzero(looks["shard"] == number).tolist():
-                if not plan.actions[index]:
-                    continue
-                span = (int(looks["start"][index]), int(looks["stop"][index]))
-                what = f"{where}, {shard.path.name}, the record at byte {span[0]}"
-                near, place = near_record(file, span)
-                example = read_example(near, place, features.wanted, what)
-                episode = _Episode(near, example, features, what)
-                metadata = episode.metadata()
-                if has_splits:
-                    metadata[SPLIT] = shard.split
-                if plan.missing.any():
-                    metadata[MISSING] = bool(plan.missing[index] or metadata.get(MISSING))
-                yield from episode.steps(plan, index, int(looks["rows"][index]), metadata)
-                replaced += episode.replaced_bytes()
+                if plan.actions[index]:
+                    yield _Record(
+                        shard.path,
+                        shard.split,
+                        (int(looks["start"][index]), int(looks["stop"][index])),
+                        int(looks["rows"][index]),
+                        int(plan.actions[index]),
+                        bool(plan.made[index]),
+                        bool(plan.missing[index]),
+                        bool(plan.terminated[index]),
+                        bool(plan.truncated[index]),
+                    )
+
+    def read(self, spans: Iterable[Span]) -> Iterator[Steps | int]:
+        """Yield steps, and how many texts of each record are no UTF-8."""
+        for path, some in itertools.groupby(spans, lambda one: one.of.shard):
+            with open_tfrecord(path, self.where) as file:
+                for record, start, stop in some:
+                    what = f"{self.where}, {path.name}, the record at byte {record.span[0]}"
+                    near, place = near_record(file, record.span)
+                    example = read_example(near, place, self.features.wanted, what)
+                    episode = _Episode(near, example, self, what)
+                    metadata = episode.metadata()
+                    if self._has_splits:
+                        metadata[SPLIT] = record.split
+                    if self._has_missing:
+                        metadata[MISSING] = bool(record.is_missing or metadata.get(MISSING))
+                    yield from episode.steps(record, start, stop, metadata)
+                    yield episode.replaced_bytes(is_first=not start)
+
+
+def _steps(
+    asked: Asked, info: DatasetInfo, reader: _Reader, looks: np.ndarray, doubts: list[str]
+) -> Iterator[Steps]:
+    counts = ((one, one.actions) for one in reader.records(info, looks))
+    jobs = jobs_of(asked, counts, reader.features.step_bytes())
+    replaced = 0
+    for found in read_pieces(asked, reader.read, jobs):
+        if isinstance(found, int):
+            replaced += found
+        else:
+            yield found
     if replaced:
         doubts.append(f"{said_of(replaced, 'texts are no UTF-8')}: \\x.. stands for the bytes.")
 
@@ -154,9 +203,10 @@ class _Episode:
     """Reads the steps of a record, some at a time."""
 
     def __init__(
-        self, file: BinaryIO, example: Mapping[str, Feature], features: Features, where: str
+        self, file: BinaryIO, example: Mapping[str, Feature], reader: _Reader, where: str
     ) -> None:
-        self._features, self._where = features, where
+        features = reader.features
+        self._reader, self._features, self._where = reader, features, where
 
         def columns(group: Mapping[str, Leaf]) -> dict[str, Column]:
             return {name: Column(file, example, leaf, where) for name, leaf in group.items()}
@@ -179,21 +229,29 @@ class _Episode:
             found[name] = value
         return found
 
-    def replaced_bytes(self) -> int:
-        """Return how many texts were no UTF-8."""
-        return sum(one.replaced_bytes for one in (*self._infos.values(), *self._metadata.values()))
+    def replaced_bytes(self, *, is_first: bool) -> int:
+        """Return how many texts were no UTF-8; those of the whole episode count with its first steps."""
+        read = (*self._infos.values(), *(self._metadata.values() if is_first else ()))
+        return sum(one.replaced_bytes for one in read)
 
-    def steps(self, plan: Plan, index: int, rows: int, metadata: dict[str, Any]) -> Iterator[Steps]:
-        """Yield all steps of the episode; `rows` is how many the record has."""
-        count, is_made = int(plan.actions[index]), bool(plan.made[index])
+    def steps(
+        self, record: _Record, begin: int, end: int, metadata: dict[str, Any]
+    ) -> Iterator[Steps]:
+        """Yield the steps of a record from one on and before another one."""
+        count, rows, is_made = record.actions, record.rows, record.is_made
+        moves_rewards = self._reader.moves_rewards
         seed = metadata.pop(SEED, None)
         terminals = self._led_to_terminal(rows, count)
         at_once = max(1, BLOCK_BYTES // self._features.step_bytes())
         for column in self._reward.values():
-            column.skip(int(plan.moves_rewards))
+            column.skip(int(moves_rewards))
+        for column in (*self._reward.values(), *self._action.values(), *self._infos.values()):
+            column.skip(begin)
+        for column in self._observation.values():
+            column.skip(begin + (begin > 0))
         dtype = self._features.reward_dtype()
-        for start in range(0, count, at_once):
-            stop = min(count, start + at_once)
+        for start in range(begin, end, at_once):
+            stop = min(end, start + at_once)
             is_last = stop == count
             observations = self._tree(
                 self._observation, stop - start + (start == 0), is_last and is_made
@@ -209,13 +267,14 @@ class _Episode:
                 actions=self._tree(self._action, stop - start, False),
                 rewards=rewards,
                 ends=is_last,
-                terminated=is_last and bool(plan.terminated[index]),
-                truncated=is_last and bool(plan.truncated[index]),
+                terminated=is_last and record.terminated,
+                truncated=is_last and record.truncated,
                 infos=infos,
                 seed=int(seed) if is_last and seed is not None and seed >= 0 else None,
                 metadata=metadata if is_last else {},
             )
-        self._check_ends(rows - count, plan.moves_rewards, is_made)
+        if end == count:
+            self._check_ends(rows - count, moves_rewards, is_made)
 
     def _tree(self, columns: Mapping[str, Column], count: int, is_made: bool) -> Any:
         """Return the next values of a space; the last one is of zeros where it has to be made."""
@@ -284,6 +343,7 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=("",),
     options=("columns", "horizon", "ends", "partial"),
+    shares=True,
     write=_write,
     losses=tfds_losses,
     reads=(

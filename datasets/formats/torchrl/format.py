@@ -490,6 +490,7 @@ FORMAT = Format(
     name="torchrl-memmap",
     open=_open,
     recognizes=_recognizes,
+    alone="their numbers lie in the files as they are, and nothing has to be decoded",
     extensions=("",),
     options=("columns", "horizon", "ends"),
     write=_write,

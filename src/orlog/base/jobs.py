@@ -23,6 +23,7 @@ from orlog.errors import StorageError, WorkerDiedError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Handle = TypeVar("Handle")
 
 Execute: TypeAlias = Callable[..., Iterable[tuple[int, Any]]]
 """Runs jobs somewhere: `execute` of a module in `orlog/executors/`, which datasets do not import."""
@@ -30,7 +31,7 @@ Execute: TypeAlias = Callable[..., Iterable[tuple[int, Any]]]
 ATTEMPTS = 2
 """How often a job is begun whose process or machine is lost; Ray by itself begins it four times."""
 AHEAD = 3
-"""Jobs that wait for each process of this machine, while the caller works on results."""
+"""Jobs that wait for each process of this machine, while the caller works on results; one if these are in order."""
 
 
 def do_jobs(
@@ -63,7 +64,8 @@ def do_jobs(
     early: dict[int, Result] = {}
     following = 0
     while supply.has_more():
-        how = execute or functools.partial(execute_here, ahead=AHEAD * (workers or cores()))
+        ahead = (1 if in_order else AHEAD) * (workers or cores())
+        how = execute or functools.partial(execute_here, ahead=ahead)
         ended = how(function, supply, workers=workers, running=lambda _job: None)
         with _ended_with(iter(ended)) as results:
             for position, found in results:
@@ -173,28 +175,67 @@ def execute_here(
     ends no job but its own. `workers` is the number of cores by default; `ahead` jobs wait for a process, so
     that none is idle while the caller works on results.
     """
-    waiting = enumerate(jobs)
-    busy: dict[Future[Result], tuple[int, Item]] = {}
     with process_pool(workers or cores()) as pool:
+        yield from keep_busy(
+            jobs,
+            room=lambda: (workers or cores()) + ahead,
+            begin=lambda job: pool.submit(function, job),
+            ended=lambda busy: wait(busy, timeout=0.5, return_when=FIRST_COMPLETED)[0],
+            result=_result_of,
+            running=running,
+        )
+
+
+def _result_of(future: Future[Result]) -> Result | Exception:
+    """Return what a job gave in its process, or the error in its place."""
+    error = future.exception()
+    if isinstance(error, BrokenProcessPool):
+        return WorkerDiedError(
+            "its process was killed, often because memory ran out; run the same "
+            "command again with fewer workers, and with resume=True unless it is a sweep."
+        )
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    return future.result() if error is None else error
+
+
+def keep_busy(
+    jobs: Iterable[Item],
+    *,
+    room: Callable[[], int],
+    begin: Callable[[Item], Handle],
+    ended: Callable[[Sequence[Handle]], Iterable[Handle]],
+    result: Callable[[Handle], Result | Exception],
+    running: Callable[[Item], None],
+    cancel: Callable[[Handle], None] = lambda _handle: None,
+) -> Iterator[tuple[int, Result | Exception]]:
+    """Yield (position, result) of each job as it ends; for executors, which say how one is begun and seen to end.
+
+    Args:
+        jobs: What to do; the next one is taken when there is room for it.
+        room: How many may be begun and not yet ended.
+        begin: Begins a job, and returns what stands for it.
+        ended: Waits a little, and returns which of those that were begun have ended.
+        result: What a job gave that has ended, or the error that it raised.
+        running: Called now and then with each job that is running.
+        cancel: Ends a job, where no more results are wanted.
+    """
+    waiting = enumerate(jobs)
+    busy: dict[Handle, tuple[int, Item]] = {}
+    try:
         while True:
-            for index, job in itertools.islice(waiting, (workers or cores()) + ahead - len(busy)):
-                busy[pool.submit(function, job)] = index, job
+            for index, job in itertools.islice(waiting, max(0, room() - len(busy))):
+                busy[begin(job)] = index, job
             if not busy:
                 return
-            done, _ = wait(busy, timeout=0.5, return_when=FIRST_COMPLETED)
-            for future in done:
-                index, _ = busy.pop(future)
-                error = future.exception()
-                if isinstance(error, BrokenProcessPool):
-                    error = WorkerDiedError(
-                        "its process was killed, often because memory ran out; run the same "
-                        "command again with fewer workers, and with resume=True unless it is a sweep."
-                    )
-                elif error is not None and not isinstance(error, Exception):
-                    raise error
-                yield index, future.result() if error is None else error
+            for handle in ended([*busy]):
+                index, _ = busy.pop(handle)
+                yield index, result(handle)
             for _, job in busy.values():
                 running(job)
+    finally:
+        for handle in busy:
+            cancel(handle)
 
 
 def groups_of(

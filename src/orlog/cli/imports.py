@@ -185,8 +185,9 @@ def import_files(
 
     It shows what it found: episodes, how they end, spaces, and what was left out and why. The
     version's lineage holds the SHA-256 of each file.
-    With --workers several processes read many HDF5 files (aloha, arrays); with --executor a cluster does,
-    from a disk that all of its machines share. They are written here, and the version is the same.
+    With --workers several processes read and decode the files; with --executor a cluster does, from a disk
+    that all of its machines share. They are written here, and the version is the same. `orlog formats` says
+    of which formats several processes read files.
     """
     from orlog.datasets.importing import import_dataset
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
@@ -338,6 +339,7 @@ def formats(as_json: AsJson = False) -> None:
             "name": name,
             "reads": one.open is not None,
             "writes": one.write is not None,
+            "shares": one.shares,
             "files": " ".join(ending or "folder" for ending in one.extensions),
         }
         for name, one in known.formats().items()
@@ -350,8 +352,9 @@ def formats(as_json: AsJson = False) -> None:
             str(one["name"]),
             "yes" if one["reads"] else "",
             "yes" if one["writes"] else "",
+            "yes" if one["shares"] else "",
             str(one["files"]),
         )
         for one in found
     ]
-    show_table(("format", "reads", "writes", "files"), rows)
+    show_table(("format", "reads", "writes", "several processes", "files"), rows)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from orlog.base.jobs import keep_busy
 from orlog.base.processes import result_or_error
 from orlog.datasets.download.credentials import given_queries, take_queries
 from orlog.errors import MissingExtraError, OrlogError, WorkerDiedError, clause
@@ -37,20 +38,14 @@ def execute(
     try:
         variables = {name: os.environ[name] for name in (IMPORTS,) if name in os.environ}
         remote = ray.remote(num_cpus=1, max_retries=3, runtime_env={"env_vars": variables})(_run)
-        waiting = enumerate(jobs)
-        busy: dict[Any, tuple[int, Item]] = {}
-        while True:
-            room = workers or int(ray.cluster_resources().get("CPU", 1))
-            for index, job in itertools.islice(waiting, max(0, room - len(busy))):
-                busy[remote.remote(function, job, given_queries())] = index, job
-            if not busy:
-                return
-            done, _ = ray.wait([*busy], timeout=0.5)
-            for future in done:
-                index, _ = busy.pop(future)
-                yield index, _result(ray, future)
-            for _, job in busy.values():
-                running(job)
+        yield from keep_busy(
+            jobs,
+            room=lambda: workers or int(ray.cluster_resources().get("CPU", 1)),
+            begin=lambda job: remote.remote(function, job, given_queries()),
+            ended=lambda busy: ray.wait(busy, timeout=0.5)[0],
+            result=functools.partial(_result, ray),
+            running=running,
+        )
     finally:
         ray.shutdown()
 

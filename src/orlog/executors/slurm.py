@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import sleep
 from typing import Any, TypeVar
 
+from orlog.base.jobs import keep_busy
 from orlog.base.processes import result_or_error
 from orlog.datasets.home.folders import datasets_folder
 from orlog.errors import MissingExtraError, NotFoundError, WorkerDiedError
@@ -39,26 +39,25 @@ def execute(
     `memory` gigabytes; `cluster` is `slurm`, or `local` for processes on this machine.
     """
     queue = _queue(cluster, partition, _minutes(time), _gigabytes(memory))
-    waiting = enumerate(jobs)
-    busy: list[tuple[int, Item, Any]] = []
-    try:
-        while True:
-            for index, job in itertools.islice(waiting, (workers or AT_A_TIME) - len(busy)):
-                busy.append((index, job, _submit(queue, _Resumed(function, job))))
-            if not busy:
-                return
-            done = [one for one in busy if one[2].done()]
-            ended = {index for index, _, _ in done}
-            busy = [one for one in busy if one[0] not in ended]
-            for index, _, submitted in done:
-                yield index, _result(submitted)
-            for _, job, _ in busy:
-                running(job)
-            if not done:
-                sleep(LOOK_SECONDS)
-    finally:
-        for _, _, submitted in busy:  # the sweep was stopped: nothing may go on without it
-            submitted.cancel(check=False)
+    return keep_busy(
+        jobs,
+        room=lambda: workers or AT_A_TIME,
+        begin=lambda job: _submit(queue, _Resumed(function, job)),
+        ended=_ended,
+        result=_result,
+        running=running,
+        cancel=lambda submitted: submitted.cancel(
+            check=False
+        ),  # nothing may go on without the sweep
+    )
+
+
+def _ended(busy: Sequence[Any]) -> list[Any]:
+    """Return the jobs that have ended; wait a little where there are none."""
+    done = [one for one in busy if one.done()]
+    if not done:
+        sleep(LOOK_SECONDS)
+    return done
 
 
 class _Resumed:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from orlog.algos.algorithms import anywhere
 from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
@@ -179,7 +180,7 @@ def make_jobs(
     scoring_protocol(dataset, episodes, trust_environment=options.trust_environment)
     jobs = [
         Job(
-            algorithm=algorithm,
+            algorithm=anywhere(algorithm),
             dataset=dataset if dataset.in_place else dataset.folder,
             folder=run_folder(folder, algorithm, dataset, seed),
             options=msgspec.structs.replace(options, seed=seed),

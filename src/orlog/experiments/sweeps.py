@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from orlog.algos.algorithms import algorithm_name, known_as
+from orlog.algos.algorithms import algorithm_name, anywhere, known_as
 from orlog.algos.settings import make_config
 from orlog.algos.training.commands import is_at_home
 from orlog.algos.training.options import TrainOptions
@@ -188,7 +188,7 @@ def _add_group(
         return
     sweep.groups.append(
         Group(
-            algorithm=algorithm,
+            algorithm=anywhere(algorithm),
             dataset=_reference(dataset),
             name=dataset.name,
             first=first,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_goals
+from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, anywhere, takes_goals
 from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.algos.training.evaluating import exact_values, find_run, run_protocol, scoring_protocol
 from orlog.algos.training.policy import make_from_record, make_policy
@@ -233,7 +233,8 @@ def _judge_all(
 
             found[index] = _judge(judging, one, fitted, judged, show)
     else:
-        judge = functools.partial(_judge_there, judging)
+        algorithm = judging.algorithm and anywhere(judging.algorithm)
+        judge = functools.partial(_judge_there, dataclasses.replace(judging, algorithm=algorithm))
         there = [one.anywhere() for one in checkpoints]
         for index, one_of in do_jobs(judge, there, execute=execute, workers=workers):
             policy = dataclasses.replace(one_of.policy, run=checkpoints[index].folder)

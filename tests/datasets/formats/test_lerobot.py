@@ -24,6 +24,7 @@ from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import metadata as lerobot_metadata
+from orlog.datasets.formats.lerobot import rows as lerobot_rows
 from orlog.datasets.formats.lerobot.video_frames import open_video
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 from tests.command_line import orlog as run
@@ -130,7 +131,7 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
 def test_episodes_are_read_frame_by_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(lerobot, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", block_bytes)
     arrays = write(tmp_path / "arm", version)
     assert choose_format([tmp_path / "arm"], None, "lab/x").name == "lerobot"
     dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
@@ -193,7 +194,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
 def test_a_flag_that_is_nan_is_no_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int, has_done: bool, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(lerobot, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", block_bytes)
     rows = np.arange(sum(LENGTHS))
     changes: dict[str, Any] = {"next.truncated": np.zeros(len(rows))}
     if has_done:
@@ -430,7 +431,39 @@ def test_a_video_gives_the_frames_that_its_decoder_gives(tmp_path: Path) -> None
     with open_video(path, "video", shape=(24, 32, 3), most_frames=12) as video:
         for number in (0, 1, 2, 7, 11):
             np.testing.assert_array_equal(video.frame_at(number / 10, 0.01), expected[number])
-        assert video.unused == 7
+        assert video.count - video.used == 7
+
+
+@pytest.mark.parametrize(
+    ("codec", "options"),
+    [
+        ("libx264", {"g": "6", "bf": "2"}),
+        ("libx264", {"g": "6", "bf": "3", "x264-params": "open-gop=1"}),
+        ("libx264", {"g": "20", "x264-params": "intra-refresh=1"}),
+        ("libx265", {"x265-params": "keyint=6:bframes=4:log-level=none"}),
+        ("libsvtav1", {"g": "2"}),
+    ],
+)
+def test_a_video_that_is_begun_in_the_middle_gives_the_same_frames(
+    tmp_path: Path, codec: str, options: dict[str, str]
+) -> None:
+    count, path = 24, tmp_path / "video.mp4"
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream(codec, 10, options=options)
+        stream.height, stream.width, stream.pix_fmt = 64, 64, "yuv420p"
+        for number in range(count):
+            frame = av.VideoFrame.from_ndarray(np.roll(pixels, 2 * number, 1), "rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    how: dict[str, Any] = {"shape": (64, 64, 3), "most_frames": count}
+    with open_video(path, "video", **how) as video:
+        expected = [video.frame_at(number / 10, 0.01) for number in range(count)]
+    for first in range(count):
+        with open_video(path, "video", **how) as video:
+            video.begin_near(first / 10)
+            for number in range(first, min(count, first + 4)):
+                np.testing.assert_array_equal(video.frame_at(number / 10, 0.01), expected[number])
 
 
 @pytest.mark.parametrize(
@@ -588,7 +621,7 @@ def test_timestamps_and_indices_of_other_rows_are_named_by_episode_and_step(tmp_
 def test_all_timestamps_that_are_off_are_named_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(lerobot, "BLOCK_BYTES", 600 * block)
+    monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", 600 * block)
     clock = np.array([0, 1, 2, 3, 0, 0, 1, 2, 3, 4]) / 10
     clock[[1, 3, 4]] += (0.05, 0.2, 0.3)
     clock[6:9] += 0.05  # from a lost frame on until the clock was set

@@ -14,6 +14,7 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.exporting import export_dataset
 from orlog.datasets.formats.lerobot import format as lerobot
+from orlog.datasets.formats.lerobot import rows as lerobot_rows
 from orlog.datasets.formats.lerobot import video_writing
 from orlog.datasets.formats.lerobot import writing as lerobot_writing
 from orlog.errors import IntegrityError, SchemaError
@@ -96,7 +97,7 @@ def test_an_export_that_is_imported_is_equal(
     if few_bytes:
         monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 10_000)
         monkeypatch.setattr(lerobot_writing, "GROUP_BYTES", 10_000)
-        monkeypatch.setattr(lerobot, "BLOCK_BYTES", 1)
+        monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", 1)
     assert lerobot.FORMAT.losses(arm) == []
     export_dataset(arm, tmp_path / "arm", to="lerobot")
     files = list((tmp_path / "arm" / "data").rglob("*.parquet"))

@@ -1,0 +1,235 @@
+"""Reads the rows of a LeRobotDataset's tables and the frames that belong to them, whoever decodes which of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from orlog.datasets.formats._containers.arrow_files import (
+    array_of,
+    count_rows,
+    reading_arrow,
+    table_batches,
+)
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows
+from orlog.datasets.formats._shared.episodes import Asked, Steps
+from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
+from orlog.datasets.formats.lerobot.agreement import Agreement
+from orlog.datasets.formats.lerobot.metadata import Episodes, Shown, ShownFrames, Videos
+from orlog.errors import IntegrityError, SchemaError
+
+BLOCK_BYTES = 2**24
+MOST_ROWS = 2**62
+OVER = 4  # times that `row_bytes` of features says too much, since a number may take one byte
+
+
+class Features(Protocol):
+    """What the columns of the tables are."""
+
+    @property
+    def videos(self) -> Mapping[str, tuple[int, ...]]:
+        """Features that are videos, and the shape of a frame."""
+
+    def row_bytes(self) -> int:
+        """Return about how many bytes a row takes, or more."""
+
+    def cutter(self, episodes: Episodes) -> EpisodeCutter:
+        """Return what cuts the rows of all files, which come next, into episodes."""
+
+    def rows(self, batch: Any, videos: Videos, where: str, first: int) -> Rows:
+        """Return the columns of a block by what they are; it remembers nothing of another one but roundings."""
+
+    def completed(self, rows: Rows, batch: Any, where: str, first: int) -> Rows:
+        """Return the columns of the next block with what is known of it besides."""
+
+    def finished(self, piece: Steps) -> Steps:
+        """Return the next piece with what is known of it besides."""
+
+    def rounded(self) -> set[str]:
+        """Return the columns whose numbers were rounded so far; more can be added."""
+
+    def roundings(self) -> list[str]:
+        """Return what to tell of these; after the last row."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Rows that are read together, and the episodes that they are of.
+
+    Attributes:
+        spans: The rows of tables, each with its first row among all.
+        episodes: The episodes.
+        number: The number of the first one.
+        begin: Its first row among all.
+        frames: How many frames their videos hold for all episodes; None where these are all.
+    """
+
+    spans: Sequence[Span]
+    episodes: Episodes
+    number: int = 0
+    begin: int = 0
+    frames: dict[str, dict[str, int]] | None = None
+
+
+class _Block(NamedTuple):
+    """Rows of a table: their columns here, those of the table that hold numbers, and which rows they are."""
+
+    rows: Rows
+    batch: Any
+    file: Path
+    episode: np.ndarray
+    step: np.ndarray
+    first: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tables:
+    """The tables of a dataset.
+
+    Attributes:
+        root: Folder of the dataset.
+        where: What errors call it.
+        files: The tables, in order.
+        features: What their columns are.
+        fps: Frames a second.
+        total: Rows of all episodes.
+        is_partial: Whether tables may end before the metadata do.
+        wanted: Columns whose numbers are compared with what else is said of them.
+    """
+
+    root: Path
+    where: str
+    files: Sequence[Path]
+    features: Features
+    fps: float
+    total: int
+    is_partial: bool
+    wanted: Sequence[str]
+
+    def steps(
+        self, asked: Asked, episodes: Episodes, agreement: Agreement, doubts: list[str]
+    ) -> Iterator[Steps]:
+        """Yield all steps.
+
+        Raises IntegrityError if rows are missing or in another order.
+        """
+        cutter, shown, done = self.features.cutter(episodes), ShownFrames(self.where), 0
+        here = dataclasses.replace(self, files=())
+        for found in read_pieces(asked, here.read, self._parts(asked, episodes)):
+            if isinstance(found, Shown):
+                shown.add(found)
+            elif isinstance(found, set):
+                self.features.rounded().update(found)
+            else:
+                rows, batch, file, episode, step, first = found
+                agreement.add(batch, file, episode, step, first)
+                rows = self.features.completed(rows, batch, self.where, first)
+                for piece in cutter.add(rows):
+                    yield self.features.finished(piece)
+                done += len(step)
+        if done != self.total:
+            raise IntegrityError(
+                f"{self.where}: the tables hold {done:,} frames, and the metadata says {self.total:,}; it was "
+                "downloaded in part, or frames were lost. partial=True reads the episodes that are whole.",
+                file=self.where,
+            )
+        doubts += [*cutter.doubts(), *shown.doubts(), *agreement.doubts()]
+        doubts += self.features.roundings()
+
+    def _parts(self, asked: Asked, episodes: Episodes) -> Iterator[_Part]:
+        """Yield what is read together: everything, or what jobs read."""
+        if asked.sharing is None:
+            yield _Part([Span((file, 0), 0, MOST_ROWS) for file in self.files], episodes)
+            return
+        size, frames = max(1, self.features.row_bytes() // OVER), episodes.frames()
+        ends = np.cumsum(episodes.lengths)
+        for spans in jobs_of(asked, self._counts(), size):
+            several = list(spans)
+            first = several[0].of[1] + several[0].start
+            last = several[-1].of[1] + several[-1].stop
+            one, after = np.searchsorted(ends, (first, max(first, last - 1)), "right").tolist()
+            some = episodes.some(one, after + 1)
+            counts = {
+                camera: {file: frames[camera][file] for file, _ in places}
+                for camera, places in some.videos.items()
+            }
+            yield _Part(several, some, one, int(ends[one - 1]) if one else 0, counts)
+
+    def _counts(self) -> Iterator[tuple[tuple[Path, int], int]]:
+        """Yield each table with its first row among all, and how many rows it has."""
+        first = 0
+        for file in self.files:
+            with reading_arrow(self._name(file)):
+                count = count_rows(file)
+            if count:
+                yield (file, first), count
+            first += count
+
+    def _name(self, file: Path) -> str:
+        return f"{self.where}, {file.parent.name}/{file.name}"
+
+    def read(self, part: _Part) -> Iterator[_Block | Shown | set[str]]:
+        """Yield blocks of rows, the frames that were asked for, and which columns were rounded."""
+        episodes, features = part.episodes, self.features
+        begins = None if part.frames is None else (part.number, part.frames)
+        arguments = (self.root, episodes, features.videos, self.fps, self.where, begins)
+        lengths, done = np.array(episodes.lengths, np.int64), 0
+        ends = part.begin + np.cumsum(lengths)
+        with contextlib.closing(Videos(*arguments)) as videos:
+            for span in part.spans:
+                file, first = span.of
+                name, done = self._name(file), max(done, first + span.start)
+                block_rows = max(1, BLOCK_BYTES // features.row_bytes())
+                with reading_arrow(name):
+                    for read in table_batches(file, block_rows, span.start, span.stop):
+                        left = max(0, self.total - done)
+                        batch = read.slice(0, left) if self.is_partial else read
+                        if self.is_partial and not batch.num_rows:
+                            break
+                        episode, step = self._places(
+                            batch, part.number, (lengths, ends), name, done
+                        )
+                        columns = features.rows(batch, videos, name, done)
+                        kept = [one for one in self.wanted if one in batch.schema.names]
+                        yield _Block(columns, batch.select(kept), file, episode, step, done)
+                        done += batch.num_rows
+        yield from videos.shown
+        yield features.rounded()
+
+    def _places(
+        self, batch: Any, number: int, episodes: tuple[np.ndarray, np.ndarray], name: str, done: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the episode of each row, and which of its steps it is, as the lengths and ends of some say.
+
+        Raises IntegrityError if the table says otherwise.
+        """
+        (lengths, ends), count = episodes, batch.num_rows
+        known = np.arange(done, min(self.total, done + count))
+        place = np.searchsorted(ends, known, "right")
+        episode, step = place + number, known - (ends[place] - lengths[place])
+        for column, rows in {"episode_index": episode, "frame_index": step}.items():
+            found = array_of(column_of(batch, column, name), column, name, done)
+            odd = np.flatnonzero(found[: len(rows)] != rows)
+            if len(odd) or len(rows) < count:
+                row = int(odd[0]) if len(odd) else len(rows)
+                raise IntegrityError(
+                    f"{name}: {column} of row {done + row} is {found[row]}, and the lengths in "
+                    "the metadata say otherwise; frames are missing or in another order.",
+                    file=self.where,
+                )
+        return episode, step
+
+
+def column_of(batch: Any, name: str, where: str) -> Any:
+    """Return a column of a table.
+
+    Raises SchemaError if it is not there.
+    """
+    if name not in batch.schema.names:
+        raise SchemaError(f"{where}: has no column {name}, which info.json says.")
+    return batch.column(name)
