@@ -71,6 +71,9 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
     assert json.loads(again.stdout) == body
     assert {one.key: one for one in read_results()} == stored
 
+    left_out = orlog("reproduce", "--datasets", mini.name, "--algorithms", "gcbc")
+    assert "to train anyway, choose the number of steps as --steps." in left_out.stderr
+
     wrong = orlog("reproduce", "--suite", "nothing", "--algorithms", "bc")
     assert wrong.returncode == 2
     assert "no suite 'nothing'; choose one of: all, agents" in wrong.stderr

@@ -312,7 +312,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
         )
     for dataset in sorted({group.dataset for group in sweep.groups} if given.record else ()):
         _check_recordable(load_dataset(dataset), dataset)
-    say_notes(sweep.left_out, tell)
+    say_notes([in_options(note) for note in sweep.left_out], tell)
     damaged: list[str] = []
     try:
         with progress_bar("jobs") as update_jobs:
