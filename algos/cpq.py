@@ -7,8 +7,8 @@
     L_pi     = -E_(s, a ~ pi)[ 1(C(s, a) <= l) Q(s, a) ]
 
 Costs of actions that the data do not have are raised to l' = `unseen_factor` l: o are those of
-`sampled_actions` samples of the policy in each state whose divergence KL(q(z | s, o) || N(0, 1)) is in the
-highest quarter of a batch. alpha is a multiplier that grows while their cost is below l'. Values follow only
+`sampled_actions` samples of the policy in each state whose divergence KL(q(z | s, o) || N(0, 1)) is above that of
+95 % of the data's actions in a batch. alpha is a multiplier that grows while their cost is below l'. Values follow only
 actions whose cost is within the limit, so what costs too much is worth nothing. Rewards should be positive
 on the whole, since a value of 0 is what an unsafe action has.
 

@@ -4,7 +4,8 @@ One million steps like HalfCheetah's (17 observations, 6 actions) in episodes of
 info of one number or of ten; and the same steps with these numbers at the end of the observations. Both
 take turns in one process, on one thread.
 
-    python -m benchmarks.infos
+    python -m benchmarks.infos            three to five minutes
+    python -m benchmarks.infos --only transitions
 
 `orlog is` says how fast batches with infos are, relative to those with longer observations; `without`
 how fast batches with neither are, relative to the same.
@@ -13,6 +14,7 @@ how fast batches with neither are, relative to the same.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import statistics
 from collections.abc import Callable, Iterator
@@ -27,15 +29,20 @@ from benchmarks.store import OtherCores, machine, report, scratch_folder, wait_u
 
 NUMBERS = (1, 10)
 GOAL = 0.9
+SECONDS = 0.05  # of a turn: there are three calls of 32 kinds
+STREAMED = (
+    1000  # batches of a turn, since some come at once and others wait for the next ones to be read
+)
 INFOS, LONGER, NEITHER = "infos", "longer", "neither"
 
 
 def main() -> None:
     """Measure all kinds and print the table."""
     parser = argparse.ArgumentParser(description="Measure batches with infos.")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scratch", type=Path, help="where generated data is kept")
-    parser.add_argument("--wait", type=float, default=15, help="seconds to wait for a quiet CPU")
+    parser.add_argument("--wait", type=float, default=5, help="seconds to wait for a quiet CPU")
+    parser.add_argument("--only", default="", help="measure the kinds whose name has this in it")
     options = parser.parse_args()
     import torch
 
@@ -48,6 +55,7 @@ def main() -> None:
             (kind, what, numbers): call
             for numbers in NUMBERS
             for kind, what, call in calls_of(numbers)
+            if options.only in kind
         }
         for _ in range(options.rounds):
             wait_until_quiet(options.wait)
@@ -56,7 +64,7 @@ def main() -> None:
                     together = {
                         what: calls[kind, what, numbers] for what in (INFOS, LONGER, NEITHER)
                     }
-                    for what, rate in rates(together).items():
+                    for what, rate in rates(together, SECONDS).items():
                         found.setdefault((kind, what, numbers), []).append(rate)
             noise.append(others.cores)
     with report("infos") as console:
@@ -65,7 +73,7 @@ def main() -> None:
         headings = ["kind", "numbers", "with infos", "longer observations", "orlog is", "without"]
         console.print(table([*headings, "goal", "met"], rows_of(found), numbers=range(1, 6)))
         console.print("\nbatches per second; one thread")
-        console.print(f"medians of {options.rounds} rounds of 5 repeats")
+        console.print(f"medians of {options.rounds} rounds of 5 repeats, in turns")
         console.print(machine(noise))
 
 
@@ -73,10 +81,12 @@ def rows_of(found: dict[tuple[str, str, int], list[float]]) -> list[list[str]]:
     """Return the rows of the table."""
     rows = []
     for kind, _, numbers in [one for one in found if one[1] == INFOS]:
-        rate = {
-            what: statistics.median(found[kind, what, numbers]) for what in (INFOS, LONGER, NEITHER)
-        }
-        ratio = rate[INFOS] / rate[LONGER]
+        of = {what: found[kind, what, numbers] for what in (INFOS, LONGER, NEITHER)}
+        rate = {what: statistics.median(rates) for what, rates in of.items()}
+        ratio, without = (
+            statistics.median(one / other for one, other in zip(of[what], of[LONGER], strict=True))
+            for what in (INFOS, NEITHER)
+        )
         rows.append(
             [
                 kind,
@@ -84,7 +94,7 @@ def rows_of(found: dict[tuple[str, str, int], list[float]]) -> list[list[str]]:
                 f"{rate[INFOS]:,.0f}",
                 f"{rate[LONGER]:,.0f}",
                 f"{ratio:.2f} x",
-                f"{rate[NEITHER] / rate[LONGER]:.2f} x",
+                f"{without:.2f} x",
                 f">= {GOAL:g} x",
                 "yes" if ratio >= GOAL else "NO",
             ]
@@ -123,7 +133,17 @@ def calls_of(numbers: int) -> Iterator[tuple[str, str, tuple[Call, int]]]:
     for kind, (given, stream, settings) in kinds.items():
         for what, data in given.items():
             infos = {"infos": ("more",)} if what == INFOS else {}
-            yield kind, what, (iter(stream(data, seed=0, **settings, **infos)).__next__, 1)
+            batches = iter(stream(data, seed=0, **settings, **infos))
+            if kind == "streamed":
+                yield kind, what, (functools.partial(give, batches, STREAMED), STREAMED)
+            else:
+                yield kind, what, (batches.__next__, 1)
+
+
+def give(batches: Iterator[Any], count: int) -> None:
+    """Take some batches."""
+    for _ in range(count):
+        next(batches)
 
 
 def arrays_of(names: dict[str, str]) -> dict[str, Any]:

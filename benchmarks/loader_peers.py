@@ -57,15 +57,15 @@ def main() -> None:
     print(ANSWER + json.dumps({"rates": rates(calls), "version": version}))
 
 
-def rates(calls: Mapping[str, tuple[Call, int]]) -> dict[str, float]:
-    """Return the median rate of each call, which gives some items; all take turns."""
+def rates(calls: Mapping[str, tuple[Call, int]], seconds: float = SECONDS) -> dict[str, float]:
+    """Return the median rate of each call, which gives some items; all take turns of some seconds."""
     chunks = {}
     for name, (call, _) in calls.items():
         count, started = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - started) < WARM_SECONDS or count < 3:
+        while (elapsed := time.perf_counter() - started) < min(WARM_SECONDS, seconds) or count < 3:
             call()
             count += 1
-        chunks[name] = max(1, int(SECONDS * count / elapsed))
+        chunks[name] = max(1, int(seconds * count / elapsed))
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(REPEATS):
         for name, (call, items) in calls.items():

@@ -43,7 +43,7 @@ from orlog.datasets.columns.vocabulary import (
 from orlog.datasets.reading.given import Given
 from orlog.errors import SchemaError, StorageError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
-from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.arrays.gathering import Stretches, gather_rows
 from orlog.loaders.batch import TokenBatch
 from orlog.loaders.sampling.arguments import as_integer
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options
@@ -96,16 +96,32 @@ class TokenSampler:
         fits = np.searchsorted(first_tokens, ends - length)
         self._last_starts = np.clip(fits, starts, arrays.final_rows - 1)
 
-    # Views are left out of a pickle and made again, since each would carry all tokens.
+    # Views are left out of a pickle and made again, since each would carry all tokens, and so are addresses.
     def __getstate__(self) -> dict[str, object]:
         """Return all attributes but the views."""
-        return {key: one for key, one in vars(self).items() if key not in ("_views", "_slots")}
+        made = ("_views", "_slots", "_stretches")
+        return {key: one for key, one in vars(self).items() if key not in made}
 
     @functools.cached_property
     def _views(self) -> list[Tensor]:
         """Tokens, their rows, whether they are of actions, and whether the next one is for the agent to choose."""
         count = len(self._columns[0]) - self.length + 1
         return [one.as_strided((count, self.length), (1, 1)) for one in self._columns]
+
+    @functools.cached_property
+    def _stretches(self) -> Stretches:
+        """The same for the compiled part, which does all in one pass."""
+        tokens, rows, is_action, decides = self._columns
+        return Stretches(
+            tokens=tokens,
+            token_rows=rows,
+            is_said=is_action,
+            decides=decides,
+            returns=self._returns,
+            ends=self._ends,
+            starts=self._first_rows,
+            length=self.length,
+        )
 
     @functools.cached_property
     def _slots(self) -> list[Tensor]:
@@ -133,6 +149,11 @@ class TokenSampler:
 
     def gather(self, chosen: Int64[Tensor, "items two"]) -> TokenBatch:
         """Return the tokens of some items."""
+        made = self._stretches.gather(chosen)
+        return self._gather_in_passes(chosen) if made is None else TokenBatch(**made)
+
+    def _gather_in_passes(self, chosen: Int64[Tensor, "items two"]) -> TokenBatch:
+        """Return the tokens of some items, where the compiled part cannot."""
         first, count = chosen.unbind(1)
         tokens, rows, is_action, decides = (gather_rows(one, first) for one in self._views)
         # Episodes follow one another, so the episode of its first token is that of an item.

@@ -8,7 +8,7 @@
     observation  a Dict: `state`, as in the packages, and `weights`, those of the episode, which sum to 1
     reward       weights . objectives, where objectives are in the info: `objectives`; `weights` too
     weights      of a grid, `grid(objectives)`: that of place seed % size for a reset with a seed, a random one
-                 without, or those of `reset(options={"weights": ..})`
+                 without; or those of `reset(options={"weights": ..})`, or of `gymnasium.make(.., weights=..)`
 
 So evaluations, whose episodes have seeds that follow one another, take turns over the whole grid.
 
@@ -23,6 +23,7 @@ import functools
 import importlib
 import itertools
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -53,9 +54,16 @@ def grid(objectives: int) -> Float64[np.ndarray, "weights objectives"]:
 class WeightedWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment of several objectives whose reward is weighted; see the docstring of this module."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], objectives: int, worth: float) -> None:
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        objectives: int,
+        worth: float,
+        weights: Sequence[float] | None = None,
+    ) -> None:
         super().__init__(env)
         self.objectives, self.worth = objectives, worth
+        self._given = None if weights is None else self._checked(weights)
         self.observation_space = spaces.Dict(
             state=env.observation_space, weights=spaces.Box(0.0, 1.0, (objectives,), np.float32)
         )
@@ -69,21 +77,12 @@ class WeightedWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         state, _ = self.env.reset(seed=seed)
         of_grid = grid(self.objectives)
-        given = (options or {}).get("weights")
+        given = (options or {}).get("weights", self._given)
         if given is None:
             place = self.np_random.integers(len(of_grid)) if seed is None else seed % len(of_grid)
             given = of_grid[int(place)]
-        weights = np.asarray(given, np.float64)
-        if (
-            weights.shape != (self.objectives,)
-            or not (weights >= 0).all()
-            or abs(float(weights.sum()) - 1) > 1e-6
-        ):
-            raise ValueError(
-                f"weights must be {self.objectives} numbers >= 0 that sum to 1, found {given!r:.80}."
-            )
-        self._weights, self._worth = weights, 1.0
-        return self._seen(state), {"weights": weights.copy()}
+        self._weights, self._worth = self._checked(given), 1.0
+        return self._seen(state), {"weights": self._weights.copy()}
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Take a step; its info has the reward of each objective, and the weights."""
@@ -93,6 +92,19 @@ class WeightedWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
         reward = float(self._weights @ objectives)
         info = {"objectives": objectives, "weights": self._weights.copy()}
         return self._seen(state), reward, bool(terminated), bool(truncated), info
+
+    def _checked(self, given: Any) -> Float64[np.ndarray, " objectives"]:
+        """Return weights as numbers; raises ValueError if they are not as many as objectives, >= 0, or sum to 1."""
+        weights = np.asarray(given, np.float64)
+        if (
+            weights.shape != (self.objectives,)
+            or not (weights >= 0).all()
+            or abs(float(weights.sum()) - 1) > 1e-6
+        ):
+            raise ValueError(
+                f"weights must be {self.objectives} numbers >= 0 that sum to 1, found {given!r:.80}."
+            )
+        return weights
 
     def _seen(self, state: np.ndarray) -> dict[str, np.ndarray]:
         return {"state": state, "weights": self._weights.astype(np.float32)}
@@ -215,11 +227,13 @@ def _made(name: str, kind: str) -> Any:
         return getattr(_package(name), kind)()
 
 
-def treasure() -> WeightedWorld:
-    """Return the world of treasures."""
-    return WeightedWorld(_made("deep_sea_treasure", "DeepSeaTreasure"), 2, _WORTH["treasure"])
+def treasure(weights: Sequence[float] | None = None) -> WeightedWorld:
+    """Return the world of treasures, with the same weights in all episodes if they are given."""
+    sea = _made("deep_sea_treasure", "DeepSeaTreasure")
+    return WeightedWorld(sea, 2, _WORTH["treasure"], weights)
 
 
-def gathering() -> WeightedWorld:
-    """Return the world of gold and gems."""
-    return WeightedWorld(_made("resource_gathering", "ResourceGathering"), 3, _WORTH["gathering"])
+def gathering(weights: Sequence[float] | None = None) -> WeightedWorld:
+    """Return the world of gold and gems, with the same weights in all episodes if they are given."""
+    ground = _made("resource_gathering", "ResourceGathering")
+    return WeightedWorld(ground, 3, _WORTH["gathering"], weights)

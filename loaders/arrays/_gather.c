@@ -31,6 +31,7 @@
 #define ON_WAY 6144   /* bytes that are on their way */
 #define FETCHED 1024  /* bytes of a row asked for ahead: the hardware sees the rest coming */
 #define LINE 64       /* bytes of a cache line */
+#define AHEAD 24      /* single numbers that are on their way */
 #define FEW 96        /* bytes that are copied without a call */
 
 /* Copies bytes; few of them without a call, which would take longer than they do. */
@@ -40,8 +41,13 @@ static inline void copy_bytes(char *target, const char *source, int64_t bytes)
         memcpy(target, source, (size_t)bytes);
         return;
     }
-    for (; bytes >= 16; bytes -= 16, target += 16, source += 16)
-        memcpy(target, source, 16);
+    if (bytes >= 16) { /* the last 16 may overlap those before */
+        for (int64_t place = 0; place + 16 <= bytes; place += 16)
+            memcpy(target + place, source + place, 16);
+        if (bytes % 16)
+            memcpy(target + bytes - 16, source + bytes - 16, 16);
+        return;
+    }
     for (; bytes >= 4; bytes -= 4, target += 4, source += 4)
         memcpy(target, source, 4);
     for (; bytes > 0; bytes--)
@@ -57,10 +63,29 @@ static inline const char *expected_row(const char *row, int64_t fetched)
     return row;
 }
 
+/* Copies rows of 4 bytes, as below, without the bookkeeping that would take longer than they do. */
+static int64_t copy_numbers(const char *source, int64_t rows, int64_t stride, const int64_t *indices,
+                            int64_t count, char *target)
+{
+    for (int64_t place = 0; place < count; place++) {
+        if (place + AHEAD < count) { /* what is only fetched ahead may lie anywhere */
+            const uint64_t from = (uint64_t)indices[place + AHEAD] * (uint64_t)stride;
+            PREFETCH((const char *)((uintptr_t)source + (uintptr_t)from));
+        }
+        const int64_t index = *(const volatile int64_t *)(indices + place);
+        if (index < 0 || index >= rows)
+            return place;
+        memcpy(target + 4 * place, source + index * stride, 4);
+    }
+    return -1;
+}
+
 /* Copies rows and returns -1, or returns the place of the first index that is out of range. */
 static int64_t copy_rows(const char *source, int64_t rows, int64_t stride, int64_t row_bytes,
                          const int64_t *indices, int64_t count, char *target)
 {
+    if (row_bytes == 4)
+        return copy_numbers(source, rows, stride, indices, count, target);
     const char *ring[RING];
     const int64_t fetched = row_bytes < FETCHED ? row_bytes : FETCHED;
     const int64_t ahead = fetched > ON_WAY / (RING - 1) ? ON_WAY / fetched : RING - 1;
@@ -89,6 +114,11 @@ static int64_t copy_around(const char *source, int64_t rows, int64_t stride, int
     const int64_t fetched = row_bytes < FETCHED ? row_bytes : FETCHED;
     const int64_t wanted_bytes = slots * fetched;
     const int64_t ahead = wanted_bytes > 0 && wanted_bytes < ON_WAY ? ON_WAY / wanted_bytes : 1;
+    int64_t lowest = slots > 0 ? offsets[0] : 0, highest = lowest;
+    for (int64_t slot = 1; slot < slots; slot++) {
+        lowest = offsets[slot] < lowest ? offsets[slot] : lowest;
+        highest = offsets[slot] > highest ? offsets[slot] : highest;
+    }
     for (int64_t place = 0; place < count + ahead; place++) {
         if (place < count) { /* what is only fetched ahead may lie anywhere */
             const uint64_t row = (uint64_t)chosen[place];
@@ -104,6 +134,19 @@ static int64_t copy_around(const char *source, int64_t rows, int64_t stride, int
         const uint64_t end = (uint64_t)*(const volatile int64_t *)(lasts + item);
         const int64_t last = (int64_t)(end - (uint64_t)before_last);
         const uint64_t row = (uint64_t)*(const volatile int64_t *)(chosen + item);
+        const int64_t earliest = (int64_t)(row + (uint64_t)lowest);
+        const int64_t latest = (int64_t)(row + (uint64_t)highest);
+        if (earliest >= first && latest <= last && earliest <= latest) { /* none is replaced */
+            for (int64_t slot = 0; slot < slots; slot++, target += row_bytes) {
+                const int64_t wanted = (int64_t)(row + (uint64_t)offsets[slot]);
+                if (wanted < 0 || wanted >= rows)
+                    return item;
+                copy_bytes(target, source + wanted * stride, row_bytes);
+            }
+            memset(valid, 1, (size_t)slots);
+            valid += slots;
+            continue;
+        }
         for (int64_t slot = 0; slot < slots; slot++) {
             const int64_t wanted = (int64_t)(row + (uint64_t)offsets[slot]);
             const int64_t later = wanted > first ? wanted : first;
@@ -150,6 +193,83 @@ static int64_t copy_pieces(const char *source, int64_t rows, int64_t stride, int
         }
         memset(target + filled, 0, (size_t)(target_bytes - filled));
         target += target_bytes;
+    }
+    return -1;
+}
+
+/* What stretches of tokens are made of, and what is made of them; `copy_stretches` says what each is. */
+struct stretches {
+    const int32_t *tokens;
+    const int64_t *token_rows;
+    const char *is_said, *decides;
+    int64_t all_tokens;
+    const float *returns, *ends;
+    int64_t rows, ends_stride;
+    const int64_t *starts;
+    int64_t episodes;
+    const int64_t *firsts, *counts;
+    int64_t items, length;
+    int64_t *found_tokens, *found_steps;
+    char *found_valid, *found_said, *found_decides;
+    float *found_rewards, *found_returns, *found_terminations;
+};
+
+/* Returns the last of some ascending numbers that is not above another one; the first if all are above it. */
+static int64_t last_up_to(const int64_t *numbers, int64_t count, int64_t highest)
+{
+    int64_t from = 0;
+    for (int64_t to = count; to - from > 1;) {
+        const int64_t middle = from + (to - from) / 2;
+        if (numbers[middle] <= highest)
+            from = middle;
+        else
+            to = middle;
+    }
+    return numbers[from];
+}
+
+/* Copies stretches of tokens that begin at some places, each of `length` slots of which the first ones are filled,
+   with what belongs to the row of each token: its return, its step since the start of its episode, and after the last
+   token of what is said its reward and termination. Slots without a token are zeros.
+   Returns -1, or the place of the first item of which a token or a row is out of range. */
+static int64_t copy_stretches(const struct stretches *all)
+{
+    const int64_t length = all->length;
+    for (int64_t item = 0; item < all->items; item++) {
+        const int64_t first = *(const volatile int64_t *)(all->firsts + item);
+        const int64_t count = *(const volatile int64_t *)(all->counts + item);
+        if (first < 0 || count < 0 || count > length || first > all->all_tokens - count)
+            return item;
+        const int64_t to = item * length;
+        const size_t flags = (size_t)count, empty = (size_t)(length - count);
+        const int32_t *const tokens = all->tokens + first;
+        const int64_t *const rows = all->token_rows + first;
+        for (int64_t place = 0; place < count; place++)
+            all->found_tokens[to + place] = tokens[place];
+        memset(all->found_tokens + to + count, 0, empty * sizeof(int64_t));
+        memset(all->found_valid + to, 1, flags);
+        memset(all->found_valid + to + count, 0, empty);
+        memcpy(all->found_said + to, all->is_said + first, flags);
+        memset(all->found_said + to + count, 0, empty);
+        memcpy(all->found_decides + to, all->decides + first, flags);
+        memset(all->found_decides + to + count, 0, empty);
+        memset(all->found_rewards + to, 0, (size_t)length * sizeof(float));
+        memset(all->found_terminations + to, 0, (size_t)length * sizeof(float));
+        const int64_t start = count ? last_up_to(all->starts, all->episodes, rows[0]) : 0;
+        for (int64_t place = 0; place < count; place++) {
+            const int64_t row = *(const volatile int64_t *)(rows + place);
+            if (row < 0 || row >= all->rows)
+                return item;
+            all->found_steps[to + place] = row - start;
+            all->found_returns[to + place] = all->returns[row];
+            if (all->found_said[to + place] && !all->found_decides[to + place]) {
+                const float *const ends = all->ends + row * all->ends_stride;
+                all->found_rewards[to + place] = ends[0];
+                all->found_terminations[to + place] = ends[1];
+            }
+        }
+        memset(all->found_steps + to + count, 0, empty * sizeof(int64_t));
+        memset(all->found_returns + to + count, 0, empty * sizeof(float));
     }
     return -1;
 }
@@ -248,6 +368,47 @@ static PyObject *copy_pieces_from_python(PyObject *module, PyObject *const *argu
     return PyLong_FromLongLong(wrong);
 }
 
+/* copy_stretches(..): the fields of `struct stretches` in their order, addresses and numbers; strides in floats.
+   Other threads run meanwhile. */
+static PyObject *copy_stretches_from_python(PyObject *module, PyObject *const *arguments,
+                                            Py_ssize_t given)
+{
+    (void)module;
+    long long values[23];
+    if (!as_integers(arguments, given, 23, values))
+        return NULL;
+    const struct stretches all = {
+        .tokens = (const int32_t *)(intptr_t)values[0],
+        .token_rows = (const int64_t *)(intptr_t)values[1],
+        .is_said = (const char *)(intptr_t)values[2],
+        .decides = (const char *)(intptr_t)values[3],
+        .all_tokens = values[4],
+        .returns = (const float *)(intptr_t)values[5],
+        .ends = (const float *)(intptr_t)values[6],
+        .rows = values[7],
+        .ends_stride = values[8],
+        .starts = (const int64_t *)(intptr_t)values[9],
+        .episodes = values[10],
+        .firsts = (const int64_t *)(intptr_t)values[11],
+        .counts = (const int64_t *)(intptr_t)values[12],
+        .items = values[13],
+        .length = values[14],
+        .found_tokens = (int64_t *)(intptr_t)values[15],
+        .found_steps = (int64_t *)(intptr_t)values[16],
+        .found_valid = (char *)(intptr_t)values[17],
+        .found_said = (char *)(intptr_t)values[18],
+        .found_decides = (char *)(intptr_t)values[19],
+        .found_rewards = (float *)(intptr_t)values[20],
+        .found_returns = (float *)(intptr_t)values[21],
+        .found_terminations = (float *)(intptr_t)values[22],
+    };
+    int64_t wrong;
+    Py_BEGIN_ALLOW_THREADS
+    wrong = copy_stretches(&all);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLongLong(wrong);
+}
+
 static PyMethodDef methods[] = {
     {"copy_rows", (PyCFunction)(void (*)(void))copy_rows_from_python, METH_FASTCALL,
      "Copy rows from random places; see loaders/arrays/_gather.c."},
@@ -255,6 +416,8 @@ static PyMethodDef methods[] = {
      "Copy rows around rows at random places; see loaders/arrays/_gather.c."},
     {"copy_pieces", (PyCFunction)(void (*)(void))copy_pieces_from_python, METH_FASTCALL,
      "Copy pieces of rows from random places; see loaders/arrays/_gather.c."},
+    {"copy_stretches", (PyCFunction)(void (*)(void))copy_stretches_from_python, METH_FASTCALL,
+     "Copy stretches of tokens from random places; see loaders/arrays/_gather.c."},
     {NULL, NULL, 0, NULL},
 };
 

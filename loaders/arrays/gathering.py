@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Int64, Shaped
+from jaxtyping import Bool, Float32, Int32, Int64, Shaped
 from torch import Tensor
 
 # PyTorch spreads a large gather over its threads; the compiled one uses only the caller's. From
@@ -25,6 +25,7 @@ from torch import Tensor
 _MANY_THREADS = 4
 _LARGE = 1 << 18
 _VERSION = 3  # of `_gather.c`
+_NUMBER_BYTES = 4  # of single numbers that it knows how to copy fast
 
 
 def _load() -> Any:
@@ -70,8 +71,8 @@ def gather_rows(
         return source.index_select(0, rows)
     available, *shape = source.shape
     is_on_disk = _is_on_disk(source)
-    if shape == [1] and not is_on_disk:
-        # Of single numbers PyTorch's is three times faster, but only without a second dimension.
+    if shape == [1] and source.itemsize != _NUMBER_BYTES and not is_on_disk:
+        # Of single numbers PyTorch's is faster, but only without a second dimension.
         return source.squeeze(1).index_select(0, rows).unsqueeze(1)
     found = source.new_empty((rows.numel(), *shape))
     size = found.nbytes
@@ -189,6 +190,96 @@ def gather_around(
     if wrong >= 0:
         raise _no_such_row(source, rows, wrong)
     return found, valid
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Stretches:
+    """Tokens of episodes one after the other, of which stretches are given, and what belongs to their rows.
+
+    Attributes:
+        tokens: All tokens; `length` more may follow.
+        token_rows: The row of each.
+        is_said: Whether each is said, with the mark after it.
+        decides: Whether the next one is said: what is said and does not decide is the mark after it.
+        returns: The return of each row.
+        ends: Reward and termination of each row.
+        starts: First row of each episode.
+        length: Slots of a stretch.
+    """
+
+    tokens: Int32[Tensor, " tokens"]
+    token_rows: Int64[Tensor, " tokens"]
+    is_said: Bool[Tensor, " tokens"]
+    decides: Bool[Tensor, " tokens"]
+    returns: Float32[Tensor, " rows"]
+    ends: Float32[Tensor, "rows two"]
+    starts: Int64[Tensor, " episodes"]
+    length: int
+
+    def gather(self, chosen: Int64[Tensor, "items two"]) -> dict[str, Any] | None:
+        """Return the tensors of the slots of some stretches, given by their first token and number of tokens.
+
+        Slots without a token are zeros. None where the compiled part cannot: PyTorch has to do it then.
+        Raises IndexError for a token that is not there.
+        """
+        # What an older installation compiled lacks it.
+        copy = getattr(_compiled, "copy_stretches", None)
+        firsts, counts = chosen.unbind(1)
+        if copy is None or not (firsts.is_cpu and firsts.is_contiguous() and self._can):
+            return None
+        items = len(chosen)
+        numbers = torch.empty((2, items, self.length), dtype=torch.int64)
+        flags = torch.empty((3, items, self.length), dtype=torch.bool)
+        values = torch.empty((3, items, self.length), dtype=torch.float32)
+        found = [*numbers.unbind(0), *flags.unbind(0), *values.unbind(0)]
+        wrong = copy(
+            *self._addresses,
+            firsts.data_ptr(),
+            counts.data_ptr(),
+            items,
+            self.length,
+            *(one.data_ptr() for one in found),
+        )
+        if wrong >= 0:
+            raise IndexError(f"tokens from {int(firsts[wrong])} on: there are no such tokens.")
+        return dict(zip(_OF_STRETCHES, found, strict=True))
+
+    @functools.cached_property
+    def _can(self) -> bool:
+        """Whether all lie in main memory as the compiled part takes them."""
+        flat = (self.tokens, self.token_rows, self.is_said, self.decides, self.returns, self.starts)
+        return (
+            all(one.is_cpu and one.is_contiguous() for one in flat)
+            and self.ends.is_cpu
+            and self.ends.stride(1) == 1
+        )
+
+    @functools.cached_property
+    def _addresses(self) -> tuple[int, ...]:
+        """The first arguments of `copy_stretches`."""
+        flat = (self.tokens, self.token_rows, self.is_said, self.decides)
+        return (
+            *(one.data_ptr() for one in flat),
+            len(self.tokens),
+            self.returns.data_ptr(),
+            self.ends.data_ptr(),
+            len(self.returns),
+            self.ends.stride(0),
+            self.starts.data_ptr(),
+            len(self.starts),
+        )
+
+
+_OF_STRETCHES = (
+    "tokens",
+    "timesteps",
+    "valid",
+    "is_action",
+    "decides",
+    "rewards",
+    "returns_to_go",
+    "terminations",
+)
 
 
 def nearest_rows(

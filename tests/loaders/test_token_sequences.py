@@ -99,7 +99,13 @@ def test_every_item_is_what_a_slow_loop_finds(
 ) -> None:
     sampler = TokenSampler(arrays_of(episodes), length, VOCABULARY)
     uniform = np.random.default_rng(seed).random((9, 1))
-    batch = sampler.gather(sampler.choose(uniform))
+    chosen = sampler.choose(uniform)
+    batch = sampler.gather(chosen)
+    in_passes = sampler._gather_in_passes(chosen)  # where nothing was compiled
+    for name in columns(batch):
+        values, same = getattr(batch, name), getattr(in_passes, name)
+        assert (values.dtype, values.shape) == (same.dtype, same.shape)
+        assert torch.equal(values, same), name
     counts = [len(steps) for steps, _, _ in episodes]
     for item, drawn in enumerate(uniform[:, 0].tolist()):
         step = int(drawn * sum(counts))

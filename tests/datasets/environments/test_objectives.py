@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from orlog.datasets.environments.objectives import best_actions, front, grid, moves, state_number
+from orlog.errors import SimulatorError
 from orlog.manifests.environments import make_environment
 
 WORLDS = {"treasure": 2, "gathering": 3}
@@ -44,6 +45,13 @@ def test_moves_are_those_of_the_world_and_rewards_are_weighted(world: str) -> No
         for wrong in ([1.0] * WORLDS[world], [0.5], [1.5, -0.5, 0.0][: WORLDS[world]]):
             with pytest.raises(ValueError, match=r"weights must be .* numbers >= 0 that sum to 1"):
                 env.reset(options={"weights": wrong})
+            with pytest.raises(SimulatorError, match=r"weights must be .* numbers >= 0 that sum"):
+                make_environment(f"orlog/{world.title()}-v0", {"weights": wrong})
+    with make_environment(f"orlog/{world.title()}-v0", {"weights": of_grid[2].tolist()}) as fixed:
+        for seeded in (0, 1, None):
+            np.testing.assert_array_equal(fixed.reset(seed=seeded)[1]["weights"], of_grid[2])
+        _, info = fixed.reset(options={"weights": of_grid[3]})
+        np.testing.assert_array_equal(info["weights"], of_grid[3])
 
 
 @pytest.mark.parametrize("world", WORLDS)

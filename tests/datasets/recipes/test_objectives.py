@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ import orlog
 from orlog.datasets.environments.objectives import best_actions, grid, state_number
 from orlog.datasets.recipes.objectives import DATASETS, ObjectivesRecipe
 
+ROLES = {"infos/objectives": "objectives", "observations/weights": "weights"}
 RECIPES = {
     name: entry.recipe
     for name, entry in DATASETS.items()
@@ -71,3 +73,32 @@ def test_one_run_is_evaluated_over_all_weights_and_scored_by_hypervolume(
     ready = orlog.scalarize(arrays, weights=(0.0, 1.0))
     batch = next(iter(orlog.transitions(ready, 64, seed=0)))
     assert batch.rewards.tolist() == [-1.0] * 64
+
+
+def test_a_dataset_of_one_set_of_weights_is_trained_on_and_scored_with_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weights = [0.3, 0.7]
+    with (
+        gymnasium.make("orlog/Treasure-v0", weights=weights) as world,
+        orlog.DatasetWriter("lab/treasure-37-v1", environment=world, roles=ROLES) as writer,
+    ):
+        for episode in RECIPES["objectives/treasure-v1"].episodes(0, 40):
+            shown = np.tile(np.array(weights, np.float32), (len(episode.rewards) + 1, 1))
+            seen = {**episode.observations, "weights": shown}
+            rewards = episode.infos["objectives"] @ weights
+            writer.add_episode(dataclasses.replace(episode, observations=seen, rewards=rewards))
+    run = orlog.train("iql", "lab/treasure-37-v1", settings={"hidden": [8]}, steps=9, evaluations=0)
+    orlog.train(
+        "iql",
+        "lab/treasure-37-v1",
+        settings={"hidden": [8]},
+        steps=9,
+        evaluations=0,
+        out=run.folder,
+        resume=True,
+    )
+    result = orlog.evaluate(run, episodes=3)
+    assert result.metrics["episode_weights"].tolist() == [weights] * 3
+    np.testing.assert_allclose(result.returns, result.metrics["hypervolume"] @ weights)

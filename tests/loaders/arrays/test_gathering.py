@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from orlog.loaders.arrays import gathering
 from orlog.loaders.arrays.gathering import (
     Pieces,
+    Stretches,
     expect_on_disk,
     gather_around,
     gather_pieces,
@@ -327,10 +328,62 @@ def test_arguments_that_make_no_sense() -> None:
     with pytest.raises(OverflowError):
         compiled(0, 0, 0, 0, 0, 0, 2**64, 0)
     assert compiled(0, 0, 0, 0, 0, 0, 0, 0) == -1
-    for other, count in (("copy_around", 14), ("copy_pieces", 10)):
+    for other, count in (("copy_around", 14), ("copy_pieces", 10), ("copy_stretches", 23)):
         with pytest.raises(TypeError, match=f"{count} integers"):
             getattr(gathering._compiled, other)(1)
         assert getattr(gathering._compiled, other)(*[0] * count) == -1
+
+
+@COMPILED
+@pytest.mark.parametrize("wrong", WORST)
+def test_no_stretch_leads_outside(wrong: int) -> None:
+    """The rest of the storage is NaN, and of tokens a number that no token has."""
+    returns = torch.full((300,), torch.nan)[100:200].zero_()
+    ends = torch.full((300, 2), torch.nan)[100:200].zero_()
+    tokens = torch.full((900,), 7, dtype=torch.int32)[300:600].zero_()
+    token_rows = torch.arange(100).repeat_interleave(3)
+    stretches = Stretches(
+        tokens=tokens,
+        token_rows=token_rows,
+        returns=returns,
+        ends=ends,
+        starts=torch.tensor([0, 50]),
+        is_said=token_rows % 2 == 0,
+        decides=token_rows % 4 == 0,
+        length=9,
+    )
+    right = [[150, 9]] * 20
+    for item in ([wrong, 5], [5, wrong], [wrong, wrong], [292, 9], [0, 10]):
+        for place in (0, 7, 19):
+            items = [*right[:place], item, *right[place + 1 :]]
+            with pytest.raises(IndexError, match=f"tokens from {item[0]} on"):
+                stretches.gather(torch.tensor(items).T.contiguous().T)
+    found = stretches.gather(torch.tensor([*right, [291, 9], [0, 0]]).T.contiguous().T)
+    assert found is not None
+    assert found["timesteps"][0].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert not found["valid"][-1].any()
+    assert not any(found[name].isnan().any() for name in ("rewards", "returns_to_go"))
+    token_rows[155] = wrong  # as if another thread had written there
+    with pytest.raises(IndexError):
+        stretches.gather(torch.tensor([[150, 9]]).T.contiguous().T)
+
+
+def test_stretches_are_left_to_pytorch_where_an_older_installation_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gathering, "_compiled", types.SimpleNamespace())
+    empty = torch.zeros(0, dtype=torch.int64)
+    nothing = Stretches(
+        tokens=empty.int(),
+        token_rows=empty,
+        is_said=empty.bool(),
+        decides=empty.bool(),
+        returns=empty.float(),
+        ends=torch.zeros(0, 2),
+        starts=empty,
+        length=2,
+    )
+    assert nothing.gather(torch.zeros((2, 1), dtype=torch.int64).T) is None
 
 
 def test_it_works_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
