@@ -255,7 +255,8 @@ static int64_t copy_stretches(const struct stretches *all)
         memset(all->found_decides + to + count, 0, empty);
         memset(all->found_rewards + to, 0, (size_t)length * sizeof(float));
         memset(all->found_terminations + to, 0, (size_t)length * sizeof(float));
-        const int64_t start = count ? last_up_to(all->starts, all->episodes, rows[0]) : 0;
+        const int is_known = count > 0 && all->episodes > 0;
+        const int64_t start = is_known ? last_up_to(all->starts, all->episodes, rows[0]) : 0;
         for (int64_t place = 0; place < count; place++) {
             const int64_t row = *(const volatile int64_t *)(rows + place);
             if (row < 0 || row >= all->rows)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 
 import orlog
 from orlog.datasets.environments.objectives import best_actions, grid, state_number
 from orlog.datasets.recipes.objectives import DATASETS, ObjectivesRecipe
+from orlog.manifests.environments import make_environment
 
 ROLES = {"infos/objectives": "objectives", "observations/weights": "weights"}
 RECIPES = {
@@ -81,7 +81,7 @@ def test_a_dataset_of_one_set_of_weights_is_trained_on_and_scored_with_them(
     monkeypatch.chdir(tmp_path)
     weights = [0.3, 0.7]
     with (
-        gymnasium.make("orlog/Treasure-v0", weights=weights) as world,
+        make_environment("orlog/Treasure-v0", {"weights": weights}) as world,
         orlog.DatasetWriter("lab/treasure-37-v1", environment=world, roles=ROLES) as writer,
     ):
         for episode in RECIPES["objectives/treasure-v1"].episodes(0, 40):
