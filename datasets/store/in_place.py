@@ -253,21 +253,29 @@ class FarShard(Shard):
 
     def lacking(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
         """Return (first, last + 1) of runs of neighboring chunks that are not here, in pieces to be fetched."""
-        return self.pieces(one for one in chunks if not (self._here[one] or self._is_kept(one)))
+        wanted = np.fromiter(chunks, np.int64)
+        wanted = wanted[~self._here[wanted]]
+        missing: list[int] = []
+        for run in np.split(wanted, 1 + np.flatnonzero(np.diff(wanted) != 1)):
+            some = run.tolist()
+            if some and not self._is_empty(some[0], some[-1] + 1):
+                some = [one for one in some if not self._is_kept(one)]
+            missing += some
+        return self.pieces(missing)
 
     def pieces(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
         """Return (first, last + 1) of runs of neighbors among chunks in order, each small enough for a request."""
+        wanted = [*chunks]
         pieces: list[tuple[int, int]] = []
-        size = 0
-        for chunk in chunks:
-            offset, length = self.place(chunk)
-            joins = pieces and pieces[-1][1] == chunk and size + length <= PIECE_BYTES
-            if joins and sum(self.place(chunk - 1)) == offset:
+        before = end = size = 0
+        for chunk, (offset, length) in zip(wanted, self.places(wanted), strict=True):
+            if pieces and chunk == before + 1 and offset == end and size + length <= PIECE_BYTES:
                 pieces[-1] = pieces[-1][0], chunk + 1
                 size += length
             else:
                 pieces.append((chunk, chunk + 1))
                 size = length
+            before, end = chunk, offset + length
         return pieces
 
     def fetch(self, first: int, last: int) -> None:
@@ -276,12 +284,13 @@ class FarShard(Shard):
         Raises IntegrityError that names the object and the chunk; TransferError if no place answers;
         StorageError if the disk is full.
         """
-        start, stop = self.place(first)[0], sum(self.place(last - 1))
+        places = self.places(range(first, last))
+        start, stop = places[0][0], sum(places[-1])
 
         def check(data: bytes) -> None:
-            for chunk in range(first, last):
-                offset, size = self.place(chunk)
-                self._check(chunk, data[offset - start : offset - start + size])
+            view = memoryview(data)
+            for chunk, (offset, size) in enumerate(places, first):
+                self._check(chunk, view[offset - start : offset - start + size])
 
         self._keep(self._elsewhere.source.get(self._path, start, stop, check), start)
         self._here[first:last] = True
@@ -290,6 +299,11 @@ class FarShard(Shard):
         for piece in self.lacking(range(first, last)):
             self.fetch(*piece)
         return super()._bytes(first, last, start, size)
+
+    def _is_empty(self, first: int, last: int) -> bool:
+        """Return whether nothing was ever kept of chunks `first` to `last - 1`."""
+        places = self.places((first, last - 1))
+        return _is_hole(self._file, places[0][0], sum(places[1]) - places[0][0])
 
     def _is_kept(self, chunk: int) -> bool:
         offset, size = self.place(chunk)
@@ -300,19 +314,23 @@ class FarShard(Shard):
         self._here[chunk] = is_kept
         return is_kept
 
-    def _check(self, chunk: int, data: bytes) -> None:
-        where = f"{self._path}, chunk {chunk}"
-        check_bytes(data, where, self._path)
-        if self._hashes:
-            expected = self._hashes[chunk * HASH_BYTES : (chunk + 1) * HASH_BYTES]
-            if hash_of(data) != expected:
-                raise IntegrityError(
-                    f"{where}: other bytes than the manifest's: blake3 expected {expected.hex()} found "
-                    f"{hash_of(data).hex()}.",
-                    file=self._path,
-                    expected=expected.hex(),
-                    found=hash_of(data).hex(),
-                )
+    def _check(self, chunk: int, data: bytes | memoryview) -> None:
+        """Compare the bytes of a chunk with its hash, which covers its checksum, or else with that."""
+        hashes = self._hashes
+        if not hashes:
+            check_bytes(bytes(data), f"{self._path}, chunk {chunk}", self._path)
+            return
+        expected, found = hashes[chunk * HASH_BYTES : (chunk + 1) * HASH_BYTES], hash_of(data)
+        if found != expected:
+            where = f"{self._path}, chunk {chunk}"
+            check_bytes(bytes(data), where, self._path)
+            raise IntegrityError(
+                f"{where}: other bytes than the manifest's: blake3 expected {expected.hex()} found "
+                f"{found.hex()}.",
+                file=self._path,
+                expected=expected.hex(),
+                found=found.hex(),
+            )
 
     def _bring_whole(self) -> None:
         item = self._item

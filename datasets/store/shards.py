@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import google_crc32c
@@ -253,6 +253,13 @@ class Shard:
                 f"{self.name}: chunk {chunk} is missing or lies outside the shard.", file=self.name
             )
         return offset, size
+
+    def places(self, chunks: Sequence[int]) -> list[tuple[int, int]]:
+        """Return `place` of several chunks, which takes less time than one after the other."""
+        found = self._index[list(chunks)]
+        if (found > self._end).any() or (found.sum(1) > self._end).any():  # large ones may wrap
+            return [self.place(one) for one in chunks]  # one of which is missing
+        return list(map(tuple, found.tolist()))
 
     def _checked(self, chunk: int, data: bytes) -> memoryview:
         """Compare the bytes of a chunk with their checksum, and return them without it."""
