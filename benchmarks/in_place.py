@@ -12,16 +12,19 @@ for one another (rounds).
     python -m benchmarks.in_place --peers FOLDER     with a folder of packages (pip install --target), beside ours
     python -m benchmarks.in_place --quick            small, and writes no results
 
-    FOLDER   pip install --target FOLDER --no-deps webdataset braceexpand
+    FOLDER   pip install --target FOLDER --no-deps webdataset braceexpand mosaicml-streaming zstd python-snappy cramjam \
+                 brotli xxhash catalogue
 
-mosaicml-streaming reads buckets and no web server, so it is not here; nor is LeRobot's streaming, which reads the
-Hugging Face hub.
+mosaicml-streaming reads the same server as an S3-compatible bucket, with stand-ins for packages of language and vision that it
+imports and that nothing here needs. LeRobot's streaming reads the Hugging Face hub alone, and is not here.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import importlib.abc
+import importlib.machinery
 import json
 import os
 import shutil
@@ -30,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,7 +66,7 @@ ZARR_SECONDS = 20.0
 def main() -> None:
     """Write the data in all layouts, measure, and write the tables."""
     parser = argparse.ArgumentParser(description="Stream from a server beside other tools.")
-    parser.add_argument("--peers", type=Path, help="folder with webdataset")
+    parser.add_argument("--peers", type=Path, help="folder with webdataset and mosaicml-streaming")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--large", type=int, default=LARGE_STEPS, help="steps of the third")
@@ -274,16 +278,51 @@ def write_all(served: Path, episodes: int, peers: Path | None) -> None:
 
 
 def write_peers(folder: Path, dataset: Any) -> None:
-    """Write a dataset as tar files, a sample for each episode."""
+    """Write a dataset as tar files and as mosaicml's compressed shards, a sample for each episode."""
     import webdataset
 
     (folder / "tar").mkdir(parents=True)
     columns = ("observations", "actions", "rewards")
     shards = str(folder / "tar" / "%06d.tar")
-    with webdataset.ShardWriter(shards, maxsize=2**25, verbose=0) as tar:
+    mds = mosaicml().MDSWriter(
+        out=str(folder / "mds"), columns=dict.fromkeys(columns, "ndarray"), compression="zstd"
+    )
+    with webdataset.ShardWriter(shards, maxsize=2**25, verbose=0) as tar, mds:
         for number, episode in enumerate(dataset):
-            arrays = {f"{name}.npy": np.asarray(getattr(episode, name)) for name in columns}
-            tar.write({"__key__": f"{number:06d}", **arrays})
+            arrays = {name: np.asarray(getattr(episode, name)) for name in columns}
+            named = {f"{name}.npy": values for name, values in arrays.items()}
+            tar.write({"__key__": f"{number:06d}", **named})
+            mds.write(arrays)
+
+
+class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Makes modules of packages that mosaicml-streaming imports for what is not done here."""
+
+    def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        if name.partition(".")[0] not in ("transformers", "torchvision"):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        made: Any = types.ModuleType(spec.name)
+        made.__getattr__ = _class_named
+        stand_in: types.ModuleType = made
+        return stand_in
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def _class_named(name: str) -> type:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, (), {})
+
+
+def mosaicml() -> Any:
+    """Import mosaicml-streaming."""
+    sys.meta_path.append(_StandIns())
+    return importlib.import_module("streaming")
 
 
 class Clock:
@@ -438,6 +477,21 @@ def read_webdataset(kind: str, url: str, scratch: Path) -> dict[str, float]:
     return clock.answer()
 
 
+def read_mosaicml(kind: str, url: str, scratch: Path) -> dict[str, float]:
+    """Read mosaicml's shards as it does by default in one process, shuffled."""
+    key = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
+    os.environ |= {"S3_ENDPOINT_URL": url, "AWS_DEFAULT_REGION": "us-east-1", **key}
+    streaming = mosaicml()
+    clock = Clock()
+    with tempfile.TemporaryDirectory(dir=scratch) as local:
+        remote = f"s3://{kind}/mds"
+        for sample in streaming.StreamingDataset(
+            remote=remote, local=local, shuffle=True, batch_size=1
+        ):
+            clock.add(len(sample["rewards"]))
+        return clock.answer()
+
+
 TOOLS: dict[str, Callable[[str, str, Path], dict[str, float]]] = {
     "link": read_link,
     "orlog": read_orlog,
@@ -445,8 +499,9 @@ TOOLS: dict[str, Callable[[str, str, Path], dict[str, float]]] = {
     "first": read_first,
     "zarr": read_zarr,
     "webdataset": read_webdataset,
+    "mosaicml": read_mosaicml,
 }
-PEERS = ("webdataset",)
+PEERS = ("webdataset", "mosaicml")
 
 if __name__ == "__main__":
     main()

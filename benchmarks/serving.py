@@ -155,6 +155,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer()
             self.spans.append((began, time.monotonic()))
 
+    def do_HEAD(self) -> None:
+        file = self.folder / self.path.lstrip("/")
+        time.sleep(self.latency)
+        self._begin(200 if file.is_file() else 404, file.stat().st_size if file.is_file() else 0)
+
     def _say(self, text: str) -> None:
         self._begin(200, len(text))
         self.wfile.write(text.encode())
