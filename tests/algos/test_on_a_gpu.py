@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import warnings
@@ -12,13 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from orlog.algos.algorithms import ALGORITHMS, algorithm_forms
+import orlog
+from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, own_errors
+from orlog.algos.bc import BC
 from orlog.algos.training.checkpoint import first_difference, load_checkpoint, save_checkpoint
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.replays import Replays
+from orlog.algos.training.replays import Replays, updates_of
 from orlog.algos.training.runs import read_run
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import StoppedError
+from orlog.errors import AlgorithmError, StoppedError
 from tests.algos.plain import BatchesOf, Make
 from tests.algos.training.test_replays import SETTINGS, STEPS
 from tests.training import train_run
@@ -120,3 +123,50 @@ def test_a_run_on_a_gpu_goes_on_to_the_same_bits(mini: Dataset, tmp_path: Path) 
             assert (whole / file).read_bytes() == (parts / file).read_bytes(), (name, file)
         _, evaluation = evaluate_run(whole, dataset=mini, episodes=1)
         assert len(evaluation.returns) == 1
+
+
+@pytest.mark.parametrize("name", ["iql", "calql", "rlpd"])
+def test_fine_tuning_on_a_gpu(name: str, mini: Dataset, tmp_path: Path) -> None:
+    """Steps in the environment come between updates that are repeated from a recording."""
+    few: dict[str, Any] = {"hidden": [16, 16], "batch_size": 32}
+    few |= {"critics": 3, "updates": 2, "random_steps": 20} if name == "rlpd" else {}
+    options: dict[str, Any] = {"evaluations": 0, "settings": few, "device": "cuda"}
+    run = orlog.train(name, mini, steps=5, folder=tmp_path / "run", **options)
+    if name == "rlpd":
+        assert run.record.device == "cuda:0"
+        return
+    twice = [
+        orlog.finetune(run, folder=tmp_path / f"{number}", steps=60, evaluations=0, device="cuda")
+        for number in range(2)
+    ]
+    assert twice[0].record.device == "cuda:0"
+    one, other = (max(Path(run.folder).rglob("*.safetensors")) for run in twice)
+    assert one.read_bytes() == other.read_bytes()
+
+
+class Mine(BC):
+    """A class of a user, whose updates may be recorded."""
+
+    REPLAYS = True
+
+
+class Waiting(Mine):
+    """One that reads a number in each update, which it says it does not."""
+
+    def update(self, batch: Any) -> dict[str, torch.Tensor]:
+        metrics = super().update(batch)
+        assert float(metrics["policy/loss"]) < 1e9
+        return metrics
+
+
+def test_a_class_of_your_own_may_be_recorded_and_is_told_where_it_waits(
+    make: Make, batches_of: BatchesOf
+) -> None:
+    batches = [one.to("cuda") for one in batches_of(make(BC), 6)]
+    update, plain = updates_of(make(Mine, device="cuda")), make(BC, device="cuda")
+    assert isinstance(update, Replays)
+    for batch in batches:
+        assert numbers(update(batch)) == pytest.approx(numbers(plain.update(batch)), rel=1e-5)
+    waits = updates_of(make(Waiting, device="cuda"))
+    with pytest.raises(AlgorithmError, match=r"test_on_a_gpu\.py"), own_errors(Waiting):
+        collections.deque(map(waits, batches), 0)
