@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 
 from orlog.base.jobs import check_seen
-from orlog.datasets.download.credentials import given_queries, take_queries
+from orlog.datasets.download.credentials import bringing_queries
 from orlog.datasets.reading.conversions import to_rows
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.episode_ranges import episode_ranges
@@ -32,18 +32,11 @@ def to_ray(dataset: Dataset) -> Any:
     ranges = episode_ranges(dataset, BLOCK_BYTES)
     items = [{"first": one.start, "stop": one.stop} for one in ranges]
     blocks = ray.data.from_items(items, override_num_blocks=len(items))
-    read = _Read(dataset, given_queries())
+    read = bringing_queries(functools.partial(_read, dataset))
     return blocks.map_batches(read, batch_size=1, batch_format="numpy", zero_copy_batch=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Read:
-    """Reads a range of episodes on a node, with the queries of signed URLs that the caller was given."""
-
-    dataset: Dataset
-    queries: dict[str, str]
-
-    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
-        take_queries(self.queries)
-        check_seen(*(one.folder for one in self.dataset.selection().versions))
-        return to_rows(self.dataset, range(int(batch["first"][0]), int(batch["stop"][0])))
+def _read(dataset: Dataset, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Read a range of episodes on a node."""
+    check_seen(*(one.folder for one in dataset.selection().versions))
+    return to_rows(dataset, range(int(batch["first"][0]), int(batch["stop"][0])))

@@ -13,8 +13,12 @@ import functools
 import netrc
 import os
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 # Keys of queries that say which file is meant, or in which form. What others say may be a secret.
@@ -60,17 +64,17 @@ def with_query(url: str) -> str:
     return url
 
 
-def given_queries() -> dict[str, str]:
-    """Return the queries that were given with URLs, for another process that does work of this one.
+def bringing_queries(function: Callable[[Item], Result]) -> Callable[[Item], Result]:
+    """Return what does the same in another process, to which it brings the queries that were given with URLs.
 
-    They must not be written into a file on the way.
+    It must not be written into a file on the way.
     """
-    return dict(_queries)
+    return functools.partial(_bring, function, dict(_queries))
 
 
-def take_queries(queries: Mapping[str, str]) -> None:
-    """Take the queries that the process was given that this one works for."""
+def _bring(function: Callable[[Item], Result], queries: Mapping[str, str], item: Item) -> Result:
     _queries.update(queries)
+    return function(item)
 
 
 def hidden(text: str) -> str:

@@ -8,6 +8,7 @@ import functools
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 import platform
 import queue
 import signal
@@ -19,6 +20,7 @@ from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -158,7 +160,11 @@ def _serve(pipe: Connection) -> None:
         else:
             answer = _outcome(work)
         try:
-            pipe.send(answer)
+            pipe.send_bytes(
+                ForkingPickler.dumps(answer, pickle.HIGHEST_PROTOCOL)
+            )  # copies arrays once
+        except ConnectionError:  # who asked was killed
+            return
         except Exception as error:  # noqa: BLE001 (such as a result that cannot be pickled)
             pipe.send((False, error))
 

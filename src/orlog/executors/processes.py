@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from orlog.base.jobs import execute_here
-from orlog.datasets.download.credentials import given_queries, take_queries
+from orlog.datasets.download.credentials import bringing_queries
 
 Item = TypeVar("Item")
 Output = TypeVar("Output")
@@ -24,10 +23,4 @@ def execute(
 
     What a process downloads may need the queries of signed URLs, which it is told.
     """
-    told = functools.partial(_run, function, given_queries())
-    return execute_here(told, jobs, workers=workers, running=running)
-
-
-def _run(function: Callable[[Item], Output], queries: dict[str, str], job: Item) -> Output:
-    take_queries(queries)
-    return function(job)
+    return execute_here(bringing_queries(function), jobs, workers=workers, running=running)

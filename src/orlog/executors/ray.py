@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from orlog.base.jobs import keep_busy
 from orlog.base.processes import result_or_error
-from orlog.datasets.download.credentials import given_queries, take_queries
+from orlog.datasets.download.credentials import bringing_queries
 from orlog.errors import MissingExtraError, OrlogError, WorkerDiedError, clause
 from orlog.manifests.environments import IMPORTS
 
@@ -37,23 +37,18 @@ def execute(
     ray = _connected(address)
     try:
         variables = {name: os.environ[name] for name in (IMPORTS,) if name in os.environ}
-        remote = ray.remote(num_cpus=1, max_retries=3, runtime_env={"env_vars": variables})(_run)
+        options = {"num_cpus": 1, "max_retries": 3, "runtime_env": {"env_vars": variables}}
+        remote = ray.remote(**options)(result_or_error)
         yield from keep_busy(
             jobs,
             room=lambda: workers or int(ray.cluster_resources().get("CPU", 1)),
-            begin=lambda job: remote.remote(function, job, given_queries()),
+            begin=lambda job: remote.remote(bringing_queries(function), job),
             ended=lambda busy: ray.wait(busy, timeout=0.5)[0],
             result=functools.partial(_result, ray),
             running=running,
         )
     finally:
         ray.shutdown()
-
-
-def _run(function: Callable[[Any], Any], job: object, queries: dict[str, str]) -> Any:
-    """Run a job on a node; what it downloads may need the queries of signed URLs."""
-    take_queries(queries)
-    return result_or_error(function, job)
 
 
 def _result(ray: Any, future: Any) -> Any:
