@@ -124,6 +124,7 @@ def main() -> None:
     folder, latency, rate = sys.argv[1:]
     bound = {"folder": Path(folder), "latency": float(latency), "rate": float(rate)}
     handler = type("Bound", (_Handler,), bound)
+    http.server.ThreadingHTTPServer.request_queue_size = 128  # or who is one too many waits for 1 s
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()

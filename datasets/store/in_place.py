@@ -35,7 +35,7 @@ _bringing = threading.Lock()
 
 WHOLE_BYTES = 2**17
 """Shards of at most this are fetched whole: their index and their chunks in one request."""
-PIECE_BYTES = 2**20
+PIECE_BYTES = 2**21
 """Most bytes of a request for several neighboring chunks, so that a long range comes by several at once."""
 
 
