@@ -74,6 +74,7 @@ class Algorithm(Protocol):
         CONSTANTS: Its other attributes.
         TITLE: How people write its name; may be left out if it is that of the class.
         TITLE_WITH: May be left out. A setting, and how people write its name where that is not None.
+        TITLE_BY: May be left out. A setting that is a number, and how people write its name with that number.
         FROM_DATA: May be left out. Settings that, where they are None, are taken from the data: those
             that `training/from_data.py` knows, or a mapping with a `Source` for each.
 
@@ -160,11 +161,11 @@ _SEE = "see orlog.algos.algorithms.Algorithm for what an algorithm declares"
 _PACKAGE = "orlog.algos"
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 _TITLE = re.compile(r'^    TITLE = "(.+)"', re.MULTILINE)
-_TITLE_WITH = re.compile(r'^    TITLE_WITH = \("(\w+)", "(.+)"\)', re.MULTILINE)
+_TITLES = re.compile(r'^    TITLE_(?:WITH|BY) = \("(\w+)", "(.+)"\)', re.MULTILINE)
 
 
-_Named: TypeAlias = tuple[str, str, tuple[str, str]]
-"""A class, its title, and the setting with which it has another title."""
+_Named: TypeAlias = tuple[str, str, dict[str, str]]
+"""A class, its title, and its other titles by the setting with which it has them."""
 
 
 def _classes() -> dict[str, _Named]:
@@ -183,9 +184,8 @@ def _classes_in(folder: Path, _changed: int) -> dict[str, _Named]:
         text = path.read_text("utf-8")
         for name in _CLASS.findall(text):
             if name.lower() == path.stem.replace("_", ""):
-                title, other = _TITLE.search(text), _TITLE_WITH.search(text)
-                setting, its_title = other.groups() if other is not None else ("", "")
-                found[path.stem] = name, name if title is None else title[1], (setting, its_title)
+                title, others = _TITLE.search(text), dict(_TITLES.findall(text))
+                found[path.stem] = name, name if title is None else title[1], others
     return found
 
 
@@ -221,14 +221,17 @@ def known_as(algorithm: str) -> str:
 def algorithm_title(name: str, settings: Mapping[str, Any] | None = None) -> str:
     """Return how people write an algorithm: `TD3+BC` of `td3bc`, `MyMethod` of `my_method:MyMethod`.
 
-    With its settings it may have another name, as `percent_bc` with a `cost_limit` is BC-Safe.
+    With its settings it may have another name, as `percent_bc` with a `cost_limit` is BC-Safe, and with `percent=25`
+    BC-25%.
     """
-    if name in _files():
-        setting, other = _classes()[name][2]
-        if (settings or {}).get(setting) is not None:
-            return other
-        return _classes()[name][1]
-    return name.rpartition(":")[2]
+    if name not in _files():
+        return name.rpartition(":")[2]
+    _, title, others = _classes()[name]
+    for setting, other in others.items():
+        value = (settings or {}).get(setting)
+        if value is not None and ("{" not in other or isinstance(value, int | float)):
+            return other.format(value)
+    return title
 
 
 def find_algorithm(

@@ -41,6 +41,7 @@ class PercentBC(BC):
 
     TITLE = "BC-10%"
     TITLE_WITH = ("cost_limit", "BC-Safe")
+    TITLE_BY = ("percent", "BC-{:g}%")
     CONFIG = PercentBCConfig
     REWARDS = True
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.experiments.sweeps import suite_datasets
 from orlog.manifests.shipped import recorded_folder, recorded_manifest
 from orlog.normalize.baselines import read_baseline
+from orlog.normalize.comparison import Estimate
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.scoring.references import references_of
 
@@ -56,7 +58,10 @@ def _table_lines(rows: dict[str, dict[str, str]]) -> list[str]:
 
 
 def baseline_cells(name: str) -> dict[str, str]:
-    """Return each recorded algorithm's mean score, with its 95 % interval, on a dataset."""
+    """Return each recorded algorithm's mean score, with its 95 % interval, on a dataset.
+
+    Where it was run as what has another name than usual, such as BC-25%, that stands before it.
+    """
     manifest = recorded_manifest(name)
     assert manifest is not None, name
     references = references_of(manifest)
@@ -67,8 +72,9 @@ def baseline_cells(name: str) -> dict[str, str]:
         assert references is not None, name
         scores = np.array([*baseline.scores(references).values()])
         interval = bootstrap_interval(scores, np.random.default_rng(0))
-        between = "" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})"
-        cells[path.stem] = f"{scores.mean():.1f}{between}"
+        title = algorithm_title(path.stem, baseline.settings)
+        what = "" if title == algorithm_title(path.stem) else f"{title}: "
+        cells[path.stem] = f"{what}{Estimate(float(scores.mean()), interval)}"
     return cells
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from orlog.errors import StorageError
 from orlog.manifests.documents import convert_json, parse_json, write_json
-from orlog.manifests.shipped import recorded_folder
+from orlog.manifests.shipped import recorded_folder, records_folder
 from orlog.normalize.references import Protocol, References
 
 
@@ -45,12 +46,32 @@ class Baseline(
     processor: str = "unknown"
     metrics: dict[str, dict[str, list[bool | float | list[float]]]] = {}
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting that its algorithm has today: what was not one when it was recorded is what it was then.
+
+        A table has those (`tools/write_added_settings.py`), so that no algorithm is imported.
+        """
+        added = _added_settings().get(self.algorithm, {}).get(self.dataset, {})
+        return {**self.config, **added}
+
     def scores(self, references: References) -> dict[int, np.ndarray]:
         """Return normalized scores of each episode, by training seed."""
         return {
             int(seed): references.normalize(np.array(returns))
             for seed, returns in self.returns.items()
         }
+
+
+def added_settings_file() -> Path:
+    """Return the file that has, by algorithm and dataset, the settings that recorded baselines do not have."""
+    return records_folder() / "tables" / "added_settings.json"
+
+
+@functools.cache
+def _added_settings() -> dict[str, dict[str, dict[str, Any]]]:
+    found: dict[str, dict[str, dict[str, Any]]] = parse_json(added_settings_file().read_bytes())
+    return found
 
 
 def read_baseline(algorithm: str, name: str) -> Baseline | None:

@@ -36,7 +36,7 @@ class Estimate:
 
     def __str__(self) -> str:
         """Return the value with its interval."""
-        return self.text(f".{self.digits}f")
+        return self.text(f"z.{self.digits}f")
 
     def to_json(self) -> dict[str, Any]:
         """Return value and interval as JSON."""

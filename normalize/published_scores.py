@@ -180,7 +180,7 @@ def _from_published_table(key: str) -> Iterator[PublishedScore]:
             caveats = [row["flag"]] if row["flag"] else []
             mean = statistics.fmean(values) if values else float(row["score"])
             if abs(mean - float(row["score"])) > _ROUNDING:
-                caveats.append(f"the mean of its logged seeds is {mean:.2f}")
+                caveats.append(f"the mean of its logged seeds is {mean:z.2f}")
             name, of_group = _name(key, row["dataset"])
             yield PublishedScore(
                 dataset=name,

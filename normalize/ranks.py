@@ -21,9 +21,12 @@ def mean_ranks(
     scores: Float[np.ndarray, "*resamples methods tasks"],
 ) -> Float[np.ndarray, "*resamples methods"]:
     """Return each method's rank, averaged over tasks; 1 is best, and equal scores share their ranks."""
-    from scipy import stats  # slow to import
-
-    return np.asarray(stats.rankdata(-scores, axis=-2).mean(-1))
+    ranks = np.empty(scores.shape)
+    for index in range(scores.shape[-2]):
+        own = scores[..., index : index + 1, :]
+        # Those above, and half of those that are equal, of which it is one itself.
+        ranks[..., index, :] = (scores > own).sum(-2) + ((scores == own).sum(-2) + 1) / 2
+    return np.asarray(ranks.mean(-1))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,6 +231,15 @@ def simulator_of(protocol: Protocol | PublishedProtocol) -> str:
     return f"{protocol.environment_id} ({versions})" if versions else protocol.environment_id
 
 
+def is_measured_alike(here: Protocol, recorded: Protocol) -> bool:
+    """Whether protocols are the same but for versions and numbers of episodes, noted on their own."""
+    if here.episodes != recorded.episodes:
+        here = msgspec.structs.replace(
+            here, episodes=recorded.episodes, environments=recorded.environments
+        )
+    return msgspec.structs.replace(here, versions=recorded.versions) == recorded
+
+
 def score_caveats(references: References, protocol: Protocol) -> list[str]:
     """Return what to print beside a score, a sentence each.
 

@@ -117,23 +117,23 @@ class Verdict:
         if self.interval is not None:
             low, high = self.interval
             between = (
-                f"{100 * self.confidence:.3g} % interval {low:+.1f} to {high:+.1f}, from {how}"
+                f"{100 * self.confidence:.3g} % interval {low:+z.1f} to {high:+z.1f}, from {how}"
             )
         if self.word == "same":
-            return f"{self.difference:+.1f} points ({between}), within ±{self.margin:g}"
+            return f"{self.difference:+z.1f} points ({between}), within ±{self.margin:g}"
         if self.prediction is None:
-            return f"{self.difference:+.1f} points"
+            return f"{self.difference:+z.1f} points"
         low, high = self.prediction
         inside = low <= self.mean <= high
         expected = (
-            f"{self.mean:.1f} lies {'inside' if inside else 'outside'} {low:.1f} to {high:.1f}, where "
+            f"{self.mean:z.1f} lies {'inside' if inside else 'outside'} {low:z.1f} to {high:z.1f}, where "
             "the recorded seeds predict it"
         )
         if self.word == "not consistent":
             # Outside the prediction interval all seeds count, and inside it the pairs.
             away = self.difference if inside else self.mean - (low + high) / 2
             why = f"{between}, beyond ±{self.margin:g}" if inside else expected
-            return f"{'better' if away > 0 else 'worse'} by {abs(away):.1f} points ({why})"
+            return f"{'better' if away > 0 else 'worse'} by {abs(away):z.1f} points ({why})"
         return expected
 
     def _remarks(self) -> list[str]:
@@ -167,12 +167,12 @@ class Verdict:
         noticed = "no difference of all seeds would have been noticed"
         if self.detectable is not None:
             noticed = (
-                f"a difference of {self.detectable:.1f} points in all seeds would have been noticed with "
-                f"{100 * self.power:.0f} % probability"
+                f"a difference of {self.detectable:z.1f} points in all seeds would have been noticed with "
+                f"{100 * self.power:z.0f} % probability"
             )
         seeds = _seeds_judged(self.word, self.seeds, self.pairs)
         return (
-            f"{noticed}; up to {100 * self.unseen_share:.0f} % of seeds may fail in a way not seen in "
+            f"{noticed}; up to {100 * self.unseen_share:z.0f} % of seeds may fail in a way not seen in "
             f"{seeds} seed{'s' * (seeds > 1)} (95 % bound)"
         )
 
@@ -314,5 +314,5 @@ def _word_and_reason(
         return "unsettled", alone or "the seeds are too few to confirm it by a permutation"
     return (
         "unsettled",
-        f"{100 * judgement.share[0]:.0f} % of permutations of the seeds differ as much",
+        f"{100 * judgement.share[0]:z.0f} % of permutations of the seeds differ as much",
     )

@@ -15,6 +15,7 @@ from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import VIEW_FILE, RunRecord
 from orlog.datasets.home.folders import version_folder
+from orlog.datasets.home.in_place import address_of
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import DivergedError
 
@@ -36,7 +37,7 @@ def run_command(
 ) -> str:
     """Return the one command that makes a run again, with every option, and `more` words.
 
-    A dataset that its recorded name does not find is named by its folder, if it is given. `algorithm`
+    A dataset that its recorded name does not find is named by its folder or URL, if it is given. `algorithm`
     is what names an algorithm that is not orlog's, if it is known.
     """
     options = record.options()
@@ -48,14 +49,13 @@ def run_command(
         words += ["--random-steps", str(online.random_steps)]
         words += [] if online.noise is None else ["--noise", f"{online.noise:g}"]
         words += ["--algorithm", algorithm] if ":" in record.algorithm else []
-        if dataset is not None and dataset.operation is None and not is_at_home(dataset):
-            words += ["--dataset", str(dataset.folder)]
+        words += dataset_words(dataset)
     else:
         name = f"{record.dataset}@{record.version}"
         if (folder / VIEW_FILE).exists():
             name = str(folder / VIEW_FILE)
         elif dataset is not None and not is_at_home(dataset):
-            name = str(dataset.folder)
+            name = _place_of(dataset)
         words = ["orlog", "train", algorithm, name, *option_words(options)]
     return shlex.join([*words, "--out", str(folder), *more, *import_words(record.imports)])
 
@@ -68,14 +68,34 @@ def resume_command(
     Arguments are those of `run_command`.
     """
     fine_tuned = record.online is not None and record.online.run
-    is_elsewhere = dataset is not None and dataset.operation is None and not is_at_home(dataset)
-    if fine_tuned or is_elsewhere or record.settings is None:
+    if fine_tuned or dataset_words(dataset) or record.settings is None:
         return run_command(folder, record, dataset=dataset, algorithm=algorithm, more=["--resume"])
     # Code that a record names is not run, and consent is not taken from a file.
     own = [algorithm or _word_of(record.algorithm)] if ":" in record.algorithm else []
     consent = ["--trust-environment"] if record.trust_environment else []
     imports = import_words(record.imports)
     return shlex.join(["orlog", "train", "--resume", *own, str(folder), *consent, *imports])
+
+
+def evaluate_command(
+    folder: Path,
+    record: RunRecord,
+    dataset: Dataset,
+    algorithm: str | None,
+    trust_environment: bool,
+) -> str:
+    """Return the command that evaluates a run; `algorithm` names one that is not orlog's."""
+    words = ["orlog", "evaluate", str(folder), *dataset_words(dataset)]
+    words += [] if algorithm is None else ["--algorithm", algorithm]
+    words += ["--trust-environment"] if trust_environment else []
+    return shlex.join([*words, *import_words(record.imports)])
+
+
+def dataset_words(dataset: Dataset | None) -> list[str]:
+    """Return the option that names the dataset of a run, where its record does not find it."""
+    if dataset is None or dataset.operation is not None or is_at_home(dataset):
+        return []
+    return ["--dataset", _place_of(dataset)]
 
 
 def import_words(modules: Sequence[str]) -> list[str]:
@@ -110,10 +130,15 @@ def setting_text(value: object) -> str:
 def is_at_home(dataset: Dataset) -> bool:
     """Whether a dataset is found by its name: on this machine, or where its registry has it."""
     if dataset.in_place:
-        return True
+        return not address_of(dataset.folder)
     versions = {dataset.version, dataset.manifest.version}  # that of a rebuild has its mark
     folders = {version_folder(dataset.name, version).resolve() for version in versions}
     return dataset.folder.resolve() in folders
+
+
+def _place_of(dataset: Dataset) -> str:
+    """Return the folder of a dataset, or the URL at which it is read in place."""
+    return (dataset.in_place and address_of(dataset.folder)) or str(dataset.folder)
 
 
 def _word_of(algorithm: str) -> str:

@@ -39,7 +39,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError, StorageError
 from orlog.manifests.environments import environment_versions, make_environment
-from orlog.manifests.names import counted
+from orlog.manifests.names import counted, is_url
 from orlog.normalize.metrics.metrics import as_fields, completed, counts_for, warn_of_untold
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Count, Episodes, Policy, run_episodes
@@ -124,7 +124,11 @@ def find_run(
     Arguments are those of `evaluate_run`.
     """
     record = read_run(folder)
-    dataset = dataset_of_run(folder, record) if dataset is None else load_dataset(dataset)
+    if dataset is None:
+        dataset = dataset_of_run(folder, record)
+    else:  # a URL is not downloaded for a run that was streamed
+        streamed = record.stream and isinstance(dataset, str) and is_url(dataset)
+        dataset = load_dataset(dataset, in_place=True if streamed else None)
     if not has_checkpoint(folder):
         command = resume_command(folder, record, dataset)
         raise NotFoundError(f"{folder}: the run has no checkpoint yet; run: {command}")

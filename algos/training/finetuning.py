@@ -121,6 +121,7 @@ def finetune_run(
         device=device,
         online=online,
         code=sources_digest(kind),
+        later_code=(),
     )
     folder = run_folder(FINETUNED, old.algorithm, data, old.seed) if folder is None else folder
     folder = as_path(folder)
@@ -146,6 +147,7 @@ def finetune_run(
             saves=evaluations or SAVES,
             keep_checkpoints=False,
             hooks=hooks,
+            code=record.code,
         ).run(resume=resume)
     return folder, record
 

@@ -36,7 +36,7 @@ from orlog.algos.training.checkpoint import (
 )
 from orlog.algos.training.metrics import METRICS_FILE, metrics_sha256
 from orlog.algos.training.options import TrainOptions
-from orlog.algos.training.seals import Seal, read_sealed, write_sealed
+from orlog.algos.training.seals import Seal, read_sealed, record_sha256, write_sealed
 from orlog.base.files import hash_file, make_folder, replace_file, sync
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import (
@@ -111,6 +111,7 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
             commands that orlog prints for the run, and are never imported because they stand here.
         code: What shows whether it was trained by the code that is here
             (`orlog.base.code_version.sources_digest`); empty in older records.
+        later_code: The same of each other code with which it went on after a stop, in order.
     """
 
     algorithm: str
@@ -130,12 +131,18 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
     online: OnlineRecord | None = None
     imports: tuple[str, ...] = ()
     code: str = ""
+    later_code: tuple[str, ...] = ()
     precision: Literal["float32", "bf16"] = "float32"
 
     @property
     def shown_dataset(self) -> str:
         """Name of the dataset for people; that of a rebuild has its version."""
         return f"{self.dataset}@{self.version}" if "+" in self.version else self.dataset
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Every code that trained it, in order."""
+        return (self.code, *self.later_code)
 
     def options(self) -> TrainOptions:
         """Return the options that make this run again; of older records all settings are among them."""
@@ -206,7 +213,7 @@ def save_state(algorithm: Algorithm, folder: Path, position: Position) -> None:
     """Write a run's checkpoint, once every line that was logged before it is durable."""
     metadata = {
         "step": str(position.step),
-        "run_sha256": hash_file(folder / RUN_FILE),
+        "run_sha256": record_sha256(folder / RUN_FILE),
         **position.online,
     }
     if position.sums:
@@ -287,7 +294,7 @@ def check_record(folder: Path, path: Path, metadata: Mapping[str, str], whose: s
 
     `whose` says more of the other one.
     """
-    if metadata.get("run_sha256") != hash_file(folder / RUN_FILE):
+    if metadata.get("run_sha256") != record_sha256(folder / RUN_FILE):
         whose = f"another {RUN_FILE}{whose or ', or that was edited'}"
         raise CheckpointError(f"{path}: the checkpoint belongs to {whose}; {_REPAIR}.")
 
@@ -422,11 +429,12 @@ def is_of_sealing_orlog(folder: Path) -> bool:
 
 def _files_of(folder: Path, step: int, names: Iterable[str]) -> dict[str, str]:
     """Return the SHA-256 of files of a run, of its log up to a step; without those not there."""
-    return {
-        name: metrics_sha256(folder, step) if name == METRICS_FILE else hash_file(folder / name)
-        for name in names
-        if (folder / name).is_file()
-    }
+    found = {name: hash_file(folder / name) for name in names if (folder / name).is_file()}
+    if METRICS_FILE in found:
+        found[METRICS_FILE] = metrics_sha256(folder, step)
+    if RUN_FILE in found:
+        found[RUN_FILE] = record_sha256(folder / RUN_FILE)
+    return found
 
 
 def _has_gone_on(folder: Path, step: int) -> bool:

@@ -42,7 +42,7 @@ RUNS_IN_WORDS = {
 }
 MAY_DIFFER = frozenset(
     {"dataset", "version", "preset", "source", "settings", "log", "trust_environment", "versions"}
-    | {"obs_mean", "obs_std", "imports", "code"}
+    | {"obs_mean", "obs_std", "imports", "code", "later_code"}
 )
 """Fields that change no number of a run; its record keeps those that it began with."""
 _ASKED = ("evaluations", "curve_episodes", "keep_checkpoints")
@@ -78,10 +78,10 @@ def check_same_run(
                 f"{folder}: began with {package} {there.versions[package]}, and goes on with "
                 f"{record.versions[package]}: it may not equal a run that was never stopped."
             )
-    if there.code and there.code != record.code:
+    if there.codes[-1] and there.codes[-1] != record.code:
         note(
-            f"{folder}: goes on with other code of its algorithm or of orlog than it began with: it may not "
-            "equal a run that was never stopped."
+            f"{folder}: goes on with other code of its algorithm or of orlog than trained it so far, and will say so "
+            "in run.json: it may not equal a run that was never stopped."
         )
     return there
 

@@ -4,22 +4,33 @@
 
 `sha256` is that of the canonical JSON of all else in the document, `seal.files` included. A seal finds
 damage and careless edits. It is no signature: whoever computes it again can state anything.
+
+Checkpoints name the SHA-256 of `run.json` as it was before the first step, so what is added to it later, by which
+other code a run went on, is not in that.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from orlog.manifests.documents import canonical_json, convert_json, read_json_file, write_json
+from orlog.base.files import replace_file
+from orlog.manifests.documents import (
+    canonical_json,
+    convert_json,
+    parse_json,
+    read_json_file,
+    write_json,
+)
 
 Kind = TypeVar("Kind")
 
-_SEAL = "seal"
+_SEAL, _LATER = "seal", "later_code"
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,3 +79,45 @@ def read_sealed(
 
 def _digest(body: Mapping[str, Any], files: Mapping[str, str]) -> str:
     return hashlib.sha256(canonical_json({**body, _SEAL: {"files": dict(files)}})).hexdigest()
+
+
+def write_record(path: Path, record: msgspec.Struct) -> None:
+    """Write the record of a new run."""
+    fields = msgspec.to_builtins(record)
+    # Algorithm and dataset come first, which a reader looks for.
+    body = {name: fields[name] for name in ("algorithm", "dataset")} | fields
+    for name in ("online", "stream", _LATER):  # as in records from before there was such a thing
+        if not body[name]:
+            del body[name]
+    replace_file(path, _record_bytes(body), alone=False)
+
+
+def note_code(path: Path, code: str) -> None:
+    """Let a record say that its run goes on with this code, if another one trained it so far.
+
+    A record whose bytes are not those that orlog writes stays as it is, since checkpoints name them.
+    """
+    body = parse_json(path.read_bytes())
+    codes = [body.get("code", ""), *body.get(_LATER, [])]
+    if codes[-1] == code:
+        return
+    data = _record_bytes({**body, _LATER: [*codes[1:], code]})
+    if _sha256(data) == record_sha256(path):
+        replace_file(path, data, alone=False)
+
+
+def record_sha256(path: Path) -> str:
+    """Return the SHA-256 of a record as it was before the first step."""
+    return _sha256(path.read_bytes())
+
+
+def _sha256(data: bytes) -> str:
+    if f'"{_LATER}"'.encode() in data:
+        body = parse_json(data)
+        body.pop(_LATER, None)
+        data = _record_bytes(body)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _record_bytes(body: dict[str, Any]) -> bytes:
+    return (json.dumps(body, indent=1, allow_nan=False) + "\n").encode()

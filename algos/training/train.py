@@ -62,6 +62,7 @@ from orlog.algos.training.runs import (
     write_errors,
 )
 from orlog.algos.training.same_run import check_same_run
+from orlog.algos.training.seals import note_code, write_record
 from orlog.base.code_version import sources_digest
 from orlog.base.files import hold_folder, make_folder, replace_file
 from orlog.datasets.loading import load_dataset
@@ -76,7 +77,6 @@ from orlog.errors import (
     StoppedError,
     clause,
 )
-from orlog.manifests.documents import write_json
 from orlog.manifests.environments import imported_modules
 from orlog.normalize.references import Protocol
 
@@ -212,6 +212,7 @@ def train_run(
             saves=evaluations if protocol is not None else SAVES,
             keep_checkpoints=options.keep_checkpoints,
             hooks=hooks,
+            code=sources_digest(kind),
         ).run(resume=resume)
     return record
 
@@ -242,6 +243,7 @@ class Trainer:
         saves: How often the state is saved, evenly spread over the run and at its end.
         keep_checkpoints: Whether each of these checkpoints is kept.
         hooks: What it tells.
+        code: The code that is here (`sources_digest`).
     """
 
     algorithm: Algorithm
@@ -253,6 +255,7 @@ class Trainer:
     saves: int
     keep_checkpoints: bool
     hooks: Hooks
+    code: str
 
     def run(self, *, resume: bool) -> None:
         """Train from the start, or from the folder's checkpoint if it has one; see `train_run`."""
@@ -268,6 +271,9 @@ class Trainer:
             if has_checkpoint(folder):
                 position = _resume(self.algorithm, folder, self.hooks.log)
                 self.source.load(folder, position.online)
+                if position.step < record.steps:
+                    with write_errors(folder, position.step):
+                        note_code(folder / RUN_FILE, self.code)
                 if self.keep_checkpoints and self._is_point(position.step):
                     self._keep(position.step)  # the run may have ended before it was kept
             else:
@@ -457,16 +463,11 @@ def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
             save_view(dataset, folder / VIEW_FILE)
         replace_file(folder / METRICS_FILE, b"")
         keep_tokenizer(folder, record.config)
-        body = {"algorithm": record.algorithm, "dataset": record.dataset}  # what a reader looks for
-        body |= msgspec.to_builtins(record)
-        for name in ("online", "stream"):  # as in records from before there was such a thing
-            if not body[name]:
-                del body[name]
-        write_json(folder / RUN_FILE, body)
+        write_record(folder / RUN_FILE, record)
 
 
 def _take_back(folder: Path) -> None:
-    """Remove what `_start` wrote, and the folder if it is empty then."""
+    """Remove what `_start` wrote, and the folder if it is empty."""
     with contextlib.suppress(OSError):
         for name in (RUN_FILE, METRICS_FILE, VIEW_FILE, TOKENIZER_FILE):
             (folder / name).unlink(missing_ok=True)

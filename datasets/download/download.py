@@ -30,7 +30,12 @@ from orlog.datasets.download.objects import (
     fetch_objects,
 )
 from orlog.datasets.download.partial import download_part
-from orlog.datasets.download.sources import ForeignFileSource, find_source, source_of_url
+from orlog.datasets.download.sources import (
+    ForeignFileSource,
+    find_source,
+    newest_at_url,
+    source_of_url,
+)
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
     dataset_folders,
@@ -168,7 +173,7 @@ def download_dataset(
     choice = choose(episodes, columns)
     name = as_name(name)
     if is_url(name):
-        source: Source = source_of_url(name, mirrors)
+        source: Source = newest_at_url(name, mirrors)
         check_lock(DatasetName(source.manifest.name, digest=source.manifest.digest))
     else:
         wanted = parse_name(as_listed(name))

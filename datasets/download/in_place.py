@@ -9,22 +9,16 @@ from orlog.base.files import link_or_copy, make_folder, sole_access, storage_err
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.objects import TransferOptions, fetch_objects
 from orlog.datasets.download.ranges import RangeSource
-from orlog.datasets.download.sources import (
-    ForeignFileSource,
-    find_source,
-    offered_version,
-    read_index,
-    source_of_url,
-)
+from orlog.datasets.download.sources import ForeignFileSource, find_source, newest_at_url
 from orlog.datasets.home.in_place import note_use, place_of
 from orlog.datasets.home.origin import Source
-from orlog.datasets.home.registries import Registry, read_registries
+from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.chunk_hashes import metadata_objects
 from orlog.datasets.store.in_place import Elsewhere
-from orlog.errors import NotFoundError, SchemaError, TransferError, clause
+from orlog.errors import NotFoundError, SchemaError
 from orlog.manifests.manifest import MANIFEST_FILE
-from orlog.manifests.names import DatasetName, is_name, is_url, parse_name
+from orlog.manifests.names import DatasetName, is_url, parse_name
 
 
 def open_in_place(
@@ -48,7 +42,7 @@ def open_in_place(
         StorageError: the disk is full.
     """
     if isinstance(name, str) and is_url(name):
-        source: Source | ForeignFileSource = _source_at(name, mirrors, patience)
+        source: Source | ForeignFileSource = newest_at_url(name, mirrors, patience=patience)
     else:
         wanted = parse_name(name) if isinstance(name, str) else name
         source = find_source(wanted, mirrors, patience=patience)
@@ -58,26 +52,6 @@ def open_in_place(
             f"orlog download {source.name}"
         )
     return open_source(source, patience)
-
-
-def _source_at(url: str, mirrors: Sequence[str], patience: Patience) -> Source:
-    """Return the version at a URL, or the newest one of the dataset there, as the registry above says."""
-    try:
-        return source_of_url(url, mirrors, patience=patience)
-    except NotFoundError as error:
-        parts = url.partition("?")[0].rstrip("/").split("/")
-        for depth in range(1, len(parts) - 2):
-            root, name = "/".join(parts[:-depth]), "/".join(parts[-depth:])
-            if not is_name(name):
-                continue
-            with contextlib.suppress(NotFoundError, TransferError):
-                index, _ = read_index(Registry(name="url", url=root), patience)
-                offered = offered_version(index, parse_name(name))
-                if offered is not None:
-                    return source_of_url(f"{root}/{name}/{offered[0]}", patience=patience)
-        raise NotFoundError(
-            f"{clause(error)}; give the URL of a version's folder, or of a dataset in a registry."
-        ) from error
 
 
 def is_offered_in_place(registry: str) -> bool:
@@ -97,17 +71,29 @@ def open_source(source: Source, patience: Patience = Patience()) -> Dataset:
     folder = place_of(manifest)
     with storage_errors(folder):
         make_folder(folder.parent)
-    with sole_access(folder):
-        if not (folder / MANIFEST_FILE).is_file():
-            _fetch_metadata(source, patience)
-        note_use(folder, source.registry)
     origin = RangeSource(
         mirrors=source.mirrors,
         sizes={item.path: item.size_bytes for item in manifest.objects},
         patience=patience,
     )
     objects = {item.path: item for item in manifest.objects}
-    return Dataset(folder, manifest, Elsewhere(source=origin, folder=folder, objects=objects))
+
+    def bring() -> None:
+        if not (folder / MANIFEST_FILE).is_file():
+            _fetch_metadata(source, patience)
+        # A query may be a secret, which is kept in no file.
+        note_use(folder, source.registry, source.mirrors[-1].partition("?")[0])
+
+    def opened() -> Dataset:
+        return Dataset(folder, manifest, Elsewhere(source=origin, folder=folder, objects=objects))
+
+    with sole_access(folder):
+        bring()
+    with contextlib.suppress(NotFoundError, FileNotFoundError):
+        return opened()
+    with sole_access(folder):  # a collection removed it in between, which it cannot now
+        bring()
+        return opened()
 
 
 def _fetch_metadata(source: Source, patience: Patience) -> None:

@@ -14,6 +14,7 @@ Last come the indexes of well-known third-party files that ship with orlog; they
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import time
@@ -42,7 +43,14 @@ from orlog.manifests.index import (
     index_from_json,
 )
 from orlog.manifests.manifest import LARGEST_MANIFEST, MANIFEST_FILE, manifest_from_text
-from orlog.manifests.names import DatasetName, did_you_mean, is_url, newest_first
+from orlog.manifests.names import (
+    DatasetName,
+    did_you_mean,
+    is_name,
+    is_url,
+    newest_first,
+    parse_name,
+)
 from orlog.manifests.shipped import SHIPPED, shipped_index, shipped_names
 from orlog.manifests.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
 
@@ -86,6 +94,31 @@ def source_of_url(
     where = f"{base}/{MANIFEST_FILE}"
     manifest = manifest_from_text(read_small(where, LARGEST_MANIFEST, patience=patience), where)
     return Source(manifest=manifest, mirrors=(*_trimmed(mirrors), base))
+
+
+def newest_at_url(
+    url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
+) -> Source:
+    """Return the version at a URL, or the newest one of the dataset there, as the registry above says.
+
+    Raises as `source_of_url`.
+    """
+    try:
+        return source_of_url(url, mirrors, patience=patience)
+    except NotFoundError as error:
+        parts = url.partition("?")[0].rstrip("/").split("/")
+        for depth in range(1, len(parts) - 2):
+            root, name = "/".join(parts[:-depth]), "/".join(parts[-depth:])
+            if not is_name(name):
+                continue
+            with contextlib.suppress(NotFoundError, TransferError):
+                index, _ = read_index(Registry(name="url", url=root), patience)
+                offered = offered_version(index, parse_name(name))
+                if offered is not None:
+                    return source_of_url(f"{root}/{name}/{offered[0]}", patience=patience)
+        raise NotFoundError(
+            f"{clause(error)}; give the URL of a version's folder, or of a dataset in a registry."
+        ) from error
 
 
 def find_source(

@@ -3,6 +3,7 @@
     $ORLOG_HOME/in-place/DIGEST/manifest.json, zarr.json, ..    metadata, whole and checked
                                 observations/c.0.0               a sparse file with the chunks that were read
                                 .registry                        name of the registry that it was last found in
+                                .address                         its URL, if it was opened by that alone
 
 Nothing here is needed: what is removed is read again. ORLOG_CACHE limits how much is kept (`20G` by default, `0`
 for as little as can be); the shards that were opened longest ago go first. Processes share it without locks,
@@ -48,7 +49,7 @@ _SHARE_BETWEEN_LOOKS = (
     0.02  # of the limit, which may be written before the folder is looked at again
 )
 _LEFT = 0.9  # of the limit, once something is removed
-_REGISTRY_FILE = ".registry"
+_REGISTRY_FILE, _ADDRESS_FILE = ".registry", ".address"
 _FOLDER = re.compile(r"[0-9a-f]{64}")
 _LEFTOVER = re.compile(r"\.([0-9a-f]{64})\.(?:download|deleted)")
 _lock = threading.Lock()
@@ -125,13 +126,21 @@ def make_room(size_bytes: int, *, at_once: bool = False) -> int:
         return _remove_above(limit)
 
 
-def note_use(folder: Path, registry: str) -> None:
+def note_use(folder: Path, registry: str, url: str) -> None:
     """Note that a version is opened, and in which registry it was found; an empty name if it was given by its URL."""
-    path = folder / _REGISTRY_FILE
-    with contextlib.suppress(OSError, StorageError):  # it is only for `collect_in_place`
+    said = {_REGISTRY_FILE: registry, _ADDRESS_FILE: "" if registry else url}
+    with contextlib.suppress(
+        OSError, StorageError
+    ):  # it is only for `collect_in_place` and `address_of`
         os.utime(folder / MANIFEST_FILE)
-        if not path.is_file() or path.read_text("utf-8") != registry:
-            replace_file(path, registry.encode())
+        for name, text in said.items():
+            if _read(folder / name) != text:
+                replace_file(folder / name, text.encode())
+
+
+def address_of(folder: Path) -> str:
+    """Return the URL of a version that was opened by that alone; empty for one that a registry offers by its name."""
+    return _read(folder / _ADDRESS_FILE)
 
 
 def collect_in_place(
@@ -157,7 +166,7 @@ def collect_in_place(
         done.attempt(path, LEFT_BEHIND, _removal(path, 0.0, dry_run), functools.partial(int, size))
     for one in reversed(kept):  # those used longest ago come first
         age = max(0.0, time.time() - one.used)
-        registry = _registry_of(one.folder)
+        registry = _read(one.folder / _REGISTRY_FILE)
         if registry not in known:
             why, seconds = f"its registry {registry} was removed", 0.0
         elif unused_days is not None and age >= unused_days * DAY:
@@ -173,9 +182,9 @@ def collect_in_place(
     return GarbageReport(done.removed, done.kept, left)
 
 
-def _registry_of(folder: Path) -> str:
+def _read(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
-        return (folder / _REGISTRY_FILE).read_text("utf-8")
+        return path.read_text("utf-8")
     return ""
 
 

@@ -123,7 +123,7 @@ def _histogram(axes: Axes, values: np.ndarray, label: str) -> None:
         axes.stairs(drawn.counts, edges, fill=True, color="#1f6fb4")
     axes.set_xlabel(label)
     axes.set_ylabel("episodes")
-    axes.set_title(f"mean {values.mean():,.1f}")
+    axes.set_title(f"mean {values.mean():z,.1f}")
 
 
 def check_plots() -> None:

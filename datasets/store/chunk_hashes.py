@@ -45,6 +45,11 @@ class Layout(NamedTuple):
     chunks: int
     room: int
 
+    @property
+    def of_hashes(self) -> tuple[int, int]:
+        """Where its hashes are in the file of chunks."""
+        return self.first * HASH_BYTES, (self.first + self.chunks) * HASH_BYTES
+
 
 def hash_of(data: bytes | memoryview) -> bytes:
     """Return the hash of a chunk's bytes."""

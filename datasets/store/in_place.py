@@ -26,7 +26,7 @@ from orlog.base.files import make_folder, replace_file, storage_errors
 from orlog.datasets.home.in_place import in_place_folder, make_room
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE, Layout, hash_of
 from orlog.datasets.store.shards import Shard, check_bytes, index_bytes_of
-from orlog.errors import IntegrityError
+from orlog.errors import IntegrityError, TransferError
 from orlog.manifests.manifest import StoredObject
 
 Key = TypeVar("Key")
@@ -72,7 +72,20 @@ class Elsewhere:
         """On another machine, what is read is kept in its own home."""
         return _arrived, (self.source, self.folder, self.objects, self.layouts)
 
-    def chunk_hashes(self, path: str, index: bytes) -> bytes:
+    def hashes_ahead(self, path: str) -> concurrent.futures.Future[bytes] | None:
+        """Ask for the hashes of a shard's chunks while its index comes; None if they are here, or there are none.
+
+        Nothing is checked yet: that takes the index.
+        """
+        if path not in self.layouts or (self.folder / CHUNKS_FILE).is_file():
+            return None
+        where = self.layouts[path].of_hashes
+        pool = _requests(os.getpid(), "hashes")  # others may all wait for it
+        return pool.submit(self.source.get, CHUNKS_FILE, *where, lambda _data: None)
+
+    def chunk_hashes(
+        self, path: str, index: bytes, ahead: concurrent.futures.Future[bytes] | None
+    ) -> bytes:
         """Return the hashes of a shard's chunks, which were checked together with its index."""
         layout = self.layouts[path]
         expected = self._kept(SHARDS_FILE, layout.shard * HASH_BYTES, HASH_BYTES)
@@ -86,7 +99,12 @@ class Elsewhere:
                     found=hash_of(index + hashes).hex(),
                 )
 
-        start, stop = layout.first * HASH_BYTES, (layout.first + layout.chunks) * HASH_BYTES
+        start, stop = layout.of_hashes
+        if ahead is not None:
+            with contextlib.suppress(IntegrityError, TransferError):  # then each place is asked
+                hashes = ahead.result()
+                check(hashes)
+                return hashes
         if (self.folder / CHUNKS_FILE).is_file():
             hashes = self._kept(CHUNKS_FILE, start, stop - start)
             check(hashes)
@@ -343,11 +361,12 @@ class FarShard(Shard):
         """Bring the index, and the hashes of the chunks, if the version has them."""
         stop = self._item.size_bytes
         start = stop - index_bytes_of(chunks)
+        ahead = self._elsewhere.hashes_ahead(self._path)
 
         def check(data: bytes) -> None:
             check_bytes(data, f"{self._path}, index of chunks", self._path)
             if self._elsewhere.layouts:
-                self._hashes = self._elsewhere.chunk_hashes(self._path, data)
+                self._hashes = self._elsewhere.chunk_hashes(self._path, data, ahead)
 
         if not _passes(check, os.pread(self._file, stop - start, start)):
             self._keep(self._elsewhere.source.get(self._path, start, stop, check), start)

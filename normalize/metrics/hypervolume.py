@@ -86,7 +86,7 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
             name="hypervolume",
             value=value,
             interval=interval,
-            note="" if whole is None else f"{whole:.3f} is that of the known front",
+            note="" if whole is None else f"{whole:z.3f} is that of the known front",
             digits=3,
         )
     ]

@@ -104,7 +104,7 @@ class Number:
         }
 
     def _text(self, value: float) -> str:
-        return f"{100 * value:.{self.digits}f} %" if self.is_share else f"{value:.{self.digits}f}"
+        return f"{100 * value:z.{self.digits}f} %" if self.is_share else f"{value:z.{self.digits}f}"
 
     def _interval(self) -> str:
         ends = [self._text(end).removesuffix(" %") for end in self.interval or ()]

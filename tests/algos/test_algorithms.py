@@ -147,6 +147,8 @@ def test_titles_are_those_of_the_papers() -> None:
     assert titles == ["BC", "BC-10%", "TD3+BC", "ReBRAC", "Cal-QL"]
     safe = {"percent": 100.0, "cost_limit": 20.0}
     assert [algorithm_title(name, safe) for name in ("percent_bc", "cpq")] == ["BC-Safe", "CPQ"]
-    assert algorithm_title("percent_bc", {**safe, "cost_limit": None}) == "BC-10%"
+    assert algorithm_title("percent_bc", {**safe, "cost_limit": None}) == "BC-100%"
+    assert algorithm_title("percent_bc", {"percent": 2.5}) == "BC-2.5%"
+    assert algorithm_title("percent_bc", {"percent": "a file from anywhere"}) == "BC-10%"
     assert algorithm_title("my_method:MyMethod") == known_as("MyMethod") == "MyMethod"
     assert known_as("MINE.py:IQL") == "MINE.py:IQL"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from orlog.algos.training.options import TrainOptions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, NotFoundError
 from orlog.experiments.jobs import Job
+from orlog.experiments.reproducing import Result
 from orlog.experiments.result_folders import result_folder
 from orlog.experiments.stored_results import JobIdentity, key_of, read_results
 from orlog.experiments.sweeps import Sweep, plan_sweep, run_sweep
@@ -22,7 +25,14 @@ from orlog.normalize.comparison import compare_methods
 from orlog.reports import sweep_report
 from orlog.reports.episode_figure import FIGURE
 from orlog.reports.pictures import series_of
-from orlog.reports.result_figures import comparison_figures, curve_figure, score_figure
+from orlog.reports.result_figures import (
+    comparison_figures,
+    comparison_parts,
+    curve_figure,
+    score_figure,
+    titles_of,
+)
+from orlog.reports.sweep_page import _score_table
 from orlog.reports.sweep_report import evidence_of, verify_report, write_reports
 from tests.command_line import orlog
 
@@ -221,6 +231,25 @@ def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep: Sw
     ]:
         assert '<g class="c1">' in figure
         assert '<g class="c0">' not in figure
+
+
+def test_a_method_is_called_by_what_it_was_run_with(sweep: Sweep) -> None:
+    def with_percent(result: Result, percent: float) -> Result:
+        config = {**result.record.config, "percent": percent}
+        record = msgspec.structs.replace(result.record, algorithm="percent_bc", config=config)
+        return dataclasses.replace(result, record=record)
+
+    results = [one.result() for one in evidence_of(sweep)]
+    one, other = with_percent(results[0], 25.0), with_percent(results[1], 100.0)
+    assert titles_of([one]) == {"percent_bc": "BC-25%"}
+    assert titles_of([one, other, one]) == {"percent_bc": "BC-25% or BC-100%"}
+    assert "<th>BC-25%</th>" in _score_table([one]).replace(' class="number"', "")
+    scores = {"percent_bc": {"a": np.array([[1.0], [2.0]])}}
+    comparison = compare_methods(scores, np.random.default_rng(0))
+    page = "".join(comparison_parts(comparison, {"percent_bc": 0}, titles_of([one])))
+    assert "BC-25%" in page
+    assert "BC-10%" not in page
+    assert "BC-10%" not in curve_figure([one], {"percent_bc": 0})
 
 
 def test_the_text_and_the_pictures_of_a_page_are_compared(

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from orlog.results.documents import (
     scores_of,
     with_digest,
 )
-from orlog.results.making import baseline_results
+from orlog.results.known import baseline_results
 from orlog.results.places import Collected, Entry, Found, add_documents, collect
 from orlog.results.tables import make_board
 from tests.command_line import orlog
@@ -90,7 +91,14 @@ def test_from_runs_to_a_table_that_a_second_home_has_confirmed(
     assert body["seeds"][0]["returns"] == json.loads(file.read_bytes())["seeds"][1]["returns"]
     with FileServer(to) as server:
         shown = run("table", MINI, "--from", server.url, "--json")
-        aside = run("reproduce", f"{server.url}/umaze-mini-v1/{file.name}", "--to", "mine")
+        address = f"{server.url}/umaze-mini-v1/{file.name}"
+        refused = run("reproduce", address, code=2)
+        aside = run("reproduce", address, "--to", "mine")
+        page = tmp_path / "table.html"
+        run("table", MINI, "--from", server.url, "--html", str(page))
+    assert "add --to FOLDER" in refused
+    assert "seed 0" not in refused  # before anything is trained
+    assert f'<a href="{address}">' in page.read_text("utf-8")
     assert "confirmation: identical" in aside
     table = json.loads(shown)["tables"][0]
     row = next(one for one in table["rows"] if one["where"] != ["recorded with orlog"])
@@ -201,6 +209,23 @@ def test_recorded_baselines_and_published_scores_stand_beside_results(tmp_path: 
     assert "nothing" not in run("table", "pointmaze/nothing-v1", code=1).partition("error")[0]
 
 
+def test_tables_and_checks_need_no_algorithm(result: SharedResult, tmp_path: Path) -> None:
+    add_documents(str(tmp_path / "results"), {result.path: result})
+    place = repr(str(tmp_path / "results"))
+    code = f"""
+import sys
+from orlog.cli import app
+for words in (["table", {MINI!r}, "pointmaze/umaze-v1", "--from", {place}, "--html", "t.html"], ["verify", {place}]):
+    app(["results", *words], standalone_mode=False)
+print(sorted({{"torch", "scipy.stats"}} & set(sys.modules)))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert "TD3+BC" in found.stdout
+    assert found.stdout.splitlines()[-1] == "[]"
+
+
 def test_over_several_datasets_only_methods_with_results_on_all_are_compared(
     result: SharedResult,
 ) -> None:
@@ -245,6 +270,19 @@ def test_a_newer_result_supersedes_an_older_one(runs: Path, tmp_path: Path) -> N
     assert table.rows[1].state == [f"superseded by {new.stem.rpartition('-')[2]}"]
     assert table.comparison is not None
     assert len(table.comparison.methods) == 1
+
+
+def test_runs_that_are_there_with_other_words_are_named(runs: Path, tmp_path: Path) -> None:
+    to = str(tmp_path / "results")
+    run("add", str(runs), "--to", to)
+    (file,) = files(Path(to))
+    again = orlog("results", "add", str(runs), "--to", to, "--tried", "2")
+    assert f"--supersedes {file}" in again.stderr
+    assert "results table pointmaze/umaze-mini-v1 --from" in again.stderr
+    run("add", str(runs), "--to", to, "--tried", "2", "--supersedes", str(file))
+    assert (
+        "--supersedes" not in orlog("results", "add", str(runs), "--to", to, "--tried", "2").stderr
+    )
 
 
 def test_who_did_not_sign_a_result_adds_nothing_in_its_place(
@@ -355,6 +393,8 @@ def test_an_algorithm_of_ones_own_is_run_again_from_its_file_alone(
     words = ("--steps", "3", "--evaluations", "1", "--curve-episodes", "1", "--out", "runs/mine")
     assert orlog("train", own, MINI, *words).returncode == 0
     assert orlog("evaluate", "runs/mine", "--algorithm", own, "--episodes", "2").returncode == 0
+    unnamed = orlog("results", "add", "runs/mine", "--to", "unnamed")
+    assert "its file is not stated" in unnamed.stderr
     run("add", "runs/mine", "--to", "results", "--method", "mine", "--algorithm", own)
     (file,) = files(tmp_path / "results")
     assert "shared_method" in json.loads(file.read_bytes())["code"]["files"]

@@ -17,6 +17,7 @@ import pytest
 from orlog.base.code_version import run_sources
 from orlog.errors import FormatVersionError, IntegrityError, ManifestError, SchemaError
 from orlog.manifests.documents import canonical_json
+from orlog.normalize.baselines import added_settings_file
 from orlog.normalize.references import ReferenceReturns
 from orlog.results.documents import (
     NO_DIGEST,
@@ -27,9 +28,11 @@ from orlog.results.documents import (
     parse_document,
     with_digest,
 )
-from orlog.results.making import baseline_results, known_problems, results_of_runs
+from orlog.results.known import baseline_results, known_problems
+from orlog.results.making import results_of_runs
 from orlog.scoring.references import references
 from tests.command_line import orlog
+from tools.write_added_settings import added_settings
 
 UMAZE = "pointmaze/umaze-v1"
 
@@ -279,6 +282,16 @@ def test_recorded_baselines_are_results_whose_scores_are_those_of_orlog_baseline
         assert [*one.scores.seeds.values()] == pytest.approx(score.per_seed)
         assert known_problems(one) == []
         assert parse_document(document_bytes(one), "here") == one
+
+
+@pytest.mark.slow
+def test_settings_that_baselines_do_not_have_are_in_the_table() -> None:
+    written = json.loads(added_settings_file().read_bytes())
+    assert written == added_settings(), "run: python tools/write_added_settings.py"
+    (cql,) = (
+        one for one in baseline_results("classic/cartpole-mixed-v1") if one.method.name == "cql"
+    )
+    assert cql.method.settings["bellman_loss"] == "huber"
 
 
 def test_data_and_references_other_than_known_ones_are_problems(result: SharedResult) -> None:

@@ -22,6 +22,7 @@ from orlog.errors import (
     VersionExistsError,
 )
 from orlog.manifests.signatures import public_key
+from orlog.results.adding import there_already
 from orlog.results.documents import NO_DIGEST, Note, SharedResult, document_bytes, now, with_digest
 from orlog.results.places import (
     LISTING_FILE,
@@ -32,7 +33,6 @@ from orlog.results.places import (
     read_result,
     signed_document,
     stale_listing,
-    there_already,
     write_listing,
 )
 from orlog.results.tables import make_board

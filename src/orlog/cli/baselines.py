@@ -87,8 +87,8 @@ def _print_references(known: References) -> None:
     from orlog.normalize.references import simulator_of
 
     say(
-        f"score 0 = {known.random.policy}, {known.random.mean:.2f}; "
-        f"100 = {known.expert.policy}, {known.expert.mean:.2f}"
+        f"score 0 = {known.random.policy}, {known.random.mean:z.2f}; "
+        f"100 = {known.expert.policy}, {known.expert.mean:z.2f}"
     )
     say(f"simulator: {known.simulator or simulator_of(known.protocol)}")
     say(f"source: {known.source}")
@@ -108,8 +108,8 @@ def _print_section(section: Section) -> None:
     rows = [
         [
             algorithm_title(one.algorithm),
-            f"{one.score:.{digits}f}",
-            "unknown" if one.spread is None else f"{one.spread:.{spread_digits}f}",
+            f"{one.score:z.{digits}f}",
+            "unknown" if one.spread is None else f"{one.spread:z.{spread_digits}f}",
             str(one.seeds or "unknown"),
             *(["; ".join(one.caveats)] if caveats else []),
         ]
@@ -161,7 +161,7 @@ def _metric(metric: str) -> str:
 
 def _digits(values: Iterable[float]) -> int:
     """Return how many digits after the point the numbers have, up to two."""
-    rounded = [f"{value:.2f}".rstrip("0").partition(".")[2] for value in values]
+    rounded = [f"{value:z.2f}".rstrip("0").partition(".")[2] for value in values]
     return max(map(len, rounded), default=0)
 
 
@@ -190,8 +190,7 @@ def _rows(section: Section, algorithms: Sequence[str]) -> Iterator[list[str]]:
     digits = 1 if largest >= 10 else 2  # a share of one needs the second
 
     def cells(values: Iterable[float | None]) -> list[str]:
-        # Adding zero makes -0.0 a zero.
-        return ["" if one is None else f"{round(one, digits) + 0:.{digits}f}" for one in values]
+        return ["" if one is None else f"{one:z.{digits}f}" for one in values]
 
     for name, row in scores.items():
         found = (row.get(algorithm) for algorithm in algorithms)

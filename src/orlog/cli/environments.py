@@ -23,13 +23,7 @@ from orlog.cli.options import (
     command_group,
     takes_options,
 )
-from orlog.cli.training import (
-    advice_to_evaluate,
-    print_runs,
-    read_settings,
-    train_options,
-    watched_run,
-)
+from orlog.cli.training import print_runs, read_settings, train_options, watched_run
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
@@ -107,7 +101,7 @@ def finetune(
     Ctrl-C and SIGTERM save the state at the end of the running episode and print the command that
     continues from there: a simulator's state cannot be saved within one.
     """
-    from orlog.algos.training.commands import resume_command
+    from orlog.algos.training.commands import evaluate_command, resume_command
     from orlog.algos.training.finetuning import find_finetuned, finetune_run
     from orlog.algos.training.runs import OnlineRecord, read_run
     from orlog.experiments.logs import check_log
@@ -133,8 +127,8 @@ def finetune(
             dataset=data,
             algorithm=algorithm,
         )[1]
-    advice = advice_to_evaluate(folder, record, algorithm, given.trust_environment)
-    end = f"fine-tuned {algorithm_title(record.algorithm)} for {counted(record.steps, 'step')}; {advice}"
+    line = evaluate_command(folder, record, data, algorithm, given.trust_environment)
+    end = f"fine-tuned {algorithm_title(record.algorithm)} for {counted(record.steps, 'step')}; run: {line}"
     print_runs([folder], end, as_json=as_json)
 
 
@@ -177,7 +171,7 @@ def train(
     from orlog.algos.training.stopping import StopRequest
 
     def show(line: LogLine) -> None:
-        say(f"{counted(line.steps, 'step')}: return {line.mean:,.1f}")
+        say(f"{counted(line.steps, 'step')}: return {line.mean:z,.1f}")
 
     request = StopRequest()
     with request.noted():
@@ -196,7 +190,7 @@ def train(
         )
     for line in record.policies:
         say(
-            f"kept: policy of {counted(line.steps, 'step')}, mean return {line.mean:,.1f} over "
+            f"kept: policy of {counted(line.steps, 'step')}, mean return {line.mean:z,.1f} over "
             f"{counted(len(line.returns), 'episode')}"
         )
     say(f"{record.digest}\nis in {out}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orlog.base.terminal import print_json, progress_bars, say, say_notes, show_table, tell, waits
+from orlog.base.terminal import print_json, progress_bars, say, say_notes, tell, waits
 from orlog.cli.options import (
     AsJson,
     Imports,
@@ -25,12 +26,9 @@ from orlog.manifests.names import counted, is_url
 if TYPE_CHECKING:
     from orlog.results.documents import Document
     from orlog.results.places import Entry
-    from orlog.results.tables import Board, Table
 
 DAMAGE = 3
 WAITS = waits("adding a result")
-MOST_LINES, LONGEST_LINE = 40, 160
-"""What a terminal gets of the differences between tables; --html and --json have all."""
 
 results = command_group(
     "results",
@@ -131,9 +129,11 @@ def add(
     """
     import msgspec
 
+    from orlog.results.adding import of_these_runs, remarks, there_already
     from orlog.results.documents import SharedResult
-    from orlog.results.making import Stated, baseline_results, results_of_runs
-    from orlog.results.places import add_documents, read_result, signed_document, there_already
+    from orlog.results.known import baseline_results
+    from orlog.results.making import Stated, results_of_runs
+    from orlog.results.places import add_documents, read_result, signed_document
 
     stated = Stated(
         by=given.whose.by,
@@ -161,7 +161,7 @@ def add(
     for one in made:
         new = signed_document(one, given.whose.sign)
         assert isinstance(new, SharedResult)
-        before = there_already(to, new)
+        before, twin = there_already(to, new), of_these_runs(to, new)
         if before is None:
             add_documents(to, {new.path: new}, key_file=given.whose.sign, on_wait=WAITS)
         else:
@@ -171,8 +171,13 @@ def add(
         added.append({"file": file, "is_new": before is None, "result": msgspec.to_builtins(new)})
         if not as_json:
             say(f"{'added' if before is None else 'is there already'}: {file}")
-        if new.method.tried is None and not given.baselines:
-            tell("note: how many settings were tried to choose these is not said; add --tried N.")
+        for remark in () if given.baselines else remarks(new, named=given.algorithm is not None):
+            tell(f"note: {remark}")
+        if twin is not None and old is None:
+            tell(
+                f"note: {twin.where} is of the same runs, so tables show them twice; to replace it, add "
+                f"--supersedes {twin.where}"
+            )
         if old is not None and old.is_current:
             reason = {"kind": "superseded", "replaced_by": new.digest, "reason": given.note}
             path = _take_back(old, reason, given.whose, None)
@@ -180,6 +185,9 @@ def add(
                 say(f"superseded: {path}")
     if as_json:
         print_json({"added": added})
+    else:
+        names = " ".join(dict.fromkeys(one.dataset.name for one in made))
+        tell(f"to see them in tables, run: orlog results table {names} --from {to}")
 
 
 def _check_signer(old: Entry, whose: Whose) -> None:
@@ -215,20 +223,30 @@ def _take_back(old: Entry, said: dict[str, Any], whose: Whose, to: str | None) -
 
 
 def _add_note(about: Entry, note: Document, whose: Whose, to: str | None) -> str:
-    from orlog.errors import StorageError
     from orlog.results.documents import Note
     from orlog.results.places import add_documents, signed_document
 
-    place = to or about.found[0].place
-    if to is None and is_url(place) and place.startswith(("http://", "https://")):
-        raise StorageError(
-            f"{place}: a web server takes no files; add --to FOLDER: a note counts wherever it lies."
-        )
+    place = _place_of_note(about, whose, to)
     new = signed_document(note, whose.sign)
     assert isinstance(new, Note)
     path = new.path_beside(about.found[0].path)
     add_documents(place, {path: new}, key_file=whose.sign, on_wait=WAITS)
     return f"{place.rstrip('/')}/{path}"
+
+
+def _place_of_note(about: Entry, whose: Whose, to: str | None) -> str:
+    """Return where a note goes, once that takes files and the key is there: what comes before may take hours."""
+    from orlog.errors import StorageError
+    from orlog.manifests.signatures import public_key
+
+    place = to or about.found[0].place
+    if place.startswith(("http://", "https://")):
+        raise StorageError(
+            f"{place}: a web server takes no files; add --to FOLDER: a note counts wherever it lies."
+        )
+    if whose.sign is not None:
+        public_key(whose.sign)
+    return place
 
 
 @results.command(
@@ -286,6 +304,7 @@ def reproduce(
     from orlog.results.reproducing import reproduce_result
 
     about = read_result(file)
+    _place_of_note(about, whose, to)
     result = about.result
     with progress_bars() as update:
         note, verdict = reproduce_result(
@@ -345,6 +364,7 @@ def table(
     from orlog.base.files import replace_file, storage_errors
     from orlog.results.page import render
     from orlog.results.places import collect
+    from orlog.results.printing import print_board
     from orlog.results.tables import make_board
 
     if not places and not names:
@@ -359,7 +379,7 @@ def table(
     if as_json:
         print_json(board.to_json())
     else:
-        _print_board(board)
+        print_board(board, functools.partial(print_comparison, is_normalized=True))
     for problem in board.problems:
         tell(problem, label="differs")
     if board.problems:
@@ -375,47 +395,6 @@ def _keys(trust: Sequence[str] | None) -> list[str]:
                 f"--trust {key}: expected ed25519: and 64 digits, as orlog key prints."
             )
     return list(trust or ())
-
-
-def _print_board(board: Board) -> None:
-    for number, one in enumerate(board.tables, 1):
-        say(f"{one.dataset}", label=f"table {number}")
-        _print_table(one)
-        say()
-    lines = [
-        f"tables {first + 1} and {second + 1} differ in {line}"
-        for (first, second), found in board.differences.items()
-        for line in found
-    ]
-    for line in lines[:MOST_LINES]:
-        say(_short(line))
-    if len(lines) > MOST_LINES:
-        say(f".. and in {len(lines) - MOST_LINES} more: --json and --html have all.")
-    for comparison in board.overall:
-        say(f"over {counted(len(comparison.tasks), 'dataset')}", label="\ntogether")
-        print_comparison(comparison, is_normalized=True)
-    say_notes(board.notes)
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} .."
-
-
-def _print_table(one: Table) -> None:
-    from orlog.results.page import HEADINGS, NUMBERS, PUBLISHED, cells, published_cells
-
-    for name, text in one.facts.items():
-        say(_short(f"  {name}: {text}"))
-    if one.published is not None:
-        show_table(PUBLISHED, published_cells(one), numbers=(1, 3))
-    else:
-        show_table(HEADINGS, cells(one), numbers=NUMBERS)
-        counts = [[row.name, *number.cells()] for row in one.rows for number in row.numbers]
-        if counts:
-            from orlog.normalize.metrics.metrics import HEADINGS as COUNTED
-
-            show_table(("method", *COUNTED), counts, numbers=(2, 3))
-    say_notes(one.notes)
 
 
 @results.command("verify", epilog="Example: orlog results verify results/")

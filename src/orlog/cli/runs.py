@@ -261,7 +261,7 @@ def _measured(one: SeedScores) -> str:
 def _score(score: float | None, interval: tuple[float, float] | None) -> str:
     if score is None:
         return ""
-    return f"{score:.1f}" + (f" ({interval[0]:.1f} to {interval[1]:.1f})" if interval else "")
+    return f"{score:z.1f}" + (f" ({interval[0]:z.1f} to {interval[1]:z.1f})" if interval else "")
 
 
 def _counted(numbers: Sequence[Number]) -> str:

@@ -112,29 +112,29 @@ def _print_result(result: RunResult, episodes: int) -> None:
     record, references, error = result.run.record, result.references, result.standard_error
     spread = "one episode, so there is no standard error"
     if error is not None:
-        spread = f"standard error {error:.2f}, {counted(episodes, 'episode')}"
+        spread = f"standard error {error:z.2f}, {counted(episodes, 'episode')}"
     say(
         f"{algorithm_title(record.algorithm, record.config)} seed {record.seed} on {record.shown_dataset}, step "
-        f"{result.step:,} of {record.steps:,}: return {result.mean_return:.2f} ({spread})"
+        f"{result.step:,} of {record.steps:,}: return {result.mean_return:z.2f} ({spread})"
     )
     if references is None:
         say(f"no normalized score: {result.reason}")
     else:
         interval = ""
         if result.interval is not None:
-            interval = f", 95 % interval {result.interval[0]:.1f} to {result.interval[1]:.1f}"
+            interval = f", 95 % interval {result.interval[0]:z.1f} to {result.interval[1]:z.1f}"
         elif len(result.returns) > 1:
             interval = ", without an interval: all episodes returned the same"
-        say(f"normalized score {result.score:.1f}{interval}")
-        say(f"  0 = {references.random.mean:.2f}: {references.random.policy}")
-        say(f"100 = {references.expert.mean:.2f}: {references.expert.policy}")
+        say(f"normalized score {result.score:z.1f}{interval}")
+        say(f"  0 = {references.random.mean:z.2f}: {references.random.policy}")
+        say(f"100 = {references.expert.mean:z.2f}: {references.expert.policy}")
     for number in result.numbers:
         say(str(number))
     say_notes(result.caveats)
     for one in result.videos:
         path = result.run.folder / VIDEOS / one.file
         say(
-            f"{one.kind} episode, return {one.returned:.2f}, {counted(one.frames, 'frame')}: {path}"
+            f"{one.kind} episode, return {one.returned:z.2f}, {counted(one.frames, 'frame')}: {path}"
         )
         if one.returned != one.evaluated:
             tell(
@@ -391,13 +391,13 @@ def _policy_rows(policy: EvaluatedPolicy, several: bool) -> list[list[str]]:
         label = f"{policy.run} {label}"
     rows = []
     if policy.value is not None:
-        returned = "" if policy.mean_return is None else f"true (return {policy.mean_return:.2f})"
+        returned = "" if policy.mean_return is None else f"true (return {policy.mean_return:z.2f})"
         rows.append([returned, f"{policy.value.value:.4g}", _interval(policy.value), ""])
     for name, one in policy.estimates.items():
         error = "" if policy.value is None else f"{one.value - policy.value.value:+.3g}"
         rows.append([name, f"{one.value:.4g}", _interval(one), error])
     if policy.effective_episodes is not None:
-        rows.append(["effective episodes", f"{policy.effective_episodes:.1f}", "", ""])
+        rows.append(["effective episodes", f"{policy.effective_episodes:z.1f}", "", ""])
     if policy.beyond_truncations:
         rows.append(["beyond truncations", f"{policy.beyond_truncations:.4g}", "", ""])
     return [[label if index == 0 else "", *row] for index, row in enumerate(rows)]

@@ -425,10 +425,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
         lines.append(("outside of their Box", text))
     references = facts["reference_returns"]
     if references is not None:
-        kind, text = (
-            "published",
-            f"random {references['random']:.2f}, expert {references['expert']:.2f}",
-        )
+        kind = "published"
+        text = f"random {references['random']:z.2f}, expert {references['expert']:z.2f}"
         if references["episodes"] is not None:
             kind = f"{references['episodes']} episodes"
             from orlog.normalize.references import MEASURED
@@ -451,8 +449,9 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     _print_versions(facts["versions"], facts["version"])
     if facts["baselines"]:
         baselines = [
-            (algorithm_title(one["algorithm"]), f"{one['normalized_score']:.1f}", str(one["seeds"]))
+            (algorithm_title(one["algorithm"]), f"{score:z.1f}", str(one["seeds"]))
             for one in facts["baselines"]
+            for score in [one["normalized_score"]]
         ]
         say()
         show_table(("recorded baseline", "score", "seeds"), baselines, numbers=(1, 2))

@@ -141,8 +141,8 @@ def print_comparison(
         cells = [task]
         for runs in comparison.runs.values():
             means = runs[:, index]
-            spread = f" ± {means.std(ddof=1):.1f}" if len(means) > 1 else ""
-            cells.append(f"{means.mean():.1f}{spread}")
+            spread = f" ± {means.std(ddof=1):z.1f}" if len(means) > 1 else ""
+            cells.append(f"{means.mean():z.1f}{spread}")
         rows.append(cells)
     show_table(("task", *titles), rows, numbers=range(1, len(methods) + 1))
     names = list(next(iter(comparison.aggregates.values())))
@@ -183,7 +183,7 @@ def print_comparison(
             title(method),
             task,
             *(
-                f"{shares[source]:.0f} %" if source in shares else "unknown"
+                f"{shares[source]:z.0f} %" if source in shares else "unknown"
                 for source in ("seeds", "checkpoints", "episodes")
             ),
         ]
@@ -304,7 +304,7 @@ def _print_curve(curve: TuneCurve) -> None:
     say(f"method with its range: {curve.digest}")
     say(f"protocol: {curve.protocol}")
     rows = [
-        [settings_text(settings) or "the only one", str(seeds), f"{score:.1f}"]
+        [settings_text(settings) or "the only one", str(seeds), f"{score:z.1f}"]
         for settings, seeds, score in zip(
             curve.settings, curve.setting_seeds, curve.setting_scores, strict=True
         )
@@ -315,15 +315,15 @@ def _print_curve(curve: TuneCurve) -> None:
     rows = [
         [
             str(count),
-            f"{curve.means[count - 1]:.1f}",
-            f"{curve.lows[count - 1]:.1f} to {curve.highs[count - 1]:.1f}",
+            f"{curve.means[count - 1]:z.1f}",
+            f"{curve.lows[count - 1]:z.1f} to {curve.highs[count - 1]:z.1f}",
         ]
         for count in shown
     ]
     headings = ("episodes", f"{unit} of the policy named best", "80 % of trials")
     show_table(headings, rows, numbers=(0, 1, 2))
     say()
-    rows = [[str(count), f"{score:.1f}"] for count, score in enumerate(curve.expected_best, 1)]
+    rows = [[str(count), f"{score:z.1f}"] for count, score in enumerate(curve.expected_best, 1)]
     best = f"expected {unit} of the best"
     show_table(("settings evaluated", best), rows, numbers=(0, 1))
     say_notes(curve.notes)

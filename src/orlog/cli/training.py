@@ -32,12 +32,11 @@ from orlog.cli.options import (
     takes_options,
 )
 from orlog.errors import StoppedError
-from orlog.manifests.names import counted
+from orlog.manifests.names import counted, is_url
 
 if TYPE_CHECKING:
     from orlog.algos.presets import Recipe
     from orlog.algos.training.options import Hooks, TrainOptions
-    from orlog.algos.training.runs import RunRecord
     from orlog.datasets.reading.dataset import Dataset
     from orlog.experiments.seeds import SeedOutcome
 
@@ -110,7 +109,7 @@ class Training:
         bool | None,
         typer.Option(
             "--stream/--no-stream",
-            help="Read the data block by block instead of all of them into memory.",
+            help="Read the data block by block instead of all of them into memory; those of a URL in place.",
             show_default="yes where they are read in place, if the algorithm can",
         ),
     ] = None
@@ -191,7 +190,10 @@ def train(
         check_for_any_form(algorithm, options.settings or {})
         find_device(options.device)
         check_log(options.log)
-        dataset = load_dataset(name or "")
+        # A URL is downloaded first, unless it is to be streamed.
+        dataset = load_dataset(
+            name or "", in_place=True if given.stream and is_url(name or "") else None
+        )
         options = choose_stream(algorithm, dataset, options, given.stream, tell=tell, ask=_ask)
     recipe = recipe_for(algorithm_name(algorithm), dataset, preset=options.preset)
 
@@ -369,7 +371,7 @@ def _train_one(
     introduce: Callable[[int, Sequence[str]], None],
 ) -> tuple[Path, str]:
     """Train a run, and return its folder and what to say in the end."""
-    from orlog.algos.training.commands import resume_command
+    from orlog.algos.training.commands import evaluate_command, resume_command
     from orlog.algos.training.runs import read_run, run_folder
     from orlog.algos.training.train import train_run
 
@@ -389,7 +391,7 @@ def _train_one(
     advice = f"{dataset.name} names no environment, so there is nothing to evaluate it in"
     if dataset.environment is not None:
         own = algorithm if ":" in algorithm else None
-        advice = advice_to_evaluate(folder, record, own, options.trust_environment)
+        advice = f"run: {evaluate_command(folder, record, dataset, own, options.trust_environment)}"
     done = f"{algorithm_title(algorithm, record.config)} for {counted(record.steps, 'step')}"
     return folder, f"trained {done}; {advice}"
 
@@ -406,18 +408,6 @@ def print_runs(
     found = [run for one in folders if one.is_dir() for run in find_run_folders(one)]
     failed = [{"seed": seed, "message": message} for seed, message in (failures or {}).items()]
     print_json({"runs": [run.to_json() for run in found], "failures": failed})
-
-
-def advice_to_evaluate(
-    folder: Path, record: RunRecord, algorithm: str | None, trust_environment: bool
-) -> str:
-    """Return what to run after a training; `algorithm` names one of the user's own."""
-    from orlog.algos.training.commands import import_words
-
-    words = ["orlog", "evaluate", str(folder)]
-    words += [] if algorithm is None else ["--algorithm", algorithm]
-    words += ["--trust-environment"] if trust_environment else []
-    return f"run: {shlex.join([*words, *import_words(record.imports)])}"
 
 
 def _train_several(
@@ -481,8 +471,8 @@ def _print_outcomes(outcomes: Sequence[SeedOutcome]) -> None:
     rows = []
     for one in outcomes:
         status = one.status
-        score = "" if status.score is None else f"{status.score:.1f}"
-        speed = "" if status.speed is None else f"{status.speed:,.0f}"
+        score = "" if status.score is None else f"{status.score:z.1f}"
+        speed = "" if status.speed is None else f"{status.speed:z,.0f}"
         step = f"{status.step:,}"
         rows.append([str(one.seed), status.state, step, score, speed, str(one.folder)])
     headings = ("seed", "state", "step", f"last {scored}", "updates/s", "folder")

@@ -56,10 +56,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         if found:
             found[0] = f"loss: {found[0]}"
         if self.score is not None:
-            found.append(f"{'score' if self.is_normalized else 'return'} {self.score:.1f}")
+            found.append(f"{'score' if self.is_normalized else 'return'} {self.score:z.1f}")
         found += self.counted
         if self.speed:
-            found.append(f"{self.speed:,.0f} updates/s")
+            found.append(f"{self.speed:z,.0f} updates/s")
             left = round((self.steps - self.step) / self.speed)
             if left:
                 found.append(f"{dt.timedelta(seconds=left)} left")

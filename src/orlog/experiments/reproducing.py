@@ -25,8 +25,7 @@ from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.judgements import look_counts
 from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
-from orlog.normalize.references import Protocol as EvaluationProtocol
-from orlog.normalize.references import References, score_caveats
+from orlog.normalize.references import References, is_measured_alike, score_caveats
 from orlog.normalize.verdicts import Verdict, compare
 from orlog.scoring.references import references_of_dataset, trained_policy
 
@@ -431,15 +430,6 @@ def other_training(record: RunRecord, baseline: Baseline) -> str:
         for name in {**here, **recorded}
         if name != "seed" and here.get(name) != recorded.get(name)
     )
-
-
-def is_measured_alike(here: EvaluationProtocol, recorded: EvaluationProtocol) -> bool:
-    """Whether protocols are the same but for versions and numbers of episodes, noted on their own."""
-    if here.episodes != recorded.episodes:
-        here = msgspec.structs.replace(
-            here, episodes=recorded.episodes, environments=recorded.environments
-        )
-    return msgspec.structs.replace(here, versions=recorded.versions) == recorded
 
 
 def _differing(what: str, here: dict[str, str], recorded: dict[str, str]) -> list[str]:

@@ -65,13 +65,13 @@ class RunResult:
         """Return run, return, score and success rate in one line."""
         record, score = self.run.record, "no score"
         if self.score is not None:
-            score = f"score {self.score:.1f}"
+            score = f"score {self.score:z.1f}"
         if self.interval is not None:
-            score += f" ({self.interval[0]:.1f} to {self.interval[1]:.1f})"
+            score += f" ({self.interval[0]:z.1f} to {self.interval[1]:z.1f})"
         score += "".join(f", {one}" for one in in_short(self.numbers))
         return (
             f"RunResult({record.algorithm} seed {record.seed} on {record.shown_dataset}, step "
-            f"{self.step:,}: return {self.mean_return:.2f}, {score}, {counted(len(self.returns), 'episode')})"
+            f"{self.step:,}: return {self.mean_return:z.2f}, {score}, {counted(len(self.returns), 'episode')})"
         )
 
     @functools.cached_property

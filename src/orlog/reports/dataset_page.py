@@ -41,17 +41,17 @@ def result_cells(result: Result) -> list[str]:
     recorded = "none"
     if result.baseline is not None and result.references is not None:
         means = [scores.mean() for scores in result.baseline.scores(result.references).values()]
-        recorded = f"{sum(means) / len(means):.1f} ({counted(len(means), 'seed')})"
+        recorded = f"{sum(means) / len(means):z.1f} ({counted(len(means), 'seed')})"
     word = "nothing recorded" if result.baseline is None else "not compared"
     speeds = sorted(result.updates_per_second.values())
     return [
         algorithm_title(result.record.algorithm, result.record.config),
-        f"{returns.mean():.1f}",
-        "none" if scores is None else f"{scores.mean():.1f}",
-        "none" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}",
+        f"{returns.mean():z.1f}",
+        "none" if scores is None else f"{scores.mean():z.1f}",
+        "none" if interval is None else f"{interval[0]:z.1f} to {interval[1]:z.1f}",
         recorded,
         word if result.verdict is None else result.verdict.word,
-        f"{speeds[len(speeds) // 2]:.0f}",
+        f"{speeds[len(speeds) // 2]:z.0f}",
     ]
 
 
@@ -173,8 +173,8 @@ def _protocol(results: Sequence[Result]) -> str:
     )
     if first.references is not None:
         text += (
-            f"Score 0 is a mean return of {first.references.random.mean:.1f} "
-            f"({first.references.random.policy}), 100 is {first.references.expert.mean:.1f} "
+            f"Score 0 is a mean return of {first.references.random.mean:z.1f} "
+            f"({first.references.random.policy}), 100 is {first.references.expert.mean:z.1f} "
             f"({first.references.expert.policy}). "
         )
     return text.rstrip()

@@ -75,7 +75,7 @@ def dots(rows: Sequence[Dot], label: str, *, digits: int = 1, ends: Sequence[flo
         y = top + 24
         parts = [
             _text(0, top + 13, row.name),
-            _text(WIDTH, top + 13, f"{row.value:.{digits}f}", "end"),
+            _text(WIDTH, top + 13, f"{row.value:z.{digits}f}", "end"),
         ]
         if row.interval is not None:
             parts.append(_line(at(row.interval[0]), y, at(row.interval[1]), y, "interval"))
@@ -95,8 +95,8 @@ def dots(rows: Sequence[Dot], label: str, *, digits: int = 1, ends: Sequence[flo
         for one in (ends if len(ends) > 1 else (low, high))
     ]
     said = ", ".join(
-        f"{row.name} {row.value:.{digits}f}"
-        + (f" (recorded: {row.recorded[0]:.{digits}f})" if row.recorded else "")
+        f"{row.name} {row.value:z.{digits}f}"
+        + (f" (recorded: {row.recorded[0]:z.{digits}f})" if row.recorded else "")
         for row in rows
     )
     return _picture(bottom + 16, f"{label}: {said}", drawn)

@@ -120,4 +120,4 @@ def _stage(what: str) -> Iterator[None]:
     say(what, style="bold")
     started = time.perf_counter()
     yield
-    say(f"  {time.perf_counter() - started:.0f} s")
+    say(f"  {time.perf_counter() - started:z.0f} s")

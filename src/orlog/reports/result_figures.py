@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.experiments.reproducing import Result
+from orlog.manifests.names import counted
 from orlog.normalize.comparison import Comparison, Estimate
 from orlog.normalize.intervals import bootstrap_interval, mean_interval
-from orlog.reports.pages import figure, folded, html_table
+from orlog.reports.pages import figure, folded, html_table, paragraph, pictures
 from orlog.reports.pictures import Dot, Line, dots, lines
 
+if TYPE_CHECKING:
+    from orlog.experiments.reproducing import Result
+
 UNIT = "normalized score (0 random, 100 expert)"
+
+
+def titles_of(results: Iterable[Result]) -> dict[str, str]:
+    """Return how people write each algorithm, by what it was run with; with several settings, all such names."""
+    found: dict[str, dict[str, None]] = {}
+    for one in results:
+        title = algorithm_title(one.record.algorithm, one.record.config)
+        found.setdefault(one.record.algorithm, {})[title] = None
+    return {algorithm: " or ".join(titles) for algorithm, titles in found.items()}
 
 
 def score_figure(results: Sequence[Result], series: Mapping[str, int], what: str = "") -> str:
@@ -68,8 +81,9 @@ def curve_figure(results: Sequence[Result], series: Mapping[str, int]) -> str:
         if curves and len({len(xs) for xs, _ in curves}) == 1:
             xs, mean = curves[0][0], np.mean([ys for _, ys in curves], 0)
             means.append(Line(xs=xs, ys=mean.tolist(), series=color))
-            points_said = (f"{x:,.0f}: {y:.1f}" for x, y in zip(xs, mean, strict=True))
-            rows.append((algorithm_title(algorithm), ", ".join(points_said)))
+            points_said = (f"{x:z,.0f}: {y:z.1f}" for x, y in zip(xs, mean, strict=True))
+            title = algorithm_title(algorithm, result.record.config)
+            rows.append((title, ", ".join(points_said)))
     if not any(one.xs for one in each):
         return ""
     unit = _unit(results)
@@ -83,14 +97,22 @@ def curve_figure(results: Sequence[Result], series: Mapping[str, int]) -> str:
     return figure(picture, caption, named) + folded("The means as a table", [table])
 
 
-def comparison_figures(comparison: Comparison, series: Mapping[str, int]) -> list[str]:
-    """Return aggregates, performance profiles, ranks and probabilities of improvement."""
+def comparison_figures(
+    comparison: Comparison,
+    series: Mapping[str, int],
+    titles: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """Return aggregates, performance profiles, ranks and probabilities of improvement.
+
+    `titles` has names of methods for people, where these are not those of the algorithms.
+    """
+    titles = {one: algorithm_title(one) for one in comparison.methods} | dict(titles)
 
     # By the names of one method or two, of which the first gives the color.
     def picture(estimates: Mapping[Any, Estimate], title: str, ends: Sequence[float] = (0,)) -> str:
         rows = [
             Dot(
-                name=" > ".join(map(algorithm_title, names)),
+                name=" > ".join(titles[one] for one in names),
                 value=one.value,
                 interval=one.interval,
                 series=series[names[0]],
@@ -113,7 +135,7 @@ def comparison_figures(comparison: Comparison, series: Mapping[str, int]) -> lis
         )
         for method, one in comparison.profiles.items()
     ]
-    named = {algorithm_title(one): series[one] for one in methods}
+    named = {titles[one]: series[one] for one in methods}
     title = "share of runs above a normalized score, with its 95 % band"
     found.append(figure(lines(curves, title, "normalized score"), title, named))
     if comparison.ranks:
@@ -128,3 +150,32 @@ def comparison_figures(comparison: Comparison, series: Mapping[str, int]) -> lis
 
 def _unit(results: Sequence[Result]) -> str:
     return UNIT if all(result.references is not None for result in results) else "return"
+
+
+def comparison_parts(
+    comparison: Comparison,
+    series: Mapping[str, int],
+    titles: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """Return the aggregates, ranks and pictures over the datasets that algorithms have in common.
+
+    `titles` are those of `comparison_figures`.
+    """
+    ranks = comparison.ranks
+    names = list(next(iter(comparison.aggregates.values())))
+    rows = [
+        [
+            titles.get(method) or algorithm_title(method),
+            str(len(comparison.runs[method])),
+            *(str(comparison.aggregates[method][name]) for name in names),
+            *([str(ranks[method])] if ranks else []),
+        ]
+        for method in comparison.ranking()
+    ]
+    headings = ["algorithm", "seeds", *names, *(["mean rank"] if ranks else [])]
+    return [
+        f"<h2>Over {counted(len(comparison.tasks), 'dataset')}</h2>",
+        paragraph(", ".join(comparison.tasks)),
+        pictures(comparison_figures(comparison, series, titles)),
+        html_table(headings, rows, range(1, len(headings))),
+    ]

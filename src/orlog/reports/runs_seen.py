@@ -76,7 +76,7 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
         record.shown_dataset,
         str(record.seed),
         f"{run.step:,}/{record.steps:,}",
-        "" if run.score is None else f"{run.score:.1f}",
+        "" if run.score is None else f"{run.score:z.1f}",
         run.state,
         ago(run.changed),
     )

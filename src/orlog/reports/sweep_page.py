@@ -6,7 +6,6 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 
-from orlog.algos.algorithms import algorithm_title
 from orlog.experiments.reproducing import Result
 from orlog.experiments.stored_results import StoredResult
 from orlog.manifests.names import counted
@@ -20,7 +19,7 @@ from orlog.reports.dataset_page import (
 )
 from orlog.reports.pages import folded, how_to_read, html_table, page, paragraph, pictures
 from orlog.reports.pictures import series_of
-from orlog.reports.result_figures import comparison_figures, curve_figure, score_figure
+from orlog.reports.result_figures import comparison_parts, curve_figure, score_figure, titles_of
 from orlog.reports.sweep_record import REPORT_FILE, REPORT_PAGE, Report
 
 
@@ -53,7 +52,7 @@ def render(
     parts.append(pictures(rest))
     parts += [notes_line(results), _score_table(results)]
     for one in comparisons:
-        parts += comparison_parts(one, series)
+        parts += comparison_parts(one, series, titles_of(results))
     for name, there in by_dataset.items():
         parts += _dataset_parts(name, there, stored, series)
     parts.append(how_to_read(all_notes(results)))
@@ -75,7 +74,7 @@ def _summary(stored: Sequence[StoredResult]) -> str:
     hours = sum(one.seconds for one in stored) / 3600
     return (
         f"{counted(len(stored), 'run')} of {counted(len(algorithms), 'algorithm')} on {counted(len(datasets), 'dataset')}; "
-        f"{hours:.2f} hours of training on {', '.join(processors)}, with {', '.join(versions)}."
+        f"{hours:z.2f} hours of training on {', '.join(processors)}, with {', '.join(versions)}."
     )
 
 
@@ -87,37 +86,16 @@ def _score_table(results: Sequence[Result]) -> str:
         record = result.record
         cells.setdefault(record.dataset, {})[record.algorithm] = _score_cell(result)
     rows = [[name, *(row.get(one, "") for one in algorithms)] for name, row in cells.items()]
-    headings = ("dataset", *(algorithm_title(one) for one in algorithms))
+    titles = titles_of(results)
+    headings = ("dataset", *(titles[one] for one in algorithms))
     return html_table(headings, rows, range(1, len(headings)))
 
 
 def _score_cell(result: Result) -> str:
     scores, interval = result.scores, result.score_interval()
     if scores is None:
-        return f"return {result.returns.mean():.1f}"
+        return f"return {result.returns.mean():z.1f}"
     return str(Estimate(float(scores.mean()), interval))
-
-
-def comparison_parts(comparison: Comparison, series: Mapping[str, int]) -> list[str]:
-    """Return the aggregates, ranks and pictures over the datasets that algorithms have in common."""
-    ranks = comparison.ranks
-    names = list(next(iter(comparison.aggregates.values())))
-    rows = [
-        [
-            algorithm_title(method),
-            str(len(comparison.runs[method])),
-            *(str(comparison.aggregates[method][name]) for name in names),
-            *([str(ranks[method])] if ranks else []),
-        ]
-        for method in comparison.ranking()
-    ]
-    headings = ["algorithm", "seeds", *names, *(["mean rank"] if ranks else [])]
-    return [
-        f"<h2>Over {counted(len(comparison.tasks), 'dataset')}</h2>",
-        paragraph(", ".join(comparison.tasks)),
-        pictures(comparison_figures(comparison, series)),
-        html_table(headings, rows, range(1, len(headings))),
-    ]
 
 
 def _dataset_parts(

@@ -81,7 +81,8 @@ class Method(_Part, frozen=True):
         settings: Every setting, apart from the seed.
         tried: How many settings were tried to choose these, itself counted; None if that was not said.
         source: Where the settings come from: preset, and its source.
-        options: Options that train it again with orlog (`TrainOptions`); None if orlog did not train it.
+        options: Options that train it again with orlog (`TrainOptions`); None if orlog did not train it. Of runs
+            that go on with others also how, and how these are trained again (`going_on.py`).
         online: Whether it also learned from steps in the environment.
     """
 
@@ -92,6 +93,16 @@ class Method(_Part, frozen=True):
     source: _Text
     options: dict[str, Any] | None
     online: bool
+
+    @property
+    def steps_before(self) -> list[int]:
+        """Gradient steps of the runs that it goes on with, the first one first."""
+        found: list[int] = []
+        before = (self.options or {}).get("goes_on_with")
+        while isinstance(before, dict) and isinstance(before.get("step"), int):
+            found.insert(0, before["step"])
+            before = (before.get("options") or {}).get("goes_on_with")
+        return found
 
 
 class TrainedSeed(_Part, frozen=True):
@@ -147,7 +158,7 @@ class Scores(_Part, frozen=True):
     seeds: dict[str, float]
 
 
-class UsedCode(_Part, frozen=True):
+class UsedCode(_Part, frozen=True, omit_defaults=True):
     """What computed the numbers.
 
     Attributes:
@@ -156,6 +167,8 @@ class UsedCode(_Part, frozen=True):
         versions: Versions of packages.
         repository: Where the code is; empty if that was not said.
         commit: Its commit there.
+        trained_by: By seed, a SHA-256 of each code that trained it, in order (`code` and `later_code` of
+            `run.json`), which is empty where it is not known; left out where one code trained all seeds.
     """
 
     digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
@@ -163,6 +176,7 @@ class UsedCode(_Part, frozen=True):
     versions: dict[str, _Line]
     repository: _Line
     commit: _Line
+    trained_by: dict[str, list[Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]]] = {}
 
 
 class Compute(_Part, frozen=True):
@@ -381,6 +395,8 @@ def _check_result(one: SharedResult) -> None:
         one.code.files and code_digest(one.code.files) != one.code.digest
     ):
         raise ValueError("code.digest: it is not that of code.files.")
+    if not one.code.trained_by.keys() <= {str(seed.seed) for seed in one.seeds}:
+        raise ValueError("code.trained_by: it is of other seeds.")
     expected = scores_of(one.seeds, one.references)
     if (expected is None) != (one.scores is None):
         raise ValueError("scores: they are there with references, and only then.")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from orlog.algos.algorithms import ALGORITHMS, AlgorithmLike, algorithm_name
-from orlog.algos.settings import complete_config, make_config
+from orlog.algos.settings import make_config
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.policy import fitting_form
 from orlog.algos.training.runs import (
@@ -26,24 +26,11 @@ from orlog.algos.training.runs import (
 from orlog.base.code_version import run_sources, sources_digest, unchanged_files
 from orlog.base.repositories import repository_and_commit
 from orlog.datasets.loading import load_dataset
-from orlog.errors import (
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    OrlogError,
-    SchemaError,
-    clause,
-)
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, clause
 from orlog.experiments.result_folders import RESULT_FILE
 from orlog.experiments.stored_results import read_result
-from orlog.manifests.documents import canonical_json
 from orlog.manifests.environments import own_arguments
-from orlog.manifests.manifest import Manifest
-from orlog.manifests.rebuilds import version_of
-from orlog.manifests.shipped import recorded_folder, recorded_manifest
-from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.metrics.metrics import modules_for
-from orlog.normalize.references import References
 from orlog.results.documents import (
     NO_DIGEST,
     TRANSFORMS,
@@ -59,11 +46,10 @@ from orlog.results.documents import (
     trained_seed,
     with_digest,
 )
+from orlog.results.going_on import earlier_records, options_of
+from orlog.results.known import known_problems
 from orlog.scoring.evaluated_runs import EvaluatedRun, check_seeds, find_runs, references_of_run
-from orlog.scoring.references import described, references_of, trained_policy
-
-_TRAINS_AGAIN = ("settings", "steps", "preset", "evaluations", "curve_episodes", "precision")
-_CLOSE = 1e-9
+from orlog.scoring.references import trained_policy
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +107,13 @@ def _result_of(name: str, runs: Sequence[EvaluatedRun], stated: Stated) -> Share
                 f"version first: orlog save VIEW NAME@VERSION"
             )
     folders = [run.place for run in runs if (run.place / RUN_FILE).is_file()]
-    records = [read_run(folder) for folder in folders]
-    record = records[0] if records else None
+    by_folder = {folder: read_run(folder) for folder in folders}
+    record = next(iter(by_folder.values()), None)
+    codes = _codes(by_folder.values())
     references = references_of_run(first)
     scale = None if references is None else Scale.of(references)
     seeds = [trained_seed(run.seed, run.returns, run.metrics) for run in runs]
-    files = {} if record is None else _sources(folders[0], record, first, stated.algorithm)
+    files = {} if record is None else _sources(folders[0], record, codes, first, stated.algorithm)
     repository, commit = (stated.repository, stated.commit)
     if files and not repository and not commit:
         own = {module: one for module, one in files.items() if not module.startswith("orlog.")}
@@ -142,7 +129,7 @@ def _result_of(name: str, runs: Sequence[EvaluatedRun], stated: Stated) -> Share
             source=""
             if record is None
             else "; ".join(filter(None, [record.preset, record.source])),
-            options=None if record is None else _options(record),
+            options=options_of(by_folder) if by_folder else None,
             online=record is not None and record.online is not None,
         ),
         protocol=first.protocol,
@@ -157,6 +144,7 @@ def _result_of(name: str, runs: Sequence[EvaluatedRun], stated: Stated) -> Share
             versions={} if record is None else record.versions,
             repository=repository,
             commit=commit,
+            trained_by=codes if len({one for those in codes.values() for one in those}) > 1 else {},
         ),
         compute=_compute(first, folders, record),
         note=stated.note,
@@ -187,22 +175,28 @@ def _settings(run: EvaluatedRun, record: RunRecord | None) -> dict[str, Any]:
     return settings
 
 
-def _options(record: RunRecord) -> dict[str, Any] | None:
-    """Return the options that train a run again; None of one that goes on with another run."""
-    if record.online is not None and record.online.run:
-        return None
-    options = record.options()
-    streamed = {"stream": True} if options.stream else {}
-    return {name: getattr(options, name) for name in _TRAINS_AGAIN} | streamed
+def _codes(records: Iterable[RunRecord]) -> dict[str, list[str]]:
+    """Return by seed each code that trained it, in order; that of runs that it goes on with comes first."""
+    found = {}
+    for record in records:
+        chain = [*reversed(earlier_records(record)), record]
+        begins = chain[0].online is None or not chain[0].online.run  # else a run before is not here
+        every = ([] if begins else [""]) + [one for run in chain for one in run.codes]
+        found[str(record.seed)] = [one for one, _ in itertools.groupby(every)]
+    return found
 
 
 def _sources(
-    folder: Path, record: RunRecord, run: EvaluatedRun, algorithm: AlgorithmLike | None
+    folder: Path,
+    record: RunRecord,
+    codes: Mapping[str, Sequence[str]],
+    run: EvaluatedRun,
+    algorithm: AlgorithmLike | None,
 ) -> dict[str, str]:
-    """Return the hash of each source that decides the numbers of a run; nothing if it is not known.
+    """Return the hash of each source that decides the numbers of runs; nothing if it is not known.
 
-    A result of a sweep has those that computed it. Of another run they are those of now, if its record shows
-    that they trained it.
+    A result of a sweep has those that computed it. Of other runs they are those of now, if their records show
+    that they alone trained them.
     """
     if (folder / RESULT_FILE).is_file():
         stored = read_result(folder.name, folder=folder)
@@ -217,7 +211,8 @@ def _sources(
         dataset = load_dataset(f"{record.dataset}@{record.digest}")
         kind = fitting_form(algorithm or record.algorithm, dataset)
         own_arguments(run.protocol.environment_id, {})  # which registers it
-        if not record.code or record.code != sources_digest(kind):
+        here = sources_digest(kind)
+        if not here or any(one != here for those in codes.values() for one in those):
             return {}
         config = make_config(kind, record.config)
         return run_sources(kind, config, run.protocol.environment_id, modules_for(dataset.roles))
@@ -256,131 +251,3 @@ def _parameters(checkpoint: Path) -> int | None:
 
 def _words(name: str) -> set[str]:
     return {*name.partition("/")[0].replace("optimizers", "optimizer").lower().split("_")}
-
-
-def baseline_results(name: str) -> list[SharedResult]:
-    """Return the baselines of a dataset that ship with orlog, as results."""
-    paths = sorted((recorded_folder(name) / "baselines").glob("*.json"))
-    found = (read_baseline(path.stem, name) for path in paths)
-    return [_result_of_baseline(one) for one in found if one is not None]
-
-
-def _result_of_baseline(baseline: Baseline) -> SharedResult:
-    manifest = recorded_manifest(baseline.dataset)
-    same = manifest is not None and manifest.digest == baseline.digest
-    references = None if manifest is None else references_of(manifest)
-    scale = None if references is None else Scale.of(references)
-    config = complete_config(baseline.algorithm, baseline.config)
-    batch = config.get("batch_size")
-    seeds = [
-        trained_seed(
-            int(seed), returns, {m: np.array(by[seed]) for m, by in baseline.metrics.items()}
-        )
-        for seed, returns in baseline.returns.items()
-    ]
-    found: SharedResult = with_digest(
-        SharedResult(
-            result_version=1,
-            dataset=UsedData(
-                name=baseline.dataset,
-                version=manifest.version if manifest is not None and same else "",
-                digest=baseline.digest,
-            ),
-            method=Method(
-                name=baseline.algorithm,
-                algorithm=baseline.algorithm,
-                settings={one: v for one, v in config.items() if one not in ("seed", "steps")},
-                tried=None,
-                source="orlog's own recipe",
-                options={"steps": baseline.steps},
-                online=False,
-            ),
-            protocol=baseline.protocol,
-            checkpoint=baseline.policy,
-            step=baseline.steps,
-            seeds=seeds,
-            references=scale,
-            scores=scores_of(seeds, scale),
-            code=UsedCode(
-                digest="", files={}, versions=baseline.versions, repository="", commit=""
-            ),
-            compute=Compute(
-                steps=baseline.steps,
-                batch_size=batch if isinstance(batch, int) else None,
-                parameters=None,
-                hours=None,
-                device=baseline.processor,
-            ),
-            note="",
-            by="recorded with orlog",
-            signed_by="",
-            created="",
-            digest=NO_DIGEST,
-        )
-    )
-    return found
-
-
-def known_problems(result: SharedResult, looked_up: dict[str, Any] | None = None) -> list[str]:
-    """Return what a result says that is not so, by what is known here: digest of the data, references.
-
-    Each is a sentence that begins with the field. What is not known here is not compared. Where many results are
-    compared, `looked_up` keeps what was found for the next one.
-    """
-    seen = {} if looked_up is None else looked_up
-    data, protocol, scale = result.dataset, result.protocol, result.references
-    name = f"{data.name}@{data.version}"
-    if name not in seen:
-        seen[name] = _known_manifest(data.name, data.version)
-    problems = []
-    if seen[name] is not None and seen[name].digest != data.digest:
-        problems.append(
-            f"dataset.digest: says {data.digest[:19]}, but {name} is {seen[name].digest[:19]}."
-        )
-    measured = [protocol.environment_id, protocol.environment_kwargs, protocol.max_episode_steps]
-    where = canonical_json([data.name, data.digest, *measured, protocol.versions]).decode()
-    if where not in seen:
-        known = _known_references(result)
-        seen[where] = None if known is None else Scale.of(known)
-    here = seen[where]
-    if here is None or scale is None:
-        return problems
-    if (here.source, here.simulator) != (scale.source, scale.simulator):
-        return problems  # other ones, which tables keep apart
-    for one in ("random", "expert"):
-        said, is_so = getattr(scale, one).mean, getattr(here, one).mean
-        if not math.isclose(said, is_so, rel_tol=_CLOSE, abs_tol=_CLOSE):
-            problems.append(
-                f"references.{one}: says {said:g}, but that of {scale.source} in {scale.simulator} is {is_so:g}."
-            )
-    return problems
-
-
-def _known_manifest(name: str, version: str) -> Manifest | None:
-    """Return the manifest that is known under a name and version, here or among those that ship."""
-    if not version:
-        return None
-    try:
-        found = described(f"{name}@{version}").manifest
-    except OrlogError:  # not known, or an orlog.lock pins another one
-        return None
-    return found if found is not None and version_of(found) == version else None
-
-
-def _known_references(result: SharedResult) -> References | None:
-    run = EvaluatedRun(
-        place=Path(),
-        method=result.method.name,
-        algorithm=result.method.algorithm,
-        dataset=result.dataset.name,
-        digest=result.dataset.digest,
-        seed=0,
-        settings={},
-        code="",
-        step=result.step,
-        steps=result.compute.steps,
-        protocol=result.protocol,
-        returns=np.zeros(1),
-        curve=[],
-    )
-    return references_of_run(run)

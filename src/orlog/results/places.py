@@ -204,7 +204,9 @@ def collect(places: Sequence[str], *, trusted: Collection[str] = ()) -> Collecte
     ]
     for digest in said.keys() - by_digest.keys():
         first = next(iter(said[digest].values()))
-        notes.append(f"{first.where}: is about {digest[:19]}, which no place given has.")
+        notes.append(
+            f"{first.where}: is about {digest[:19]}, which no place given has; give that with its result too."
+        )
     return Collected(entries=entries, problems=problems, notes=notes)
 
 
@@ -464,17 +466,3 @@ def signed_document(document: Document, key_file: Path | None) -> Document:
     key = "" if key_file is None else public_key(key_file)
     found: Document = with_digest(msgspec.structs.replace(document, signed_by=key))
     return found
-
-
-def there_already(to: str, result: SharedResult) -> Found | None:
-    """Return the document of a place that says the same as a result that was made just now, if one does."""
-    folder, _, name = result.path.partition("/")
-    try:
-        found, _ = read_place(to, f"{folder}/{name.rpartition('-')[0]}-")
-    except NotFoundError:
-        return None
-    return next((one for one in found if _timeless(one.document) == _timeless(result)), None)
-
-
-def _timeless(document: Document) -> Document:
-    return msgspec.structs.replace(document, created="", digest="")

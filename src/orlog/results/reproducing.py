@@ -2,104 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
-
-import msgspec
-import numpy as np
 
 from orlog.algos.algorithms import ALGORITHMS, AlgorithmLike, algorithm_name
 from orlog.algos.settings import complete_config, make_config
-from orlog.algos.training.evaluating import scoring_protocol
+from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.policy import fitting_form
-from orlog.algos.training.runs import RunRecord
+from orlog.algos.training.runs import Evaluation, RunRecord
 from orlog.base.code_version import run_sources
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
-from orlog.experiments.jobs import Job, Outcome, run_job
-from orlog.experiments.reproducing import is_measured_alike
-from orlog.manifests.documents import convert_json
 from orlog.manifests.names import counted
 from orlog.normalize.metrics.metrics import modules_for
-from orlog.normalize.references import Protocol
-from orlog.normalize.verdicts import Verdict, compare
+from orlog.normalize.verdicts import Verdict
 from orlog.results.documents import (
     NO_DIGEST,
     TRANSFORMS,
     Note,
     SharedResult,
-    TrainedSeed,
     now,
     trained_seed,
     with_digest,
 )
+from orlog.results.going_on import check_options, run_again
+from orlog.results.judging import KINDS, other_measure, verdict_of
 
-Kind = Literal["confirmation", "contradiction", "unsettled"]
-KINDS: Mapping[str, Kind] = {
-    "identical": "confirmation",
-    "same": "confirmation",
-    "consistent": "confirmation",
-    "not consistent": "contradiction",
-    "unsettled": "unsettled",
-}
-"""What each verdict makes of seeds that were run again."""
-
-
-def verdict_of(
-    result: SharedResult,
-    seeds: Sequence[TrainedSeed],
-    protocol: Protocol,
-    *,
-    digest: str,
-    device: str,
-) -> Verdict:
-    """Return the verdict on seeds that were run again, against all seeds of a result.
-
-    Raises ValueError if the result has no references, in whose unit verdicts are.
-    """
-    scale = result.references
-    if scale is None:
-        raise ValueError("references: there are none, so there are no scores to compare.")
-
-    def scores(of: Sequence[TrainedSeed]) -> dict[int, np.ndarray]:
-        return {one.seed: scale.normalize(np.array(one.returns, float)) for one in of}
-
-    return compare(
-        scores(seeds),
-        scores(result.seeds),
-        same_run=digest == result.dataset.digest and is_measured_alike(protocol, result.protocol),
-        processor=device,
-        recorded_processor=result.compute.device,
-    )
-
-
-def note_problem(result: SharedResult, note: Note) -> str:
-    """Return what is wrong with a reproduction, whose verdict follows from its returns; empty if nothing is."""
-    if note.protocol is None:
-        return ""
-    if note.digest_of_data != result.dataset.digest:
-        return "digest_of_data: it is of other data than its result."
-    unlike = _other_measure(note.protocol, result.protocol)
-    if unlike:
-        return f"protocol.{unlike}: it is not that of its result."
-    try:
-        found = verdict_of(
-            result, note.seeds, note.protocol, digest=note.digest_of_data, device=note.device
-        )
-    except ValueError as error:
-        return str(error)
-    if (found.word, KINDS[found.word]) != (note.verdict, note.kind):
-        return f"verdict: says {note.verdict} ({note.kind}), but its returns are {found.word}."
-    return ""
-
-
-def _other_measure(here: Protocol, stated: Protocol) -> str:
-    """Return in what returns were not measured in one environment; empty if they were."""
-    names = ("environment_id", "environment_kwargs", "max_episode_steps", "first_seed")
-    return next((one for one in names if getattr(here, one) != getattr(stated, one)), "")
+MOST_EVALUATIONS = 100
+"""Most evaluations along a run for which a file from anywhere is taken at its word."""
 
 
 def reproduce_result(
@@ -120,10 +52,15 @@ def reproduce_result(
     Raises NotFoundError if the result does not say how to train it with orlog, or has no references, or its
     data cannot be had; SchemaError if it was trained with other settings or code, or evaluated elsewhere.
     """
-    if result.method.options is None or result.step != result.compute.steps:
+    if result.method.options is None:
         raise NotFoundError(
-            f"{result.path}: method.options: does not say how to train it with orlog to the step that was "
-            "evaluated, so it cannot be run again here."
+            f"{result.path}: method.options: there are none, so it is not said how to train it with orlog; who has "
+            "its runs can add it again."
+        )
+    if result.step != result.compute.steps:
+        raise NotFoundError(
+            f"{result.path}: step: the policy of step {result.step:,} of {result.compute.steps:,} was evaluated, and "
+            "runs are trained again as a whole."
         )
     if result.references is None:
         raise NotFoundError(f"{result.path}: references: none, so there are no scores to compare.")
@@ -135,12 +72,12 @@ def reproduce_result(
             f"{result.path}: method.algorithm: {result.method.algorithm} is not one of orlog's; give the file "
             "that holds it, from the repository that the result names: algorithm='FILE.py:CLASS'."
         )
-    options = _options(result, trust_environment)
+    _check_options(result)
     episodes = result.protocol.episodes
     dataset = load_dataset(
         f"{result.dataset.name}@{result.dataset.digest}", build=True, download=True
     )
-    unlike = _other_measure(
+    unlike = other_measure(
         scoring_protocol(dataset, episodes, trust_environment=trust_environment), result.protocol
     )
     if unlike:
@@ -150,40 +87,39 @@ def reproduce_result(
         )
     if algorithm is not None:
         _check_code(result, algorithm, dataset)
-    outcomes = []
+    limits = TrainOptions(
+        evaluations=MOST_EVALUATIONS, curve_episodes=episodes, trust_environment=trust_environment
+    )
+    outcomes, notes = [], []
     for seed in seeds:
         progress(seed, 0, result.compute.steps)
-        job = Job(
-            algorithm=str(given) if isinstance(given, str) else algorithm_name(given),
-            dataset=dataset.folder,
-            folder=folder / f"seed-{seed}",
-            options=msgspec.structs.replace(options, seed=seed),
-            episodes=episodes,
-            resume=True,
+        run = folder / f"seed-{seed}"
+        notes += run_again(result.method.options, seed, run, dataset, given, limits)
+        outcomes.append(
+            evaluate_run(
+                run,
+                dataset=dataset,
+                algorithm=algorithm,
+                episodes=episodes,
+                trust_environment=trust_environment,
+            )
         )
-        outcomes.append(run_job(job))
         _check_settings(result, outcomes[-1][0])
         progress(seed, result.compute.steps, result.compute.steps)
-    return _note(result, seeds, outcomes, by)
+    return _note(result, seeds, outcomes, by, notes)
 
 
-def _options(result: SharedResult, trust_environment: bool) -> TrainOptions:
-    """Return the options to train with: of a file from anywhere, none that consents to anything."""
+def _check_options(result: SharedResult) -> None:
+    """Refuse options that cannot be read, or that do not say all, before data are fetched and seeds trained."""
+    options = result.method.options or {}
     try:
-        given = convert_json({**(result.method.options or {})}, TrainOptions)
-        make_config(result.method.algorithm, {}) if ":" not in result.method.algorithm else None
+        if ":" not in result.method.algorithm:
+            make_config(result.method.algorithm, {})
+        check_options(options, result.compute.steps)
+    except NotFoundError as error:
+        raise NotFoundError(f"{result.path}: {error}") from error
     except ValueError as error:
         raise SchemaError(f"{result.path}: method.options: {error}") from error
-    return TrainOptions(
-        settings=given.settings,
-        steps=result.compute.steps,
-        preset=given.preset,
-        evaluations=min(given.evaluations, 100),
-        curve_episodes=min(given.curve_episodes, result.protocol.episodes),
-        precision=given.precision,
-        stream=given.stream,
-        trust_environment=trust_environment,
-    )
 
 
 def _check_code(result: SharedResult, algorithm: AlgorithmLike, dataset: Dataset) -> None:
@@ -222,7 +158,11 @@ def _check_settings(result: SharedResult, record: RunRecord) -> None:
 
 
 def _note(
-    result: SharedResult, seeds: Sequence[int], outcomes: Sequence[Outcome], by: str
+    result: SharedResult,
+    seeds: Sequence[int],
+    outcomes: Sequence[tuple[RunRecord, Evaluation]],
+    by: str,
+    notes: Sequence[str],
 ) -> tuple[Note, Verdict]:
     record, evaluation = outcomes[0]
     again = [
@@ -236,7 +176,13 @@ def _note(
         note_version=1,
         kind=KINDS[found.word],
         of=result.digest,
-        reason=f"{counted(len(seeds), 'seed')} run again; {found}",
+        reason="; ".join(
+            [
+                f"{counted(len(seeds), 'seed')} run again",
+                *(() if found.word == "identical" else notes),
+                str(found),
+            ]
+        ),
         seeds=again,
         protocol=evaluation.protocol,
         verdict=found.word,

@@ -29,9 +29,9 @@ from orlog.normalize.metrics.metrics import Number, numbers_of
 from orlog.normalize.published_scores import PublishedScore
 from orlog.normalize.references import simulator_of
 from orlog.results.documents import NAME_DIGITS, REPRODUCTIONS, SharedResult
-from orlog.results.making import baseline_results, known_problems
+from orlog.results.judging import note_problem
+from orlog.results.known import baseline_results, known_problems
 from orlog.results.places import Collected, Entry, Found
-from orlog.results.reproducing import note_problem
 from orlog.scoring.baseline_scores import Section, baselines, in_sections
 
 RECORDED = "recorded with orlog"
@@ -357,6 +357,12 @@ def _notes(results: Sequence[SharedResult]) -> list[str]:
     ):
         if len(values) > 1:
             notes.append(f"the rows differ in {what}: {'; '.join(sorted(values))}.")
+    mixed = [one.method.name for one in results if one.code.trained_by]
+    if mixed:
+        notes.append(
+            f"{', '.join(dict.fromkeys(map(algorithm_title, mixed)))}: was not trained by one known code; --json "
+            "and --html say which seeds by which."
+        )
     unsaid = [one.method.name for one in results if one.method.tried is None and one.by != RECORDED]
     if unsaid:
         notes.append(

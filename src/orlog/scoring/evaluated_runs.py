@@ -15,16 +15,12 @@ from orlog.algos.settings import complete_config
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import EVALUATION_FILE, RUN_FILE, read_evaluation, read_run
 from orlog.errors import ManifestError, NotFoundError
-from orlog.manifests.benchmarks import BenchmarkDataset
 from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file
-from orlog.manifests.manifest import EnvironmentRecord
-from orlog.manifests.names import is_name
 from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
 from orlog.normalize.references import Protocol, References, score_caveats
 from orlog.scoring.normalized_scores import normalized_score
-from orlog.scoring.references import described, holds_in, references
-from orlog.scoring.stored_references import recorded_references, stored_references
+from orlog.scoring.references import benchmark_of_name, references_measured
 
 CHECKPOINTS = 3
 """Points at the end of a learning curve whose variance counts as that of checkpoints."""
@@ -417,7 +413,7 @@ def _normalize(run: EvaluatedRun, returns: np.ndarray) -> np.ndarray:
     found = references_of_run(run)
     if found is None:
         return returns
-    benchmark = _benchmark_of(run)
+    benchmark = benchmark_of_name(run.dataset, run.digest)
     return (
         found.normalize(returns) if benchmark is None else normalized_score(benchmark[0], returns)
     )
@@ -425,36 +421,4 @@ def _normalize(run: EvaluatedRun, returns: np.ndarray) -> np.ndarray:
 
 def references_of_run(run: EvaluatedRun) -> References | None:
     """Return the reference returns of a run's dataset, or those of the environment it ran in."""
-    protocol = run.protocol
-    environment = EnvironmentRecord(
-        id=protocol.environment_id,
-        kwargs=protocol.environment_kwargs,
-        versions=protocol.versions,
-        max_episode_steps=protocol.max_episode_steps,
-    )
-    benchmark = _benchmark_of(run)
-    if benchmark is None:
-        return stored_references(environment) or recorded_references(environment)
-    # They hold only for returns of the benchmark's own environment, whatever a name says.
-    name, dataset = benchmark
-    try:
-        return references(name) if holds_in(dataset, environment) else None
-    except NotFoundError:
-        return None
-
-
-def _benchmark_of(run: EvaluatedRun) -> tuple[str, BenchmarkDataset] | None:
-    """Return the benchmark's dataset with references that a run's data name, with their own name.
-
-    Those data are the version that the run was trained on, or any version of its name.
-    """
-    for name in (f"{run.dataset}@{run.digest}", run.dataset):
-        if not is_name(name):
-            continue
-        try:
-            benchmark = described(name).benchmark
-        except NotFoundError:
-            continue
-        if benchmark is not None and benchmark.anchors is not None:
-            return name, benchmark
-    return None
+    return references_measured(run.dataset, run.digest, run.protocol)

@@ -21,6 +21,7 @@ from orlog.manifests.manifest import EnvironmentRecord, Manifest
 from orlog.manifests.names import is_name, is_url, parse_name
 from orlog.manifests.rebuilds import recorded_build
 from orlog.normalize.references import (
+    Protocol,
     PublishedProtocol,
     PublishedReferences,
     PublishedReturn,
@@ -199,3 +200,41 @@ def _manifest(dataset: Given) -> Manifest | None:
         recorded = recorded_build(wanted.name, wanted.version)
         fits = recorded is not None and recorded.digest.startswith(wanted.digest)
         return recorded if fits else None
+
+
+def references_measured(name: str, digest: str, protocol: Protocol) -> References | None:
+    """Return the reference returns of a dataset by name and digest, or those of the environment returns are of.
+
+    Those of a benchmark hold only for returns of its own environment, whatever a name says.
+    """
+    environment = EnvironmentRecord(
+        id=protocol.environment_id,
+        kwargs=protocol.environment_kwargs,
+        versions=protocol.versions,
+        max_episode_steps=protocol.max_episode_steps,
+    )
+    benchmark = benchmark_of_name(name, digest)
+    if benchmark is None:
+        return stored_references(environment) or recorded_references(environment)
+    its_name, dataset = benchmark
+    try:
+        return references(its_name) if holds_in(dataset, environment) else None
+    except NotFoundError:
+        return None
+
+
+def benchmark_of_name(name: str, digest: str) -> tuple[str, BenchmarkDataset] | None:
+    """Return the benchmark's dataset with references that a dataset's name says, with its own name.
+
+    It is that of the version with this digest, or of any version of the name.
+    """
+    for one in (f"{name}@{digest}", name):
+        if not is_name(one):
+            continue
+        try:
+            benchmark = described(one).benchmark
+        except NotFoundError:
+            continue
+        if benchmark is not None and benchmark.anchors is not None:
+            return one, benchmark
+    return None

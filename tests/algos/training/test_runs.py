@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -31,6 +32,7 @@ from orlog.algos.training.runs import (
     has_checkpoint,
     keep_checkpoint,
     kept_checkpoints,
+    read_evaluation,
     read_run,
     run_folder,
 )
@@ -582,10 +584,25 @@ def test_a_run_that_goes_on_with_other_code_is_told_so(
     with pytest.raises(StoppedError):
         train_run("bc", mini, tmp_path, stop=stop_after(12), **options)
     began = read_run(tmp_path).code
+    body = json.loads((tmp_path / "run.json").read_bytes())
+    assert "later_code" not in body
+    evaluate_run(tmp_path, dataset=mini, episodes=1)
     monkeypatch.setattr(training, "sources_digest", lambda _kind: "0" * 64)
-    train_run("bc", mini, tmp_path, resume=True, note=notes.append, **options)
+    with pytest.raises(StoppedError):
+        train_run(
+            "bc", mini, tmp_path, resume=True, note=notes.append, stop=stop_after(4), **options
+        )
     assert any("other code" in note for note in notes)
-    assert read_run(tmp_path).code == began != "0" * 64
+    notes.clear()
+    train_run("bc", mini, tmp_path, resume=True, note=notes.append, **options)
+    assert notes == []  # it was said, and its record says it
+    assert read_run(tmp_path).codes == (began, "0" * 64)
+    assert json.loads((tmp_path / "run.json").read_bytes()) == {**body, "later_code": ["0" * 64]}
+    assert read_evaluation(tmp_path).step == 12  # which the longer record does not make wrong
+    assert evaluate_run(tmp_path, dataset=mini, episodes=1)[1].step == 20
+    monkeypatch.setattr(training, "sources_digest", lambda _kind: "1" * 64)
+    train_run("bc", mini, tmp_path, resume=True, **options)
+    assert read_run(tmp_path).codes == (began, "0" * 64)  # no step was taken with this one
 
 
 def test_the_record_of_an_older_run_is_resumed_with_what_is_asked_for(
@@ -594,13 +611,14 @@ def test_the_record_of_an_older_run_is_resumed_with_what_is_asked_for(
     asked = {name for name in TrainOptions.__struct_fields__ if hasattr(TrainOptions(), name)}
     older = asked - {"seed", "steps", "preset", "device", "precision"}
 
-    def written(path: Path, body: dict[str, Any]) -> None:
+    def written(path: Path, record: RunRecord) -> None:
+        body = msgspec.to_builtins(record)
         write_json(path, {name: one for name, one in body.items() if name not in older})
 
     notes: list[str] = []
     options: dict[str, Any] = {"seed": 0, "steps": 20, "settings": SMALL, "evaluations": 2}
     options |= {"curve_episodes": 1, "keep_checkpoints": True, "note": notes.append}
-    monkeypatch.setattr(training, "write_json", written)
+    monkeypatch.setattr(training, "write_record", written)
     with pytest.raises(StoppedError):
         train_run("bc", mini, tmp_path, stop=stop_after(12), **options)
     record = read_run(tmp_path)

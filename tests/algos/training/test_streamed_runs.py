@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -19,8 +20,10 @@ from gymnasium import spaces
 
 import orlog
 from orlog.algos.training import run_data
+from orlog.algos.training.commands import dataset_words, resume_command
+from orlog.algos.training.evaluating import load_run
 from orlog.algos.training.run_data import LoadedData, StreamedData
-from orlog.algos.training.runs import CHECKPOINT_FILE, RUN_FILE
+from orlog.algos.training.runs import CHECKPOINT_FILE, RUN_FILE, read_run
 from orlog.datasets.download.in_place import open_in_place
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -231,6 +234,34 @@ def test_a_dataset_in_place_is_streamed_and_its_record_says_so(
     run("train", "bc", NAME, "--steps", "20", "--evaluations", "0", "--out", str(local))
     assert "stream" not in json.loads((local / RUN_FILE).read_text())
     assert (local / CHECKPOINT_FILE).read_bytes() != (folder / CHECKPOINT_FILE).read_bytes()
+
+
+def test_what_to_run_next_names_the_url_of_a_dataset_that_was_given_by_it_alone(
+    served: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "reader"
+    monkeypatch.setenv("ORLOG_HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    url = f"{served.url}/{NAME}"
+    said = run(
+        "train", "bc", url, "--stream", "--steps", "20", "--evaluations", "0", "--out", "a b"
+    )
+    assert said.returncode == 0, said.stderr
+    folder = Path("a b")
+    dataset = orlog.load_dataset(url, in_place=True)
+    line = resume_command(folder, read_run(folder), dataset)
+    assert f"{url}/{dataset.version}" in line
+    again = run(*shlex.split(line)[1:])
+    assert again.returncode == 0, again.stderr
+    assert "resuming from step 20 of 20" in again.stderr
+    found = load_run(folder, dataset=dict([dataset_words(dataset)])["--dataset"])
+    assert found.dataset.in_place
+    assert not (home / "datasets").exists()  # nothing was downloaded
+    run("registry", "add", "lab", served.url, "--in-place")
+    named = orlog.load_dataset(NAME)
+    assert named.in_place
+    assert dataset_words(named) == []
+    assert resume_command(folder, read_run(folder), named) == "orlog train --resume 'a b'"
 
 
 def train_in_process(home: str, url: str, folder: str, kill_at: int) -> None:

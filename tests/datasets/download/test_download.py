@@ -95,6 +95,14 @@ def test_a_name_is_downloaded_from_a_registry(served: Served) -> None:
     assert len(served.server.requests) == asked + 2  # index and manifest
 
 
+def test_the_url_of_a_dataset_in_a_registry_is_that_of_its_newest_version(served: Served) -> None:
+    folder = download_dataset(served.url.removesuffix("/1.0.0"))
+    assert folder.name == "1.0.0"
+    assert orlog.load_dataset(MINI).folder == folder
+    with pytest.raises(NotFoundError, match="or of a dataset in a registry"):
+        download_dataset(served.url.removesuffix("/1.0.0") + "x")
+
+
 @pytest.mark.usefixtures("served")
 def test_names_that_no_registry_has_are_said_with_what_was_asked() -> None:
     for name, words in (

@@ -9,6 +9,7 @@ import pickle
 import random
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,43 @@ def test_indexes_of_large_columns_of_an_episode_come_with_those_of_all_others(
     assert len(set(places)) == len(places)
     shard = next(one for one in whole.manifest.objects if "camera/c" in one.path)
     assert not any(one.endswith(f"-{shard.size_bytes - 1}") for one in places)
+
+
+def test_hashes_of_chunks_that_are_fetched_by_shard_come_together_with_its_index(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if CHUNKS_FILE not in [one.path for one in whole.manifest.objects]:
+        pytest.skip("it has no hashes of chunks")
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    monkeypatch.setattr("orlog.datasets.store.chunk_hashes.MOST_WHOLE_BYTES", 0)
+    ds = opened(served, whole)
+    asked = threading.Event()
+    get = ranges.RangeSource.get
+
+    def waits(source: Any, path: str, start: int, stop: int, check: Any) -> bytes:
+        if path == CHUNKS_FILE:
+            asked.set()
+        elif stop == source.sizes[path]:  # an index, whose answer comes after that question
+            assert asked.wait(20)
+        return get(source, path, start, stop, check)
+
+    monkeypatch.setattr(ranges.RangeSource, "get", waits)
+    assert_episode(ds, whole, 0)
+    assert asked.is_set()
+    # Wrong hashes that came so are asked for again, as any damage is.
+    wrong = [1]
+
+    def damages(source: Any, path: str, start: int, stop: int, check: Any) -> bytes:
+        data = get(source, path, start, stop, check)
+        if path == CHUNKS_FILE and wrong:
+            wrong.pop()
+            return bytes(len(data))
+        return data
+
+    monkeypatch.setattr(ranges.RangeSource, "get", damages)
+    shutil.rmtree(in_place_folder())
+    assert_episode(opened(served, whole), whole, 0)
+    assert not wrong
 
 
 @pytest.mark.usefixtures("_sizes")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from orlog.datasets.store import in_place
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, SHARDS_FILE
 from tests.command_line import orlog as run
 from tests.datasets.store.test_version import random_parts, record
+from tests.levels import scaled
 from tests.servers import FileServer
 
 NAME = "lab/parts-v1"
@@ -151,17 +153,43 @@ def test_who_reads_goes_on_while_all_is_removed(
     collector.start()
     try:
         for _ in range(2):
-            read_all(open_again(), whole)
+            read_all(orlog.load_dataset(NAME), whole)
     finally:
         stop.set()
         collector.join()
 
 
-def open_again() -> Dataset:
-    """Open the version; whoever removes all at once may remove it between two files, so that it is opened again."""
-    for _ in range(1000):
-        try:
-            return orlog.load_dataset(NAME)
-        except (OSError, orlog.OrlogError):
-            continue
-    raise AssertionError("it was never opened")
+def collect_always(home: str, ready: Path) -> None:
+    """Remove all that is kept, again and again, until the process is ended."""
+    os.environ["ORLOG_HOME"] = home
+    while True:
+        collect_in_place(unused_days=0)
+        ready.touch()
+
+
+@pytest.mark.usefixtures("served")
+def test_who_opens_a_version_finds_all_of_it_while_another_process_removes_all(
+    whole: Dataset, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    collector = multiprocessing.get_context("spawn").Process(
+        target=collect_always, args=(os.environ["ORLOG_HOME"], ready), daemon=True
+    )
+    collector.start()
+    try:
+        wait_until(ready.exists)
+        for _ in range(scaled(100, some=25)):
+            assert orlog.load_dataset(NAME).total_steps == whole.total_steps
+        assert collector.is_alive()
+    finally:
+        collector.terminate()
+        collector.join()
+    read_all(orlog.load_dataset(NAME), whole)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it never was")

@@ -1,6 +1,6 @@
 // What is known of a dataset, and figures of all its data, which are computed when this view is first opened.
 
-import { choice, element, named, number, problem, say, table } from "./dom.js";
+import { choice, element, named, number, problem, say, table, tenths } from "./dom.js";
 import { getWhenReady } from "./net.js";
 import { bars, cells, dots, graph, ticks } from "./pictures.js";
 
@@ -49,7 +49,7 @@ function showScores(place, about, opened) {
     place.append(element("details", { open: at < 2 }, element("summary", {}, section.title), dots(section.scores, section.title, section.normalized),
       element("p", { class: "note" }, [kinds.length && `bars: ${kinds.join("; ")}`, section.source, ...caveats].filter(Boolean).join(" · ")),
       element("details", {}, element("summary", {}, "Protocol of each, in words"), section.protocol && element("p", { class: "note" }, section.protocol),
-        element("ul", { class: "note" }, section.scores.map((row) => element("li", {}, `${row.algorithm} ${number(row.score)}${row.interval ? ` (${row.interval.map((one) => one.toFixed(1)).join(" to ")})` : ""}`, row.protocol && `: ${row.protocol}`))))));
+        element("ul", { class: "note" }, section.scores.map((row) => element("li", {}, `${row.algorithm} ${number(row.score)}${row.interval ? ` (${row.interval.map(tenths).join(" to ")})` : ""}`, row.protocol && `: ${row.protocol}`))))));
   });
   if (about.references.length)
     place.append(element("h3", {}, "Reference returns"), table(["score", "return", "policy", "source"], about.references, { numbers: [1], stacked: true }));

@@ -57,10 +57,13 @@ export function number(value) {
   if (value == null) return "–";
   if (typeof value !== "number") return String(value);
   if (!Number.isFinite(value)) return String(value);
-  if (Number.isInteger(value)) return Math.abs(value) < 1e15 ? grouped.format(value) : String(value);
+  if (Number.isInteger(value)) return Math.abs(value) < 1e15 ? grouped.format(value + 0) : String(value); // -0 is no number for people
   const size = Math.abs(value);
   return size >= 1e6 || size < 1e-4 ? value.toExponential(3) : String(Number(value.toPrecision(5)));
 }
+
+// A score, as the command line shows it: what rounds to zero has no sign.
+export const tenths = (value) => value.toFixed(1).replace(/^-0\.0$/, "0.0");
 
 export function bytes(count) {
   const units = ["bytes", "kB", "MB", "GB", "TB"];

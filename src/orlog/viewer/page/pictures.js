@@ -1,6 +1,6 @@
 // Small pictures that are not plots over time: bars, dots with intervals, cells, and boxes with arrows.
 
-import { colors, drawing, element, number, onTheme, pixels } from "./dom.js";
+import { colors, drawing, element, number, onTheme, pixels, tenths } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [340, 120];
 
@@ -66,7 +66,7 @@ export function dots(rows, label, isNormalized = true) {
       row.interval && drawing("line", { class: "interval", x1: at(row.interval[0]), x2: at(row.interval[1]), y1: y, y2: y }),
       (row.each || []).map((one) => drawing("circle", { class: "seed", cx: at(one), cy: y, r: 2 })),
       drawing("circle", { class: "dot", cx: at(row.score), cy: y, r: 4.5 }),
-      text(width, y + 4, row.score.toFixed(1), { "text-anchor": "end" }));
+      text(width, y + 4, tenths(row.score), { "text-anchor": "end" }));
   });
   const marks = ticks(low, high, 6).map((value) => [drawing("line", { class: value === 0 || (isNormalized && value === 100) ? "axis strong" : "axis", x1: at(value), x2: at(value), y1: 2, y2: bottom }),
     text(at(value), bottom + 12, number(value), { "text-anchor": "middle", class: "faint" })]);

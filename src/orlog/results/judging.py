@@ -1,0 +1,76 @@
+"""Verdicts on seeds of a result that were run again, and whether a note's verdict follows from its returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from orlog.normalize.references import Protocol, is_measured_alike
+from orlog.normalize.verdicts import Verdict, compare
+from orlog.results.documents import Note, SharedResult, TrainedSeed
+
+Kind = Literal["confirmation", "contradiction", "unsettled"]
+KINDS: Mapping[str, Kind] = {
+    "identical": "confirmation",
+    "same": "confirmation",
+    "consistent": "confirmation",
+    "not consistent": "contradiction",
+    "unsettled": "unsettled",
+}
+"""What each verdict makes of seeds that were run again."""
+
+
+def verdict_of(
+    result: SharedResult,
+    seeds: Sequence[TrainedSeed],
+    protocol: Protocol,
+    *,
+    digest: str,
+    device: str,
+) -> Verdict:
+    """Return the verdict on seeds that were run again, against all seeds of a result.
+
+    Raises ValueError if the result has no references, in whose unit verdicts are.
+    """
+    scale = result.references
+    if scale is None:
+        raise ValueError("references: there are none, so there are no scores to compare.")
+
+    def scores(of: Sequence[TrainedSeed]) -> dict[int, np.ndarray]:
+        return {one.seed: scale.normalize(np.array(one.returns, float)) for one in of}
+
+    return compare(
+        scores(seeds),
+        scores(result.seeds),
+        same_run=digest == result.dataset.digest and is_measured_alike(protocol, result.protocol),
+        processor=device,
+        recorded_processor=result.compute.device,
+    )
+
+
+def note_problem(result: SharedResult, note: Note) -> str:
+    """Return what is wrong with a reproduction, whose verdict follows from its returns; empty if nothing is."""
+    if note.protocol is None:
+        return ""
+    if note.digest_of_data != result.dataset.digest:
+        return "digest_of_data: it is of other data than its result."
+    unlike = other_measure(note.protocol, result.protocol)
+    if unlike:
+        return f"protocol.{unlike}: it is not that of its result."
+    try:
+        found = verdict_of(
+            result, note.seeds, note.protocol, digest=note.digest_of_data, device=note.device
+        )
+    except ValueError as error:
+        return str(error)
+    if (found.word, KINDS[found.word]) != (note.verdict, note.kind):
+        return f"verdict: says {note.verdict} ({note.kind}), but its returns are {found.word}."
+    return ""
+
+
+def other_measure(here: Protocol, stated: Protocol) -> str:
+    """Return in what returns were not measured in one environment; empty if they were."""
+    names = ("environment_id", "environment_kwargs", "max_episode_steps", "first_seed")
+    return next((one for one in names if getattr(here, one) != getattr(stated, one)), "")
