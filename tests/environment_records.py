@@ -23,6 +23,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.errors import SchemaError
+from tests.episodes import record_episodes
 
 PACKAGES = ("ale_py", "gymnasium_robotics", "minigrid")
 STEPS = 3
@@ -79,8 +80,9 @@ def run_randomly(env: gymnasium.Env[Any, Any]) -> dict[str, list[Any]]:
 
 
 def record(env: gymnasium.Env[Any, Any], steps: dict[str, list[Any]], name: str) -> None:
-    with orlog.DatasetWriter(name, environment=env) as writer:
-        writer.add_episode(
+    record_episodes(
+        name,
+        [
             orlog.Episode(
                 observations=steps["observations"],
                 actions=steps["actions"],
@@ -89,7 +91,9 @@ def record(env: gymnasium.Env[Any, Any], steps: dict[str, list[Any]], name: str)
                 truncations=np.array(steps["truncations"]),
                 seed=0,
             )
-        )
+        ],
+        environment=env,
+    )
 
 
 def check_round_trip(steps: dict[str, list[Any]], name: str) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 import orlog
 from orlog.datasets.reading.dataset import Dataset
+from tests.episodes import whole_episode
 
 
 def swing_up(seen: np.ndarray) -> np.ndarray:
@@ -58,14 +59,9 @@ def pendulum(
                 seen, reward, _, truncated, _ = env.step(actions[-1])
                 observations.append(seen)
                 rewards.append(float(reward))
-            count = len(rewards)
             writer.add_episode(
-                orlog.Episode(
-                    observations=np.array(observations),
-                    actions=np.array(actions),
-                    rewards=np.array(rewards),
-                    terminations=np.zeros(count, np.bool_),
-                    truncations=np.arange(count) == count - 1,
+                whole_episode(
+                    np.array(observations), np.array(actions), np.array(rewards), end="truncation"
                 )
             )
     return orlog.load_dataset(name)

@@ -1,7 +1,8 @@
-"""What a folder of columns holds, as manifests list it."""
+"""What a folder of columns holds, as manifests list it, and damage to it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from orlog.base.files import hash_file, list_files
@@ -14,3 +15,12 @@ def make_objects(folder: Path) -> list[StoredObject]:
         StoredObject(path=path, size_bytes=file.stat().st_size, sha256=hash_file(file))
         for path, file in list_files(folder)
     ]
+
+
+def change_unseen(path: Path) -> None:
+    """Change a file's bytes and put its size and times back, as far as a program can."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

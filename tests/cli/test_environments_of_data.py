@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import orlog
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SimulatorError
 from orlog.manifests.environments import own_arguments
+from tests.episodes import record_episodes, whole_episode
 
 NAME = "lab/pendulum-v1"
 
@@ -24,20 +24,21 @@ def pendulum(env: gymnasium.Env[Any, Any] | None) -> Dataset:
     with gymnasium.make("Pendulum-v1") as plain:
         observation_space, action_space = plain.observation_space, plain.action_space
     rng = np.random.default_rng(0)
-    with orlog.DatasetWriter(
-        NAME, observation_space=observation_space, action_space=action_space, environment=env
-    ) as writer:
-        for _ in range(3):
-            writer.add_episode(
-                orlog.Episode(
-                    observations=rng.uniform(-1, 1, (11, 3)).astype(np.float32),
-                    actions=rng.uniform(-2, 2, (10, 1)).astype(np.float32),
-                    rewards=rng.normal(size=10),
-                    terminations=np.zeros(10, np.bool_),
-                    truncations=np.arange(10) == 9,
-                )
+    return record_episodes(
+        NAME,
+        (
+            whole_episode(
+                rng.uniform(-1, 1, (11, 3)).astype(np.float32),
+                rng.uniform(-2, 2, (10, 1)).astype(np.float32),
+                rng.normal(size=10),
+                end="truncation",
             )
-    return orlog.load_dataset(NAME)
+            for _ in range(3)
+        ),
+        observation_space,
+        action_space,
+        environment=env,
+    )
 
 
 def command(*arguments: str) -> str:

@@ -19,6 +19,7 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.origin import origin_file
 from orlog.datasets.home.presence import partial_folder
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+from tests.episodes import whole_episode
 
 DAY = 86_400.0
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -32,12 +33,11 @@ def record_template(home: Path) -> Path:
             "lab/template-v1", observation_space=BOX, action_space=BOX
         ) as writer:
             writer.add_episode(
-                orlog.Episode(
-                    observations=np.zeros((4, 2), np.float32),
-                    actions=np.ones((3, 2), np.float32),
-                    rewards=np.arange(3.0),
-                    terminations=np.zeros(3, np.bool_),
-                    truncations=np.array([False, False, True]),
+                whole_episode(
+                    np.zeros((4, 2), np.float32),
+                    np.ones((3, 2), np.float32),
+                    np.arange(3.0),
+                    end="truncation",
                 )
             )
         return writer.folder

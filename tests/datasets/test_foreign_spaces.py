@@ -25,6 +25,7 @@ from orlog.manifests.spaces import (
     storable_space,
 )
 from tests.environment_records import check_made_again, check_round_trip, make, record, run_randomly
+from tests.episodes import record_episodes, whole_episode
 
 KEYS = (
     "bottom burner",
@@ -138,19 +139,13 @@ def test_any_key_of_a_dict_is_stored_and_comes_back() -> None:
     observations = [space.sample() for _ in range(4)]
     for container in ("zarr", "hdf5"):
         name = f"lab/{container}-v1"
-        with orlog.DatasetWriter(
-            name, observation_space=space, action_space=spaces.Discrete(2), container=container
-        ) as writer:
-            writer.add_episode(
-                orlog.Episode(
-                    observations=observations,
-                    actions=np.zeros(3, np.int64),
-                    rewards=np.zeros(3),
-                    terminations=np.array([False, False, True]),
-                    truncations=np.zeros(3, np.bool_),
-                )
-            )
-        dataset = orlog.load_dataset(name)
+        dataset = record_episodes(
+            name,
+            [whole_episode(observations, np.zeros(3, np.int64))],
+            space,
+            spaces.Discrete(2),
+            container=container,
+        )
         found = dataset[0].observations
         assert {key: part["x y"].tolist() for key, part in found.items()} == {
             key: [int(observation[key]["x y"]) for observation in observations] for key in KEYS
@@ -161,18 +156,12 @@ def test_any_key_of_a_dict_is_stored_and_comes_back() -> None:
 
 def test_batches_have_the_keys_of_the_space() -> None:
     space = spaces.Dict({"bottom burner": spaces.Box(0, 255, (2, 2), np.uint8)})
-    with orlog.DatasetWriter(
-        "lab/keys-v1", observation_space=space, action_space=spaces.Discrete(2)
-    ) as writer:
-        writer.add_episode(
-            orlog.Episode(
-                observations=[space.sample() for _ in range(4)],
-                actions=np.zeros(3, np.int64),
-                rewards=np.zeros(3),
-                terminations=np.array([False, False, True]),
-                truncations=np.zeros(3, np.bool_),
-            )
-        )
+    record_episodes(
+        "lab/keys-v1",
+        [whole_episode([space.sample() for _ in range(4)], np.zeros(3, np.int64))],
+        space,
+        spaces.Discrete(2),
+    )
     batch = next(iter(orlog.transitions(orlog.load_dataset("lab/keys-v1"), batch_size=2, seed=0)))
     assert isinstance(batch.observations, dict)
     assert list(batch.observations) == ["bottom burner"]

@@ -23,6 +23,7 @@ from orlog.datasets.looking.sparklines import (
 )
 from orlog.datasets.reading.dataset import Dataset
 from tests.command_line import orlog as run_orlog
+from tests.episodes import whole_episode
 
 NUMBERS = arrays.arrays(
     np.float64, st.integers(1, 200), elements=st.floats(allow_nan=True, allow_infinity=True)
@@ -144,12 +145,8 @@ def test_a_notebook_shows_totals_and_pictures_and_runs_nothing() -> None:
         behavior_policy="<script>alert(1)</script>",
     )
     with writer:
-        episode = orlog.Episode(
-            observations=np.zeros((4, 16, 16, 3), np.uint8),
-            actions=np.zeros((3, 1), np.float32),
-            rewards=np.ones(3),
-            terminations=np.array([False, False, True]),
-            truncations=np.zeros(3, bool),
+        episode = whole_episode(
+            np.zeros((4, 16, 16, 3), np.uint8), np.zeros((3, 1), np.float32), np.ones(3)
         )
         writer.add_episode(episode)
     text = orlog.load_dataset("lab/seen-v1")._repr_html_()

@@ -17,6 +17,7 @@ from orlog.manifests.environments import make_environment
 from tests.command_line import orlog as orlog_command
 from tests.docs.test_d4rl import Upstream, run, with_goal
 from tests.docs.test_d4rl import upstream as upstream
+from tests.episodes import record_episodes, whole_episode
 from tests.first_lines import run_lines
 
 FEW = ("--steps", "5", "--evaluations", "0")  # a million steps take hours
@@ -55,12 +56,11 @@ def maze(name: str, environment_id: str) -> Dataset:
             actions = [env.action_space.sample() for _ in range(20)]
             seen += [env.step(action)[0] for action in actions]
             writer.add_episode(
-                orlog.Episode(
-                    observations={key: np.stack([one[key] for one in seen]) for key in seen[0]},
-                    actions=np.stack(actions),
-                    rewards=np.arange(20) % 2.0,
-                    terminations=np.zeros(20, np.bool_),
-                    truncations=np.arange(20) == 19,
+                whole_episode(
+                    {key: np.stack([one[key] for one in seen]) for key in seen[0]},
+                    np.stack(actions),
+                    np.arange(20) % 2.0,
+                    end="truncation",
                 )
             )
     return orlog.load_dataset(name)
@@ -69,20 +69,18 @@ def maze(name: str, environment_id: str) -> Dataset:
 def breakout() -> None:
     """Write an episode of frames and choices."""
     rng = np.random.default_rng(0)
-    with orlog.DatasetWriter(
+    record_episodes(
         "lab/breakout-v1",
-        observation_space=gymnasium.spaces.Box(0, 255, (36, 36, 1), np.uint8),
-        action_space=gymnasium.spaces.Discrete(4),
-    ) as writer:
-        writer.add_episode(
-            orlog.Episode(
-                observations=rng.integers(0, 256, (41, 36, 36, 1), np.uint8),
-                actions=rng.integers(0, 4, 40),
-                rewards=rng.integers(0, 2, 40).astype(np.float64),
-                terminations=np.arange(40) == 39,
-                truncations=np.zeros(40, np.bool_),
+        [
+            whole_episode(
+                rng.integers(0, 256, (41, 36, 36, 1), np.uint8),
+                rng.integers(0, 4, 40),
+                rng.integers(0, 2, 40).astype(np.float64),
             )
-        )
+        ],
+        gymnasium.spaces.Box(0, 255, (36, 36, 1), np.uint8),
+        gymnasium.spaces.Discrete(4),
+    )
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import orlog
 from tests.docs.test_d4rl import Upstream, run, with_goal
 from tests.docs.test_d4rl import upstream as upstream
 from tests.docs.test_first_lines import FEW, maze
+from tests.episodes import record_episodes, whole_episode
 from tests.servers import FileServer
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -94,21 +95,21 @@ def arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
     rng = np.random.default_rng(0)
     box = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     parts = gymnasium.spaces.Dict({"state": box, "camera": box})
-    with orlog.DatasetWriter("lab/arm-v1", observation_space=parts, action_space=box) as writer:
-        for _ in range(120):
-            writer.add_episode(
-                orlog.Episode(
-                    observations={
-                        part: rng.uniform(-1, 1, (4, 2)).astype("f4")
-                        for part in ("state", "camera")
-                    },
-                    actions=rng.uniform(-1, 1, (3, 2)).astype("f4"),
-                    rewards=rng.random(3),
-                    terminations=np.zeros(3, bool),
-                    truncations=np.arange(3) == 2,
-                    infos={"phase": rng.random(3), "extra": rng.random(3)},
-                )
+    record_episodes(
+        "lab/arm-v1",
+        (
+            whole_episode(
+                {part: rng.uniform(-1, 1, (4, 2)).astype("f4") for part in ("state", "camera")},
+                rng.uniform(-1, 1, (3, 2)).astype("f4"),
+                rng.random(3),
+                end="truncation",
+                infos={"phase": rng.random(3), "extra": rng.random(3)},
             )
+            for _ in range(120)
+        ),
+        parts,
+        box,
+    )
     return lambda name: monkeypatch.setenv("ORLOG_HOME", str(tmp_path / name))
 
 

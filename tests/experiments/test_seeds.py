@@ -29,6 +29,7 @@ from orlog.experiments import progress
 from orlog.experiments.progress import Status, Watcher, status_lines
 from orlog.experiments.seeds import parse_seeds, train_seeds
 from tests.command_line import orlog
+from tests.episodes import whole_episode
 from tests.training import train_run
 
 SMALL = {"hidden": [4], "batch_size": 8}
@@ -240,12 +241,8 @@ def test_seeds_that_fail_alike_are_named_in_one_message(tmp_path: Path) -> None:
         action_space=spaces.Box(-1, 1, (1,), np.float32),
     ) as writer:
         writer.add_episode(
-            orlog_package.Episode(
-                observations=np.zeros((21, 2), np.float32),
-                actions=np.zeros((20, 1), np.float32),
-                rewards=np.zeros(20),
-                terminations=np.zeros(20, np.bool_),
-                truncations=np.arange(20) == 19,
+            whole_episode(
+                np.zeros((21, 2), np.float32), np.zeros((20, 1), np.float32), end="truncation"
             )
         )
     found = orlog(

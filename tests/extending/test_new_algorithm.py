@@ -19,6 +19,7 @@ from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import read_run, run_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError, StoppedError
+from tests.episodes import whole_episode
 from tests.training import train_run
 
 # It takes several steps at once, which none of orlog's algorithms does, and integer actions.
@@ -87,12 +88,11 @@ def poles() -> Dataset:
     ):
         for _ in range(5):
             writer.add_episode(
-                orlog.Episode(
-                    observations=rng.uniform(-0.1, 0.1, (11, 4)).astype(np.float32),
-                    actions=rng.integers(0, 2, 10),
-                    rewards=np.ones(10),
-                    terminations=np.zeros(10, np.bool_),
-                    truncations=np.arange(10) == 9,
+                whole_episode(
+                    rng.uniform(-0.1, 0.1, (11, 4)).astype(np.float32),
+                    rng.integers(0, 2, 10),
+                    np.ones(10),
+                    end="truncation",
                 )
             )
     return orlog.load_dataset("lab/poles-v1")

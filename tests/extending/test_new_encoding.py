@@ -16,6 +16,7 @@ from orlog.datasets.store.shards import encode_shard
 from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError
+from tests.episodes import whole_episode
 
 NAME = "lab/arm-v1"
 LEVEL = 6
@@ -49,15 +50,13 @@ def _gzip(monkeypatch: pytest.MonkeyPatch) -> None:
 def episodes() -> list[orlog.Episode]:
     rng = np.random.default_rng(0)
     return [
-        orlog.Episode(
-            observations={
+        whole_episode(
+            {
                 "state": rng.normal(size=(steps + 1, 3)),
                 "camera": rng.integers(0, 256, (steps + 1, 16, 16, 3), np.uint8),
             },
-            actions=rng.integers(0, 4, steps),
-            rewards=rng.normal(size=steps).round(1),
-            terminations=np.arange(steps) == steps - 1,
-            truncations=np.zeros(steps, bool),
+            rng.integers(0, 4, steps),
+            rng.normal(size=steps).round(1),
         )
         for steps in (7, 40, 3)
     ]

@@ -39,6 +39,7 @@ from orlog.manifests.lock import LockedDataset, read_lock, write_lock
 from orlog.manifests.manifest import manifest_from_text
 from orlog.manifests.names import parse_name
 from orlog.manifests.signatures import check_signature, new_key, sign
+from tests.episodes import whole_episode
 from tests.fuzz.damage import Step, damaged, from_text, seal_manifest, seal_view, to_text
 
 NAME = "tests/tiny-v1"
@@ -284,17 +285,13 @@ def _write_stores() -> tuple[Path, Path]:
 
 
 def _episode(steps: int) -> Episode:
-    ends = np.zeros(steps, np.bool_)
-    ends[-1] = True
-    return Episode(
-        observations={
+    return whole_episode(
+        {
             "goal": np.full((steps + 1, 2), 0.5, np.float32),
             "text": ["a" * (row + 1) for row in range(steps + 1)],
         },
-        actions=np.arange(steps),
-        rewards=np.linspace(0, 1, steps),
-        terminations=ends,
-        truncations=np.zeros(steps, np.bool_),
+        np.arange(steps),
+        np.linspace(0, 1, steps),
         infos={"note": ["b"] * steps, "force": np.ones((steps, 3))},
         metadata={"task": "push"},
     )

@@ -18,6 +18,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.manifests.manifest import MANIFEST_FILE
+from tests.episodes import whole_episode
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -87,18 +88,9 @@ def make() -> Make:
         end: str,
         rng: np.random.Generator,
     ) -> Episode:
-        ends = np.zeros(length, np.bool_)
-        ends[-1] = True
-        never = np.zeros(length, np.bool_)
-        return Episode(
-            observations=random_rows(observation_space, length + 1, rng),
-            actions=random_rows(action_space, length, rng),
-            rewards=rng.normal(size=length),
-            terminations=ends if end == "termination" else never,
-            truncations=ends if end == "truncation" else never,
-            infos={},
-            seed=None,
-        )
+        observations = random_rows(observation_space, length + 1, rng)
+        actions = random_rows(action_space, length, rng)
+        return whole_episode(observations, actions, rng.normal(size=length), end=end)
 
     return make_episode
 

@@ -22,6 +22,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.agent_transitions import AgentBatch, load_agents
 from orlog.loaders.members import member_arrays, of_each
+from tests.episodes import whole_episode
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -70,7 +71,6 @@ def spaces_of(kind: Kind) -> tuple[spaces.Dict, spaces.Dict]:
 
 def episode_of(kind: Kind, length: int, number: int, acts: np.ndarray) -> Episode:
     rng = np.random.default_rng(number)
-    last = np.arange(length) == length - 1
     observations: dict[str, Any] = {}
     actions: dict[str, Any] = {}
     infos: dict[str, Any] = {"state": rng.normal(size=(length, 2)).astype(np.float32)}
@@ -96,14 +96,8 @@ def episode_of(kind: Kind, length: int, number: int, acts: np.ndarray) -> Episod
             infos[f"{own}legals"] = legal[:-1].astype(np.float32)
         if kind.legal in ("after", "both"):
             infos[f"{own}action_mask"] = legal[1:]
-    return Episode(
-        observations=observations,
-        actions=actions,
-        rewards=rng.normal(size=length),
-        terminations=last & (number % 2 == 0),
-        truncations=last & (number % 2 == 1),
-        infos=infos,
-    )
+    end = ("termination", "truncation")[number % 2]
+    return whole_episode(observations, actions, rng.normal(size=length), end=end, infos=infos)
 
 
 KINDS = st.builds(
@@ -389,12 +383,11 @@ def test_spaces_that_no_batch_can_hold_name_the_agent(
 ) -> None:
     observations = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": observed})
     actions = spaces.Dict({"a": spaces.Discrete(2), "b": acted})
-    episode = Episode(
-        observations={key: np.stack([one.sample()] * 3) for key, one in observations.items()},
-        actions={key: np.stack([one.sample()] * 2) for key, one in actions.items()},
-        rewards=np.ones(2),
-        terminations=np.zeros(2, bool),
-        truncations=np.zeros(2, bool),
+    episode = whole_episode(
+        {key: np.stack([one.sample()] * 3) for key, one in observations.items()},
+        {key: np.stack([one.sample()] * 2) for key, one in actions.items()},
+        np.ones(2),
+        end="",
         infos={f"agents/{agent}/acts": np.ones(2, bool) for agent in "ab"},
     )
     with pytest.raises(SchemaError, match=words):

@@ -31,6 +31,7 @@ from orlog.loaders.sampling.infos import Windows
 from orlog.loaders.states_and_goals import states_and_goals, states_and_subgoals
 from orlog.loaders.transforms import normalize_observations, scale_rewards
 from tests.batches import columns
+from tests.episodes import whole_episode
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -88,17 +89,15 @@ KINDS: dict[str, tuple[Kind, dict[str, Any], bool]] = {
 def episode_of(length: int, end: str, space: spaces.Space[Any], number: int) -> Episode:
     """Return an episode whose rewards are unlike those of any other step."""
     rng = np.random.default_rng(number)
-    last = np.arange(length) == length - 1
     observations: Any = rng.normal(size=(length + 1, 2)).astype(np.float32)
     if isinstance(space, spaces.Dict):
         frames = rng.integers(0, 256, (length + 1, 3, 4, 1), np.uint8)
         observations = {"camera": frames, "speed": observations}
-    return Episode(
-        observations=observations,
-        actions=rng.uniform(-1, 1, (length, 1)).astype(np.float32),
-        rewards=np.arange(length) + 1.0 + 100 * number,
-        terminations=last & (end == "termination"),
-        truncations=last & (end == "truncation"),
+    return whole_episode(
+        observations,
+        rng.uniform(-1, 1, (length, 1)).astype(np.float32),
+        np.arange(length) + 1.0 + 100 * number,
+        end=end,
         infos={
             "cost": rng.normal(size=length),
             "sensor/front": rng.normal(size=(length, 2, 3)).astype(np.float32),

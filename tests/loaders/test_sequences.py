@@ -21,6 +21,7 @@ from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.batch import SequenceBatch
 from orlog.loaders.sequences import SequenceSampler, returns_to_go, sequences
 from tests.levels import scaled
+from tests.loaders.test_frames import every_step
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -70,12 +71,6 @@ def pack(episodes: Sequence[Episode]) -> Arrays:
         action_dim=2,
         digest="sha256:" + "0" * 64,
     )
-
-
-def every_step(arrays: Arrays) -> np.ndarray:
-    """Return uniform numbers that choose each step once, where there is no mixture."""
-    count = arrays.total_steps
-    return ((np.arange(count) + 0.5) / count)[:, None]
 
 
 def slow_window(

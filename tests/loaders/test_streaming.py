@@ -26,6 +26,7 @@ from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.streaming import StreamedTransitions, stream_transitions
+from tests.episodes import whole_episode
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -44,16 +45,12 @@ def episodes_of(lengths: list[int], *, pixels: bool = False, seed: int = 0) -> l
     for length in lengths:
         state = rng.normal(size=(length + 1, 2)).astype(np.float32)
         images = rng.integers(255, size=(length + 1, 16, 16, 3), dtype=np.uint8)
-        last = np.arange(length) == length - 1
         episodes.append(
-            Episode(
-                observations={"pixels": images, "state": state} if pixels else state,
-                actions=rng.normal(size=(length, 1)).astype(np.float32),
-                rewards=np.arange(first, first + length, dtype=np.float64),
-                terminations=last & (length % 2 == 0),
-                truncations=last & (length % 3 == 0) & (length % 2 == 1),
-                infos={},
-                seed=None,
+            whole_episode(
+                {"pixels": images, "state": state} if pixels else state,
+                rng.normal(size=(length, 1)).astype(np.float32),
+                np.arange(first, first + length, dtype=np.float64),
+                end="termination" if length % 2 == 0 else "truncation" if length % 3 == 0 else "",
             )
         )
         first += length

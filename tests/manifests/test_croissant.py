@@ -14,26 +14,19 @@ from gymnasium import spaces
 import orlog
 from orlog.base.files import hash_file
 from tests.command_line import orlog as run
+from tests.episodes import record_episodes, whole_episode
 
 
 def record() -> None:
-    with orlog.DatasetWriter(
+    record_episodes(
         "lab/arm-v1",
-        observation_space=spaces.Box(-1, 1, (2,), np.float32),
-        action_space=spaces.Discrete(2),
+        [whole_episode(np.array([[0, np.nan], [0, 2]], np.float32), np.zeros(1, int))],
+        spaces.Box(-1, 1, (2,), np.float32),
+        spaces.Discrete(2),
         description="An arm.",
         license="CC-BY-4.0",
         behavior_policy="a person",
-    ) as writer:
-        writer.add_episode(
-            orlog.Episode(
-                observations=np.array([[0, np.nan], [0, 2]], np.float32),
-                actions=np.zeros(1, int),
-                rewards=np.zeros(1),
-                terminations=np.array([True]),
-                truncations=np.array([False]),
-            )
-        )
+    )
 
 
 def test_mlcroissant_reads_it_without_errors_and_finds_each_object(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from orlog.normalize.references import (
 from orlog.scoring.measuring import keep_references
 from orlog.scoring.stored_references import store_references, stored_references
 from tests.command_line import orlog as command
+from tests.episodes import record_episodes, whole_episode
 from tests.pendulum import pendulum, swing_up
 
 QUICK = {"hidden": [32, 32], "learning_rate": 3e-3, "batch_size": 64}
@@ -197,19 +198,12 @@ def test_what_cannot_be_measured_is_refused_with_one_line(home: Path) -> None:
 
 def test_action_spaces_without_a_uniform_policy_and_data_without_environment_are_refused() -> None:
     def record(name: str, actions: gymnasium.Space[Any], values: np.ndarray) -> Dataset:
-        with orlog.DatasetWriter(
-            name, observation_space=spaces.Box(-1, 1, (2,), np.float32), action_space=actions
-        ) as writer:
-            writer.add_episode(
-                orlog.Episode(
-                    observations=np.zeros((len(values) + 1, 2), np.float32),
-                    actions=values,
-                    rewards=np.zeros(len(values)),
-                    terminations=np.zeros(len(values), np.bool_),
-                    truncations=np.arange(len(values)) == len(values) - 1,
-                )
-            )
-        return orlog.load_dataset(name)
+        return record_episodes(
+            name,
+            [whole_episode(np.zeros((len(values) + 1, 2), np.float32), values, end="truncation")],
+            spaces.Box(-1, 1, (2,), np.float32),
+            actions,
+        )
 
     free = record(
         "lab/free-v1", spaces.Box(-np.inf, np.inf, (1,), np.float32), np.zeros((3, 1), np.float32)
@@ -231,13 +225,7 @@ def test_a_discrete_environment_is_measured() -> None:
         seen, _ = env.reset(seed=0)
         after = env.step(1)[0]
         writer.add_episode(
-            orlog.Episode(
-                observations=np.array([seen, after]),
-                actions=np.array([1]),
-                rewards=np.ones(1),
-                terminations=np.zeros(1, np.bool_),
-                truncations=np.ones(1, np.bool_),
-            )
+            whole_episode(np.array([seen, after]), np.array([1]), np.ones(1), end="truncation")
         )
     found = orlog.measure_references("lab/pole-v1", expert=500, source="its limit", episodes=10)
     assert 8 < found.random.mean < 60
@@ -252,13 +240,7 @@ def one_step(name: str, environment: str, version: str = "1.0.0") -> Dataset:
         seen, _ = env.reset(seed=0)
         action = np.zeros_like(env.action_space.sample())
         writer.add_episode(
-            orlog.Episode(
-                observations=np.array([seen, seen]),
-                actions=np.array([action]),
-                rewards=np.zeros(1),
-                terminations=np.zeros(1, np.bool_),
-                truncations=np.ones(1, np.bool_),
-            )
+            whole_episode(np.array([seen, seen]), np.array([action]), end="truncation")
         )
     return orlog.load_dataset(f"{name}@{version}")
 

@@ -21,6 +21,7 @@ from orlog.normalize.references import (
     score_caveats,
 )
 from orlog.scoring.references import references_of
+from tests.episodes import record_episodes, whole_episode
 
 HOPPER = Protocol(
     environment_id="Hopper-v4",
@@ -153,18 +154,11 @@ def test_a_view_of_parts_with_other_references_has_none() -> None:
     parts: list[Dataset] = []
     for version in (0, 1, 1):
         name = f"lab/part-{len(parts)}-v1"
-        with orlog.DatasetWriter(
-            name, environment=gymnasium.make(f"CartPole-v{version}")
-        ) as writer:
-            writer.add_episode(
-                orlog.Episode(
-                    observations=np.zeros((2, 4), np.float32),
-                    actions=np.zeros(1, np.int64),
-                    rewards=np.ones(1),
-                    terminations=np.ones(1, np.bool_),
-                    truncations=np.zeros(1, np.bool_),
-                )
-            )
+        record_episodes(
+            name,
+            [whole_episode(np.zeros((2, 4), np.float32), np.zeros(1, np.int64), np.ones(1))],
+            environment=gymnasium.make(f"CartPole-v{version}"),
+        )
         parts.append(orlog.load_dataset(name))
     found = orlog.measure_references(parts[1], expert=500.0, source="S", episodes=1, keep="home")
     assert orlog.references(orlog.combine_datasets(parts[1:])) == found

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 import orlog
+from tests.episodes import record_episodes, whole_episode
 
 SCRIPT = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 
@@ -22,17 +23,16 @@ def robot_episode(seed: int, steps: int, *, text: str = "pick up the cube") -> o
         frames[step, :, :, 2] = np.linspace(20, 200, 48)
         frames[step, 8:16, (step * 2) % 40 : (step * 2) % 40 + 8] = 255, step % 256, 0
     state = rng.normal(size=(rows, 3)).cumsum(0).astype(np.float32)
-    return orlog.Episode(
-        observations={
+    return whole_episode(
+        {
             "camera": frames,
             "depth": rng.random((rows, 24, 24), dtype=np.float32) + 0.5,
             "instruction": [text] * rows,
             "position": state,
         },
-        actions=rng.uniform(-1, 1, (steps, 2)).clip(-0.8, 0.8).astype(np.float32),
-        rewards=rng.normal(size=steps),
-        terminations=np.arange(steps) == (steps - 1 if seed % 2 else -1),
-        truncations=np.arange(steps) == (-1 if seed % 2 else steps - 1),
+        rng.uniform(-1, 1, (steps, 2)).clip(-0.8, 0.8).astype(np.float32),
+        rng.normal(size=steps),
+        end="termination" if seed % 2 else "truncation",
         infos={
             "tokens": [np.arange(step % 5, dtype=np.int64) for step in range(steps)],
             "said": [f"step {step}: {text}" for step in range(steps)],
@@ -58,12 +58,13 @@ def write_robot(
 ) -> orlog.Dataset:
     """Write the dataset of a robot and return it."""
     text = about.pop("text", "pick up the cube")
-    with orlog.DatasetWriter(
-        name, observation_space=ROBOT_SPACE, action_space=ARM_SPACE, **about
-    ) as writer:
-        for seed in range(episodes):
-            writer.add_episode(robot_episode(seed, steps + seed, text=text))
-    return orlog.load_dataset(name)
+    return record_episodes(
+        name,
+        (robot_episode(seed, steps + seed, text=text) for seed in range(episodes)),
+        ROBOT_SPACE,
+        ARM_SPACE,
+        **about,
+    )
 
 
 def write_numbers(
@@ -80,15 +81,7 @@ def write_numbers(
             rewards = np.zeros(steps)
             rewards[-1] = index
             values = np.arange(4 * (steps + 1), dtype=np.float32).reshape(-1, 4)
-            writer.add_episode(
-                orlog.Episode(
-                    observations=values + index,
-                    actions=np.arange(steps) % 3,
-                    rewards=rewards,
-                    terminations=np.arange(steps) == steps - 1,
-                    truncations=np.zeros(steps, bool),
-                )
-            )
+            writer.add_episode(whole_episode(values + index, np.arange(steps) % 3, rewards))
     return orlog.load_dataset(name)
 
 

@@ -17,6 +17,7 @@ from orlog.reports.audit_page import write_audit_page
 from orlog.reports.episode_figure import FIGURE, episode_figure
 from orlog.reports.pages import figure, html_table, page
 from orlog.reports.pictures import Dot, Line, bars, dots, lines, path_map
+from tests.episodes import record_episodes
 from tests.viewer.made import ARM_SPACE, robot_episode, write_robot
 from tests.viewer.test_page import CONTRASTS
 
@@ -74,8 +75,7 @@ def test_an_episode_is_its_path_or_a_frame() -> None:
     space = spaces.Box(0, 255, (32, 48, 3), np.uint8)
     episode = robot_episode(0, 5)
     seen = dataclasses.replace(episode, observations=episode.observations["camera"])
-    with orlog.DatasetWriter("lab/eye-v1", observation_space=space, action_space=ARM_SPACE) as file:
-        file.add_episode(seen)
+    record_episodes("lab/eye-v1", [seen], space, ARM_SPACE)
     drawn = episode_figure(orlog.load_dataset("lab/eye-v1"))
     assert FIGURE.fullmatch(drawn)
     assert "the first frame of observations." in drawn

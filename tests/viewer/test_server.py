@@ -20,6 +20,7 @@ from orlog.cli.open import NEEDED
 from orlog.errors import MissingExtraError, NotFoundError
 from orlog.viewer.opened import open_all
 from orlog.viewer.server import listen
+from tests.episodes import record_episodes, whole_episode
 from tests.viewer.conftest import Serve, Served, names_of
 from tests.viewer.made import (
     ARM_SPACE,
@@ -320,18 +321,12 @@ def test_a_port_that_is_taken_is_named() -> None:
 def test_nested_values_are_named_though_not_shown(serve: Serve) -> None:
     space = spaces.Graph(spaces.Box(0, 1, (2,), np.float32), None)
     graph = spaces.GraphInstance(np.ones((3, 2), np.float32), None, None)
-    with orlog.DatasetWriter(
-        "lab/graphs-v1", observation_space=space, action_space=spaces.Discrete(2)
-    ) as writer:
-        writer.add_episode(
-            orlog.Episode(
-                observations=[graph] * 3,
-                actions=np.zeros(2, np.int64),
-                rewards=np.zeros(2),
-                terminations=np.array([False, True]),
-                truncations=np.zeros(2, bool),
-            )
-        )
+    record_episodes(
+        "lab/graphs-v1",
+        [whole_episode([graph] * 3, np.zeros(2, np.int64))],
+        space,
+        spaces.Discrete(2),
+    )
     head, _ = episode_of(serve("lab/graphs-v1"), "api/data/0/episode/0")
     (told,) = head["texts"]
     assert told["name"] == "observations"
@@ -339,10 +334,12 @@ def test_nested_values_are_named_though_not_shown(serve: Serve) -> None:
 
 
 def test_large_seeds_keep_their_last_digit(serve: Serve) -> None:
-    with orlog.DatasetWriter(
-        "lab/robot-v1", observation_space=ROBOT_SPACE, action_space=ARM_SPACE
-    ) as writer:
-        writer.add_episode(dataclasses.replace(robot_episode(1, 5), seed=2**62 + 1))
+    record_episodes(
+        "lab/robot-v1",
+        [dataclasses.replace(robot_episode(1, 5), seed=2**62 + 1)],
+        ROBOT_SPACE,
+        ARM_SPACE,
+    )
     page = serve("lab/robot-v1").get("api/data/0/episodes")
     assert page["columns"]["seeds"] == [str(2**62 + 1)]
 

@@ -20,6 +20,7 @@ from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.goals import GoalMixture, goals
 from orlog.loaders.states_and_goals import states_and_goals
+from tests.episodes import whole_episode
 from tests.training import train_run
 
 EYE = spaces.Box(0, 255, (8, 8, 1), np.uint8)
@@ -43,14 +44,13 @@ def record(name: str, space: spaces.Space[Any]) -> Dataset:
         for _ in range(2):
             rows = [space.sample() for _ in range(11)]
             writer.add_episode(
-                orlog.Episode(
-                    observations={key: np.stack([row[key] for row in rows]) for key in rows[0]}
+                whole_episode(
+                    {key: np.stack([row[key] for row in rows]) for key in rows[0]}
                     if isinstance(space, spaces.Dict)
                     else np.stack(rows),
-                    actions=rng.uniform(-1, 1, (10, 2)).astype(np.float32),
-                    rewards=np.zeros(10, np.float32),
-                    terminations=np.zeros(10, np.bool_),
-                    truncations=np.arange(10) == 9,
+                    rng.uniform(-1, 1, (10, 2)).astype(np.float32),
+                    np.zeros(10, np.float32),
+                    end="truncation",
                 )
             )
     return orlog.load_dataset(name)

@@ -20,6 +20,7 @@ from orlog.algos.training.runs import ONLINE_FILE
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError, StoppedError
 from tests import command_line
+from tests.episodes import whole_episode
 from tests.training import train_run
 
 SIZE = 12
@@ -113,14 +114,12 @@ def record(environment: str, name: str, *, paid: bool = True) -> Dataset:
                     rows.append(observation)
                     rewards.append(reward)
                 writer.add_episode(
-                    orlog.Episode(
-                        observations={key: np.stack([row[key] for row in rows]) for key in rows[0]}
+                    whole_episode(
+                        {key: np.stack([row[key] for row in rows]) for key in rows[0]}
                         if isinstance(rows[0], dict)
                         else np.stack(rows),
-                        actions=np.stack(actions),
-                        rewards=paid * np.array(rewards, np.float64),
-                        terminations=np.arange(4) == 3,
-                        truncations=np.zeros(4, np.bool_),
+                        np.stack(actions),
+                        paid * np.array(rewards, np.float64),
                     )
                 )
     return orlog.load_dataset(name)

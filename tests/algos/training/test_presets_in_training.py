@@ -27,6 +27,7 @@ from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import Batch
 from tests.command_line import orlog as command
+from tests.episodes import whole_episode
 from tests.training import train_run
 
 SMALL = {"hidden": [4], "batch_size": 8}
@@ -46,12 +47,10 @@ def record(name: str, *, rewards: Callable[[int], np.ndarray] | None = None) -> 
         for length in LENGTHS:
             made = rng.normal(size=length) if rewards is None else rewards(length)
             writer.add_episode(
-                orlog.Episode(
-                    observations=rng.normal(2, 3, (length + 1, 3)).astype(np.float32),
-                    actions=rng.uniform(-1, 1, (length, 2)).astype(np.float32),
-                    rewards=made.astype(np.float32),
-                    terminations=np.arange(length) == length - 1,
-                    truncations=np.zeros(length, np.bool_),
+                whole_episode(
+                    rng.normal(2, 3, (length + 1, 3)).astype(np.float32),
+                    rng.uniform(-1, 1, (length, 2)).astype(np.float32),
+                    made.astype(np.float32),
                 )
             )
     return orlog.load_dataset(f"{name}@9.0.0")
@@ -182,12 +181,11 @@ def test_an_evaluation_counts_raw_rewards(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         for _ in range(2):
             writer.add_episode(
-                orlog.Episode(
-                    observations=rng.uniform(-1, 1, (6, 3)).astype(np.float32),
-                    actions=rng.uniform(-2, 2, (5, 1)).astype(np.float32),
-                    rewards=np.ones(5),
-                    terminations=np.zeros(5, np.bool_),
-                    truncations=np.arange(5) == 4,
+                whole_episode(
+                    rng.uniform(-1, 1, (6, 3)).astype(np.float32),
+                    rng.uniform(-2, 2, (5, 1)).astype(np.float32),
+                    np.ones(5),
+                    end="truncation",
                 )
             )
     run = tmp_path / "run"

@@ -32,6 +32,7 @@ from orlog.loaders import streamed
 from orlog.loaders.arrays import statistics
 from orlog.loaders.streamed import STREAMED, StreamedBatches
 from tests.command_line import orlog as run
+from tests.episodes import whole_episode
 from tests.servers import FileServer
 from tests.training import train_run
 
@@ -53,12 +54,10 @@ def write(name: str, lengths: list[int], width: int, *, noise: bool = True) -> D
         for length in lengths:
             seen = rng.normal(size=(length + 1, width)) if noise else np.ones((length + 1, width))
             writer.add_episode(
-                orlog.Episode(
-                    observations=seen.astype(np.float32),
-                    actions=rng.uniform(-1, 1, (length, 2)).astype(np.float32),
-                    rewards=np.arange(first, first + length, dtype=np.float64),
-                    terminations=np.arange(length) == length - 1,
-                    truncations=np.zeros(length, bool),
+                whole_episode(
+                    seen.astype(np.float32),
+                    rng.uniform(-1, 1, (length, 2)).astype(np.float32),
+                    np.arange(first, first + length, dtype=np.float64),
                 )
             )
             first += length

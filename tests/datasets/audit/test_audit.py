@@ -23,6 +23,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.manifest import read_manifest
 from tests.command_line import orlog as run
+from tests.episodes import record_episodes, whole_episode
 
 NAME = "lab/pendulum-v1"
 EPISODES, HORIZON = 8, 200
@@ -382,15 +383,13 @@ def test_images_texts_and_episodes_of_any_length_are_audited() -> None:
         "lab/words-v1", observation_space=observation_space, action_space=spaces.Discrete(2)
     ) as writer:
         for length in (1, 300, 2):
-            episode = orlog.Episode(
-                observations={
+            episode = whole_episode(
+                {
                     "image": rng.integers(0, 255, (length + 1, 20, 20), np.uint8),
                     "word": [str(row) for row in range(length + 1)],
                 },
-                actions=rng.integers(0, 2, length),
-                rewards=np.ones(length),
-                terminations=np.arange(length) == length - 1,
-                truncations=np.zeros(length, bool),
+                rng.integers(0, 2, length),
+                np.ones(length),
             )
             writer.add_episode(episode)
             if length == 300:
@@ -406,21 +405,12 @@ def test_blank_and_frozen_frames_are_found(monkeypatch: pytest.MonkeyPatch) -> N
     frames[1, 17] = 0
     frames[4, 50:76] = frames[4, 50]
     frames[4, 120:200] = frames[4, 120]
-    with orlog.DatasetWriter(
+    record_episodes(
         "lab/camera-v1",
-        observation_space=spaces.Box(0, 255, (12, 12, 3), np.uint8),
-        action_space=spaces.Discrete(2),
-    ) as writer:
-        for images in frames:
-            writer.add_episode(
-                orlog.Episode(
-                    observations=images,
-                    actions=rng.integers(0, 2, 200),
-                    rewards=np.ones(200),
-                    terminations=np.arange(200) == 199,
-                    truncations=np.zeros(200, bool),
-                )
-            )
+        (whole_episode(images, rng.integers(0, 2, 200), np.ones(200)) for images in frames),
+        spaces.Box(0, 255, (12, 12, 3), np.uint8),
+        spaces.Discrete(2),
+    )
     found = [one for one in orlog.audit("lab/camera-v1").findings if one.check == "frames"]
     assert [(one.severity, one.episode, one.step, one.count) for one in found] == [
         ("warning", 1, 17, 1),
@@ -474,18 +464,18 @@ def test_values_of_every_shape_are_audited() -> None:
         }
     )
     action_space = spaces.Tuple((box, spaces.Discrete(2)))
-    with orlog.DatasetWriter(
-        "lab/nested-v1", observation_space=nested, action_space=action_space
-    ) as writer:
-        writer.add_episode(
-            orlog.Episode(
-                observations=[nested.sample() for _ in range(5)],
-                actions=[action_space.sample() for _ in range(4)],
-                rewards=np.arange(4.0),
-                terminations=np.arange(4) == 3,
-                truncations=np.zeros(4, bool),
+    record_episodes(
+        "lab/nested-v1",
+        [
+            whole_episode(
+                [nested.sample() for _ in range(5)],
+                [action_space.sample() for _ in range(4)],
+                np.arange(4.0),
             )
-        )
+        ],
+        nested,
+        action_space,
+    )
     assert orlog.audit("lab/nested-v1").findings == []
     with pytest.raises(SchemaError, match="there is no episode"):
         orlog.audit(orlog.load_dataset("lab/nested-v1")[:0])

@@ -13,6 +13,7 @@ import orlog
 from orlog.datasets.audit import pieces
 from orlog.datasets.audit.findings import Finding
 from orlog.datasets.audit.roles import ROLE_CHECKS
+from tests.episodes import record_episodes, whole_episode
 
 LENGTHS = (7, 5, 9)
 CHOICES = 3
@@ -27,7 +28,6 @@ def episode(length: int) -> orlog.Episode:
     acts = np.ones((2, length), bool)
     acts[1, length - 2 :] = False  # the second agent leaves early, and its rows are blank
     legal[1, length - 2 :] = 0
-    last = np.arange(length) == length - 1
     infos: dict[str, Any] = {
         "cost": rng.random(length),
         "objectives": rng.random((length, 2)),
@@ -42,29 +42,23 @@ def episode(length: int) -> orlog.Episode:
             f"agents/{agent}/terminations": gone,
             f"agents/{agent}/truncations": np.zeros(length, bool),
         }
-    return orlog.Episode(
-        observations=rng.random((length + 1, 2)).astype(np.float32),
-        actions={"left": np.full(length, 2), "right": np.ones(length, int)},
-        rewards=rng.random(length),
-        terminations=last,
-        truncations=np.zeros(length, bool),
+    return whole_episode(
+        rng.random((length + 1, 2)).astype(np.float32),
+        {"left": np.full(length, 2), "right": np.ones(length, int)},
+        rng.random(length),
         infos=infos,
         metadata={"task": 3},
     )
 
 
 def write(episodes: list[orlog.Episode]) -> orlog.Dataset:
-    with orlog.DatasetWriter(
+    return record_episodes(
         "lab/roles-v1",
-        observation_space=spaces.Box(0, 1, (2,)),
+        episodes,
+        spaces.Box(0, 1, (2,)),
         # The choices of the first agent begin at 1, so 2 is the second one.
-        action_space=spaces.Dict(
-            left=spaces.Discrete(CHOICES, start=1), right=spaces.Discrete(CHOICES)
-        ),
-    ) as writer:
-        for one in episodes:
-            writer.add_episode(one)
-    return orlog.load_dataset("lab/roles-v1")
+        spaces.Dict(left=spaces.Discrete(CHOICES, start=1), right=spaces.Discrete(CHOICES)),
+    )
 
 
 def found(episodes: list[orlog.Episode]) -> list[Finding]:

@@ -28,6 +28,7 @@ from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.arrays.packs import open_pack
 from orlog.loaders.streaming import stream_transitions
 from orlog.manifests.manifest import Outside, read_manifest
+from tests.episodes import whole_episode
 from tests.training import train_run
 
 NAME = "lab/arm-v1"
@@ -43,17 +44,10 @@ Change = Callable[[Episode], Any]
 
 def episode_of(steps: int, change: Change = lambda _: None) -> Episode:
     """Return an episode of zeros, changed."""
-    episode = Episode(
-        observations={
-            "angle": np.zeros((steps + 1, 2)),
-            "speed": np.zeros((steps + 1, 2), np.float32),
-        },
-        actions=np.zeros((steps, 2), np.float32),
-        rewards=np.zeros(steps),
-        terminations=np.zeros(steps, np.bool_),
-        truncations=np.zeros(steps, np.bool_),
-        infos={},
-        seed=None,
+    episode = whole_episode(
+        {"angle": np.zeros((steps + 1, 2)), "speed": np.zeros((steps + 1, 2), np.float32)},
+        np.zeros((steps, 2), np.float32),
+        end="",
     )
     change(episode)
     return episode

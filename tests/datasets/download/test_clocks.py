@@ -17,6 +17,7 @@ from orlog.datasets.home.registries import add_registry, check_serial, read_regi
 from orlog.errors import SignatureError, TransferError
 from orlog.manifests.manifest import read_manifest
 from tests.servers import Fault, FileServer
+from tests.stored_objects import change_unseen
 
 SHARD = "observations/observation/c.0.0"
 QUICK = Patience(idle=0, timeout=5.0, attempts=2, first_wait=0.01, longest_wait=0.1)
@@ -51,15 +52,6 @@ def test_no_clock_makes_a_quick_verification_call_a_changed_file_right(
     monkeypatch.setattr(time, "time_ns", lambda: real() - clock * 10**9)
     (problem,) = orlog.verify_store(mini_folder, quick=True)[1]
     assert problem.file == SHARD
-
-
-def change_unseen(path: Path) -> None:
-    """Change a file's bytes and put its size and times back, as far as a program can."""
-    before = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 @pytest.mark.parametrize("clock", [-YEARS, YEARS])

@@ -32,6 +32,7 @@ from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import StoredObject, read_manifest
 from tests.servers import Fault, FileServer
 from tests.small_disks import Mount, change_mount, fill
+from tests.stored_objects import change_unseen
 
 MINI = "pointmaze/umaze-mini-v1"
 SHARD = "observations/observation/c.0.0"
@@ -84,15 +85,6 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file()
     }
-
-
-def change_unseen(path: Path) -> None:
-    """Change a file's bytes and put its size and times back, as far as a program can."""
-    before = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def objects_at(folder: Path, *paths: str) -> list[StoredObject]:

@@ -39,6 +39,7 @@ from orlog.manifests import shipped
 from orlog.manifests.index import ForeignEntry, ForeignFile, Index
 from orlog.manifests.names import parse_name
 from tests.datasets.formats.test_minari_arrow import odd
+from tests.episodes import record_episodes, whole_episode
 from tests.kills import killed_at
 from tests.levels import scaled
 from tests.servers import Fault, FileServer
@@ -59,23 +60,21 @@ LAYOUTS = {
 def record(name: str) -> Dataset:
     """Return a small dataset with a part for training and one for validation."""
     draw = np.random.default_rng(0)
-    with orlog.DatasetWriter(
+    return record_episodes(
         name,
-        observation_space=gymnasium.spaces.Box(-9, 9, (64,), np.float32),
-        action_space=gymnasium.spaces.Box(-1, 1, (1,), np.float32),
-    ) as writer:
-        for split in ("train", "train", "val"):
-            writer.add_episode(
-                orlog.Episode(
-                    observations=draw.uniform(-1, 1, (41, 64)).astype(np.float32),
-                    actions=draw.uniform(-1, 1, (40, 1)).astype(np.float32),
-                    rewards=np.arange(40.0),
-                    terminations=np.zeros(40, np.bool_),
-                    truncations=np.arange(40) == 39,
-                    metadata={"split": split},
-                )
+        (
+            whole_episode(
+                draw.uniform(-1, 1, (41, 64)).astype(np.float32),
+                draw.uniform(-1, 1, (40, 1)).astype(np.float32),
+                np.arange(40.0),
+                end="truncation",
+                metadata={"split": split},
             )
-    return orlog.load_dataset(name)
+            for split in ("train", "train", "val")
+        ),
+        gymnasium.spaces.Box(-9, 9, (64,), np.float32),
+        gymnasium.spaces.Box(-1, 1, (1,), np.float32),
+    )
 
 
 class Upstream:

@@ -23,6 +23,7 @@ from orlog.datasets.formats._shared.episodes import Found, Options
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
+from tests.episodes import record_episodes, whole_episode
 
 FORMATS = ("d4rl", "npz", "parquet", "d3rlpy", "robomimic", "torchrl", "minari")
 
@@ -31,17 +32,19 @@ def export(folder: Path, to: str) -> Path:
     """Export a small dataset."""
     box = spaces.Box(-1, 1, (8,), np.float32)
     rng = np.random.default_rng(0)
-    with orlog.DatasetWriter("lab/sums-v1", observation_space=box, action_space=box) as writer:
-        for _ in range(3):
-            writer.add_episode(
-                orlog.Episode(
-                    observations=rng.uniform(-1, 1, (51, 8)).astype(np.float32),
-                    actions=rng.uniform(-1, 1, (50, 8)).astype(np.float32),
-                    rewards=rng.uniform(size=50),
-                    terminations=np.arange(50) == 49,
-                    truncations=np.zeros(50, bool),
-                )
+    record_episodes(
+        "lab/sums-v1",
+        (
+            whole_episode(
+                rng.uniform(-1, 1, (51, 8)).astype(np.float32),
+                rng.uniform(-1, 1, (50, 8)).astype(np.float32),
+                rng.uniform(size=50),
             )
+            for _ in range(3)
+        ),
+        box,
+        box,
+    )
     return orlog.export_dataset("lab/sums-v1", folder, to=to, lossy=True)
 
 
@@ -289,17 +292,15 @@ def test_checksums_of_many_short_arrays_take_little_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
 ) -> None:
     box = spaces.Box(-1, 1, (8,), np.float32)
-    with orlog.DatasetWriter("lab/short-v1", observation_space=box, action_space=box) as writer:
-        for _ in range(100):
-            writer.add_episode(
-                orlog.Episode(
-                    observations=np.zeros((6, 8), np.float32),
-                    actions=np.zeros((5, 8), np.float32),
-                    rewards=np.zeros(5),
-                    terminations=np.arange(5) == 4,
-                    truncations=np.zeros(5, bool),
-                )
-            )
+    record_episodes(
+        "lab/short-v1",
+        (
+            whole_episode(np.zeros((6, 8), np.float32), np.zeros((5, 8), np.float32))
+            for _ in range(100)
+        ),
+        box,
+        box,
+    )
 
     def exported() -> int:
         out = orlog.export_dataset("lab/short-v1", tmp_path / "out", to=to, lossy=True)

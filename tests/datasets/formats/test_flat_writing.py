@@ -15,28 +15,23 @@ from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
 from tests.datasets.recorded_samples import LENGTHS, record_samples
+from tests.episodes import record_episodes, whole_episode
 
 
 def test_what_flat_columns_cannot_hold_is_refused_or_said(tmp_path: Path) -> None:
     record_samples("lab/pair-v1", spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([2, 3]))
     with pytest.raises(SchemaError, match="D4RL's files hold actions that are Box or Discrete"):
         orlog.export_dataset("lab/pair-v1", tmp_path / "out", to="d4rl")
-    with orlog.DatasetWriter(
+    record_episodes(
         "lab/seeded-v1",
-        observation_space=spaces.Box(0, 1, (1,), np.float32),
-        action_space=spaces.Discrete(2),
-    ) as writer:
-        writer.add_episode(
-            orlog.Episode(
-                observations=np.zeros((2, 1), np.float32),
-                actions=np.zeros(1, int),
-                rewards=np.zeros(1),
-                terminations=np.array([True]),
-                truncations=np.array([False]),
-                seed=3,
-                metadata={"task": "left"},
+        [
+            whole_episode(
+                np.zeros((2, 1), np.float32), np.zeros(1, int), seed=3, metadata={"task": "left"}
             )
-        )
+        ],
+        spaces.Box(0, 1, (1,), np.float32),
+        spaces.Discrete(2),
+    )
     with pytest.raises(SchemaError, match=r"lost: episodes/task\. Seeds of episodes are lost\."):
         orlog.export_dataset("lab/seeded-v1", tmp_path / "out", to="npz")
     orlog.export_dataset("lab/seeded-v1", tmp_path / "out", to="npz", lossy=True)
@@ -44,18 +39,20 @@ def test_what_flat_columns_cannot_hold_is_refused_or_said(tmp_path: Path) -> Non
 
 def test_columns_that_say_nothing_are_no_loss(tmp_path: Path) -> None:
     space = spaces.Box(-1, 1, (2,), np.float32)
-    with orlog.DatasetWriter("lab/a-v1", observation_space=space, action_space=space) as writer:
-        for number in range(3):
-            writer.add_episode(
-                orlog.Episode(
-                    observations=np.zeros((3, 2), np.float32),
-                    actions=np.zeros((2, 2), np.float32),
-                    rewards=np.zeros(2),
-                    terminations=np.zeros(2, bool),
-                    truncations=np.array([False, True]),
-                    metadata={"note": "", "final_observation_missing": False, "odd": number == 1},
-                )
+    record_episodes(
+        "lab/a-v1",
+        (
+            whole_episode(
+                np.zeros((3, 2), np.float32),
+                np.zeros((2, 2), np.float32),
+                end="truncation",
+                metadata={"note": "", "final_observation_missing": False, "odd": number == 1},
             )
+            for number in range(3)
+        ),
+        space,
+        space,
+    )
     with pytest.raises(SchemaError, match=r"cannot hold all of it: .* lost: episodes/odd\. Give"):
         orlog.export_dataset("lab/a-v1", tmp_path / "out", to="d4rl")
     view = orlog.load_dataset("lab/a-v1").filter_episodes("not odd")
@@ -70,12 +67,10 @@ def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
         for length in LENGTHS:
             samples = [space.sample() for _ in range(length + 1)]
             writer.add_episode(
-                orlog.Episode(
-                    observations={key: np.stack([one[key] for one in samples]) for key in space},
-                    actions=np.arange(length) % 3,
-                    rewards=np.arange(length) / 4.0,
-                    terminations=np.arange(length) == length - 1,
-                    truncations=np.zeros(length, bool),
+                whole_episode(
+                    {key: np.stack([one[key] for one in samples]) for key in space},
+                    np.arange(length) % 3,
+                    np.arange(length) / 4.0,
                 )
             )
     orlog.export_dataset("lab/parts-v1", tmp_path / "out", to="parquet")

@@ -23,6 +23,7 @@ from orlog.datasets.formats.formats import formats
 from orlog.errors import IntegrityError, OrlogError
 from tests.command_line import orlog as orlog_command
 from tests.datasets.formats.reading import read_files
+from tests.episodes import record_episodes, whole_episode
 from tests.levels import scaled
 
 FLIPS = 400
@@ -41,18 +42,19 @@ def small() -> orlog.Dataset:
 def make_small() -> orlog.Dataset:
     """Record four episodes of Pendulum's spaces."""
     rng = np.random.default_rng(0)
-    with orlog.DatasetWriter("lab/pen-v1", environment=gymnasium.make("Pendulum-v1")) as writer:
-        for _ in range(4):
-            writer.add_episode(
-                orlog.Episode(
-                    observations=rng.uniform(-1, 1, (21, 3)).astype(np.float32),
-                    actions=rng.uniform(-2, 2, (20, 1)).astype(np.float32),
-                    rewards=rng.normal(size=20),
-                    terminations=np.zeros(20, bool),
-                    truncations=np.arange(20) == 19,
-                )
+    return record_episodes(
+        "lab/pen-v1",
+        (
+            whole_episode(
+                rng.uniform(-1, 1, (21, 3)).astype(np.float32),
+                rng.uniform(-2, 2, (20, 1)).astype(np.float32),
+                rng.normal(size=20),
+                end="truncation",
             )
-    return orlog.load_dataset("lab/pen-v1")
+            for _ in range(4)
+        ),
+        environment=gymnasium.make("Pendulum-v1"),
+    )
 
 
 @pytest.mark.scaled

@@ -28,6 +28,7 @@ from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
+from tests.episodes import whole_episode
 
 LENGTHS = [10, 1, 20, 3]
 JOINTS = 6
@@ -606,15 +607,14 @@ def test_demonstrations_are_written_as_their_tools_open_them(tmp_path: Path) -> 
         "lab/arm-v1", observation_space=space, action_space=spaces.Box(-1, 1, (2,), np.float32)
     )
     episodes = [
-        orlog.Episode(
-            observations={
+        whole_episode(
+            {
                 "qpos": rng.random((steps + 1, 4), np.float32),
                 "images.top": rng.integers(0, 256, (steps + 1, 8, 9, 3), np.uint8),
             },
-            actions=rng.random((steps, 2), np.float32),
-            rewards=rng.random(steps),
-            terminations=np.zeros(steps, bool),
-            truncations=np.arange(steps) == steps - 1,
+            rng.random((steps, 2), np.float32),
+            rng.random(steps),
+            end="truncation",
         )
         for steps in lengths
     ]

@@ -21,6 +21,7 @@ from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats import test_lerobot, test_rlds
 from tests.datasets.formats.reading import read_files
+from tests.episodes import record_episodes, whole_episode
 from tests.tool_environments import run_tool, tool_python
 
 OBSERVATIONS = spaces.Dict(
@@ -140,18 +141,12 @@ def test_what_lerobot_cannot_hold_is_told_or_refused(tmp_path: Path) -> None:
     assert "said" in theirs[0].infos
     assert "path" not in theirs[0].infos
     space = spaces.Text(5)
-    with orlog.DatasetWriter(
-        "lab/words-v0", observation_space=space, action_space=spaces.Discrete(2)
-    ) as writer:
-        writer.add_episode(
-            orlog.Episode(
-                observations=["a", "b"],
-                actions=np.zeros(1, np.int64),
-                rewards=np.zeros(1),
-                terminations=np.ones(1, bool),
-                truncations=np.zeros(1, bool),
-            )
-        )
+    record_episodes(
+        "lab/words-v0",
+        [whole_episode(["a", "b"], np.zeros(1, np.int64))],
+        space,
+        spaces.Discrete(2),
+    )
     with pytest.raises(SchemaError, match=r"hold arrays of numbers .* observations is none"):
         lerobot.FORMAT.losses(orlog.load_dataset("lab/words-v0"))
 
@@ -363,18 +358,15 @@ def record_film() -> None:
     with orlog.DatasetWriter("lab/film-v1", observation_space=space, action_space=action) as writer:
         for number, length in enumerate((5, 8)):
             shade = (np.arange(length + 1) * 20 + 10).astype("u1")
-            ends = np.arange(length) == length - 1
             writer.add_episode(
-                orlog.Episode(
-                    observations={
+                whole_episode(
+                    {
                         "state": np.zeros((length + 1, 2), np.float32),
                         "top": np.ones((1, 25, 32, 3), np.uint8) * shade[:, None, None, None],
                         "side": np.ones((1, 24, 32, 1), np.uint8) * shade[::-1, None, None, None],
                     },
-                    actions=np.zeros((length, 2), np.float32),
-                    rewards=np.arange(length) * 1.0,
-                    terminations=ends,
-                    truncations=ends & False,
+                    np.zeros((length, 2), np.float32),
+                    np.arange(length) * 1.0,
                     infos={
                         "language_instruction": ["take it"] * (length - 2) + [f"put {number}"] * 2
                     },

@@ -18,6 +18,7 @@ from orlog.datasets.home.origin import Origin, origin_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SimulatorError
 from orlog.manifests.manifest import EnvironmentRecord
+from tests.episodes import record_episodes, whole_episode
 
 ARGUMENTS = {"sutton_barto_reward": True}
 KEY = "ed25519:" + "ab" * 32
@@ -28,23 +29,14 @@ def record(
 ) -> Dataset:
     """Return one recorded step of CartPole."""
     box = spaces.Box(-np.inf, np.inf, (4,), np.float32)
-    with orlog.DatasetWriter(
+    return record_episodes(
         name,
-        observation_space=box,
-        action_space=spaces.Discrete(2),
+        [whole_episode(np.zeros((2, 4), np.float32), np.zeros(1, np.int64))],
+        box,
+        spaces.Discrete(2),
         environment=env,
         version=version,
-    ) as writer:
-        writer.add_episode(
-            orlog.Episode(
-                observations=np.zeros((2, 4), np.float32),
-                actions=np.zeros(1, np.int64),
-                rewards=np.zeros(1),
-                terminations=np.array([True]),
-                truncations=np.array([False]),
-            )
-        )
-    return orlog.load_dataset(f"{name}@{version}")
+    )
 
 
 def foreign(environment_id: str, kwargs: dict[str, Any], *, version: str = "1.0.0") -> Dataset:

@@ -16,6 +16,7 @@ from orlog.datasets.home.verified import is_settled, remember_files, remembered_
 from orlog.datasets.store import verify
 from orlog.datasets.store.verify import verify_folder
 from orlog.manifests.manifest import read_manifest
+from tests.stored_objects import change_unseen
 
 SHARD = "observations/observation/c.0.0"
 DIGEST = "sha256:" + "0" * 64
@@ -44,15 +45,6 @@ def records(home: Path) -> list[Path]:
     return sorted((home / "verified").glob("*.json"))
 
 
-def flip_a_bit(path: Path) -> None:
-    """Change a file's bytes and put its size and mtime back as they were."""
-    before = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
 @pytest.mark.usefixtures("settled")
 def test_a_quick_verification_reads_nothing_that_was_right_and_is_unchanged(
     mini_folder: Path, hashed: list[str]
@@ -77,7 +69,7 @@ def test_a_full_verification_reads_all_whatever_is_remembered(
 
 
 def test_a_quick_verification_reads_all_where_nothing_is_remembered(mini_folder: Path) -> None:
-    flip_a_bit(mini_folder / SHARD)
+    change_unseen(mini_folder / SHARD)
     (problem,) = verify_folder(mini_folder, quick=True)[1]
     assert (problem.file, problem.kind) == (SHARD, "damaged")
 
@@ -89,7 +81,7 @@ def test_a_change_that_keeps_size_and_mtime_shows_in_the_ctime(
 ) -> None:
     verify_folder(mini_folder, quick=quick_first)
     time.sleep(0.05)  # more than the clock's granularity
-    flip_a_bit(mini_folder / SHARD)
+    change_unseen(mini_folder / SHARD)
     hashed.clear()
     (problem,) = verify_folder(mini_folder, quick=True)[1]
     assert (problem.file, problem.kind) == (SHARD, "damaged")

@@ -20,6 +20,7 @@ import orlog
 from orlog.datasets.audit.audit import audit
 from orlog.datasets.publish.card import Card, dataset_card, is_own_card, size_category
 from tests.command_line import orlog as run
+from tests.episodes import record_episodes, whole_episode
 
 HOSTILE = """# Title
 <script>alert(1)</script> <img src=x onerror=alert(1)> [a](javascript:alert(1)) ![i](http://evil/x.png)
@@ -32,20 +33,21 @@ license: mit
 def recorded(name: str = "lab/arm-v1", **texts: Any) -> orlog.Dataset:
     """Return a small dataset: two episodes, of which one is cut."""
     rng = np.random.default_rng(0)
-    with orlog.DatasetWriter(
-        name, observation_space=spaces.Box(-1, 1, (2,)), action_space=spaces.Discrete(4), **texts
-    ) as writer:
-        for steps, terminated in ((3, True), (5, False)):
-            writer.add_episode(
-                orlog.Episode(
-                    observations=rng.uniform(-1, 1, (steps + 1, 2)).astype(np.float32),
-                    actions=np.arange(steps) % 3,
-                    rewards=np.ones(steps),
-                    terminations=np.arange(steps) == (steps - 1 if terminated else -1),
-                    truncations=np.zeros(steps, bool),
-                )
+    return record_episodes(
+        name,
+        (
+            whole_episode(
+                rng.uniform(-1, 1, (steps + 1, 2)).astype(np.float32),
+                np.arange(steps) % 3,
+                np.ones(steps),
+                end=end,
             )
-    return orlog.load_dataset(writer.folder)
+            for steps, end in ((3, "termination"), (5, ""))
+        ),
+        spaces.Box(-1, 1, (2,)),
+        spaces.Discrete(4),
+        **texts,
+    )
 
 
 def card_of(dataset: orlog.Dataset) -> Card:
@@ -114,13 +116,7 @@ def test_a_card_shows_frames_of_the_best_episode(shape: tuple[int, ...]) -> None
     ) as writer:
         for index, reward in enumerate((0.0, 2.0, 1.0)):
             writer.add_episode(
-                orlog.Episode(
-                    observations=frames[index],
-                    actions=np.zeros(4, np.int64),
-                    rewards=np.full(4, reward),
-                    terminations=np.arange(4) == 3,
-                    truncations=np.zeros(4, bool),
-                )
+                whole_episode(frames[index], np.zeros(4, np.int64), np.full(4, reward))
             )
     card = card_of(orlog.load_dataset(writer.folder))
     shown = re.findall(r'href="data:image/png;base64,([^"]+)"', card.picture)

@@ -9,6 +9,7 @@ from gymnasium.spaces import Box
 import orlog
 from orlog.errors import AuditError
 from tests.command_line import orlog as run
+from tests.episodes import whole_episode
 from tests.publishing import index_of
 
 
@@ -19,12 +20,10 @@ def bad() -> Path:
         "lab/bad-v1", observation_space=Box(-1, 1, (2,)), action_space=Box(-1, 1, (1,))
     ) as writer:
         writer.add_episode(
-            orlog.Episode(
-                observations=np.eye(3, 2, dtype=np.float32),
-                actions=np.zeros((2, 1), np.float32),
-                rewards=np.array([1.0, np.nan]),
-                terminations=np.array([False, True]),
-                truncations=np.zeros(2, bool),
+            whole_episode(
+                np.eye(3, 2, dtype=np.float32),
+                np.zeros((2, 1), np.float32),
+                np.array([1.0, np.nan]),
             )
         )
     return writer.folder

@@ -30,6 +30,7 @@ from orlog.errors import (
 )
 from orlog.manifests.columns import ColumnSpec, row_ends
 from orlog.manifests.manifest import read_manifest
+from tests.episodes import record_episodes, whole_episode
 
 MINI = "pointmaze/umaze-mini-v1"
 SHARD = "observations/observation/c.0.0"
@@ -271,28 +272,18 @@ def test_every_shape_of_space_comes_back_as_it_went_in() -> None:
     rng = np.random.default_rng(0)
 
     def episode(steps: int, seed: int | None) -> Episode:
-        flags = np.zeros(steps, np.bool_)
-        flags[-1] = True
-        return Episode(
-            observations=(
+        return whole_episode(
+            (
                 rng.integers(0, 5, steps + 1),
                 {"image": rng.integers(0, 256, (steps + 1, 2, 2, 3)).astype(np.uint8)},
             ),
-            actions=rng.integers(0, 2, (steps, 3)).astype(np.int8),
-            rewards=rng.standard_normal(steps),
-            terminations=flags,
-            truncations=np.zeros(steps, np.bool_),
-            infos={},
+            rng.integers(0, 2, (steps, 3)).astype(np.int8),
+            rng.standard_normal(steps),
             seed=seed,
         )
 
     episodes = [episode(4, 0), episode(1, None), episode(7, 2**40)]
-    with orlog.DatasetWriter(
-        "tests/spaces-v1", observation_space=observation, action_space=action
-    ) as writer:
-        for one in episodes:
-            writer.add_episode(one)
-    dataset = orlog.load_dataset("tests/spaces-v1")
+    dataset = record_episodes("tests/spaces-v1", episodes, observation, action)
     assert (dataset.observation_space, dataset.action_space) == (observation, action)
     for found, expected in zip(dataset, episodes, strict=True):
         assert_same(found, expected)
@@ -467,11 +458,9 @@ def test_damage_in_one_column_is_met_by_the_episode_that_needs_it(mini_folder: P
 def test_the_manifest_of_another_dataset_does_not_open_a_store(mini_folder: Path) -> None:
     good = read_manifest(mini_folder / "manifest.json")
     observation_space, action_space = good.spaces
-    with orlog.DatasetWriter(
-        "tests/other-v1", observation_space=observation_space, action_space=action_space
-    ) as writer:
-        for episode in catalogue()[MINI].recipe.episodes(0, 2):
-            writer.add_episode(episode)
+    record_episodes(
+        "tests/other-v1", catalogue()[MINI].recipe.episodes(0, 2), observation_space, action_space
+    )
     other = orlog.load_dataset("tests/other-v1").folder
     manifest = read_manifest(other / "manifest.json")
     for folder, right, wrong in ((other, manifest, good), (mini_folder, good, manifest)):

@@ -15,6 +15,7 @@ import orlog
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import InvalidNameError, SchemaError
+from tests.episodes import record_episodes
 
 ANY: Any = orlog  # whose functions are given what their types refuse
 MINI = "pointmaze/umaze-mini-v1"
@@ -36,9 +37,7 @@ def an_episode(**changes: Any) -> orlog.Episode:
 
 
 def written(episode: orlog.Episode, **options: Any) -> orlog.Episode:
-    with orlog.DatasetWriter("lab/given-v1", **SPACES, **options) as writer:
-        writer.add_episode(episode)
-    return orlog.load_dataset("lab/given-v1")[0]
+    return record_episodes("lab/given-v1", [episode], **SPACES, **options)[0]
 
 
 def test_names_paths_and_datasets_mean_the_same_everywhere(

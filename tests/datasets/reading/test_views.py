@@ -44,6 +44,7 @@ from orlog.errors import (
     VersionExistsError,
 )
 from orlog.manifests.documents import canonical_json
+from tests.episodes import record_episodes, whole_episode
 from tests.levels import scaled
 
 RICH = spaces.Dict(
@@ -92,21 +93,17 @@ def make_plain(number: int, component: int = 0) -> Episode:
     """Return an episode whose observations say component, episode and step."""
     steps = 3 + number % 5
     observations = np.array([[component, number, step] for step in range(steps + 1)], np.float32)
-    return Episode(
-        observations=observations,
-        actions=observations[:-1] / 8,
-        rewards=np.full(steps, float(number)),
-        terminations=np.zeros(steps, np.bool_),
-        truncations=np.arange(steps) == steps - 1,
+    return whole_episode(
+        observations,
+        observations[:-1] / 8,
+        np.full(steps, float(number)),
+        end="truncation",
         seed=number,
     )
 
 
 def record(name: str, episodes: Sequence[Episode], **arguments: Any) -> Dataset:
-    with DatasetWriter(name, **arguments) as writer:
-        for episode in episodes:
-            writer.add_episode(episode)
-    return orlog.load_dataset(writer.folder)
+    return record_episodes(name, episodes, **arguments)
 
 
 EPISODES = {number: make_rich(number) for number in range(26)}
@@ -1164,13 +1161,7 @@ def test_environments_are_made_again(
 ) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(home))
     env = gymnasium.make("CartPole-v1", max_episode_steps=40)
-    episode = Episode(
-        observations=np.zeros((3, 4), np.float32),
-        actions=np.zeros(2, np.int64),
-        rewards=np.zeros(2),
-        terminations=np.zeros(2, np.bool_),
-        truncations=np.zeros(2, np.bool_),
-    )
+    episode = whole_episode(np.zeros((3, 4), np.float32), np.zeros(2, np.int64), end="")
     dataset = record("lab/cartpole-v1", [episode] * 3, environment=env)
     for view in (dataset, dataset[1:], orlog.combine_datasets([dataset, dataset[:1]])):
         made = view.recover_environment()

@@ -17,6 +17,7 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording import log, recorder
 from orlog.datasets.store import encoding
 from orlog.errors import NotFoundError, SchemaError, StorageError, VersionExistsError
+from tests.episodes import record_episodes, whole_episode
 from tests.kills import killed_at
 from tests.levels import most, scaled
 
@@ -475,18 +476,12 @@ def test_a_step_that_is_refused_does_not_end_the_task_for_the_one_before() -> No
 
 def test_options_are_refused_where_the_version_to_append_to_has_none() -> None:
     space = Plain.observation_space
-    with orlog.DatasetWriter(
-        NAME, observation_space=space, action_space=Plain.action_space
-    ) as writer:
-        writer.add_episode(
-            orlog.Episode(
-                observations=np.zeros((2, 3)),
-                actions=np.zeros((1, 2), np.float32),
-                rewards=np.zeros(1),
-                terminations=np.zeros(1, np.bool_),
-                truncations=np.zeros(1, np.bool_),
-            )
-        )
+    record_episodes(
+        NAME,
+        [whole_episode(np.zeros((2, 3)), np.zeros((1, 2), np.float32), end="")],
+        space,
+        Plain.action_space,
+    )
     with orlog.record(Plain(), NAME, append=True) as env:
         with pytest.raises(SchemaError, match="has no column episodes/options"):
             env.reset(options={"mode": "easy"})

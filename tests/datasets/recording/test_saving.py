@@ -31,6 +31,7 @@ from orlog.errors import (
 )
 from orlog.manifests.manifest import Container, Parent
 from tests.datasets.recording.arms import finished
+from tests.episodes import whole_episode
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 
@@ -52,12 +53,10 @@ def an_episode(steps: int, seed: int) -> Episode:
     OBSERVATION.seed(seed)
     ACTION.seed(seed)
     rng = np.random.default_rng(seed)
-    return Episode(
-        observations=[OBSERVATION.sample() for _ in range(steps + 1)],
-        actions=[ACTION.sample() for _ in range(steps)],
-        rewards=np.where(rng.random(steps) < 0.2, np.nan, rng.random(steps)),
-        terminations=np.arange(steps) == steps - 1,
-        truncations=np.zeros(steps, np.bool_),
+    return whole_episode(
+        [OBSERVATION.sample() for _ in range(steps + 1)],
+        [ACTION.sample() for _ in range(steps)],
+        np.where(rng.random(steps) < 0.2, np.nan, rng.random(steps)),
         infos={
             "boxes": [rng.random((index % 3, 4)) for index in range(steps)],
             "note": [f"Schritt schöner {index}" for index in range(steps)],

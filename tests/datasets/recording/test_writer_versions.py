@@ -53,6 +53,7 @@ from tests.datasets.recording.arms import (
     steps_of,
     tell,
 )
+from tests.episodes import whole_episode
 
 pytestmark = pytest.mark.usefixtures("small_shards")
 
@@ -232,12 +233,11 @@ def test_appending_one_percent_stores_little_more_than_one_percent(
     rng = np.random.default_rng(0)
 
     def make() -> Episode:
-        return Episode(
-            observations=rng.integers(0, 255, (21, 32, 32, 3), np.uint8),
-            actions=rng.integers(0, 4, 20),
-            rewards=rng.standard_normal(20),
-            terminations=np.zeros(20, np.bool_),
-            truncations=np.zeros(20, np.bool_),
+        return whole_episode(
+            rng.integers(0, 255, (21, 32, 32, 3), np.uint8),
+            rng.integers(0, 4, 20),
+            rng.standard_normal(20),
+            end="",
         )
 
     empty = DatasetWriter(NAME, observation_space=frames, action_space=ACTIONS)

@@ -20,6 +20,7 @@ from orlog.datasets.store.verify import Problem, verify_folder
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_metadata import shard_path
 from orlog.manifests.manifest import part_folder, parts_of, read_manifest
+from tests.episodes import whole_episode
 
 SPACE = spaces.Dict(
     {
@@ -37,17 +38,14 @@ def an_episode(steps: int, seed: int) -> Episode:
     def pairs() -> tuple[np.ndarray, ...]:
         return tuple(rng.random(2).astype(np.float32) for _ in range(rng.integers(0, 3)))
 
-    flags = np.arange(steps) == steps - 1
-    return Episode(
-        observations={
+    return whole_episode(
+        {
             "say": ["word"[: rng.integers(5)] for _ in range(steps + 1)],
             "sets": [tuple(pairs() for _ in range(rng.integers(3))) for _ in range(steps + 1)],
             "speed": rng.random(steps + 1),
         },
-        actions=rng.random((steps, 2)).astype(np.float32),
-        rewards=rng.random(steps),
-        terminations=flags,
-        truncations=np.zeros(steps, np.bool_),
+        rng.random((steps, 2)).astype(np.float32),
+        rng.random(steps),
     )
 
 

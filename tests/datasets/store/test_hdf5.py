@@ -26,6 +26,7 @@ from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.hdf5 import Hdf5Reader, write_hdf5
 from orlog.errors import IntegrityError, MissingExtraError
 from orlog.manifests.columns import ColumnSpec
+from tests.episodes import whole_episode
 
 OBSERVATION = spaces.Dict(
     {
@@ -50,8 +51,8 @@ def an_episode(steps: int, seed: int) -> Episode:
     def frames(*shape: int) -> np.ndarray:
         return rng.integers(0, 256, (steps + 1, *shape), np.uint8)
 
-    return Episode(
-        observations={
+    return whole_episode(
+        {
             "cameras": {
                 "color": frames(32, 32, 3),
                 "first": frames(3, 32, 32),
@@ -60,13 +61,8 @@ def an_episode(steps: int, seed: int) -> Episode:
             "half": rng.random((steps + 1, 2)).astype(np.float16),
             "task": [("stack", "sort", "")[index % 3] for index in range(steps + 1)],
         },
-        actions=(
-            rng.integers(0, 2, (steps, 3)).astype(np.int8),
-            rng.random((steps, 2)).astype(np.float32),
-        ),
-        rewards=rng.standard_normal(steps),
-        terminations=np.arange(steps) == steps - 1,
-        truncations=np.zeros(steps, np.bool_),
+        (rng.integers(0, 2, (steps, 3)).astype(np.int8), rng.random((steps, 2)).astype(np.float32)),
+        rng.standard_normal(steps),
         infos={
             "boxes": [rng.random((index % 3, 4)) for index in range(steps)],
             "contact": rng.random(steps) < 0.5,
@@ -150,15 +146,7 @@ def test_rows_over_several_chunks(tmp_path: Path) -> None:
     )
     rng = np.random.default_rng(0)
     observations = rng.standard_normal((501, 1000))
-    writer.add_episode(
-        Episode(
-            observations=observations,
-            actions=rng.integers(0, 3, 500),
-            rewards=np.zeros(500),
-            terminations=np.arange(500) == 499,
-            truncations=np.zeros(500, np.bool_),
-        )
-    )
+    writer.add_episode(whole_episode(observations, rng.integers(0, 3, 500)))
     written = writer.finish()
     write_hdf5(tmp_path / "zarr", tmp_path / "hdf5", written)
     reader = Hdf5Reader(tmp_path / "hdf5", rows_of(written))
@@ -175,13 +163,7 @@ def test_rows_without_numbers(tmp_path: Path) -> None:
         tmp_path / "zarr", Schema(observation_space=space, action_space=spaces.Discrete(3)), "x"
     )
     writer.add_episode(
-        Episode(
-            observations=np.empty((4, 0, 2), np.float32),
-            actions=np.zeros(3, np.int64),
-            rewards=np.zeros(3),
-            terminations=np.zeros(3, np.bool_),
-            truncations=np.zeros(3, np.bool_),
-        )
+        whole_episode(np.empty((4, 0, 2), np.float32), np.zeros(3, np.int64), end="")
     )
     written = writer.finish()
     write_hdf5(tmp_path / "zarr", tmp_path / "hdf5", written)

@@ -29,6 +29,7 @@ from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, ManifestError
 from orlog.manifests.manifest import part_folder
+from tests.episodes import whole_episode
 from tests.levels import scaled
 from tests.stored_objects import make_objects
 
@@ -62,23 +63,19 @@ def an_episode(steps: int, seed: int, *, silent: bool = False) -> Episode:
     def sets() -> tuple[Any, ...]:
         return () if silent else tuple(pairs() for _ in range(rng.integers(0, 3)))
 
-    flags = np.zeros(steps, np.bool_)
-    flags[-1] = True
     option = [
         (0, np.int64(rng.integers(4))) if rng.random() < 0.5 else (1, rng.random(2).astype("f4"))
         for _ in range(steps)
     ]
-    return Episode(
-        observations={
+    return whole_episode(
+        {
             "camera": rng.integers(0, 256, (steps + 1, 16, 16, 3)).astype(np.uint8),
             "say": [say() for _ in range(steps + 1)],
             "sets": [sets() for _ in range(steps + 1)],
             "speed": rng.random(steps + 1),
         },
-        actions=option,
-        rewards=rng.standard_normal(steps),
-        terminations=flags,
-        truncations=np.zeros(steps, np.bool_),
+        option,
+        rng.standard_normal(steps),
         infos={"said": [say() for _ in range(steps)], "level": rng.integers(0, 9, steps)},
         seed=seed,
         metadata={"task": say(), "score": float(rng.random())},

@@ -30,6 +30,7 @@ from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import DTYPES
+from tests.datasets.store.test_shards import random_rows
 from tests.levels import scaled
 from tests.stored_objects import make_objects
 
@@ -39,14 +40,6 @@ COMPRESSIONS: list[str] = ["none", "lz4", "lz4hc", "zstd"]
 FLOAT = np.dtype(np.float64)
 REWARDS = ColumnSpec("rewards", FLOAT, ())
 SMALL = Encoding(chunk_rows=8, chunks_per_shard=2)
-
-
-def random_rows(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Return rows of any bytes at all, not-a-numbers of every kind among them."""
-    rng = np.random.default_rng(seed)
-    if dtype == np.bool_:
-        return rng.integers(0, 2, shape).astype(np.bool_)
-    return np.frombuffer(rng.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
 
 
 def write(

@@ -13,28 +13,27 @@ import orlog
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import read_arrays
+from tests.episodes import record_episodes, whole_episode
 
 BOX = spaces.Box(-9, 9, (2,), np.float32)
 
 
 @pytest.fixture
 def dataset() -> Dataset:
-    with orlog.DatasetWriter("lab/read-v1", observation_space=BOX, action_space=BOX) as writer:
-        for number in range(4):
-            ends = np.array([False, False, True])
-            observations = np.full((4, 2), number + 1, np.float32)
-            observations[-1] = 0 if number == 2 else number + 1
-            writer.add_episode(
-                orlog.Episode(
-                    observations=observations,
-                    actions=np.zeros((3, 2), np.float32),
-                    rewards=np.zeros(3),
-                    terminations=ends if number == 2 else np.zeros(3, bool),
-                    truncations=np.zeros(3, bool) if number == 2 else ends,
-                    metadata={"final_observation_missing": number == 2},
-                )
+    episodes = []
+    for number in range(4):
+        is_missing = number == 2
+        observations = np.full((4, 2), number + 1, np.float32)
+        observations[-1] = 0 if is_missing else number + 1
+        episodes.append(
+            whole_episode(
+                observations,
+                np.zeros((3, 2), np.float32),
+                end="termination" if is_missing else "truncation",
+                metadata={"final_observation_missing": is_missing},
             )
-    return orlog.load_dataset("lab/read-v1")
+        )
+    return record_episodes("lab/read-v1", episodes, BOX, BOX)
 
 
 @pytest.mark.parametrize("where", ["ram", "mmap"])

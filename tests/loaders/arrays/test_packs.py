@@ -34,6 +34,7 @@ from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.pack_cache import HeldPack, hold_pack
 from orlog.loaders.arrays.packs import MappedArrays, is_packed, open_pack, pack_folder, verify_pack
 from orlog.loaders.transitions import transitions
+from tests.episodes import whole_episode
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -94,18 +95,9 @@ def episodes_of(
     rng = np.random.default_rng(seed)
     episodes = []
     for length, end in structure:
-        last = np.arange(length) == length - 1
-        episodes.append(
-            Episode(
-                observations=rows_of(observation_space, length + 1, rng),
-                actions=rows_of(action_space, length, rng),
-                rewards=rng.normal(size=length),
-                terminations=last & (end == "termination"),
-                truncations=last & (end == "truncation"),
-                infos={},
-                seed=None,
-            )
-        )
+        observations = rows_of(observation_space, length + 1, rng)
+        actions = rows_of(action_space, length, rng)
+        episodes.append(whole_episode(observations, actions, rng.normal(size=length), end=end))
     return episodes
 
 
