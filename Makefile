@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+# Of 25,000 modules most are never imported, so none is compiled before it is.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	--config-settings editable_mode=compat
+	--config-settings editable_mode=compat --no-compile
 # What is compiled where there is a compiler.
 COMPILED := loaders/arrays/_gather.c datasets/recording/_rows.c
 # As many processes as cores; files of tests go to the one that is free.
@@ -49,11 +50,11 @@ test: $(VENV)/.dev  ## Set up, then test all behavior (minutes)
 test-quick: $(VENV)/.dev  ## Run the tests that take seconds
 	$(PYTEST) -m "not slow"
 
-test-all: test  ## Run `make test`, then repeat what tests repeat as often as it was promised
-	ORLOG_TESTS=all $(PYTEST) -m "scaled or thorough"
+test-all: export ORLOG_TESTS := all
+test-all: test  ## The same, and what tests repeat is repeated as often as it was promised
 
+test-release: export ORLOG_TESTS := release
 test-release: test  ## The same with all repetitions, for a release: about an hour
-	ORLOG_TESTS=release $(PYTEST) -m "scaled or thorough"
 
 check: $(VENV)/.dev  ## Lint, types and spelling
 	$(BIN)/ruff check .

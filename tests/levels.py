@@ -2,9 +2,10 @@
 
 `make test` takes some of each and `make test-all` takes all. A test that repeats less than all of it
 in `make test` asks `scaled` for the number and carries the marker `scaled`, which hypothesis tests
-get by themselves; then `make test-all` runs it again with all. What makes no sense in small numbers
-carries `thorough` instead and runs in `make test-all` only. The few that take minutes each ask `most` for the number:
-`make test-release` repeats them in full, before a release and after a change of what they test.
+get by themselves. What makes no sense in small numbers carries `thorough` instead and runs in
+`make test-all` only. (`ORLOG_TESTS=all pytest -m "scaled or thorough"` runs what is more than in `make test`.)
+The few that take minutes each ask `most` for the number: `make test-release` repeats them in full, before a
+release and after a change of what they test.
 """
 
 from __future__ import annotations

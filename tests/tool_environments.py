@@ -59,7 +59,8 @@ def _install(
     python: Path, requirements: tuple[str, ...], *, alone: bool, dependencies: bool
 ) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    command += ["--disable-pip-version-check", "--no-input"]
+    # Most modules of what is installed are never imported, so none is compiled before it is.
+    command += ["--disable-pip-version-check", "--no-input", "--no-compile"]
     if not dependencies:
         command.append("--no-deps")
     elif not alone:

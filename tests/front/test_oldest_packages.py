@@ -74,7 +74,6 @@ def test_a_first_hour_works_with_the_oldest_packages(tmp_path: Path) -> None:
         **os.environ,
         "ORLOG_HOME": str(tmp_path / "home"),
         "PYTHONPATH": str(ROOT / "src"),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
     script = "set -e\n" + "\n".join(
         f'"$0" -m orlog.cli {line}' for line in LINES.split("\n") if line
