@@ -361,12 +361,15 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         most = min(self._layout.rows, max(self._group_rows, int(rows.max())))
         return {name: self._zeros(name, most) for name in self._columns}
 
-    def _fetch(self, epoch: int, number: int, ahead: _Ahead) -> None:
-        """Ask for the blocks of a group, of a dataset that is read in place."""
+    def _fetch(self, epoch: int, number: int, ahead: _Ahead | None) -> None:
+        """Fetch the blocks of a group, of a dataset that is read in place; only ask for them `ahead`."""
         groups = self._epoch(epoch).groups[number]
         blocks = [np.arange(*self._edges[block : block + 2]) for block in groups]
         wanted = self._stored(name for name in self._columns if name not in self._hold)
-        ahead.fetch(self.dataset, blocks, wanted)
+        if ahead is None:
+            self.dataset.fetch_ahead(np.concatenate(blocks), wanted)
+        else:
+            ahead.fetch(self.dataset, blocks, wanted)
 
     def _stored(self, names: Iterable[str]) -> set[str]:
         """Return the columns of the dataset that some of `_columns` are read from."""
@@ -383,7 +386,9 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         Of a dataset that is read in place, this group and the next one are fetched `ahead`.
         """
         dataset, layout = self.dataset, self._layout
-        if dataset.in_place and ahead is not None:
+        if dataset.in_place and ahead is None:
+            self._fetch(epoch, number, None)
+        elif dataset.in_place and ahead is not None:
             if any(name not in self._held for name in self._hold):
                 everything = np.arange(dataset.total_episodes)
                 ahead.later(
