@@ -23,19 +23,17 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 
 from orlog.datasets.columns.blocks import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.selection import seeded_order
-from orlog.datasets.store.in_place import Coming
-from orlog.errors import OrlogError, SchemaError
+from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, arrays_of, with_infos
 from orlog.loaders.arrays.filling import (
     Layout,
@@ -47,9 +45,11 @@ from orlog.loaders.arrays.filling import (
 )
 from orlog.loaders.arrays.infos import check_names, info_layout
 from orlog.loaders.batch import Batch, StructuredBatch, joined
+from orlog.loaders.sampling.ahead import Ahead
 from orlog.loaders.sampling.arguments import as_integer, as_steps
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import stream_key
+from orlog.loaders.sampling.epochs import Epoch, Mixing, plan_epoch
 from orlog.loaders.sampling.infos import InfoReader
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.options import Place, StreamOptions, takes_stream_options
@@ -62,40 +62,6 @@ _INFOS = "infos"  # names the matrix of infos, as no column is named
 BLOCK_BYTES = 2**22
 MOST_THREADS = 4
 LARGE_ROW_BYTES = 512  # chunks hold few rows this large, so blocks need not share chunks
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Mixing:
-    """How far a stream is from a full shuffle.
-
-    Attributes:
-        blocks: Blocks of the dataset.
-        blocks_in_group: Blocks that are mixed at a time, on average.
-        steps_in_group: Their steps, on average.
-        blocks_in_batch: Different blocks that the steps of a batch come from, expected.
-        neighbors_together: Probability that a step and the next one of its episode share a batch.
-        neighbors_together_shuffled: The same for a full shuffle.
-    """
-
-    blocks: int
-    blocks_in_group: float
-    steps_in_group: float
-    blocks_in_batch: float
-    neighbors_together: float
-    neighbors_together_shuffled: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Epoch:
-    """The order of one epoch.
-
-    Attributes:
-        groups: Blocks of each group, in order.
-        ends: Cumulative number of steps up to the end of each group.
-    """
-
-    groups: list[np.ndarray]
-    ends: Int64[np.ndarray, " groups"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,41 +90,6 @@ class _Group:
         ):
             return None
         return self.sampler.gather_many(self.chosen[into : into + count * size], size)
-
-
-class _Ahead:
-    """Fetches blocks before they are needed, in the order in which they will be.
-
-    One thread asks for them, since it may have to wait for what says where they are.
-
-    Attributes:
-        is_over: Whether nothing more is needed.
-    """
-
-    def __init__(self) -> None:
-        self._pool = concurrent.futures.ThreadPoolExecutor(1, "orlog-ahead")
-        self._requests: list[Coming] = []
-        self.is_over = False
-
-    def fetch(self, dataset: Dataset, blocks: Sequence[np.ndarray], columns: set[str]) -> None:
-        """Ask for the rows of blocks of episodes in some columns."""
-        self._requests[:] = [one for one in self._requests if not one.done()]
-        with contextlib.suppress(OrlogError, OSError):  # whoever reads the rows meets it too
-            dataset.fetch_ahead(np.concatenate(blocks), columns, indexes=True)
-            for block in blocks:
-                if not self.is_over:
-                    dataset.fetch_ahead(block, columns, self._requests)
-
-    def later(self, fetch: Callable[[], None]) -> None:
-        """Do this in the thread that asks."""
-        self._pool.submit(fetch)
-
-    def close(self) -> None:
-        """Take back what was not sent yet."""
-        self.is_over = True
-        self._pool.shutdown(cancel_futures=True)
-        for one in self._requests:
-            one.cancel()
 
 
 class StreamedTransitions(Stream[Batch | StructuredBatch]):
@@ -226,7 +157,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         row_bytes = sum(sizes.values())
         self._group_rows = max(1, left // 2 // row_bytes)
         block_rows = max(1, min(BLOCK_BYTES // row_bytes, self._group_rows // 4))
-        self._planned: tuple[int, _Epoch] = (-1, _Epoch([], np.empty(0, np.int64)))
+        self._planned: tuple[int, Epoch] = (-1, Epoch([], np.empty(0, np.int64)))
         self._edges = episode_blocks(self._layout.final_rows, block_rows)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -239,7 +170,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         start = self.start
         with (
             concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool,
-            contextlib.closing(_Ahead()) as ahead,
+            contextlib.closing(Ahead()) as ahead,
         ):
             epoch, number, into = self._find(start * self.batch_size)
             memory, coming_memory = self._new_memory(), self._new_memory()
@@ -326,7 +257,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         last = number + 1 == len(self._epoch(epoch).groups)
         return (epoch + 1, 0) if last else (epoch, number + 1)
 
-    def _epoch(self, epoch: int) -> _Epoch:
+    def _epoch(self, epoch: int) -> Epoch:
         """Return the order of an epoch, a pure function of (digest, seed, settings, epoch)."""
         known, plan = self._planned
         if known != epoch:
@@ -334,22 +265,10 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
             self._planned = epoch, plan
         return plan
 
-    def _plan(self, epoch: int) -> _Epoch:
+    def _plan(self, epoch: int) -> Epoch:
         rows = np.diff(self._layout.final_rows[self._edges[1:] - 1], prepend=-1)
         key = stream_key(self.digest, self.seed, f"{self.cursor.kind} blocks {epoch}")
-        order = seeded_order(key, len(rows))
-        firsts = []
-        held = self._group_rows
-        for position, count in enumerate(rows[order].tolist()):
-            if held + count > self._group_rows:
-                firsts.append(position)
-                held = 0
-            held += count
-        groups = np.split(order, firsts[1:])
-        episodes = np.diff(self._edges)
-        return _Epoch(
-            groups, np.cumsum([(rows[blocks] - episodes[blocks]).sum() for blocks in groups])
-        )
+        return plan_epoch(key, rows, np.diff(self._edges), self._group_rows)
 
     def _new_memory(self) -> dict[str, np.ndarray]:
         """Return arrays large enough for any group, to be reused by one group after the other.
@@ -361,7 +280,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         most = min(self._layout.rows, max(self._group_rows, int(rows.max())))
         return {name: self._zeros(name, most) for name in self._columns}
 
-    def _fetch(self, epoch: int, number: int, ahead: _Ahead | None) -> None:
+    def _fetch(self, epoch: int, number: int, ahead: Ahead | None) -> None:
         """Fetch the blocks of a group, of a dataset that is read in place; only ask for them `ahead`."""
         groups = self._epoch(epoch).groups[number]
         blocks = [np.arange(*self._edges[block : block + 2]) for block in groups]
@@ -379,7 +298,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         return found
 
     def _decode(
-        self, epoch: int, number: int, memory: Mapping[str, np.ndarray], ahead: _Ahead | None = None
+        self, epoch: int, number: int, memory: Mapping[str, np.ndarray], ahead: Ahead | None = None
     ) -> _Group:
         """Read the blocks of a group into memory, and put its steps into their order.
 

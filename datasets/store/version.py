@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -268,25 +268,18 @@ class StoredVersion:
             by_depth.setdefault(depth_of(name), []).append(name)
         for _, level in sorted(by_depth.items()):
             ranges = {name: self._row_ranges(name, episodes) for name in level}
-            self._bring_rows({name: joined(*ends) for name, ends in ranges.items()}, indexes, ahead)
-
-    def _bring_rows(
-        self,
-        ranges: Mapping[str, Sequence[tuple[int, int]]],
-        indexes: Container[str] = (),
-        ahead: list[Coming] | None = None,
-    ) -> None:
-        for part, reader in enumerate(self._readers):
-            assert isinstance(reader, ZarrReader)
-            wanted: dict[str, dict[int, None]] = {}
-            for name, some in ranges.items():
-                begin, end = self._first_rows[name][part : part + 2]
-                for start, stop in some:
-                    first, last = max(start, begin) - begin, min(stop, end) - begin
-                    chunks = reader.chunks_of(name, first, max(first, last))
-                    wanted.setdefault(name, {}).update(dict.fromkeys(chunks))
-            if wanted:
-                reader.bring({name: sorted(some) for name, some in wanted.items()}, indexes, ahead)
+            merged = {name: joined(*ends) for name, ends in ranges.items()}
+            for part, reader in enumerate(self._readers):
+                assert isinstance(reader, ZarrReader)
+                wanted: dict[str, dict[int, None]] = {}
+                for name, some in merged.items():
+                    begin, end = self._first_rows[name][part : part + 2]
+                    for start, stop in some:
+                        first, last = max(start, begin) - begin, min(stop, end) - begin
+                        chunks = reader.chunks_of(name, first, max(first, last))
+                        wanted.setdefault(name, {}).update(dict.fromkeys(chunks))
+                chosen = {name: sorted(some) for name, some in wanted.items()}
+                reader.bring(chosen, indexes, ahead)
 
     def hash_column(
         self, part: int, name: str, progress: Callable[[int], None] = lambda _: None

@@ -21,12 +21,12 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 104_675, "tests": 79_853, "benchmarks": 7_932, "tools": 2_910}
+LINES = {"product": 106_740, "tests": 81_090, "benchmarks": 8_024, "tools": 2_946}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
 LONG = {
-    "datasets/reading/dataset.py": 632  # one public class
+    "datasets/reading/dataset.py": 640  # one public class
 }
 """Modules that are longer than others may be, and how long they may be."""
 FULL = {

@@ -14,8 +14,8 @@ from orlog.algos.algorithms import ALGORITHMS, algorithm_forms
 from orlog.algos.cql import CQL
 from orlog.algos.gciql import GCIQL
 from orlog.algos.iql import IQL
+from orlog.algos.replays import FIRST, MOST, Replays, updates_of
 from orlog.algos.training.checkpoint import first_difference
-from orlog.algos.training.replays import FIRST, MOST, Replays, updates_of
 from orlog.loaders.batch import Batch
 from tests.algos.plain import BatchesOf, Make
 from tests.algos.recorded_operations import record
