@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
@@ -23,8 +24,11 @@ from orlog.algos.algorithms import anywhere, find_algorithm
 from orlog.algos.bc import BC
 from orlog.algos.networks import Scaling
 from orlog.algos.training.checkpoint import checkpoint_metadata
+from orlog.algos.training.options import TrainOptions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError
+from orlog.experiments.jobs import make_jobs, run_jobs
+from orlog.experiments.seeds import seed_folders, train_seeds
 from tests.command_line import orlog as command
 from tests.training import train_run
 
@@ -343,6 +347,32 @@ def test_other_processes_are_told_where_a_file_is(empty: Path) -> None:
     raw = find_algorithm("my_method.py:Raw")
     assert anywhere(raw) == whole
     assert anywhere(BC) is BC
+
+
+def test_jobs_in_other_folders_find_the_file_and_the_folder_of_the_run(
+    mini: Dataset, empty: Path
+) -> None:
+    (empty / "my_method.py").write_text(RAW, "utf-8")
+    other = empty / "other"
+    other.mkdir()
+
+    def execute(function: Any, jobs: Any, **_: object) -> Iterator[tuple[int, Any]]:
+        for index, job in enumerate(jobs):
+            sys.modules.pop("my_method", None)
+            with contextlib.chdir(other):
+                found = function(job)
+            yield index, found
+
+    options = TrainOptions(steps=2, evaluations=0)
+    folders = seed_folders("my_method.py:Raw", mini, [0])
+    (ended,) = train_seeds(
+        "my_method.py:Raw", mini, folders, options, processes=1, executor=execute
+    )
+    assert (ended.status.state, ended.folder) == ("finished", folders[0])
+    jobs = make_jobs("my_method.py:Raw", mini, "jobs", seeds=[0], episodes=1, options=options)
+    run_jobs(jobs, workers=1, executor=execute)
+    assert all((one / "run.json").is_file() for one in (folders[0], jobs[0].folder))
+    assert not [*other.iterdir()]
 
 
 def test_a_class_that_draws_elsewhere_is_named(mini: Dataset, empty: Path) -> None:

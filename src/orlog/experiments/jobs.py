@@ -21,6 +21,7 @@ from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import Evaluation, PathLike, RunRecord, run_folder
 from orlog.algos.training.train import train_run
+from orlog.base.files import absolute_path
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
@@ -52,6 +53,10 @@ class Job:
     resume: bool = False
     where: str = "ram"
 
+    def anywhere(self) -> Job:
+        """Return it with paths that mean the same in another folder."""
+        return dataclasses.replace(self, **paths_anywhere(self))
+
     @property
     def seed(self) -> int:
         """Training seed."""
@@ -62,6 +67,16 @@ class Job:
         """Gradient steps."""
         assert self.options.steps is not None
         return self.options.steps
+
+
+def paths_anywhere(job: Any) -> dict[str, Any]:
+    """Return the algorithm, dataset and folder of a job as another process finds them, whatever folder it works in."""
+    data = job.dataset
+    return {
+        "algorithm": anywhere(job.algorithm),
+        "dataset": absolute_path(data) if isinstance(data, Path) else data,
+        "folder": absolute_path(job.folder),
+    }
 
 
 class Executor(Protocol):
@@ -86,13 +101,15 @@ class Executor(Protocol):
         """
 
 
-def find_executor(name: str, **options: str) -> Executor:
-    """Return the executor with a name: `execute` of the module `orlog.executors.NAME`.
+def find_executor(name: str | Executor, **options: str) -> Executor:
+    """Return the executor with a name: `execute` of the module `orlog.executors.NAME`; an executor as it is.
 
     Options are passed to it: those that it has besides `workers` and `running`.
 
     Raises ValueError if there is no executor of that name, or it has no such option.
     """
+    if not isinstance(name, str):
+        return name
     package = importlib.import_module("orlog.executors")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     if name not in names:
@@ -122,10 +139,12 @@ def run_jobs(
     Raises whatever the first failing job raised; ValueError if there is no executor of that
     name.
     """
-    execute = find_executor(executor) if isinstance(executor, str) else executor
     outcomes: dict[int, Outcome] = {}
-    for index, outcome in execute(
-        run_job, jobs, workers=workers, running=lambda job: progress(job, last_step(job.folder))
+    for index, outcome in find_executor(executor)(
+        run_job,
+        [job.anywhere() for job in jobs],
+        workers=workers,
+        running=lambda job: progress(job, last_step(job.folder)),
     ):
         if isinstance(outcome, Exception):
             raise outcome
@@ -180,7 +199,7 @@ def make_jobs(
     scoring_protocol(dataset, episodes, trust_environment=options.trust_environment)
     jobs = [
         Job(
-            algorithm=anywhere(algorithm),
+            algorithm=algorithm,
             dataset=dataset if dataset.in_place else dataset.folder,
             folder=run_folder(folder, algorithm, dataset, seed),
             options=msgspec.structs.replace(options, seed=seed),

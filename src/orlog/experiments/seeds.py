@@ -25,7 +25,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import OrlogError, StoppedError
-from orlog.experiments.jobs import Executor, find_executor
+from orlog.experiments.jobs import Executor, find_executor, paths_anywhere
 from orlog.experiments.logs import check_log, in_turn, log_to
 from orlog.experiments.progress import Status, Watcher
 from orlog.loaders.arrays.places import load_arrays
@@ -148,7 +148,7 @@ def train_seeds(
     if min(processes, len(folders)) > 1 and not options.stream:
         where = "mmap"
         load_arrays(dataset, where)  # made here, so that no process waits for another
-    execute = find_executor(executor) if isinstance(executor, str) else executor
+    execute = find_executor(executor)
     outcomes: dict[int, SeedOutcome] = {}
     with tempfile.TemporaryDirectory(prefix="orlog-") as temporary:
         told = Path(temporary)
@@ -174,8 +174,10 @@ def train_seeds(
             if status is not None:
                 hooks.show(job.seed, status)
 
-        for index, found in execute(_train, jobs, workers=processes, running=running):
-            outcomes[index] = _failed(jobs[index], found) if isinstance(found, Exception) else found
+        there = [dataclasses.replace(job, **paths_anywhere(job)) for job in jobs]
+        for index, found in execute(_train, there, workers=processes, running=running):
+            ended = _failed(jobs[index], found) if isinstance(found, Exception) else found
+            outcomes[index] = dataclasses.replace(ended, folder=jobs[index].folder)
             hooks.show(jobs[index].seed, outcomes[index].status)
     return [outcomes[index] for index in range(len(jobs))]
 

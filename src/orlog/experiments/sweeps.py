@@ -221,7 +221,7 @@ def run_sweep(
     stays. `progress` gets jobs done and in all, `on_failure` each failure when it happens, and `note` a line
     on each damaged result, whose job is then run again.
     """
-    execute = find_executor(executor) if isinstance(executor, str) else executor
+    execute = find_executor(executor)
     home = mark_home()
     total, done = len(sweep.groups) * len(sweep.seeds), 0
     full: StorageError | None = None
