@@ -79,7 +79,7 @@ class Algorithm(Protocol):
             that `training/from_data.py` knows, or a mapping with a `Source` for each.
 
         REPLAYS: May be left out. Whether a GPU may record the operations of an update once and repeat them
-            (`replays.py`), which is several times as fast: orlog's may, but for those that say
+            (`repeated_updates.py`), which is several times as fast: orlog's may, but for those that say
             False, and yours may where it says True. Then nothing in `update` waits for a number, an
             attribute `step`, if there is one, counts the updates, `phase()` returns what else decides
             which operations come next, and `set_rates()` sets rates of `orlog.algos.optimizers.Adam`

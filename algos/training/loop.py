@@ -11,7 +11,7 @@ from torch import Tensor
 
 from orlog.algos.algorithms import own_errors
 from orlog.algos.relu_networks import Precision, products_in
-from orlog.algos.replays import updates_of
+from orlog.algos.repeated_updates import updates_of
 from orlog.errors import DivergedError
 from orlog.manifests.names import counted
 

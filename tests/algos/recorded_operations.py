@@ -88,7 +88,7 @@ def _is(one: object) -> bool:
 def record(
     call: Callable[[], dict[str, Tensor]], generators: Sequence[torch.Generator]
 ) -> tuple[dict[str, Tensor], Callable[[], None]]:
-    """Record a call as `orlog.algos.replays.record_on_gpu` does."""
+    """Record a call as `orlog.algos.repeated_updates.record_on_gpu` does."""
     states = [one.get_state() for one in generators]
     operations = Operations()
     with operations:

@@ -16,7 +16,7 @@ import torch
 import orlog
 from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, own_errors
 from orlog.algos.bc import BC
-from orlog.algos.replays import Replays, updates_of
+from orlog.algos.repeated_updates import Replays, updates_of
 from orlog.algos.training.checkpoint import first_difference, load_checkpoint, save_checkpoint
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import read_run

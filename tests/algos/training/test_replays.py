@@ -14,7 +14,7 @@ from orlog.algos.algorithms import ALGORITHMS, algorithm_forms
 from orlog.algos.cql import CQL
 from orlog.algos.gciql import GCIQL
 from orlog.algos.iql import IQL
-from orlog.algos.replays import FIRST, MOST, Replays, updates_of
+from orlog.algos.repeated_updates import FIRST, MOST, Replays, updates_of
 from orlog.algos.training.checkpoint import first_difference
 from orlog.loaders.batch import Batch
 from tests.algos.plain import BatchesOf, Make
