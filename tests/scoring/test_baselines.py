@@ -311,3 +311,11 @@ def test_a_benchmarks_dataset_that_is_not_here_is_shown_by_its_facts(
 def test_a_name_that_nothing_has_is_not_shown() -> None:
     ended = run("show", "atari/brakout")
     assert (ended.returncode, ended.stdout) == (1, "")
+
+
+def test_a_recorded_score_says_what_was_run_where_that_has_another_name() -> None:
+    for name, said in (("pixels/reach-mixed-v1", "BC-25%"), ("safety/hazard-safe-v1", "BC-Safe")):
+        caveats = {one.algorithm: one.caveats for one in orlog.baselines(name)}
+        assert caveats.pop("percent_bc") == [f"run as {said}"]
+        assert caveats
+        assert not any(caveats.values())

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from orlog.algos.algorithms import known_as
+from orlog.algos.algorithms import algorithm_title, known_as
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
@@ -117,7 +117,12 @@ def _recorded(manifest: Manifest) -> list[PublishedScore]:
         if baseline is None or references is None:
             continue
         means = [float(scores.mean()) for scores in baseline.scores(references).values()]
-        other = baseline.digest != manifest.digest
+        caveats = []
+        if baseline.digest != manifest.digest:
+            caveats.append("recorded on another version of the dataset")
+        title = algorithm_title(baseline.algorithm, baseline.settings)
+        if title != algorithm_title(baseline.algorithm):
+            caveats.append(f"run as {title}")
         found.append(
             PublishedScore(
                 dataset=manifest.name,
@@ -133,7 +138,7 @@ def _recorded(manifest: Manifest) -> list[PublishedScore]:
                 f"{baseline.protocol.episodes} episodes per seed in "
                 f"{simulator_of(baseline.protocol)}",
                 source="recorded with orlog",
-                caveats=["recorded on another version of the dataset"] if other else [],
+                caveats=caveats,
                 per_seed=list(means),
             )
         )
