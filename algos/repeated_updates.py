@@ -87,8 +87,7 @@ class Replays:
         if key not in self._kept:
             own = _Own(batch, pieces)  # as when it is recorded, so that the kernels are the same
             own.fill(batch, pieces)
-            count = self._counts[key] = self._counts.get(key, 0) + 1
-            if count <= FIRST or len(self._kept) >= MOST:
+            if not self._is_to_be_recorded(key):
                 found: Metrics = algorithm.update(own.batch)
                 return found
             step = getattr(algorithm, "step", None)
@@ -96,12 +95,22 @@ class Replays:
             if step is not None:
                 algorithm.step = step
             self._kept[key] = own, metrics, repeat
+            self._counts.pop(key)
         own, metrics, repeat = self._kept[key]
         own.fill(batch, pieces)
         repeat()
         if hasattr(algorithm, "step"):
             algorithm.step += 1
         return metrics
+
+    def _is_to_be_recorded(self, key: Hashable) -> bool:
+        """Return whether updates of a kind came often enough by now, and there is room."""
+        if len(self._kept) >= MOST:
+            return False
+        if len(self._counts) >= 8 * MOST:  # where each batch has another shape
+            self._counts.clear()
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        return count > FIRST
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
