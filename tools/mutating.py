@@ -169,6 +169,11 @@ def _sources(root: Path) -> dict[Path, str]:
     return {file: file.read_text("utf-8") for file in files if file not in {*linked}}
 
 
+@functools.cache
+def _parsed(source: str) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    return [*_functions(ast.parse(source))]
+
+
 def find(mutant: Mutant, root: Path = ROOT) -> tuple[Path, int] | None:
     """Return the file and the line of a mutant in a checkout; None if its line is no more.
 
@@ -178,7 +183,7 @@ def find(mutant: Mutant, root: Path = ROOT) -> tuple[Path, int] | None:
     for file, source in _sources(root).items():
         if mutant["before"] in source:
             lines = source.splitlines()
-            for name, node in _functions(ast.parse(source)):
+            for name, node in _parsed(source):
                 is_named = name.rpartition(".")[2] == mutant["function"].rpartition(".")[2]
                 is_here = file.stem == mutant["module"]
                 if is_named or is_here:

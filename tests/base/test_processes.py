@@ -122,7 +122,6 @@ export ORLOG_HOME=/mnt/there
 "$0" -m orlog.cli build {name} --workers 2
 "$0" -m orlog.cli verify {name}
 "$0" -m orlog.cli train bc {name} --seeds 2 --steps 3 --evaluations 0
-"$0" -m orlog.cli reproduce bc {name} --seeds 2 --steps 3 --episodes 1 --workers 2
 """
 
 

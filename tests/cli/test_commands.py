@@ -443,6 +443,7 @@ def test_a_name_to_store_under_is_answered_with_one_that_is_a_name(
     assert "Did you mean lab/good-v1?" in orlog("show", "lab/good").stderr
 
 
+@pytest.mark.usefixtures("jobs_run_here")
 def test_settings_are_options_and_recorded_as_settings(mini_folder: Path, tmp_path: Path) -> None:
     given = ("--hidden", "4,4", "--expectile=0.8", "--batch-size", "8")
     words = ("train", "iql", str(mini_folder), "--evaluations", "0", "--steps", "2", *given)

@@ -60,18 +60,18 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_the_first_lines_work_as_written_and_in_worker_processes(here: Path) -> None:
     given = ("import", "data.npz", "lab/grid-v1", "--environment", "lab/Grid-v0")
-    assert run(here, *given).returncode == 1
+    assert command(*given).returncode == 1  # nothing is registered here
     made = run(here, *given, "--import", "my_envs")
     assert made.returncode == 0, made.stderr
     words = ("train", "iql", "lab/grid-v1", "--seeds", "2", "--steps", "4", "--set", "hidden=4,4")
-    without = run(here, *words)
+    without = command(*words)
     assert without.returncode == 1
     assert without.stderr.count("is not registered") == 1  # and not once a seed
     assert "if you name it: --import my_envs" in without.stderr
     assert not (here / "runs").exists()
     trained = run(here, *words, "--import", "my_envs.py", "--evaluations", "1")
     assert trained.returncode == 0, trained.stderr
-    without = run(here, "evaluate", "runs/iql/lab/grid-v1", "--episodes", "2")
+    without = command("evaluate", "runs/iql/lab/grid-v1", "--episodes", "2")
     assert without.returncode == 1
     assert "my_envs" in without.stderr
     found = run(

@@ -218,6 +218,7 @@ def test_registries(tmp_path: Path) -> None:
     assert asked[1]["url"] is None
 
 
+@pytest.mark.usefixtures("jobs_run_here")
 def test_a_quickstart(tmp_path: Path) -> None:
     out, err = run("quickstart", "--smoke", "--workers", "1", "--out", tmp_path / "q", "--json")
     body = json.loads(out)

@@ -14,6 +14,11 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
+LONGEST = "train_and_score"
+CASES = [
+    pytest.param(one, marks=[pytest.mark.thorough] if one.stem == LONGEST else [], id=one.stem)
+    for one in NOTEBOOKS
+]
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda source: source.stem)
+@pytest.mark.parametrize("source", CASES)
 def test_the_notebooks_run(source: Path, kernel: str, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

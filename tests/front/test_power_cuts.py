@@ -95,9 +95,11 @@ class Place:
         new = state(self.root)
         whole.put("least", 0)
         assert state(self.root) == new, "what was said to be done is gone"
+        before.put("all", 0)
+        disk, done = Disk(self.root), 0
         for number, survival in cuts(calls):
-            before.put("all", 0)
-            Disk(self.root).run(calls[:number]).put(survival, number)
+            disk.run(calls[done:number]).put(survival, number)
+            done = number
             found = state(self.root)
             assert found in (old, new), (
                 f"{survival} after call {number}, {calls[number - 1]}: {found}"
@@ -218,6 +220,10 @@ def reproduced(_: Path) -> object:
     return {result.key: result.evaluation.returns for result in read_results()}
 
 
+def imported(place: Place) -> None:
+    assert command_line(*IMPORT[len(ORLOG) :], cwd=place.root).returncode == 0
+
+
 def test_recordings_and_what_comes_of_them(place: Place) -> None:
     record = (sys.executable, "record.py")
     place.cut(*record, state=versions)
@@ -235,7 +241,7 @@ def test_imports_and_deletions(place: Place) -> None:
 
 
 def test_what_is_published_downloaded_and_repaired(place: Place) -> None:
-    place.run(*IMPORT)
+    imported(place)
     publish = ("publish", "new/arm-v1", "shared", "--no-audit")
     place.cut(*ORLOG, *publish, state=published)
     place.cut(*ORLOG, "registry", "add", "shared", "shared", state=versions)
@@ -249,13 +255,13 @@ def test_what_is_published_downloaded_and_repaired(place: Place) -> None:
 
 
 def test_training_and_scores(place: Place) -> None:
-    place.run(*IMPORT)
+    imported(place)
     place.cut(*TRAIN, state=trained)
     place.cut(*ORLOG, "evaluate", RUN, "--episodes", "2", state=scored)
 
 
 def test_results_of_sweeps(place: Place) -> None:
-    place.run(*IMPORT)
+    imported(place)
     words = ("--datasets", "new/arm-v1", "--algorithms", "bc", "--seeds", "1", "--steps", "4")
     place.cut(*ORLOG, "reproduce", *words, "--episodes", "2", "--workers", "1", state=reproduced)
 

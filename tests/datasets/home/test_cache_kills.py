@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_lock")]
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
 KILLS = scaled(60, 12)
 ACCESSES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.listdir"}
-SECONDS = scaled(8, 3)
+SECONDS = scaled(8, 2)
 
 
 def in_child(work: Callable[[], object], instant: int) -> tuple[int, int]:
