@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orlog.errors import ManifestError, MissingExtraError, NotFoundError, SchemaError, clause
+from orlog.errors import ManifestError, NotFoundError, SchemaError, clause, needing
 
 ACTION, END = "[action]", "[end]"
 MARKS = (ACTION, END)
@@ -221,11 +221,6 @@ def train_vocabulary(texts: Mapping[str, int] | Iterable[str], size: int) -> Voc
 
 
 def _library() -> Any:
-    try:
+    with needing("texts need the package tokenizers", "words"):
         import tokenizers
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            'texts need the package tokenizers, which is not installed; run: pip install "orlog[words]"',
-            extra="words",
-        ) from error
     return tokenizers

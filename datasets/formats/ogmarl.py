@@ -32,7 +32,7 @@ from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, e
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats.formats import Format
-from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 from orlog.manifests.names import did_you_mean
 
 BLOCK_BYTES = 2**24
@@ -331,13 +331,8 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def _check() -> None:
-    try:
+    with needing("vaults need tensorstore", "vaults"):
         import tensorstore  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            'vaults need tensorstore, which is not installed; run: pip install "orlog[vaults]"',
-            extra="vaults",
-        ) from error
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

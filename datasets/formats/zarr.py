@@ -28,7 +28,7 @@ from orlog.datasets.formats._shared.flat_writing import (
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import MissingExtraError
+from orlog.errors import needing
 
 ENDS = "meta/episode_ends"
 CHUNK_BYTES = 2**20
@@ -47,12 +47,8 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
 
     A filter of numcodecs, as old as version 2, keeps a checksum in each chunk; every reader compares it.
     """
-    try:
+    with needing("to write Zarr needs zarr", "zarr"):
         import zarr
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f'to write Zarr needs {error.name}; run: pip install "orlog[zarr]"', extra="zarr"
-        ) from error
     checks: dict[str, Any] = {"filters": [numcodecs.CRC32()]}
     root = zarr.open_group(folder / f"{file_stem(dataset)}.zarr", mode="w", zarr_format=2)
     arrays: dict[str, Any] = {}

@@ -29,7 +29,7 @@ from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES, Encoding
 from orlog.datasets.store.places import Place
 from orlog.datasets.store.verify import hash_values
 from orlog.datasets.store.zarr_reader import ZarrReader
-from orlog.errors import IntegrityError, MissingExtraError
+from orlog.errors import IntegrityError, needing
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import StoredObject
 
@@ -203,12 +203,8 @@ def import_h5py() -> ModuleType:
 
     Raises MissingExtraError if it is not installed.
     """
-    try:
+    with needing("the hdf5 container needs h5py", "hdf5"):
         import h5py
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f'the hdf5 container needs {error.name}; run: pip install "orlog[hdf5]"', extra="hdf5"
-        ) from error
     module: ModuleType = h5py
     return module
 

@@ -31,7 +31,8 @@ its own options in their place (`cli/advice.py`). A message that quotes another 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "VersionExistsError",
     "WorkerDiedError",
     "clause",
+    "needing",
     "wrong_type",
 ]
 
@@ -88,6 +90,20 @@ class MissingExtraError(OrlogError, ImportError):
     def __init__(self, message: str, *, extra: str = "") -> None:
         super().__init__(message)
         self.extra = extra
+
+
+@contextlib.contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Say what adds a package that an import inside does not find: `needing("videos need PyAV", "video")`.
+
+    Raises MissingExtraError if there is no such package.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f'{what}, which is not installed; run: pip install "orlog[{extra}]"', extra=extra
+        ) from error
 
 
 class SchemaError(OrlogError, ValueError):

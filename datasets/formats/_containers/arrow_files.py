@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 
 BLOCK_BYTES = 2**24
 BUFFER_BYTES = 2**20
@@ -203,10 +203,5 @@ def check_pyarrow() -> None:
 
     Raises MissingExtraError if it is not installed.
     """
-    try:
+    with needing("tables need pyarrow", "tables"):
         import pyarrow as pa  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            'tables need pyarrow, which is not installed; run: pip install "orlog[tables]"',
-            extra="tables",
-        ) from error

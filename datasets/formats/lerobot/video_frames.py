@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 
 CODECS = ("av1", "h264", "hevc", "mpeg4", "vp9")
 PIXELS = {1: "gray", 3: "rgb24"}
@@ -283,12 +283,7 @@ def import_av() -> Any:
 
     Raises MissingExtraError if it is not installed.
     """
-    try:
+    with needing("videos need PyAV", "video"):
         import av
         import av.video.reformatter
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            'videos need PyAV, which is not installed; run: pip install "orlog[video]"',
-            extra="video",
-        ) from error
     return av

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from orlog.base.jobs import keep_busy
 from orlog.base.processes import result_or_error
 from orlog.datasets.download.credentials import bringing_queries
-from orlog.errors import MissingExtraError, OrlogError, WorkerDiedError, clause
+from orlog.errors import OrlogError, WorkerDiedError, clause, needing
 from orlog.manifests.environments import IMPORTS
 
 CONNECT_SECONDS = 10.0
@@ -69,13 +69,8 @@ def _connected(address: str) -> Any:
 
     Raises MissingExtraError if ray is not installed; WorkerDiedError if the cluster cannot be reached.
     """
-    try:
+    with needing("the executor ray needs ray", "ray"):
         import ray
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            'the executor ray needs ray, which is not installed; run: pip install "orlog[ray]"',
-            extra="ray",
-        ) from error
     advice = "start it with ray start --head, or give address=HOST:PORT of one that runs."
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     try:

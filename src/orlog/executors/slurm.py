@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from orlog.base.jobs import keep_busy
 from orlog.base.processes import result_or_error
 from orlog.datasets.home.folders import datasets_folder
-from orlog.errors import MissingExtraError, NotFoundError, WorkerDiedError
+from orlog.errors import NotFoundError, WorkerDiedError, needing
 
 AT_A_TIME = 100
 LOOK_SECONDS = 2.0
@@ -97,13 +97,8 @@ def _gigabytes(text: str) -> float:
 def _queue(cluster: str, partition: str, minutes: int, gigabytes: float) -> Any:
     if cluster not in ("slurm", "local"):
         raise ValueError(f"the executor slurm: cluster is slurm or local, found {cluster!r}.")
-    try:
+    with needing("the executor slurm needs submitit", "slurm"):
         import submitit
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            'the executor slurm needs submitit, which is not installed; run: pip install "orlog[slurm]"',
-            extra="slurm",
-        ) from error
     for program in ("sbatch", "srun") if cluster == "slurm" else ():
         if shutil.which(program) is None:
             raise NotFoundError(

@@ -22,7 +22,7 @@ from orlog.algos.training.generators import EVALUATING, seeded
 from orlog.algos.training.runs import Evaluation, one_thread
 from orlog.base.files import put_in_place, storage_errors, unfinished_folder
 from orlog.datasets.looking.leaves import as_picture
-from orlog.errors import MissingExtraError, SimulatorError
+from orlog.errors import SimulatorError, needing
 
 VIDEOS = Path("videos")
 LIST = "videos.json"
@@ -138,13 +138,8 @@ def check_video() -> None:
 
     Raises MissingExtraError if PyAV is not installed.
     """
-    try:
+    with needing("videos need PyAV", "video"):
         import av  # noqa: F401 (the import is the check)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            'videos need PyAV, which is not installed; run: pip install "orlog[video]"',
-            extra="video",
-        ) from error
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
