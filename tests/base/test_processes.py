@@ -125,7 +125,7 @@ export ORLOG_HOME=/mnt/there
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(not can_mount(), reason="needs the right to mount")
 def test_without_shared_memory_processes_do_the_same(mini: Dataset, tmp_path: Path) -> None:
     script = COMMANDS.format(name=mini.name)

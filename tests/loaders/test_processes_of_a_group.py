@@ -50,7 +50,7 @@ def losses(text: str) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in found}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_group_that_is_killed_goes_on_in_another_number_with_the_losses_of_one_process(
     mini: Dataset, tmp_path: Path
 ) -> None:
