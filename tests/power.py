@@ -19,6 +19,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from tests.programs import run_program
+
 TRACED = (
     "openat,creat,mkdir,mkdirat,rename,renameat,renameat2,link,linkat,symlink,symlinkat,fsync,fdatasync,"
     "unlink,unlinkat,rmdir,write,writev,pwrite64,pwritev,ftruncate,truncate,lseek,sendfile,copy_file_range,"
@@ -375,14 +377,7 @@ def record_calls(
     root: Path, log: Path, words: Sequence[str], environment: dict[str, str]
 ) -> list[Call]:
     """Run a command in a folder, which must end well, and return its calls that change anything there."""
-    done = subprocess.run(
-        [*STRACE, "-o", str(log), *words],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    done = run_program([*STRACE, "-o", str(log), *words], cwd=root, env=environment)
     assert done.returncode == 0, done.stderr
     calls = list(read_calls(log.read_text("utf-8", "replace")))
     log.unlink()

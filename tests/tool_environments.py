@@ -10,7 +10,6 @@ import fcntl
 import functools
 import hashlib
 import os
-import subprocess
 import sys
 import sysconfig
 import textwrap
@@ -18,6 +17,8 @@ import venv
 from pathlib import Path
 
 import pytest
+
+from tests.programs import run_program
 
 CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 UNREACHABLE = ("Retrying (", "No network", "ConnectionError", "Temporary failure")
@@ -65,7 +66,7 @@ def _install(
         command.append("--no-deps")
     elif not alone:
         command += ["--constraint", str(CONSTRAINTS)]
-    done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    done = run_program([*command, *requirements])
     if done.returncode and any(sign in done.stderr for sign in UNREACHABLE):
         pytest.skip(f"no package registry answers for {', '.join(requirements)}")
     assert done.returncode == 0, done.stderr
@@ -81,6 +82,6 @@ def run_tool(python: Path, code: str, *arguments: str | os.PathLike[str], folder
         folder: Where it runs.
     """
     command = [python, "-c", textwrap.dedent(code), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = run_program(command, cwd=folder)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return done.stdout

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.programs import run_program
 
 CHECKED = """
 import beartype
@@ -71,7 +72,5 @@ verdicts.compare(one, {seed: value + 1 for seed, value in one.items()})
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_the_shapes_in_annotations_hold_at_run_time() -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", CHECKED], check=False, capture_output=True, text=True
-    )
+    child = run_program([sys.executable, "-c", CHECKED])
     assert child.returncode == 0, child.stderr[-2000:]

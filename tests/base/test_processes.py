@@ -20,6 +20,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StorageError
 from orlog.executors.processes import execute
 from tests.command_line import orlog
+from tests.programs import run_program
 from tests.small_disks import can_mount
 
 SCRIPT = """
@@ -129,12 +130,7 @@ export ORLOG_HOME=/mnt/there
 @pytest.mark.skipif(not can_mount(), reason="needs the right to mount")
 def test_without_shared_memory_processes_do_the_same(mini: Dataset, tmp_path: Path) -> None:
     script = COMMANDS.format(name=mini.name)
-    ended = subprocess.run(
-        ["unshare", "-rm", "sh", "-ec", script, sys.executable, tmp_path],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = run_program(["unshare", "-rm", "sh", "-ec", script, sys.executable, tmp_path])
     assert ended.returncode == 0, ended.stderr
     folder = Path("runs/bc") / mini.name
     for seed in ("0", "1"):

@@ -29,6 +29,7 @@ from orlog.base.terminal import (
     transfer_bar,
 )
 from tests.command_line import orlog
+from tests.programs import run_program
 from tests.viewer.made import write_robot
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -158,11 +159,8 @@ def test_orlog_alone_says_what_is_here_and_what_to_try(mini_folder: Path) -> Non
 def test_the_shell_completes_commands_and_names(mini_folder: Path) -> None:
     assert mini_folder.is_dir()
     for words, found in (("orlog sho", "show"), ("orlog show pointmaze/umaze-m", "umaze-mini-v1")):
-        told = subprocess.run(
+        told = run_program(
             [sys.executable, "-m", "orlog.cli"],
-            capture_output=True,
-            text=True,
-            check=False,
             env={
                 **os.environ,
                 "_ORLOG_COMPLETE": "complete_bash",

@@ -23,6 +23,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import InvalidNameError
 from orlog.manifests.shipped import recorded_folder
 from tests.command_line import orlog
+from tests.programs import run_program
 
 FOLDER = Path(cli.__file__).parent
 OPTIONS = ("typer.Option", "typer.Argument")
@@ -36,13 +37,10 @@ COMMANDS = [
 
 def started(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own; most tests run it in this one, which is faster."""
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-m", "orlog.cli", *arguments],
-        capture_output=True,
-        encoding="utf-8",
         cwd=cwd,
         env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
-        check=False,
     )
 
 
@@ -115,12 +113,7 @@ def test_an_argument_too_many_is_named_where_an_option_is_missing() -> None:
 def test_usage_errors_are_not_wrapped_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     long = "7" * 200 + "x"
-    found = subprocess.run(
-        [sys.executable, "-m", "orlog.cli", "cache", "gc", "--max-size", long],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    found = run_program([sys.executable, "-m", "orlog.cli", "cache", "gc", "--max-size", long])
     assert found.returncode == 2
     lines = found.stderr.splitlines()
     assert len(lines) == 3

@@ -17,6 +17,7 @@ from orlog.errors import MissingExtraError, NotFoundError, SimulatorError
 from orlog.manifests.environments import import_modules
 from tests.command_line import orlog as command
 from tests.first_lines import ENVIRONMENT
+from tests.programs import run_program
 
 ROWS = 40
 
@@ -47,13 +48,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, where nothing is registered yet."""
     environment = {name: text for name, text in os.environ.items() if name != "ORLOG_IMPORT"}
-    return subprocess.run(
+    return run_program(
         [sys.executable, "-m", "orlog.cli", *words],
         cwd=folder,
         env=environment | {"COLUMNS": "200"},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
     )
 
 

@@ -7,7 +7,6 @@ import concurrent.futures
 import itertools
 import json
 import os
-import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from tests.environment_records import PACKAGES, register_all
 from tests.levels import most
+from tests.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 SHARES = 8
@@ -32,7 +32,7 @@ def run_share(ids: list[str], folder: Path) -> list[Any]:
     own = results.with_suffix("")
     own.mkdir()
     env = {**os.environ, "TMPDIR": str(own)}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    done = run_program(command, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     found: list[Any] = json.loads(results.read_text())
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import Any
 
@@ -26,6 +25,7 @@ from orlog.manifests.spaces import (
 )
 from tests.environment_records import check_made_again, check_round_trip, make, record, run_randomly
 from tests.episodes import record_episodes, whole_episode
+from tests.programs import run_program
 
 KEYS = (
     "bottom burner",
@@ -238,5 +238,5 @@ def test_an_environment_is_made_in_a_process_that_did_not_import_its_package() -
         "for one in ('ALE/Pong-v5', 'MiniGrid-Empty-5x5-v0'):\n"
         "    make_environment(one, {}).close()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_program([sys.executable, "-c", code])
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -6,7 +6,6 @@ import inspect
 import os
 import re
 import runpy
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from orlog.manifests.shipped import (
     shipped_names,
 )
 from orlog.normalize.published_scores import published_scores
+from tests.programs import run_program
 from tests.tool_environments import tool_python
 
 ROOT = Path(__file__).parents[2]
@@ -96,11 +96,8 @@ def test_every_dataset_has_its_baselines_as_a_figure(site: Path) -> None:
 def test_mkdocs_material_builds_the_same_site(site: Path, tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     python, other = tool_python(*project["dependency-groups"]["docs-fallback"]), tmp_path / "site"
-    done = subprocess.run(
+    done = run_program(
         [python, ROOT / "docs" / "build_site.py", other, "--with", "material"],
-        capture_output=True,
-        text=True,
-        check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
     assert done.returncode == 0, done.stdout + done.stderr

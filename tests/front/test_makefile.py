@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import run_program
+
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 # What `make test VENV=..` hands on, and would change what the inner make is to do.
 OF_THE_OUTER_MAKE = ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "VENV", "PYTHON")
@@ -39,12 +41,9 @@ def checkout(tmp_path: Path) -> Path:
 def made(checkout: Path) -> tuple[str, str]:
     """Run the first rule up to the installation; return what was said, and done to the environment."""
     # Without pip in the environment the rule ends after that.
-    found = subprocess.run(
+    found = run_program(
         ["make", ".venv/.quickstart", "PYTHON=./python"],
         cwd=checkout,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
         env={name: value for name, value in os.environ.items() if name not in OF_THE_OUTER_MAKE},
     )
     return found.stdout, (checkout / "log").read_text()
@@ -83,13 +82,8 @@ def test_what_is_compiled_is_left_out_where_there_is_no_compiler(tmp_path: Path)
         ignored = shutil.ignore_patterns("*.so", "__pycache__")
         shutil.copytree(root / name, tmp_path / name, symlinks=True, ignore=ignored)
     command = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build"]
-    found = subprocess.run(
-        command,
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-        env={**os.environ, "CC": "/bin/false", "LDSHARED": "/bin/false"},
-        check=False,
+    found = run_program(
+        command, cwd=tmp_path, env={**os.environ, "CC": "/bin/false", "LDSHARED": "/bin/false"}
     )
     assert found.returncode == 0, found.stderr
     built = next((tmp_path / "build").glob("lib*"))

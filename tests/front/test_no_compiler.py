@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orlog.loaders.arrays.gathering import is_compiled
+from tests.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
@@ -43,9 +43,7 @@ print(ds.digest, hashlib.sha256(batch.observations.numpy().tobytes()).hexdigest(
 
 def run(*command: str | Path, **environment: str) -> str:
     given = {key: text for key, text in os.environ.items() if key not in ("CC", "PYTHONPATH")}
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=given | environment
-    )
+    done = run_program(command, env=given | environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

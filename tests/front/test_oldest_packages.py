@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.programs import run_program
 from tests.tool_environments import tool_python
 
 ROOT = Path(__file__).parents[2]
@@ -78,13 +78,6 @@ def test_a_first_hour_works_with_the_oldest_packages(tmp_path: Path) -> None:
     script = "set -e\n" + "\n".join(
         f'"$0" -m orlog.cli {line}' for line in LINES.split("\n") if line
     )
-    done = subprocess.run(
-        ["bash", "-c", script, str(python)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(["bash", "-c", script, str(python)], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "identical: the same digest as the recorded build" in done.stdout

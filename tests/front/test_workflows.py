@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.programs import run_program
 from tests.tool_environments import tool_python
 
 GITHUB = Path(__file__).parents[2] / ".github"
@@ -33,7 +33,7 @@ def test_they_follow_their_schema(schema: str, files: list[Path]) -> None:
         f"vendor.{schema}",
         *files,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_program(command)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -42,5 +42,5 @@ def test_actionlint_finds_nothing() -> None:
     found = shutil.which("actionlint")
     if found is None:
         pytest.skip("actionlint is not installed; its releases are on github.com/rhysd/actionlint")
-    done = subprocess.run([found, *WORKFLOWS], capture_output=True, text=True, check=False)
+    done = run_program([found, *WORKFLOWS])
     assert done.returncode == 0, done.stdout + done.stderr

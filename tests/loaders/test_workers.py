@@ -8,7 +8,6 @@ import math
 import pickle
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 from orlog.loaders.arrays.packs import pack_folder
+from tests.programs import run_program
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -88,7 +88,7 @@ except Exception:
 def notice_a_dead_worker(code: str, *arguments: object) -> None:
     """Assert that a main process of its own gets an exception: no signal, no end, no waiting."""
     command = [sys.executable, "-W", "ignore", "-c", code, *map(str, (*arguments, NOTICED))]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    ended = run_program(command, timeout=SECONDS)
     assert ended.returncode == NOTICED, ended
 
 

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from orlog.datasets.publish.publish import publish_dataset
 from orlog.errors import StorageError, TransferError
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import StoredObject, read_manifest
+from tests.programs import run_program
 from tests.servers import Fault, FileServer
 from tests.small_disks import Mount, change_mount, fill
 from tests.stored_objects import change_unseen
@@ -322,7 +322,7 @@ def run_orlog(commands: list[list[str]]) -> list[tuple[int, str]]:
         if shutil.which("setpriv") is None:
             pytest.skip("the superuser cannot give up its rights: there is no setpriv")
         call = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *call]
-    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    done = run_program(call)
     if done.stderr.startswith("setpriv:"):
         pytest.skip(f"the superuser cannot give up its rights: {done.stderr}")
     assert done.returncode == 0, done.stderr

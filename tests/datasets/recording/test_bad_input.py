@@ -24,6 +24,7 @@ from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaErr
 from orlog.manifests.environments import make_environment
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.spaces import space_from_json, space_to_json
+from tests.programs import run_program
 
 MINI = "pointmaze/umaze-mini-v1"
 
@@ -158,12 +159,7 @@ for thread in threads:
 
 def test_the_first_manifest_may_be_read_by_several_threads(built_mini: Path) -> None:
     for _ in range(8):
-        done = subprocess.run(
-            [sys.executable, "-c", FIRST_READ, built_mini / "manifest.json"],
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        done = run_program([sys.executable, "-c", FIRST_READ, built_mini / "manifest.json"])
         assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -8,7 +8,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -48,6 +47,7 @@ from tests.datasets.recording.arms import (
     tell,
 )
 from tests.levels import scaled
+from tests.programs import run_program
 from tests.small_disks import can_mount
 
 pytestmark = pytest.mark.usefixtures("small_shards")
@@ -382,14 +382,11 @@ def on_a_disk_of_its_own(script: str, *arguments: str, folder: Path) -> str:
     """Run a script with an empty file system of 1.6 MB on a folder."""
     command = 'mount -t tmpfs -o size=1600k tmpfs "$0" && exec "$@"'
     folder.mkdir()
-    done = subprocess.run(
+    done = run_program(
         [
             *("unshare", "-rm", "sh", "-c", command, str(folder)),
             *(sys.executable, "-c", script, str(folder), *arguments),
         ],
-        check=False,
-        capture_output=True,
-        text=True,
         timeout=100,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.fuzz.child import PROBES, Child
 from tests.fuzz.damage import DEEP, Step, damaged
 from tests.fuzz.documents import KINDS, NAME
 from tests.levels import most
+from tests.programs import run_program
 
 Body: TypeAlias = dict[str, Any]
 Reseal: TypeAlias = Callable[[Path, Callable[[Body], object]], Path]
@@ -271,12 +271,8 @@ def test_what_is_no_file_is_never_read(built_mini: Path, tmp_path: Path, place: 
         shutil.copytree(built_mini, tmp_path / name)
         (tmp_path / name / place).unlink()
         make(tmp_path / name / place)
-    done = subprocess.run(
-        [sys.executable, "-c", OPENS, *(str(tmp_path / name) for name in STRANGE)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
+    done = run_program(
+        [sys.executable, "-c", OPENS, *(str(tmp_path / name) for name in STRANGE)], timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
     for name, line in zip(STRANGE, done.stdout.splitlines(), strict=True):

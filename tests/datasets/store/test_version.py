@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from orlog.errors import IntegrityError, ManifestError
 from orlog.manifests.manifest import part_folder
 from tests.episodes import whole_episode
 from tests.levels import scaled
+from tests.programs import run_program
 from tests.stored_objects import make_objects
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
@@ -576,7 +576,5 @@ for _ in range(24):
 ds = orlog.load_dataset("lab/x-v1")
 print(len(ds), sum(len(ds.column(name)) for name in ds.columns), len(list(ds)))
 """
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    found = run_program([sys.executable, "-c", code])
     assert found.stdout.split()[0] == "25", found.stderr
