@@ -335,8 +335,8 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
                 if name in self._hold:
                     values[begin:end] = self._held[name][first:last]
                     continue
-                if axis_of(name) != "observation":  # another group's values may be here
-                    values[begin:end] = 0
+                if axis_of(name) != "observation":  # no step is read there, and another group's may be
+                    values[begin + layout.final_rows[episodes[block]] - first] = 0
                 self._fill(name, first, last, values[begin:end])
 
         key = stream_key(self.digest, self.seed, f"{self.cursor.kind} steps {epoch} {number}")
