@@ -335,7 +335,9 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
                 if name in self._hold:
                     values[begin:end] = self._held[name][first:last]
                     continue
-                if axis_of(name) != "observation":  # no step is read there, and another group's may be
+                if (
+                    axis_of(name) != "observation"
+                ):  # no step is read there, and another group's may be
                     values[begin + layout.final_rows[episodes[block]] - first] = 0
                 self._fill(name, first, last, values[begin:end])
 
