@@ -149,6 +149,10 @@ class _Reader:
         reward_dtype: np.dtype[Any] = np.dtype(np.float64)
         if "rewards" in self._numbers and self._column(first, "rewards").dtype == np.float32:
             reward_dtype = np.dtype(np.float32)
+        keys = dict.fromkeys(["actions", *self._numbers, *self._infos.values()])
+        each = {**parts, **{f"/{key}": self._column(first, key) for key in keys}}
+        # A row of each, as a dtype; no part begins with a slash.
+        self._first = {key: np.dtype((one.dtype, one.shape[1:])) for key, one in each.items()}
         self.left_out = self._find_more(first)
         self.schema = Schema(
             observation_space=spaces.Dict(
@@ -190,17 +194,11 @@ class _Reader:
         cutter = EpisodeCutter(
             ends_of_lengths(self.lengths), self._where, metadata=metadata, unknown=unknown
         )
-        jobs = jobs_of(asked, enumerate(self.lengths), self._row_bytes())
+        row_bytes = sum(one.itemsize for one in self._first.values())
+        jobs = jobs_of(asked, enumerate(self.lengths), row_bytes)
         for rows in read_pieces(asked, self._read, jobs):
             yield from cutter.add(rows)
         doubts += cutter.doubts()
-
-    def _row_bytes(self) -> int:
-        """Return how many bytes a step of the first demonstration takes, without next observations."""
-        paths = ["actions", *self._numbers, *self._infos.values()]
-        paths += [f"obs/{path}" for path in self._parts.values()]
-        each = [self._column(self.names[0], path) for path in paths]
-        return sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in each)
 
     def _read(self, spans: Iterable[Span]) -> Iterator[Rows]:
         """Yield rows of demonstrations, in blocks; in a process that has not opened the file too."""
@@ -238,6 +236,11 @@ class _Reader:
                 raise SchemaError(
                     f"{where}, {key}: expected one number a step, found rows of {columns[key].shape[1:]}."
                 )
+        for key, row in self._first.items():
+            found = (now[key] if key in now else columns[key[1:]]).shape[1:]
+            if found != row.shape:
+                said = f"expected rows of {row.shape}, as in {self.names[0]}, found {found}"
+                raise SchemaError(f"{where}, {key.lstrip('/')}: {said}.")
         for part, column in then.items():
             if (column.dtype, column.shape[1:]) != (now[part].dtype, now[part].shape[1:]):
                 raise SchemaError(f"{where}, next_obs/{part}: differs from obs in dtype or shape.")

@@ -181,6 +181,8 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         ({"dones": [0, 0, np.nan]}, "demo_2, dones: expected 0 or 1, found nan at row 2"),
         ({"rewards": np.zeros((3, 1))}, r"demo_2, rewards: expected one number .* of \(1,\)"),
         ({"actions": np.zeros((4, 2))}, "demo_2: num_samples says 3, and actions holds 4"),
+        ({"actions": np.zeros((3, 2, 1))}, r"demo_2, actions: .*, as in demo_0, found \(2, 1\)"),
+        ({"obs/eef_pos": np.zeros((3, 5))}, r"demo_2, eef_pos: .*, as in demo_0, found \(5,\)"),
     ):
         write(path, **change)
         with pytest.raises(SchemaError, match=message):

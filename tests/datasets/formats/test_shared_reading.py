@@ -17,9 +17,10 @@ import orlog
 from orlog.base.jobs import execute_here
 from orlog.datasets.formats._containers.carried_sums import noted_sums
 from orlog.datasets.formats._shared import mapped_arrays, pieces
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats.formats import Wanted, formats, read_version
-from orlog.errors import IntegrityError, OrlogError
+from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.manifest import Manifest
 from tests.command_line import orlog as run
 from tests.datasets.formats import (
@@ -335,3 +336,14 @@ def test_a_format_in_a_file_of_the_users_is_read_by_one_process(tmp_path: Path) 
     (tmp_path / "a.log").touch()
     with pytest.raises(ValueError, match="since a file of your own reads them"):
         orlog.import_dataset(tmp_path / "a.log", "lab/a-v1", format=str(own), workers=2)
+
+
+def test_rows_that_change_their_shape_are_refused_with_their_place() -> None:
+    cutter = EpisodeCutter(ends_of_lengths([9]), "some.hdf5")
+    rows = {"reward": np.zeros(4), "observation": np.zeros((4, 2))}
+    assert len([*cutter.add(rows)]) <= 1
+    with pytest.raises(
+        SchemaError,
+        match=r"some\.hdf5, row 4, observation: rows of shape \(3,\) follow rows of \(2,\)",
+    ):
+        list(cutter.add({"reward": np.zeros(4), "observation": np.zeros((4, 3))}))
