@@ -138,19 +138,16 @@ class Adam(torch.optim.Adam):
 
         So they can be changed between the repetitions of a recorded step.
         """
-        rates: list[tuple[float, Tensor]] | None = self.__dict__.get("rates")
-        if rates is None:
+        now = [float(group["lr"]) for group in self.param_groups]
+        before, there = self.__dict__.get("rates", ([], []))
+        if not there:
             self.__dict__.pop("kept", None)
-        groups = [(float(group["lr"]), group["params"][0].device) for group in self.param_groups]
-        self.__dict__["rates"] = kept = []
-        for place, (rate, device) in enumerate(groups):
-            if rates is None:
-                kept.append((rate, torch.tensor(rate, device=device)))
-                continue
-            before, there = rates[place]
-            if rate != before:
-                there.fill_(rate)
-            kept.append((rate, there))
+            groups = zip(now, self.param_groups, strict=True)
+            there = [torch.tensor(rate, device=one["params"][0].device) for rate, one in groups]
+        for rate, known, one in zip(now, before, there, strict=False):
+            if rate != known:
+                one.fill_(rate)
+        self.__dict__["rates"] = now, there
 
     def _kept(self) -> list[_Lists]:
         """Return the lists of each group; none before the first step of all parameters."""
@@ -160,10 +157,10 @@ class Adam(torch.optim.Adam):
                 self.state.get(one) for group in self.param_groups for one in group["params"]
             ):
                 return []
-            rates = self.__dict__.get("rates") or [(0.0, None)] * len(self.param_groups)
+            _, rates = self.__dict__.get("rates", ([], [None] * len(self.param_groups)))
             found = [
                 _lists(group["params"], self.state, rate)
-                for group, (_, rate) in zip(self.param_groups, rates, strict=True)
+                for group, rate in zip(self.param_groups, rates, strict=True)
             ]
             kept = self.__dict__["kept"] = self.state, found
         lists: list[_Lists] = kept[1]

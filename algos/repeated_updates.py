@@ -82,11 +82,15 @@ class Replays:
             algorithm.set_rates()
         for one in self._optimizers:
             one.keep_rates()
-        pieces = _pieces(batch)
-        key = (algorithm.phase() if hasattr(algorithm, "phase") else None, _form(batch, pieces))
+        tensors = _tensors_of(batch)
+        pieces = _pieces(tensors)
+        form = _form(batch, tensors, pieces)
+        key = (algorithm.phase() if hasattr(algorithm, "phase") else None, form)
         if key not in self._kept:
-            own = _Own(batch, pieces)  # as when it is recorded, so that the kernels are the same
-            own.fill(batch, pieces)
+            own = _Own(
+                batch, tensors, pieces
+            )  # as when it is recorded, so that the kernels are the same
+            own.fill(tensors, pieces)
             if not self._is_to_be_recorded(key):
                 found: Metrics = algorithm.update(own.batch)
                 return found
@@ -97,7 +101,7 @@ class Replays:
             self._kept[key] = own, metrics, repeat
             self._counts.pop(key)
         own, metrics, repeat = self._kept[key]
-        own.fill(batch, pieces)
+        own.fill(tensors, pieces)
         repeat()
         if hasattr(algorithm, "step"):
             algorithm.step += 1
@@ -130,8 +134,7 @@ class _Piece:
 class _Own:
     """A batch whose memory stays, into which others of the same form are copied."""
 
-    def __init__(self, like: Tensors, pieces: Sequence[_Piece]) -> None:
-        tensors = _tensors_of(like)
+    def __init__(self, like: Tensors, tensors: Sequence[Tensor], pieces: Sequence[_Piece]) -> None:
         self._blocks, made = [], {}
         for piece in pieces:
             block = torch.empty_like(piece.of(tensors), memory_format=torch.preserve_format)
@@ -145,9 +148,8 @@ class _Own:
         following = iter(range(len(tensors)))
         self.batch = like.map(lambda _: made[next(following)])
 
-    def fill(self, batch: Tensors, pieces: Sequence[_Piece]) -> None:
-        """Copy a batch of the same form."""
-        tensors = _tensors_of(batch)
+    def fill(self, tensors: Sequence[Tensor], pieces: Sequence[_Piece]) -> None:
+        """Copy the tensors of a batch of the same form."""
         for block, piece in zip(self._blocks, pieces, strict=True):
             block.copy_(piece.of(tensors))
 
@@ -164,9 +166,8 @@ def _tensors_of(batch: Tensors) -> list[Tensor]:
     return found
 
 
-def _pieces(batch: Tensors) -> list[_Piece]:
+def _pieces(tensors: Sequence[Tensor]) -> list[_Piece]:
     """Return what is copied of a batch: loaders give views of a few blocks, nearly without gaps."""
-    tensors = _tensors_of(batch)
     blocks: dict[Hashable, list[int]] = {}
     for place, one in enumerate(tensors):
         block = one.untyped_storage().data_ptr(), one.dtype, bool(one.numel())
@@ -189,7 +190,7 @@ def _end(tensor: Tensor) -> int:
     return int(tensor.storage_offset()) + 1 + sum((count - 1) * step for count, step in sizes)
 
 
-def _form(batch: Tensors, pieces: Sequence[_Piece]) -> Hashable:
+def _form(batch: Tensors, tensors: Sequence[Tensor], pieces: Sequence[_Piece]) -> Hashable:
     """Return what batches have in common that one recording serves."""
     found: list[Hashable] = [type(batch).__name__]
     for field in dataclasses.fields(batch):
@@ -198,7 +199,6 @@ def _form(batch: Tensors, pieces: Sequence[_Piece]) -> Hashable:
             found.append(tuple(value))
         elif not isinstance(value, Tensor):
             found.append(value)
-    tensors = _tensors_of(batch)
     for piece in pieces:
         its = [tensors[place] for place in piece.places]
         starts = [one.storage_offset() - piece.first if piece.length else 0 for one in its]

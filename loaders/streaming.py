@@ -280,15 +280,31 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         most = min(self._layout.rows, max(self._group_rows, int(rows.max())))
         return {name: self._zeros(name, most) for name in self._columns}
 
-    def _fetch(self, epoch: int, number: int, ahead: Ahead | None) -> None:
-        """Fetch the blocks of a group, of a dataset that is read in place; only ask for them `ahead`."""
-        groups = self._epoch(epoch).groups[number]
-        blocks = [np.arange(*self._edges[block : block + 2]) for block in groups]
-        wanted = self._stored(name for name in self._columns if name not in self._hold)
+    def _ask_for(self, epoch: int, number: int, ahead: Ahead | None) -> None:
+        """Fetch a group of a dataset that is read in place; or let it and the next one come `ahead`.
+
+        What is held whole comes before them.
+        """
         if ahead is None:
-            self.dataset.fetch_ahead(np.concatenate(blocks), wanted)
-        else:
-            ahead.fetch(self.dataset, blocks, wanted)
+            self.dataset.fetch_ahead(
+                np.concatenate(self._episodes_of(epoch, number)), self._grouped()
+            )
+            return
+        if any(name not in self._held for name in self._hold):
+            everything = [np.arange(self.dataset.total_episodes)]
+            ahead.later(lambda: ahead.fetch(self.dataset, everything, self._stored(self._hold)))
+        for one in ((epoch, number), self._after(epoch, number)):
+            blocks = self._episodes_of(*one)
+            ahead.later(functools.partial(ahead.fetch, self.dataset, blocks, self._grouped()))
+
+    def _episodes_of(self, epoch: int, number: int) -> list[np.ndarray]:
+        """Return the episodes of each block of a group."""
+        groups = self._epoch(epoch).groups[number]
+        return [np.arange(*self._edges[block : block + 2]) for block in groups]
+
+    def _grouped(self) -> set[str]:
+        """Return the columns of the dataset that are read group by group."""
+        return self._stored(name for name in self._columns if name not in self._hold)
 
     def _stored(self, names: Iterable[str]) -> set[str]:
         """Return the columns of the dataset that some of `_columns` are read from."""
@@ -305,16 +321,8 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         Of a dataset that is read in place, this group and the next one are fetched `ahead`.
         """
         dataset, layout = self.dataset, self._layout
-        if dataset.in_place and ahead is None:
-            self._fetch(epoch, number, None)
-        elif dataset.in_place and ahead is not None:
-            if any(name not in self._held for name in self._hold):
-                everything = np.arange(dataset.total_episodes)
-                ahead.later(
-                    functools.partial(ahead.fetch, dataset, [everything], self._stored(self._hold))
-                )
-            for one in ((epoch, number), self._after(epoch, number)):
-                ahead.later(functools.partial(self._fetch, *one, ahead))
+        if dataset.in_place:
+            self._ask_for(epoch, number, ahead)
         self._read_held()
         episodes = [
             slice(*self._edges[block : block + 2]) for block in self._epoch(epoch).groups[number]

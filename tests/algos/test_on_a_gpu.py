@@ -23,7 +23,7 @@ from orlog.algos.training.runs import read_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import AlgorithmError, StoppedError
 from tests.algos.plain import BatchesOf, Make
-from tests.algos.training.test_replays import SETTINGS, STEPS
+from tests.algos.training.test_replays import SETTINGS, STEPS, updated
 from tests.training import train_run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -87,15 +87,10 @@ def test_recorded_updates_have_the_bits_of_those_one_by_one(
     settings = {name: value for name, value in SETTINGS.items() if name in known}
     plain = make(form, device="cuda", **settings)
     repeated = make(form, device="cuda", **settings)
-    optimizers = [one for one in vars(plain).values() if hasattr(one, "keep_rates")]
     update = Replays(repeated)
     for step, given in enumerate(batches_of(make(form, **settings), STEPS)):
         batch = given.to("cuda")
-        if hasattr(plain, "set_rates"):
-            plain.set_rates()
-        for one in optimizers:
-            one.keep_rates()
-        expected = numbers(plain.update(batch))
+        expected = numbers(updated(plain, batch))
         assert numbers(update(batch)) == expected, step
     assert update._kept
     assert not first_difference(plain, repeated)

@@ -342,7 +342,7 @@ def test_a_stopped_run_of_a_class_that_seeds_nothing_goes_on_to_the_bit(
 def test_other_processes_are_told_where_a_file_is(empty: Path) -> None:
     (empty / "my_method.py").write_text(RAW, "utf-8")
     whole = f"{empty}/my_method.py:Raw"
-    assert anywhere("my_method.py:Raw") == anywhere("../work/my_method.py:Raw") == whole
+    assert anywhere("my_method.py:Raw") == anywhere(f"../{empty.name}/my_method.py:Raw") == whole
     assert [anywhere(one) for one in ("iql", "module:Raw", whole)] == ["iql", "module:Raw", whole]
     raw = find_algorithm("my_method.py:Raw")
     assert anywhere(raw) == whole

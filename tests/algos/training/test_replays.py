@@ -28,6 +28,17 @@ STEPS = 14
 SETTINGS = {"cloning_steps": 7, "policy_interval": 3, "target_interval": 4, "steps": 20}
 
 
+def updated(algorithm: Any, batch: Any) -> dict[str, torch.Tensor]:
+    """Take an update, with rates in float32, as a recording has them."""
+    if hasattr(algorithm, "set_rates"):
+        algorithm.set_rates()
+    for one in vars(algorithm).values():
+        if hasattr(one, "keep_rates"):
+            one.keep_rates()
+    metrics: dict[str, torch.Tensor] = algorithm.update(batch)
+    return metrics
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_repeated_updates_are_those_one_by_one(
     form: type[Any], make: Make, batches_of: BatchesOf
@@ -36,18 +47,10 @@ def test_repeated_updates_are_those_one_by_one(
     settings = {name: value for name, value in SETTINGS.items() if name in known}
     plain, repeated = make(form, **settings), make(form, **settings)
     batches = batches_of(make(form, **settings), STEPS)
-    for value in vars(plain).values():
-        if hasattr(value, "keep_rates"):
-            value.keep_rates()  # rates in float32, as a recording has them
     update = Replays(repeated, record)
     recorded = 0
     for step, batch in enumerate(batches):
-        if hasattr(plain, "set_rates"):
-            plain.set_rates()
-        for value in vars(plain).values():
-            if hasattr(value, "keep_rates"):
-                value.keep_rates()
-        expected = plain.update(batch)
+        expected = updated(plain, batch)
         before = len(update._kept)
         found = update(batch)
         recorded += len(update._kept) - before
@@ -65,10 +68,7 @@ def test_frames_that_are_shifted_at_random_are_shifted_anew(kind: type[Any]) -> 
     update = Replays(repeated, record)
     for _ in range(FIRST + 3):
         given = pixel_batch(kind, config)
-        for one in vars(plain).values():
-            if hasattr(one, "keep_rates"):
-                one.keep_rates()
-        expected = plain.update(given)
+        expected = updated(plain, given)
         found = update(given)
         assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert len(update._kept) == 1
