@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -50,6 +51,14 @@ def losses(text: str) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in found}
 
 
+def kill_all_in(folder: Path) -> None:
+    """Kill every process that works in a folder: those that torchrun starts are in no group of its own."""
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if link.resolve(strict=True) == folder:
+                os.kill(int(link.parent.name), signal.SIGKILL)
+
+
 @pytest.mark.thorough
 def test_a_group_that_is_killed_goes_on_in_another_number_with_the_losses_of_one_process(
     mini: Dataset, tmp_path: Path
@@ -67,25 +76,25 @@ def test_a_group_that_is_killed_goes_on_in_another_number_with_the_losses_of_one
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,
         )
 
-    with start("one", 0, 100) as alone:
+    with start("one", 0, 400) as alone:
         expected = losses(alone.communicate()[0])
-    assert sorted(expected) == list(range(100))
+    assert sorted(expected) == list(range(400))
     with start("group", 2, 10_000) as group:
         assert group.stdout is not None
         seen = ""
         for line in group.stdout:
             seen += line
             if line.startswith("step 45 "):
-                os.killpg(group.pid, signal.SIGKILL)
+                kill_all_in(tmp_path / "group")
                 break
-        group.stdout.close()
-    with start("group", 3, 100) as rest:
+        seen += group.stdout.read()  # they went on until they were killed
+    with start("group", 3, 400) as rest:
         after = losses(rest.communicate()[0])
     before = losses(seen)
-    assert min(after) == 40  # of the last checkpoint
+    assert min(after) % 20 == 0  # of the last checkpoint
+    assert 40 <= min(after) <= max(before) + 1
     for found in (before, after):
         for step, loss in found.items():
             assert loss == pytest.approx(expected[step], rel=1e-4, abs=2e-6)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from time import sleep
+from pathlib import Path
+from time import sleep, strftime
 from typing import Any, TypeVar
 
 from orlog.base.jobs import keep_busy
@@ -33,10 +35,11 @@ def execute(
 ) -> Iterator[tuple[int, Output | Exception]]:
     """Yield (position, result) of each job as it finishes, or the error that it raised.
 
-    ORLOG_HOME must be on a disk that all nodes share: jobs and their logs lie in its folder `slurm`, and
-    orlog must be installed there. A job that runs out of time, or that makes room for another, is queued
-    again by SLURM. At most `workers` are queued at a time, 100 by default; a job may take `time` minutes and
-    `memory` gigabytes; `cluster` is `slurm`, or `local` for processes on this machine.
+    ORLOG_HOME must be on a disk that all nodes share: jobs and their logs lie in its folder `slurm`, those
+    of each command in a folder named after its time, and orlog must be installed there. A job that runs out
+    of time, or that makes room for another, is queued again by SLURM. At most `workers` are queued at a time,
+    100 by default; a job may take `time` minutes and `memory` gigabytes; `cluster` is `slurm`, or `local` for
+    processes on this machine.
     """
     queue = _queue(cluster, partition, _minutes(time), _gigabytes(memory))
     return keep_busy(
@@ -106,7 +109,10 @@ def _queue(cluster: str, partition: str, minutes: int, gigabytes: float) -> Any:
                 "node that can, such as the cluster's login node."
             )
     logs = datasets_folder().parent / "slurm"
-    queue = submitit.AutoExecutor(folder=logs / "%j", cluster=cluster)
+    logs.mkdir(parents=True, exist_ok=True)
+    # made before any job runs: a job that begins at once writes its log before submitit has made its own folder
+    logs = Path(tempfile.mkdtemp(prefix=strftime("%Y-%m-%d-%H%M%S-"), dir=logs))
+    queue = submitit.AutoExecutor(folder=logs, cluster=cluster)
     queue.update_parameters(
         name="orlog", timeout_min=minutes, mem_gb=gigabytes, cpus_per_task=1, nodes=1
     )
