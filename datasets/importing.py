@@ -25,7 +25,7 @@ from orlog.datasets.formats.formats import Wanted, choose_format, only_file, rea
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
-from orlog.datasets.recording.finishing import finish_version
+from orlog.datasets.recording.finishing import finish_version, with_chunk_hashes
 from orlog.errors import IntegrityError, InvalidNameError, NotFoundError
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import Parent
@@ -58,6 +58,7 @@ def import_dataset(
     observation_high: Bound = None,
     description: str = "",
     license: str = "",  # noqa: A002 (the word of the manifest)
+    chunk_hashes: bool = False,
     dry_run: bool = False,
     execute: Execute | None = None,
     workers: int | None = 1,
@@ -108,6 +109,7 @@ def import_dataset(
         observation_high: Upper bound of observations.
         description: What the data are.
         license: SPDX identifier of the data.
+        chunk_hashes: Add a hash of each chunk, by which those who read it in place check every chunk.
         execute: Executor whose jobs read and decode the values of files, as `find_executor` of
             `orlog.experiments.jobs` returns it; this process writes them, in their order. The files are on a
             disk that all its machines share. The version is the same. Some formats are read by one process.
@@ -169,7 +171,7 @@ def import_dataset(
     )
     states = [_state(file) for file in files]
     is_plain = not (format or options.given() or like or description or license)
-    is_plain = is_plain and said == SaidSpaces()
+    is_plain = is_plain and said == SaidSpaces() and not chunk_hashes
     listed = _find_listed(wanted, files) if is_plain else None
     version = wanted.version or "1.0.0" if listed is None else listed.version
     wanted_format = format if listed is None else listed.entry.format
@@ -237,8 +239,10 @@ def import_dataset(
         if not dry_run:
             if said.environment is not None:
                 note_environment(said.environment)
-            accept = check_unchanged
-            finish_version(folder / "store", manifest, destination, accept=accept, decode=True)
+            store = folder / "store"
+            if chunk_hashes:
+                manifest = with_chunk_hashes(store, manifest)
+            finish_version(store, manifest, destination, accept=check_unchanged, decode=True)
     return destination
 
 

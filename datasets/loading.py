@@ -92,7 +92,7 @@ def load_dataset(
                             progress = stack.enter_context(bar)
                         return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:
-                found = None if in_place is False else _offered_in_place(wanted, in_place)
+                found = None if in_place is False else offered_in_place(wanted, in_place)
                 if found is None:
                     raise
                 return choice.of(found)
@@ -111,8 +111,11 @@ def load_dataset(
         return _open_downloaded(get(str(name)), choice)
 
 
-def _offered_in_place(wanted: DatasetName, in_place: bool | None) -> Dataset | None:
-    """Return a version that is read where it is; None if its registry was not added for that."""
+def offered_in_place(wanted: DatasetName, in_place: bool | None = None) -> Dataset | None:
+    """Return a version that is read where it is; None if no registry that was added for that offers it.
+
+    With `in_place`, any registry that offers it will do.
+    """
     from orlog.datasets.home.registries import read_registries
 
     if not in_place and not any(one.in_place for one in read_registries()):

@@ -19,6 +19,7 @@ from orlog.datasets.home.folders import (
 from orlog.datasets.home.history import choose_version, read_history, status_message
 from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.presence import is_whole, partial_versions, present_objects
+from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.views import view_sources
 from orlog.errors import (
     FormatVersionError,
@@ -326,9 +327,13 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
         )
     if entry is not None:
         return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}."
+    asked = ""
+    if registries := [one.name for one in read_registries()]:
+        asked = f" If it is in a registry of yours ({', '.join(registries)}), run: orlog download {wanted}."
     return (
-        f"{wanted.name} is not known"
+        f"{wanted.name} is not {'on this machine' if registries else 'known'}"
         + (did_you_mean(wanted.name, known_names()) or ".")
+        + asked
         + " To see all, run: orlog list"
     )
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from orlog.datasets.home.presence import is_partial
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder
 from orlog.datasets.reading.opening import open_dataset
-from orlog.errors import SchemaError, wrong_type
+from orlog.errors import NotFoundError, SchemaError, wrong_type
 
 Given: TypeAlias = str | Path | Dataset
 """A dataset's name, perhaps with a version or digest; a path, as text or `Path`; or a `Dataset`."""
@@ -29,6 +30,20 @@ def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:
     return open_dataset(given)
 
 
+def with_all_files(dataset: Dataset) -> Dataset:
+    """Return a dataset whose files are all here, and refuse others.
+
+    Raises NotFoundError that says what to download.
+    """
+    if dataset.in_place or is_partial(dataset.folder):
+        where = "it is read in place" if dataset.in_place else "only a part of it was downloaded"
+        raise NotFoundError(
+            f"{dataset.name}@{dataset.version}: this takes all of its files, and {where}; first run: "
+            f"orlog download {dataset.name}@{dataset.version}"
+        )
+    return dataset
+
+
 def as_stored_folder(
     given: Given, find: Callable[[str], list[Path]], parameter: str = "folder"
 ) -> Path:
@@ -42,7 +57,7 @@ def as_stored_folder(
             raise SchemaError(
                 f"{given.name}: a view has no folder of its own; save_dataset stores it as a version."
             )
-        return given.folder
+        return (with_all_files(given) if given.in_place else given).folder
     if isinstance(given, Path):
         return given
     if not isinstance(given, str):

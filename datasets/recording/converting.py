@@ -22,11 +22,15 @@ from orlog.base.files import (
 from orlog.base.jobs import Execute, check_seen, do_jobs
 from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset
-from orlog.datasets.recording.finishing import finish_version, refuse_existing
-from orlog.datasets.store.chunk_hashes import has_chunk_hashes, write_chunk_hashes
+from orlog.datasets.reading.given import Given, as_dataset, with_all_files
+from orlog.datasets.recording.finishing import (
+    finish_version,
+    refuse_chunk_hashes,
+    refuse_existing,
+    with_chunk_hashes,
+)
+from orlog.datasets.store.chunk_hashes import has_chunk_hashes
 from orlog.datasets.store.container import WrittenPart
-from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import ColumnSpec
@@ -82,17 +86,15 @@ def convert_dataset(
             f"a view of {dataset.name} has no container; store it as a version first: orlog save "
             "VIEW NAME@VERSION --container hdf5 (in Python: save_dataset)."
         )
-    manifest = dataset.manifest
+    manifest = with_all_files(dataset).manifest
     same = manifest.container == container
     if same and (not chunk_hashes or has_chunk_hashes(manifest)):
         also = " and has hashes of its chunks" if chunk_hashes else ""
         raise ValueError(
             f"{manifest.name}@{manifest.version} is in the {container} container{also}."
         )
-    if chunk_hashes and container != "zarr":
-        raise ValueError(
-            f"{manifest.name}@{manifest.version}: chunks have hashes in the container zarr only, found {container}."
-        )
+    if chunk_hashes:
+        refuse_chunk_hashes(container, f"{manifest.name}@{manifest.version}")
     wanted = _name_of_converted(dataset, container, name, version, chunk_hashes)
     destination = absolute_path(target)
     refuse_existing(destination, destination)
@@ -126,9 +128,7 @@ def convert_dataset(
             lineage=[*manifest.lineage, Parent(digest=dataset.digest, operation="convert")],
         )
         if chunk_hashes:
-            hashes = write_chunk_hashes(store, StoredVersion(store, converted).chunks_of_shards())
-            objects = sorted([*converted.objects, *hashes], key=_path)
-            converted = msgspec.structs.replace(converted, objects=objects)
+            converted = with_chunk_hashes(store, converted)
         finish_version(store, converted, destination, accept=check_unchanged)
     return destination
 

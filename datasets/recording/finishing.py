@@ -6,9 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Required, TypedDict, Unpack
 
+import msgspec
+
 from orlog.base.files import put_in_place, put_new, storage_errors, sync_folders, write_durably
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import share_objects
+from orlog.datasets.store.chunk_hashes import (
+    CHUNKS_FILE,
+    SHARDS_FILE,
+    layouts,
+    read_chunk_hashes,
+    write_chunk_hashes,
+)
 from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, VersionExistsError
@@ -84,6 +93,33 @@ def _check_decoding(store: Path, manifest: Manifest) -> None:
         )
 
 
+def refuse_chunk_hashes(container: Container, wanted: str) -> None:
+    """Refuse hashes of chunks in a container whose chunks are not read alone."""
+    if container != "zarr":
+        raise ValueError(
+            f"{wanted}: chunks have hashes in the container zarr only, found {container}."
+        )
+
+
+def with_chunk_hashes(store: Path, manifest: Manifest, base: Path | None = None) -> Manifest:
+    """Write the hashes of the chunks in a folder, whose shards were checked; return the manifest with them.
+
+    Shards that a version in the folder `base` has under the same paths keep their hashes.
+
+    Raises:
+        IntegrityError: a file of hashes of `base` is damaged.
+        StorageError: the disk is full.
+    """
+    known = {}
+    if base is not None:
+        before = StoredVersion(base)
+        known = read_chunk_hashes(base, before.manifest, layouts(before.chunks_of_shards()))
+    objects = [one for one in manifest.objects if one.path not in (CHUNKS_FILE, SHARDS_FILE)]
+    without = msgspec.structs.replace(manifest, objects=objects)
+    objects += write_chunk_hashes(store, StoredVersion(store, without).chunks_of_shards(), known)
+    return msgspec.structs.replace(manifest, objects=sorted(objects, key=_path))
+
+
 class Facts(TypedDict, total=False):
     """What a manifest says that the files of its version do not; `Manifest` documents the fields."""
 
@@ -137,7 +173,7 @@ def make_manifest(
         recipe=facts.get("recipe"),
         lineage=[*facts.get("lineage", ())],
         columns=_columns(schema, parts),
-        objects=sorted(objects, key=lambda item: item.path),
+        objects=sorted(objects, key=_path),
         parts=list(parts) if len(parts) > 1 else [],
         variable_columns=dict(schema.variable),
         non_finite=non_finite,
@@ -147,6 +183,10 @@ def make_manifest(
         dimension_names=facts.get("dimension_names", {}),
         roles=roles,
     )
+
+
+def _path(item: StoredObject) -> str:
+    return item.path
 
 
 def _columns(schema: Schema, parts: Sequence[Part]) -> list[Column]:

@@ -8,7 +8,13 @@ from pathlib import Path
 from orlog.base.files import link_or_copy, make_folder
 from orlog.datasets.columns.bounds import merge_outside
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.finishing import Facts, make_manifest
+from orlog.datasets.recording.finishing import Facts, make_manifest, with_chunk_hashes
+from orlog.datasets.store.chunk_hashes import (
+    CHUNKS_FILE,
+    LARGE_BYTES,
+    SHARDS_FILE,
+    has_chunk_hashes,
+)
 from orlog.datasets.store.container import WrittenPart
 from orlog.manifests.manifest import Container, Manifest, StoredObject, part_folder, parts_of
 
@@ -25,7 +31,8 @@ def lay_out_version(
     """Fill the new folder `store` of a version; return its manifest and its new objects.
 
     `written` is the part in the folder `recorded`, and `base` the version that is appended to, if any; `facts`
-    are the other fields that `make_manifest` takes. Files are linked, not moved: a kill before the version is
+    are the other fields that `make_manifest` takes. Chunks get hashes if those of `base` have them, or if there is
+    no `base` and the version is large. Files are linked, not moved: a kill before the version is
     in place leaves the recording whole.
     """
     before = None if base is None else base.manifest
@@ -48,7 +55,7 @@ def lay_out_version(
     non_finite = dict(written.non_finite)
     outside = [written.outside]
     if base is not None and before is not None:
-        shared = before.objects
+        shared = [one for one in before.objects if one.path not in (CHUNKS_FILE, SHARDS_FILE)]
         _link_objects(base.folder, store, shared)
         for name, count in before.non_finite.items():
             non_finite[name] = non_finite.get(name, 0) + count
@@ -62,6 +69,10 @@ def lay_out_version(
         outside=merge_outside(outside),
         **facts,
     )
+    if base is not None and has_chunk_hashes(base.manifest):
+        manifest = with_chunk_hashes(store, manifest, base.folder)
+    elif base is None and container == "zarr" and manifest.size_bytes >= LARGE_BYTES:
+        manifest = with_chunk_hashes(store, manifest)
     return manifest, new
 
 

@@ -11,7 +11,13 @@ from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.datasets.recording.finishing import finish_version, make_manifest, refuse_existing
+from orlog.datasets.recording.finishing import (
+    finish_version,
+    make_manifest,
+    refuse_chunk_hashes,
+    refuse_existing,
+    with_chunk_hashes,
+)
 from orlog.datasets.store.container import WrittenPart
 from orlog.manifests.manifest import MANIFEST_FILE, Container, Parent
 from orlog.manifests.names import parse_name
@@ -26,6 +32,7 @@ def save_dataset(
     license: str | None = None,  # noqa: A002 (the word of the manifest)
     changes: str = "",
     container: Container = "zarr",
+    chunk_hashes: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Path:
     """Store a dataset or a view as a version of its own under ORLOG_HOME, and return its folder.
@@ -43,12 +50,14 @@ def save_dataset(
         license: SPDX identifier; by default those of its sources, joined by AND.
         changes: What is new since the previous version.
         container: `zarr`, or `hdf5` for a single file.
+        chunk_hashes: Add a hash of each chunk, by which those who read it in place check every chunk.
         progress: Called with steps done and in total.
 
     Raises:
         VersionExistsError: the version exists; versions are never overwritten.
         InvalidNameError: name or version do not follow the grammar.
         SchemaError: there is no episode.
+        ValueError: hashes of chunks are asked for in the container hdf5.
         IntegrityError: the source is damaged.
         MissingExtraError: h5py is not installed.
         StorageError: the disk is full.
@@ -56,6 +65,8 @@ def save_dataset(
     dataset = as_dataset(dataset)
     wanted = parse_name(f"{name}@{version}")
     destination = datasets_folder() / wanted.name / wanted.version
+    if chunk_hashes:
+        refuse_chunk_hashes(container, str(wanted))
     here = version_folder(wanted.name, wanted.version)
     refuse_existing(here / MANIFEST_FILE, here)
     check_unused(wanted.name, wanted.version)
@@ -94,6 +105,8 @@ def save_dataset(
             dimension_names=dataset.dimension_names,
             roles=dataset.stated_roles,
         )
+        if chunk_hashes:
+            manifest = with_chunk_hashes(store, manifest)
         finish_version(store, manifest, destination, accept=check_unchanged, share=objects)
     return destination
 

@@ -33,7 +33,7 @@ from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.reading.given import Given, as_dataset, with_all_files
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import Facts, finish_version
 from orlog.datasets.recording.journal import read_journal, restore, schema_json, write_journal
@@ -183,7 +183,7 @@ class DatasetWriter:
             raise SchemaError(
                 f"{dataset.name}: a view cannot be appended to; save_dataset stores it as a version."
             )
-        base = dataset.manifest
+        base = with_all_files(dataset).manifest
         (major, minor, _), rebuild = version_parts(dataset.version)
         facts = Facts(
             name=base.name,

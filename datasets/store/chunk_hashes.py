@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import blake3
 
-from orlog.base.files import make_folder, storage_errors, write_durably
+from orlog.base.files import hash_file, make_folder, storage_errors, write_durably
 from orlog.datasets.store.shards import index_bytes_of, places_in
 from orlog.datasets.store.zarr_metadata import column_of
 from orlog.errors import IntegrityError
@@ -26,6 +26,8 @@ from orlog.manifests.manifest import Manifest, StoredObject
 CHUNKS_FILE = "chunk_hashes/chunks"
 SHARDS_FILE = "chunk_hashes/shards"
 HASH_BYTES = 16
+LARGE_BYTES = 10**8
+"""A version of so many bytes is likely to be read in place: hashes of its chunks are written when it is recorded."""
 MOST_WHOLE_BYTES = 2**22
 """Hashes of chunks that are fetched whole where a version is read in place; more are fetched by shard."""
 
@@ -82,22 +84,54 @@ def layouts(chunks: Mapping[str, tuple[int, int]]) -> dict[str, Layout]:
     return found
 
 
-def write_chunk_hashes(folder: Path, chunks: Mapping[str, tuple[int, int]]) -> list[StoredObject]:
+def read_chunk_hashes(
+    folder: Path, manifest: Manifest, found: Mapping[str, Layout]
+) -> dict[str, tuple[bytes, bytes]]:
+    """Return the hash of each shard of a version, and those of its chunks one after the other, by path.
+
+    `found` is what `layouts` returns of it.
+
+    Raises IntegrityError if a file of hashes is missing, damaged or of other shards.
+    """
+    check_sizes(manifest, found)
+    sums = {item.path: item.sha256 for item in manifest.objects}
+    content = {}
+    for path in (CHUNKS_FILE, SHARDS_FILE):
+        sha256 = hash_file(folder / path) if (folder / path).is_file() else "nothing"
+        if sha256 != sums[path]:
+            raise IntegrityError(
+                f"{folder / path}: sha256 expected {sums[path]}, found {sha256}; run: orlog repair {folder}",
+                file=path,
+                expected=sums[path],
+                found=sha256,
+            )
+        content[path] = (folder / path).read_bytes()
+    return {
+        path: (
+            content[SHARDS_FILE][one.shard * HASH_BYTES : (one.shard + 1) * HASH_BYTES],
+            content[CHUNKS_FILE][slice(*one.of_hashes)],
+        )
+        for path, one in found.items()
+    }
+
+
+def write_chunk_hashes(
+    folder: Path,
+    chunks: Mapping[str, tuple[int, int]],
+    known: Mapping[str, tuple[bytes, bytes]] | None = None,
+) -> list[StoredObject]:
     """Write the hashes of all shards of a folder, and return both files as objects.
 
-    `chunks` are as in `layouts`. The shards must have been checked.
+    `chunks` are as in `layouts`. Shards that are not in `known`, which is as `read_chunk_hashes` returns it, must
+    have been checked.
 
     Raises StorageError if the disk is full.
     """
+    known = known or {}
     of_shards, of_chunks = bytearray(), bytearray()
     for path, (held, room) in sorted(chunks.items()):
-        with storage_errors(folder / path):
-            data = (folder / path).read_bytes()
-        index = data[len(data) - index_bytes_of(room) :]
-        view = memoryview(data)
-        places = places_in(index)[:held].tolist()
-        hashes = b"".join(hash_of(view[start : start + size]) for start, size in places)
-        of_shards += hash_of(index + hashes)
+        of_shard, hashes = known.get(path) or _hashes_of(folder / path, held, room)
+        of_shards += of_shard
         of_chunks += hashes
     written = []
     for path, content in ((CHUNKS_FILE, bytes(of_chunks)), (SHARDS_FILE, bytes(of_shards))):
@@ -107,6 +141,17 @@ def write_chunk_hashes(folder: Path, chunks: Mapping[str, tuple[int, int]]) -> l
         sha256 = hashlib.sha256(content).hexdigest()
         written.append(StoredObject(path=path, size_bytes=len(content), sha256=sha256))
     return written
+
+
+def _hashes_of(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:
+    """Return the hash of a shard and those of its chunks; it holds so many and has room for so many."""
+    with storage_errors(shard):
+        data = shard.read_bytes()
+    index = data[len(data) - index_bytes_of(room) :]
+    view = memoryview(data)
+    places = places_in(index)[:held].tolist()
+    hashes = b"".join(hash_of(view[start : start + size]) for start, size in places)
+    return hash_of(index + hashes), hashes
 
 
 def check_sizes(manifest: Manifest, found: Mapping[str, Layout]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import orlog
-from orlog.cli import app, registries
+from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, SchemaError, VersionExistsError
 from tests import command_line
@@ -158,7 +158,7 @@ def test_a_view_is_published_as_itself_or_not_at_all(
     told = CliRunner().invoke(app, ["publish", "lab/good-v1", "registry"])
     assert told.exit_code == 0
     assert "--chunk-hashes" not in told.output
-    monkeypatch.setattr(registries, "READ_IN_PLACE_BYTES", 1)
+    monkeypatch.setattr("orlog.datasets.store.chunk_hashes.LARGE_BYTES", 1)
     told = CliRunner().invoke(app, ["publish", "lab/good-v1", "another"])
     assert "orlog convert lab/good-v1 FOLDER --chunk-hashes" in told.output
     published = Dataset(tmp_path / "registry/lab/good-v1/1.0.0")

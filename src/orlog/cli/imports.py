@@ -21,6 +21,7 @@ from orlog.base.terminal import (
 from orlog.cli.advice import in_options
 from orlog.cli.options import (
     AsJson,
+    ChunkHashes,
     Description,
     Executing,
     Horizon,
@@ -151,6 +152,7 @@ class Importing:
     ] = None
     description: Description = ""
     license: License = ""
+    chunk_hashes: ChunkHashes = False
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Read the files and show what they hold; keep nothing."),

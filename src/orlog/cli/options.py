@@ -243,6 +243,13 @@ OptionalName = Annotated[
     str | None, typer.Argument(help=_DATASET, autocompletion=_names_that_begin)
 ]
 Container = Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container to write.")]
+ChunkHashes = Annotated[
+    bool,
+    typer.Option(
+        "--chunk-hashes",
+        help="Add a hash of each chunk, so that those who read it in place can check every chunk.",
+    ),
+]
 Horizon = Annotated[
     int | None,
     typer.Option(

@@ -36,9 +36,6 @@ from orlog.cli.options import (
 from orlog.manifests.documents import parse_json, read_small_file
 from orlog.manifests.names import counted
 
-READ_IN_PLACE_BYTES = 10**8
-"""From so many bytes on a version is said to lack hashes of chunks: smaller ones are downloaded."""
-
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -156,7 +153,7 @@ def publish(
     """
     from orlog.datasets.publish.publish import publish_dataset
     from orlog.datasets.reading.finding import stored_folder
-    from orlog.datasets.store.chunk_hashes import has_chunk_hashes
+    from orlog.datasets.store.chunk_hashes import LARGE_BYTES, has_chunk_hashes
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     signer = signing.signer()
@@ -176,7 +173,7 @@ def publish(
         )
     say(f"published: {url}")
     manifest = read_manifest(folder / MANIFEST_FILE)
-    is_large = manifest.size_bytes >= READ_IN_PLACE_BYTES and manifest.container == "zarr"
+    is_large = manifest.size_bytes >= LARGE_BYTES and manifest.container == "zarr"
     if is_large and not has_chunk_hashes(manifest):
         tell(
             "note: who reads it in place checks its chunks by CRCs, which find accidents and no adversary; to publish "

@@ -13,6 +13,7 @@ from orlog.cli.options import (
     CORES,
     JOBS_AT_A_TIME,
     AsJson,
+    ChunkHashes,
     Container,
     Executing,
     Name,
@@ -178,13 +179,7 @@ def convert(
             show_default="the next patch version",
         ),
     ] = None,
-    chunk_hashes: Annotated[
-        bool,
-        typer.Option(
-            "--chunk-hashes",
-            help="Add a hash of each chunk, so that those who read it in place can check every chunk.",
-        ),
-    ] = False,
+    chunk_hashes: ChunkHashes = False,
     *,
     where: Executing,
 ) -> None:
@@ -225,6 +220,7 @@ def save(
     description: OptionalDescription = None,
     changes: Annotated[str, typer.Option(help="What is new since the previous version.")] = "",
     container: Container = "zarr",
+    chunk_hashes: ChunkHashes = False,
 ) -> None:
     """Store a view as its own dataset, with its lineage."""
     from orlog.datasets.loading import load_dataset
@@ -240,6 +236,7 @@ def save(
             description=description,
             changes=changes,
             container=container,
+            chunk_hashes=chunk_hashes,
             progress=update,
         )
     stored = load_dataset(folder)
@@ -310,7 +307,8 @@ def lock(
 ) -> None:
     """Pin datasets to their bytes in orlog.lock; without names, check what it pins.
 
-    The exit code of a check is 3 if something that is pinned is not here.
+    The exit code of a check is 3 if something that is pinned is not here, and no registry that was added with
+    --in-place offers it.
     """
     from orlog.manifests.lock import LOCK_FILE, find_lock, read_lock, write_lock
 
@@ -340,6 +338,7 @@ def lock(
 
 def _pin_of(name: str, rebuild: bool) -> LockedDataset:
     """Return the pin of what a name means now, whatever a lock says; of a rebuild only if allowed."""
+    from orlog.datasets.loading import offered_in_place
     from orlog.datasets.reading.finding import find_dataset
     from orlog.manifests.lock import LockedDataset
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
@@ -352,9 +351,12 @@ def _pin_of(name: str, rebuild: bool) -> LockedDataset:
         manifest = read_manifest(find_dataset(str(wanted)) / MANIFEST_FILE)
     except NotFoundError:
         recorded = recorded_manifest(wanted.name, wanted.version)
-        if recorded is None or not recorded.digest.startswith(wanted.digest):
+        if recorded is not None and recorded.digest.startswith(wanted.digest):
+            manifest = recorded
+        elif (offered := offered_in_place(wanted)) is not None:
+            manifest = offered.manifest
+        else:
             raise
-        manifest = recorded
     version = version_of(manifest)
     if "+" in version and not rebuild:
         raise LockError(
@@ -367,6 +369,8 @@ def _pin_of(name: str, rebuild: bool) -> LockedDataset:
 
 
 def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
+    from orlog.datasets.loading import offered_in_place
+    from orlog.manifests.names import DatasetName
     from orlog.manifests.rebuilds import marked_version
 
     if not pins:
@@ -375,10 +379,13 @@ def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
     rows, unmet = [], []
     for name, pin in sorted(pins.items()):
         version = marked_version(name, pin.version, pin.digest)
-        is_here = _is_here(name, pin)
-        if not is_here:
-            unmet.append(f"{name}@{version}: {_how_to_meet(name, pin)}")
-        rows.append((name, version, pin.digest[:19], "here" if is_here else "not here"))
+        state = "here"
+        if not _is_here(name, pin):
+            is_offered = offered_in_place(DatasetName(name, "", pin.digest)) is not None
+            state = "read in place" if is_offered else "not here"
+            if not is_offered:
+                unmet.append(f"{name}@{version}: {_how_to_meet(name, pin)}")
+        rows.append((name, version, pin.digest[:19], state))
     show_table(("name", "version", "digest", "state"), rows)
     say(f"\n{path}")
     for line in unmet:

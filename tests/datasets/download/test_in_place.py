@@ -25,10 +25,11 @@ from orlog.datasets.download import ranges
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.in_place import open_in_place
 from orlog.datasets.home.in_place import in_place_folder, kept_versions, make_room
-from orlog.datasets.home.registries import add_registry
+from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.lazy_rows import LazyRows
+from orlog.datasets.recording import layout
 from orlog.datasets.recording.converting import convert_dataset
 from orlog.datasets.store import in_place
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE
@@ -61,12 +62,9 @@ def published(
     """Return a registry and the version in it: three parts, small shards, texts and frames."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("author")))
-        dataset = record(NAME, random_parts())
         if request.param == "hashes":
-            folder = tmp_path_factory.mktemp("converted") / "store"
-            dataset = orlog.load_dataset(
-                convert_dataset(dataset, folder, container="zarr", chunk_hashes=True)
-            )
+            patch.setattr(layout, "LARGE_BYTES", 1)
+        dataset = record(NAME, random_parts())
         registry = tmp_path_factory.mktemp("registry")
         publish_dataset(dataset.folder, str(registry))
         return registry, dataset
@@ -609,3 +607,48 @@ def test_many_ranges_are_asked_for_at_once(
     assert_equal(ds.column("rewards"), whole.column("rewards"))
     assert served.connections > 2
     assert ranges.WRONG_ANSWERS == 2
+
+
+@ONE_KIND
+def test_what_takes_all_files_says_what_to_download(
+    served: FileServer, whole: Dataset, tmp_path: Path
+) -> None:
+    dataset = opened(served, whole)
+    for act in (
+        lambda: orlog.DatasetWriter.append(dataset),
+        lambda: convert_dataset(dataset, tmp_path / "converted", container="hdf5"),
+        lambda: publish_dataset(dataset, str(tmp_path / "registry")),
+        lambda: orlog.verify_store(dataset),
+    ):
+        with pytest.raises(
+            NotFoundError, match=rf"read in place; first run: orlog download {NAME}@"
+        ):
+            act()
+    assert {one.name for one in tmp_path.iterdir()} == {"copy", "home"}
+
+
+@ONE_KIND
+def test_a_lock_pins_what_is_read_in_place(
+    served: FileServer, whole: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_LOCK", str(tmp_path / "orlog.lock"))
+    assert f"orlog download {NAME}" not in run("lock", NAME).stderr
+    add_registry("lab", served.url)
+    told = run("lock", NAME)
+    assert told.returncode == 1
+    assert (
+        f"{NAME} is not on this machine. If it is in a registry of yours (lab), run: orlog download {NAME}"
+        in told.stderr
+    )
+    remove_registry("lab")
+    add_registry("lab", served.url, in_place=True)
+    assert run("lock", NAME).returncode == 0
+    told = run("lock")
+    assert (told.returncode, "read in place" in told.stdout) == (0, True)
+    dataset = orlog.load_dataset(NAME)
+    assert (dataset.digest, dataset.in_place) == (whole.digest, True)
+    lock = tmp_path / "orlog.lock"
+    lock.write_text(lock.read_text().replace(whole.digest, f"sha256:{'0' * 64}"))
+    assert run("lock").returncode == 3
+    with pytest.raises(NotFoundError):
+        orlog.load_dataset(NAME)

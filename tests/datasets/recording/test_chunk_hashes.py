@@ -1,0 +1,128 @@
+"""Hashes of chunks, by which what is read in place is checked, come with what is recorded, saved and imported."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import orlog
+from orlog.datasets.download.in_place import open_in_place
+from orlog.datasets.publish.publish import publish_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording import layout
+from orlog.datasets.recording.converting import convert_dataset
+from orlog.datasets.store import chunk_hashes
+from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, SHARDS_FILE, has_chunk_hashes
+from orlog.datasets.store.version import StoredVersion
+from orlog.errors import IntegrityError
+from tests.command_line import orlog as run
+from tests.datasets.recording.arms import EPISODES, append, assert_same_episode, record
+from tests.servers import FileServer
+
+pytestmark = pytest.mark.usefixtures("small_shards")
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the smallest recording count as one that is likely to be read in place."""
+    monkeypatch.setattr(layout, "LARGE_BYTES", 1)
+
+
+def assert_right(dataset: Dataset, tmp_path: Path) -> None:
+    """Compare the hashes of a version with those of its bytes, and read it in place."""
+    manifest = dataset.manifest
+    shards = [one for one in manifest.objects if one.path not in (CHUNKS_FILE, SHARDS_FILE)]
+    for one in shards:
+        (tmp_path / "again" / one.path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(dataset.folder / one.path, tmp_path / "again" / one.path)
+    chunks = StoredVersion(dataset.folder).chunks_of_shards()
+    chunk_hashes.write_chunk_hashes(tmp_path / "again", chunks)
+    for path in (CHUNKS_FILE, SHARDS_FILE):
+        assert (dataset.folder / path).read_bytes() == (tmp_path / "again" / path).read_bytes()
+    publish_dataset(dataset.folder, str(tmp_path / "registry"), audit=False)
+    with FileServer(tmp_path / "registry") as server:
+        there = open_in_place(f"{server.url}/{manifest.name}/{manifest.version}")
+        assert len(there) == len(dataset)
+        for here, other in zip(dataset, there, strict=True):
+            assert_same_episode(here, other)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_large_recording_has_them_and_what_is_appended_gets_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = record(EPISODES[:3])
+    assert has_chunk_hashes(first.manifest)
+    hashed: list[Path] = []
+    compute = chunk_hashes._hashes_of
+
+    def noted(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:
+        hashed.append(shard)
+        return compute(shard, held, room)
+
+    monkeypatch.setattr(chunk_hashes, "_hashes_of", noted)
+    second = append(first, EPISODES[3:5])
+    assert hashed
+    assert all("parts/1/" in shard.as_posix() for shard in hashed)  # old shards are not read
+    third = append(second, EPISODES[5:6])
+    monkeypatch.setattr(chunk_hashes, "_hashes_of", compute)
+    for number, dataset in enumerate((first, second, third)):
+        assert_right(dataset, tmp_path / str(number))
+        assert orlog.verify_store(dataset.folder)[1] == []
+
+
+def test_what_is_small_or_one_file_or_appended_to_what_has_none_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = record(EPISODES[:2])
+    monkeypatch.setattr(layout, "LARGE_BYTES", 1)
+    for dataset in (
+        small,
+        append(small, EPISODES[2:3]),
+        record(EPISODES[:1], version="2.0.0", container="hdf5"),
+    ):
+        assert not has_chunk_hashes(dataset.manifest)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("path", [CHUNKS_FILE, SHARDS_FILE])
+def test_damaged_hashes_are_not_taken_over(path: str) -> None:
+    first = record(EPISODES[:2])
+    whole = (first.folder / path).read_bytes()
+    (first.folder / path).unlink()
+    (first.folder / path).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    writer = orlog.DatasetWriter.append(first)
+    writer.add_episode(EPISODES[2])
+    with pytest.raises(IntegrityError, match=rf"{path}.*orlog repair"):
+        writer.finish()
+    writer.close()
+    (first.folder / path).write_bytes(whole)
+    with orlog.DatasetWriter.append(first, resume=True) as writer:
+        assert writer.total_episodes == 1
+    assert len(orlog.load_dataset(writer.folder)) == 3
+
+
+def test_a_converted_version_can_be_appended_to(tmp_path: Path) -> None:
+    first = record(EPISODES[:2])
+    folder = convert_dataset(first, tmp_path / "hashed", container="zarr", chunk_hashes=True)
+    assert_right(append(Dataset(folder), EPISODES[2:4]), tmp_path)
+
+
+def test_saves_and_imports_get_them_when_asked_for(tmp_path: Path) -> None:
+    first = record(EPISODES[:4])
+    plain = Dataset(orlog.save_dataset(first[1:3], "lab/plain-v1"))
+    saved = Dataset(orlog.save_dataset(first[1:3], "lab/saved-v1", chunk_hashes=True))
+    assert not has_chunk_hashes(plain.manifest)
+    assert_right(saved, tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"lab/one-v1@1\.0\.0: .* in the container zarr only"):
+        orlog.save_dataset(first, "lab/one-v1", container="hdf5", chunk_hashes=True)
+
+    assert run("export", first.name, "out", "--to", "npz", "--lossy", cwd=tmp_path).returncode == 0
+    assert run("import", "out", "lab/plainly-v1", cwd=tmp_path).returncode == 0
+    told = run("import", "out", "lab/asked-v1", "--chunk-hashes", cwd=tmp_path)
+    asked = orlog.load_dataset("lab/asked-v1")
+    assert asked.digest in told.stdout
+    assert not has_chunk_hashes(orlog.load_dataset("lab/plainly-v1").manifest)
+    assert_right(asked, tmp_path / "imported")
