@@ -16,7 +16,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import orlog
 from orlog.datasets.reading.dataset import Dataset
@@ -38,7 +38,12 @@ HOW = "the browser tests need Chromium: apt-get install chromium, and pip instal
 MALLOC_BYTES = 2**24
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
-settings.register_profile("orlog", max_examples=scaled(100), deadline=None)
+settings.register_profile(
+    "orlog",
+    max_examples=scaled(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # on a busy machine all is slow at times
+)
 settings.load_profile("orlog")
 
 

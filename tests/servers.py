@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 LONGEST_STALL = 20
+COMES = 120.0
+"""Seconds for which a client waits for answers that come for sure: on a busy machine they come late."""
 BLOCK_BYTES = 2**14
 
 
@@ -56,13 +58,19 @@ class Request:
     headers: Mapping[str, str]
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = (
+        128  # with five, who connects while the machine is busy is not let in for seconds
+    )
+
+
 class LocalServer:
     """Answers on loopback, each request in a thread, until the block ends; `url` has no slash at the end."""
 
     def __init__(self, handler: type[http.server.BaseHTTPRequestHandler]) -> None:
         bound = type("BoundHandler", (handler,), {"owner": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), bound)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), bound)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import ipaddress
 import os
 import socket
 import threading
@@ -46,10 +47,13 @@ def ends_within(seconds: float, watched: socket.socket | None) -> Iterator[None]
 def find_host(host: str, seconds: float) -> None:
     """Look up the address of a host, which takes minutes where a network has no name server that answers.
 
-    A host that was found is not looked up again.
+    A host that was found is not looked up again, and one that is an address never.
 
     Raises socket.gaierror if there is no such host, or no answer within `seconds`.
     """
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return
     problems: list[OSError] = [
         socket.gaierror(socket.EAI_AGAIN, f"no answer in {seconds:g} seconds")
     ]

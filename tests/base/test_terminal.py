@@ -193,5 +193,9 @@ def test_long_work_without_a_terminal_prints_a_line_now_and_then(
     ("seconds", "said"),
     [(0, "just now"), (59, "just now"), (60, "1 minute ago"), (7300, "2 hours ago")],
 )
-def test_times_are_said_as_people_do(seconds: float, said: str) -> None:
-    assert ago(time.time() - seconds) == said
+def test_times_are_said_as_people_do(
+    seconds: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert ago(now - seconds) == said

@@ -13,12 +13,22 @@ import pytest
 
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import publish_dataset
+from tests.clocks import Clock
 from tests.servers import FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 Replace: TypeAlias = Callable[[Path, str, bytes], None]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Let downloads wait by a clock that goes on only by what they wait."""
+    clock = Clock()
+    for module in ("http", "mirrors", "transfer"):
+        monkeypatch.setattr(f"orlog.datasets.download.{module}.time", clock)
+    return clock
 
 
 @pytest.fixture

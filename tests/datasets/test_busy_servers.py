@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.http import Patience
@@ -22,15 +23,18 @@ from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.download.transfer import fetch_object
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import TransferError
+from tests.clocks import Clock
 from tests.datasets.download.test_transfer import object_of, place
-from tests.servers import Fault, FileServer
+from tests.servers import COMES, Fault, FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
 RATE = 20  # requests a second: each test waits until all objects have come
 # The server alone decides how long a test takes: `idle` is the end of a test that has failed.
-PATIENT = Patience(attempts=2, idle=20.0, first_wait=0.05, longest_wait=0.1)
+PATIENT = Patience(attempts=2, timeout=COMES, idle=COMES, first_wait=0.05, longest_wait=0.1)
 MODULES = Path("/usr/lib/apache2/modules")
-STARTS_WITHIN = 20.0
+STARTS_WITHIN = 120.0
+PORTS = range(20_000, 30_000)
+"""Below those that the system gives to who asks for any, so that a port that is free stays free."""
 
 
 @pytest.fixture
@@ -70,10 +74,20 @@ def running(command: list[str], port: int, folder: Path) -> Iterator[str]:
         process.wait()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
+def is_free(port: int, held: contextlib.ExitStack) -> bool:
+    """Return whether nobody has a port, after which no other test takes it as long as the lock is held."""
+    lock = FileLock(Path(tempfile.gettempdir()) / f"orlog-port-{port}.lock", blocking=False)
+    with contextlib.suppress(Timeout, OSError):
+        held.enter_context(lock)
+        socket.create_server(("127.0.0.1", port)).close()
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def free_port() -> Iterator[int]:
+    with contextlib.ExitStack() as held:
+        yield next(port for port in PORTS if is_free(port, held))
 
 
 @contextlib.contextmanager
@@ -81,14 +95,14 @@ def nginx(folder: Path, limits: str, limit: str) -> Iterator[str]:
     program = shutil.which("nginx")
     if program is None:
         pytest.skip("needs nginx")
-    port = free_port()
     (folder / "temporary").mkdir()
     places = "".join(
         f"{kind}_temp_path {folder}/temporary/{kind};\n"
         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    (folder / "nginx.conf").write_text(
-        f"""
+    command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
+    with free_port() as port:
+        settings = f"""
 daemon off;
 pid {folder}/nginx.pid;
 error_log {folder}/errors crit;
@@ -106,12 +120,10 @@ http {{
         {limit}
     }}
 }}
-""",
-        "utf-8",
-    )
-    command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
-    with running(command, port, folder) as url:
-        yield url
+"""
+        (folder / "nginx.conf").write_text(settings, "utf-8")
+        with running(command, port, folder) as url:
+            yield url
 
 
 @contextlib.contextmanager
@@ -119,14 +131,14 @@ def apache(folder: Path, rules: str) -> Iterator[str]:
     program = shutil.which("apache2")
     if program is None or not (MODULES / "mod_rewrite.so").exists():
         pytest.skip("needs apache2")
-    port = free_port()
     modules = "".join(
         f"LoadModule {name}_module {MODULES}/mod_{name}.so\n"
         for name in ("mpm_event", "authz_core", "filter", "deflate", "rewrite")
         if (MODULES / f"mod_{name}.so").exists()
     )
-    (folder / "httpd.conf").write_text(
-        f"""
+    command = [program, "-f", str(folder / "httpd.conf"), "-DFOREGROUND"]
+    with free_port() as port:
+        settings = f"""
 ServerRoot {folder}
 ServerName 127.0.0.1
 Listen 127.0.0.1:{port}
@@ -139,12 +151,10 @@ Group #65534
 DocumentRoot {folder}/served
 SetOutputFilter DEFLATE
 {rules}
-""",
-        "utf-8",
-    )
-    command = [program, "-f", str(folder / "httpd.conf"), "-DFOREGROUND"]
-    with running(command, port, folder) as url:
-        yield url
+"""
+        (folder / "httpd.conf").write_text(settings, "utf-8")
+        with running(command, port, folder) as url:
+            yield url
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -191,22 +201,24 @@ RewriteRule .* - [R=503,L]
         download(url)
 
 
-def test_nothing_new_for_a_while_is_the_end(tmp_path: Path) -> None:
+def test_nothing_new_for_a_while_is_the_end(tmp_path: Path, clock: Clock) -> None:
     place(tmp_path / "served")
-    patience = Patience(attempts=2, idle=0.3, first_wait=0.01, longest_wait=0.05)
+    patience = Patience(attempts=2, timeout=COMES, idle=0.3, first_wait=0.01, longest_wait=0.05)
     with FileServer(tmp_path / "served") as server:
         server.faults = [Fault(status=429)]
-        began = time.monotonic()
+        began = clock.now
         with pytest.raises(TransferError, match="429"):
             fetch_object([Mirror(server.url)], object_of(), tmp_path / "part", patience=patience)
-        assert time.monotonic() - began >= patience.idle
+        assert patience.idle <= clock.now - began < 2 * patience.idle
         assert len(server.requests) > patience.attempts
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_an_object_is_waited_for_while_others_come(tmp_path: Path, status: int) -> None:
+def test_an_object_is_waited_for_while_others_come(
+    tmp_path: Path, clock: Clock, status: int
+) -> None:
     place(tmp_path / "served")
-    patience = Patience(attempts=2, idle=0.5, first_wait=0.01, longest_wait=0.05)
+    patience = Patience(attempts=2, timeout=COMES, idle=0.5, first_wait=0.01, longest_wait=0.05)
     with FileServer(tmp_path / "served") as server:
         mirror = Mirror(server.url)
         late = Fault(path="c.0.0", status=status)
@@ -215,10 +227,10 @@ def test_an_object_is_waited_for_while_others_come(tmp_path: Path, status: int) 
 
         def others(_: int) -> None:
             """Bring another object each time that the first one waits."""
-            late.times = 0 if time.monotonic() - began > 2 * patience.idle else None
+            late.times = 0 if clock.now - began > 2 * patience.idle else None
             other = object_of(b"other", "other")
             fetch_object([mirror], other, tmp_path / f"{random.random()}", patience=patience)
 
-        began = time.monotonic()
+        began = clock.now
         fetch_object([mirror], object_of(), tmp_path / "part", progress=others, patience=patience)
-    assert time.monotonic() - began >= patience.idle
+    assert clock.now - began >= patience.idle

@@ -16,11 +16,11 @@ from orlog.datasets.download.transfer import fetch_object
 from orlog.datasets.home.registries import add_registry, check_serial, read_registries
 from orlog.errors import SignatureError, TransferError
 from orlog.manifests.manifest import read_manifest
-from tests.servers import Fault, FileServer
+from tests.servers import COMES, Fault, FileServer
 from tests.stored_objects import change_unseen
 
 SHARD = "observations/observation/c.0.0"
-QUICK = Patience(idle=0, timeout=5.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=COMES, attempts=2, first_wait=0.01, longest_wait=0.1)
 HEX_DIGITS = 64
 YEARS = 10 * 365 * 86400
 

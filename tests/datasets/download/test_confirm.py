@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -15,7 +16,14 @@ from orlog.datasets.home.registries import remove_registry
 from orlog.errors import ManifestError
 from orlog.manifests.manifest import Manifest, read_manifest
 from tests.datasets.conftest import MINI, Reseal, Served
-from tests.servers import Fault
+from tests.servers import COMES, Fault
+
+
+@pytest.fixture(autouse=True)
+def answers_may_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a busy machine have time to answer; how often is asked stays as it is."""
+    patient = dataclasses.replace(BRIEF, timeout=COMES)
+    monkeypatch.setattr("orlog.datasets.download.confirm.BRIEF", patient)
 
 
 def downloaded(name: str = MINI) -> tuple[Path, Manifest]:

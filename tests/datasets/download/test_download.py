@@ -43,10 +43,10 @@ from orlog.manifests.signatures import new_key, sign
 from tests.datasets.conftest import Served
 from tests.kills import killed_at
 from tests.levels import scaled
-from tests.servers import Fault, FileServer
+from tests.servers import COMES, Fault, FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
-QUICK = Patience(idle=0, timeout=3.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=COMES, attempts=2, first_wait=0.01, longest_wait=0.1)
 KILLS = scaled(100, 12)
 RETURNS = "episodes/returns/c.0"
 

@@ -30,13 +30,13 @@ from orlog.errors import StorageError, TransferError
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import StoredObject, read_manifest
 from tests.programs import run_program
-from tests.servers import Fault, FileServer
+from tests.servers import COMES, Fault, FileServer
 from tests.small_disks import Mount, change_mount, fill
 from tests.stored_objects import change_unseen
 
 MINI = "pointmaze/umaze-mini-v1"
 SHARD = "observations/observation/c.0.0"
-QUICK = Patience(idle=0, timeout=5.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=COMES, attempts=2, first_wait=0.01, longest_wait=0.1)
 HEX_DIGITS = 64
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]

@@ -44,11 +44,11 @@ from orlog.manifests.names import DatasetName, parse_name
 from orlog.manifests.shipped import shipped_index
 from orlog.manifests.signatures import new_key, sign
 from tests.datasets.formats.test_d4rl import check, rows_of, write
-from tests.servers import Fault, FileServer
+from tests.servers import COMES, Fault, FileServer
 
 NAME = "lab/hopper-v2"
 FILE = "upstream/hopper.hdf5"
-QUICK = Patience(idle=0, timeout=2.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=COMES, attempts=2, first_wait=0.01, longest_wait=0.1)
 ASKED = TransferOptions(patience=QUICK)
 BODY = rows_of([False, False, True] * 400, None, next_observations=True)
 

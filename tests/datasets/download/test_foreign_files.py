@@ -42,10 +42,11 @@ from tests.datasets.formats.test_minari_arrow import odd
 from tests.episodes import record_episodes, whole_episode
 from tests.kills import killed_at
 from tests.levels import scaled
-from tests.servers import Fault, FileServer
+from tests.servers import COMES, Fault, FileServer
 
-QUICK = Patience(idle=0, timeout=1.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=COMES, attempts=2, first_wait=0.01, longest_wait=0.1)
 ASKED = TransferOptions(patience=QUICK)
+HASTY = TransferOptions(patience=dataclasses.replace(QUICK, timeout=1.0))  # for who hangs alone
 MAIN = "data/main_data.hdf5"
 DOOR = "minari/d4rl/door/human-v2"  # with a mirror
 LAYOUTS = {
@@ -132,9 +133,11 @@ class Upstream:
         return orlog.load_dataset(import_dataset(given, "lab/imported-v0", format=self.real.format))
 
 
-def bring(source: ForeignFileSource, said: list[str] | None = None) -> Dataset:
+def bring(
+    source: ForeignFileSource, said: list[str] | None = None, options: TransferOptions = ASKED
+) -> Dataset:
     told = [] if said is None else said
-    return orlog.load_dataset(download_foreign_file(source, ASKED, on_mirror=told.append))
+    return orlog.load_dataset(download_foreign_file(source, options, on_mirror=told.append))
 
 
 def same(dataset: Dataset, other: Dataset) -> bool:
@@ -277,10 +280,11 @@ def test_a_bad_mirror_is_named_and_the_next_one_used(
     bad, good = upstream.servers
     bad.faults = [dataclasses.replace(BAD[what])]
     said: list[str] = []
-    dataset = bring(source, said)
+    dataset = bring(source, said, HASTY if what == "hangs" else ASKED)
     assert same(dataset, upstream.imported())
     assert any(upstream.url(0, MAIN) in text for text in said)
-    assert sum(MAIN in request.path for request in good.requests) == 1
+    asked = sum(MAIN in request.path for request in good.requests)
+    assert asked == 1 or (what == "hangs" and asked > 0)  # a good one may be late too
     assert leftovers(upstream.name) == []
 
 

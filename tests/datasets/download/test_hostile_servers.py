@@ -24,12 +24,14 @@ from orlog.errors import NotFoundError, OrlogError, TransferError
 from orlog.manifests.manifest import StoredObject
 from orlog.manifests.names import parse_name
 from tests.levels import scaled
-from tests.servers import FileServer
+from tests.servers import COMES, FileServer
 
 DATA = random.Random(0).randbytes(40_000)
 ITEM = StoredObject(path="c.0", size_bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest())
 LIMIT = 30_000
-QUICK = Patience(idle=0, timeout=0.1, attempts=2, first_wait=0.001, longest_wait=0.01)
+QUICK = Patience(idle=0, timeout=COMES, attempts=2, first_wait=0.001, longest_wait=0.01)
+SILENCE = 0.1
+"""Seconds after which a server hangs up that kept a connection and gets no other request: no client does before."""
 LINES_WITHOUT_END = b"X-More: 1\r\n" * 20_000
 
 # What is sent after each request, the last one again and again; then the connection is cut.
@@ -72,10 +74,11 @@ class RawServer:
             thread.start()
 
     def _answer(self, connection: socket.socket) -> None:
-        connection.settimeout(5)
+        longest = COMES
         with connection, contextlib.suppress(OSError):
             while not self._is_over.is_set():
                 asked = b""
+                connection.settimeout(longest)
                 while b"\r\n\r\n" not in asked:
                     block = connection.recv(2**16)
                     if not block:
@@ -84,7 +87,9 @@ class RawServer:
                 with self._lock:
                     answer = self._script[min(self._count, len(self._script) - 1)]
                     self._count += 1
+                connection.settimeout(COMES)
                 connection.sendall(answer)
+                longest = SILENCE
                 if b"keep-alive" not in answer:
                     return
 

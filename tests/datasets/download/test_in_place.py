@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -46,13 +47,13 @@ from tests.command_line import orlog as run
 from tests.datasets.store.test_version import random_parts, record
 from tests.episodes import record_episodes, whole_episode
 from tests.levels import most, scaled
-from tests.servers import Fault, FileServer
+from tests.servers import COMES, Fault, FileServer, Request
 from tests.small_disks import fill
 
 pytest_plugins = ["tests.s3_fixtures"]
 
 NAME = "lab/parts-v1"
-SHORT = Patience(timeout=2.0, attempts=4, idle=0.0, first_wait=0.01, longest_wait=0.02)
+SHORT = Patience(timeout=COMES, attempts=4, idle=0.0, first_wait=0.01, longest_wait=0.02)
 
 
 @pytest.fixture(scope="module", params=["hashes", "CRCs"])
@@ -173,7 +174,7 @@ def test_hashes_of_chunks_that_are_fetched_by_shard_come_together_with_its_index
         if path == CHUNKS_FILE:
             asked.set()
         elif stop == source.sizes[path]:  # an index, whose answer comes after that question
-            assert asked.wait(20)
+            assert asked.wait(COMES)
         return get(source, path, start, stop, check)
 
     monkeypatch.setattr(ranges.RangeSource, "get", waits)
@@ -466,7 +467,7 @@ def test_processes_share_what_is_kept_and_remove_it_under_each_other(
     for child in children:
         child.start()
     for child in children:
-        child.join(120)
+        child.join(600)
     assert [child.exitcode for child in children] == [0, 0, 0]
 
 
@@ -604,8 +605,20 @@ def test_many_ranges_are_asked_for_at_once(
     monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
     monkeypatch.setattr(in_place, "PIECE_BYTES", 1)
     ds = opened(served, whole)
+    together, count = threading.Barrier(3), itertools.count()
+
+    def meet(request: Request) -> bool:
+        """Let the first three requests for chunks wait for each other; indexes, at the end, come before."""
+        last = (served.folder / request.path.lstrip("/")).stat().st_size - 1
+        is_index = request.headers["Range"].endswith(f"-{last}")
+        if not is_index and next(count) < together.parties:
+            together.wait(COMES)
+        return True
+
+    served.allows = meet
     assert_equal(ds.column("rewards"), whole.column("rewards"))
-    assert served.connections > 2
+    assert next(count) >= together.parties
+    assert not together.broken
     assert ranges.WRONG_ANSWERS == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import multiprocessing
+import os
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ from orlog.datasets.store import in_place
 from orlog.datasets.store.in_place import Coming
 from orlog.errors import TransferError
 from tests.datasets.download.test_in_place import SHORT
-from tests.servers import Fault, FileServer, Request
+from tests.servers import COMES, Fault, FileServer, Request
 
 EPISODES, LENGTH, NUMBERS = 60, 400, 300
 BUFFER = 2**23
@@ -108,12 +109,20 @@ def test_an_epoch_asks_for_nothing_twice_and_gives_what_is_there(
         assert same_values(found.batch(index), same.batch(index))
 
 
+def let_requests_end() -> None:
+    """Wait until no thread works on a request: then all of them can meet."""
+    for kind in ("chunks", "indexes", "hashes"):
+        pool, meet = in_place._requests(os.getpid(), kind), threading.Barrier(in_place.AT_ONCE)
+        for one in [pool.submit(meet.wait, COMES) for _ in range(in_place.AT_ONCE)]:
+            one.result()
+
+
 def test_a_stream_that_is_closed_asks_for_nothing_more(served: FileServer) -> None:
     ds = opened(served)
     stream = iter(orlog.stream_transitions(ds, 100, seed=0, buffer_bytes=BUFFER))
     next(stream)
     stream.close()  # type: ignore[attr-defined]  # it is a generator
-    time.sleep(0.2)  # for what was on its way
+    let_requests_end()
     before = served.sent_bytes
     assert before < 0.7 * ds.manifest.size_bytes
     time.sleep(0.3)
@@ -124,12 +133,17 @@ class Gate:
     """Lets the first requests for chunks wait until it is opened."""
 
     def __init__(self, count: int) -> None:
-        self.left, self.open = count, threading.Event()
+        self.left, self.open, self.all_wait = count, threading.Event(), threading.Event()
+        self.lock = threading.Lock()
 
     def __call__(self, _request: Request) -> bool:
-        self.left -= 1
-        if self.left >= 0:
-            assert self.open.wait(20)
+        with self.lock:
+            self.left -= 1
+            waits = self.left >= 0
+        if self.left <= 0:
+            self.all_wait.set()
+        if waits:
+            assert self.open.wait(COMES)
         return True
 
 
@@ -151,7 +165,7 @@ def test_a_reader_asks_itself_for_what_another_took_back(
         for one in ahead:
             one.cancel()
         gate.open.set()
-        assert np.array_equal(reading.result(20), expected)
+        assert np.array_equal(reading.result(COMES), expected)
 
 
 def read_in_a_fork(ds: Dataset, answer: multiprocessing.Queue[bytes]) -> None:
@@ -170,13 +184,13 @@ def test_a_fork_does_not_wait_for_the_threads_of_its_parent(
     served.allows = gate
     ahead: list[Coming] = []
     ds.fetch_ahead(np.arange(EPISODES), ["observations"], ahead)
-    time.sleep(0.2)  # until all of the first ones wait
+    assert gate.all_wait.wait(COMES)
     context = multiprocessing.get_context("fork")
     answer = context.Queue()
     child = context.Process(target=read_in_a_fork, args=(ds, answer))
     child.start()
     try:
-        assert answer.get(timeout=20) == expected.tobytes()
+        assert answer.get(timeout=COMES) == expected.tobytes()
     finally:
         child.kill()
         child.join()

@@ -15,12 +15,12 @@ from orlog.datasets.download.http import Patience
 from orlog.datasets.download.mirrors import Mirror
 from orlog.datasets.download.transfer import Expected, fetch_object
 from orlog.errors import TransferError
-from tests.servers import Fault, FileServer
+from tests.servers import COMES, Fault, FileServer
 
 PATH = "upstream/a.hdf5"
 DATA = random.Random(0).randbytes(1_000_003)
 WRONG = bytes([DATA[0] ^ 1]) + DATA[1:]
-CALM = Patience(idle=0, timeout=10.0, attempts=5, first_wait=0.01, longest_wait=0.1)
+CALM = Patience(idle=0, timeout=COMES, attempts=5, first_wait=0.01, longest_wait=0.1)
 QUICK = Patience(idle=0, timeout=0.3, attempts=3, first_wait=0.01, longest_wait=0.1)
 
 

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -177,7 +177,9 @@ def test_who_opens_a_version_finds_all_of_it_while_another_process_removes_all(
     )
     collector.start()
     try:
-        wait_until(ready.exists)
+        while not ready.exists():
+            assert collector.is_alive()
+            time.sleep(0.02)
         for _ in range(scaled(100, some=25)):
             assert orlog.load_dataset(NAME).total_steps == whole.total_steps
         assert collector.is_alive()
@@ -185,11 +187,3 @@ def test_who_opens_a_version_finds_all_of_it_while_another_process_removes_all(
         collector.terminate()
         collector.join()
     read_all(orlog.load_dataset(NAME), whole)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if holds():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it never was")

@@ -69,7 +69,7 @@ def filled(values: Any, width: int) -> np.ndarray:
 
 @settings(
     max_examples=scaled(15),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )
 @given(

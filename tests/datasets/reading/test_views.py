@@ -546,7 +546,7 @@ def draw_operation(
 quick = settings(
     max_examples=scaled(40),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

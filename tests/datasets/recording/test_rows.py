@@ -188,7 +188,7 @@ def record(seed: int, observation: spaces.Space[Any], action: spaces.Box) -> lis
 @settings(
     deadline=None,
     max_examples=scaled(40),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     seed=st.integers(0, 2**32 - 1),

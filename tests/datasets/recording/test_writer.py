@@ -202,9 +202,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_length_of_an_episode() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LONG], check=True, capture_output=True, text=True, timeout=200
-    )
+    done = subprocess.run([sys.executable, "-c", LONG], check=True, capture_output=True, text=True)
     assert int(done.stdout) < 100  # MB; what was added takes 490
     dataset = orlog.load_dataset("lab/long-v1")
     assert dataset.episode_lengths.tolist() == [50_000]

@@ -386,8 +386,7 @@ def on_a_disk_of_its_own(script: str, *arguments: str, folder: Path) -> str:
         [
             *("unshare", "-rm", "sh", "-c", command, str(folder)),
             *(sys.executable, "-c", script, str(folder), *arguments),
-        ],
-        timeout=100,
+        ]
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

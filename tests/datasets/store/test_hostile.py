@@ -272,7 +272,7 @@ def test_what_is_no_file_is_never_read(built_mini: Path, tmp_path: Path, place: 
         (tmp_path / name / place).unlink()
         make(tmp_path / name / place)
     done = run_program(
-        [sys.executable, "-c", OPENS, *(str(tmp_path / name) for name in STRANGE)], timeout=60
+        [sys.executable, "-c", OPENS, *(str(tmp_path / name) for name in STRANGE)], timeout=600
     )
     assert (done.returncode, done.stderr) == (0, "")
     for name, line in zip(STRANGE, done.stdout.splitlines(), strict=True):
