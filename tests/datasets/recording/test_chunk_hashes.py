@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import shutil
 from pathlib import Path
 
@@ -18,7 +21,18 @@ from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, SHARDS_FILE, has_chun
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError
 from tests.command_line import orlog as run
-from tests.datasets.recording.arms import EPISODES, append, assert_same_episode, record
+from tests.datasets.recording.arms import (
+    EPISODES,
+    add,
+    append,
+    assert_same_episode,
+    die,
+    digest_of,
+    in_child,
+    record,
+    resumed,
+    start,
+)
 from tests.servers import FileServer
 
 pytestmark = pytest.mark.usefixtures("small_shards")
@@ -126,3 +140,37 @@ def test_saves_and_imports_get_them_when_asked_for(tmp_path: Path) -> None:
     assert asked.digest in told.stdout
     assert not has_chunk_hashes(orlog.load_dataset("lab/plainly-v1").manifest)
     assert_right(asked, tmp_path / "imported")
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_disk_that_is_full_or_a_kill_while_they_are_written_loses_nothing(
+    number: int, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = digest_of.__wrapped__(3)  # others have none
+    written = itertools.count()
+    write = chunk_hashes.write_durably
+
+    def write_durably(path: Path, data: bytes) -> None:
+        if next(written) != number:
+            write(path, data)
+        elif is_killed:
+            die()
+        else:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(chunk_hashes, "write_durably", write_durably)
+
+    def work() -> None:
+        writer = add(start(), EPISODES[:3])
+        writer.checkpoint()
+        writer.finish()
+
+    code, told = in_child(work)
+    assert code != 0
+    assert is_killed or "StorageError" in told
+    monkeypatch.setattr(chunk_hashes, "write_durably", write)
+    found = resumed(3)
+    assert has_chunk_hashes(found.manifest)
+    assert found.digest == expected
