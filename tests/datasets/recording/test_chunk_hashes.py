@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import orlog
+from orlog.base import files
 from orlog.datasets.download.in_place import open_in_place
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -150,11 +151,10 @@ def test_a_disk_that_is_full_or_a_kill_while_they_are_written_loses_nothing(
 ) -> None:
     expected = digest_of.__wrapped__(3)  # others have none
     written = itertools.count()
-    write = chunk_hashes.write_durably
 
     def write_durably(path: Path, data: bytes) -> None:
         if next(written) != number:
-            write(path, data)
+            files.write_durably(path, data)
         elif is_killed:
             die()
         else:
@@ -170,7 +170,7 @@ def test_a_disk_that_is_full_or_a_kill_while_they_are_written_loses_nothing(
     code, told = in_child(work)
     assert code != 0
     assert is_killed or "StorageError" in told
-    monkeypatch.setattr(chunk_hashes, "write_durably", write)
+    monkeypatch.setattr(chunk_hashes, "write_durably", files.write_durably)
     found = resumed(3)
     assert has_chunk_hashes(found.manifest)
     assert found.digest == expected
