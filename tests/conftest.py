@@ -164,6 +164,10 @@ def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip(HOW)
     with sync.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        options = {
+            "args": ["--no-sandbox"],
+            "timeout": 300_000,
+        }  # usually 30 s, which may be too few
+        browser = started.chromium.launch(executable_path=CHROMIUM, **options)
         yield browser
         browser.close()

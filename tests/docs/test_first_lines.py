@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium
@@ -28,20 +27,6 @@ from orlog.algos.bc import BC
 class MyMethod(BC):
     pass
 """
-
-
-@pytest.fixture(autouse=True)
-def no_modules_of_others() -> Iterator[None]:
-    """Forget modules that tests of this process named alike, before and after."""
-
-    def forget() -> None:
-        for name in ("my_method", "my_envs"):
-            sys.modules.pop(name, None)
-        gymnasium.registry.pop("lab/Grid-v0", None)
-
-    forget()
-    yield
-    forget()
 
 
 def maze(name: str, environment_id: str) -> Dataset:

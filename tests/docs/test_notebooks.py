@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import jupytext
 import pytest
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
+LONGEST_S = 600  # whatever hangs is not waited for
 LONGEST = "train_and_score"
 CASES = [
     pytest.param(one, marks=[pytest.mark.thorough] if one.stem == LONGEST else [], id=one.stem)
@@ -45,7 +48,11 @@ def test_the_notebooks_run(source: Path, kernel: str, tmp_path: Path) -> None:
     work.mkdir()
     notebook = jupytext.read(source, fmt="py:percent")
     where = {"metadata": {"path": str(work)}}
-    NotebookClient(notebook, kernel_name=kernel, resources=where, timeout=120).execute()
+    with tempfile.TemporaryDirectory() as sockets:  # tmp_path is longer than their names may be
+        # Not ports: until the kernel opens those that were free, a server of another test may have one.
+        config = Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}})
+        options = {"kernel_name": kernel, "resources": where, "config": config}
+        NotebookClient(notebook, startup_timeout=LONGEST_S, timeout=LONGEST_S, **options).execute()
     drawn = [cell for cell in notebook.cells if cell.source.endswith(".plot()")]
     assert all("image/png" in cell.outputs[-1].data for cell in drawn)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -71,7 +70,6 @@ def test_a_method_of_ones_own_is_added_and_run_again(
     monkeypatch.chdir(tmp_path)
     lesson = (DOCS / "algorithm-in-30-lines.md").read_text("utf-8")
     Path("mine.py").write_text(lesson.partition("```python\n")[2].partition("```")[0])
-    monkeypatch.delitem(sys.modules, "mine", raising=False)  # of another test
     follow([["key", "new", "lab.key"]])
     said = follow([words for words in commands("results.md") if "mine" in " ".join(words).lower()])
     assert "confirmation: identical" in said[-1]

@@ -144,6 +144,7 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
 def test_search_finds_words_in_a_site_opened_from_its_folder(site: Path, chromium: Any) -> None:
     asked: list[str] = []
     page = chromium.new_page()
+    page.set_default_timeout(300_000)  # whatever hangs is not waited for
     page.on("request", lambda request: asked.append(request.url))
     page.goto((site / "index.html").as_uri())
     page.locator(".md-search__button").click()

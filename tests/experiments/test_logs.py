@@ -85,6 +85,7 @@ def test_weights_and_biases_has_each_point_once_after_a_resume(
 ) -> None:
     wandb: Any = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB__SERVICE_WAIT", "600")  # seconds for its process to start, usually 30
     lines = stopped_and_resumed("wandb", mini, tmp_path / "run")
     wandb.teardown()
     files = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb"))

@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -421,10 +419,9 @@ def test_a_sweep_that_is_killed_goes_on_and_two_at_once_share(mini: Dataset) -> 
     words += ["--steps", "50", "--episodes", "2", "--workers", "2", "--json"]
     command = [sys.executable, "-m", "orlog.cli", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as begun:
-        while not [*read_results()]:
-            assert begun.poll() is None
+        while begun.poll() is None and not [*read_results()]:
             time.sleep(0.05)
-        os.kill(begun.pid, signal.SIGKILL)
+        begun.kill()
     done = {one.key: one.finished for one in read_results()}
     assert done
     both = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]

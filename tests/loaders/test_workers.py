@@ -33,7 +33,7 @@ Make: TypeAlias = Callable[..., Episode]
 STATE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTION = spaces.Box(-2, 3, (2,), np.float32)
 SIZE = 6
-SECONDS = 60  # far more than an error takes, on a busy machine too
+SECONDS = 600  # two processes import torch in it, beside whatever else runs; nothing should wait for its end
 
 
 def error_of(stream: Any, error: type[Exception], message: str) -> str:

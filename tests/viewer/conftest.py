@@ -18,6 +18,8 @@ from orlog.viewer.guard import new_token
 from orlog.viewer.opened import open_all
 from orlog.viewer.server import Viewer, application, listen
 
+LONGEST_S = 300  # whatever hangs is not waited for; a busy machine may do nothing for a while
+
 
 @dataclasses.dataclass(frozen=True)
 class Served:
@@ -39,7 +41,7 @@ class Served:
         headers: dict[str, str] | None = None,
         raw_path: str | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_S)
         with contextlib.closing(connection):
             whole = f"/{self.token}/{path}" if raw_path is None else raw_path
             connection.putrequest(method, whole, skip_host=bool(headers and "Host" in headers))
@@ -100,7 +102,7 @@ def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
 
     def visit(address: str, **options: Any) -> Any:
         page = chromium.new_page(**options)
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(1000 * LONGEST_S)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on(
             "console",

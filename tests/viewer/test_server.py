@@ -21,7 +21,7 @@ from orlog.errors import MissingExtraError, NotFoundError
 from orlog.viewer.opened import open_all
 from orlog.viewer.server import listen
 from tests.episodes import record_episodes, whole_episode
-from tests.viewer.conftest import Serve, Served, names_of
+from tests.viewer.conftest import LONGEST_S, Serve, Served, names_of
 from tests.viewer.made import (
     ARM_SPACE,
     ROBOT_SPACE,
@@ -360,7 +360,7 @@ def test_the_command_serves_until_ctrl_c() -> None:
     port, token = address.removeprefix("http://127.0.0.1:").strip("/").split("/")
     assert Served(int(port), token).get("api/opened")["datasets"][0]["episodes"] == 2
     started.send_signal(signal.SIGINT)
-    _, said = started.communicate(timeout=30)
+    _, said = started.communicate(timeout=LONGEST_S)
     assert (started.returncode, said) == (0, "")
 
 

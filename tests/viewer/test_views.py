@@ -19,18 +19,17 @@ from orlog.normalize.baselines import Baseline
 from orlog.viewer.jobs import Jobs
 from orlog.viewer.opened import count_runs, open_all
 from orlog.viewer.statistics import draw_sample
-from tests.viewer.conftest import Serve, Served
+from tests.viewer.conftest import LONGEST_S, Serve, Served
 from tests.viewer.made import record_cartpole, robot_episode, write_numbers, write_robot
 from tests.viewer.test_server import pixels_of
 
 
 def result_of(served: Served, path: str) -> Any:
-    for _ in range(400):
-        found = served.get(path)
-        if found["state"] == "ready":
-            return found["result"]
+    limit = time.monotonic() + LONGEST_S
+    while (found := served.get(path))["state"] != "ready":
+        assert time.monotonic() < limit, path
         time.sleep(0.05)
-    raise AssertionError(f"{path} never became ready")
+    return found["result"]
 
 
 def test_figures_are_those_of_the_data(serve: Serve) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import re
 import shlex
 import signal
@@ -290,21 +291,35 @@ def test_a_log_is_only_replaced_where_it_is_ahead_of_its_checkpoint(
     assert log.read_bytes() == before
 
 
+HOLD = """
+import os, pathlib, signal
+from orlog.algos.bc import BC
+
+def hold(*_):
+    pathlib.Path(os.environ["FLAG"]).touch()
+    signal.pause()
+
+BC.update = hold
+"""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
 def test_two_processes_never_train_in_one_folder_and_a_killed_one_does_not_block(
     mini_folder: Path, tmp_path: Path
 ) -> None:
-    folder, steps = tmp_path / "run", 10**6
-    code = TRAIN.replace("steps=200", f"steps={steps}")
+    folder, flag, steps = tmp_path / "run", tmp_path / "flag", 10**6
+    # It stays in its first update: what it writes later would depend on when it is looked at.
+    code = HOLD + TRAIN.replace("steps=200", f"steps={steps}")
     small = plain.small_settings("bc", width=16)
     command = [sys.executable, "-c", code, str(mini_folder), "bc", str(folder), json.dumps(small)]
-    running = subprocess.Popen(command)
+    running = subprocess.Popen(command, env={**os.environ, "FLAG": str(flag)})
 
     def resume() -> None:
         short(mini_folder, folder, steps=steps, settings=small, resume=True, stop=stop_after(2))
 
     try:
-        while running.poll() is None and not (folder / "run.json").exists():
+        while not flag.exists():
+            assert running.poll() is None
             time.sleep(0.01)
         before = files(folder)
         with pytest.raises(BusyError, match="another process is training in it") as refused:

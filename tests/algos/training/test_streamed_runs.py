@@ -344,4 +344,5 @@ def test_memory_does_not_grow_with_the_data(home: Path, tmp_path: Path) -> None:
         assert process.exitcode == 0
         found[stream] = told.get()
     assert found[False] > 150
-    assert found[True] < 90, found  # the buffer of 16 MiB, and what is decoded and summed at a time
+    # The buffer of 16 MiB, and what is decoded and summed at a time: 48 to 75 MiB as threads come late or not.
+    assert found[True] < 130, found

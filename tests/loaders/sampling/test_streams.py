@@ -6,9 +6,7 @@ import functools
 import itertools
 import json
 import multiprocessing
-import os
 import pickle
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -162,15 +160,9 @@ def test_ranks_that_cannot_be_are_refused(mini: Dataset, wrong: dict[str, Any]) 
         transitions(mini, SIZE, seed=3, **wrong)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def gather_on_rank(rank: int, port: int, folder: Path, queue: Any) -> None:
+def gather_on_rank(rank: int, meeting: Path, folder: Path, queue: Any) -> None:
     """Sample a slice of each batch and give all slices of it to rank 0."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=2)
     stream: Batches[Any] = transitions(
         orlog.load_dataset(folder),
         SIZE,
@@ -191,21 +183,20 @@ def gather_on_rank(rank: int, port: int, folder: Path, queue: Any) -> None:
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_two_distributed_processes_share_the_stream(
-    mini: Dataset, expected: list[list[float]]
+    mini: Dataset, expected: list[list[float]], tmp_path: Path
 ) -> None:
     context = multiprocessing.get_context("spawn")
-    queue, port = context.Queue(), free_port()
+    queue, meeting = context.Queue(), tmp_path / "meeting"
     children = [
-        context.Process(target=gather_on_rank, args=(rank, port, mini.folder, queue))
+        context.Process(target=gather_on_rank, args=(rank, meeting, mini.folder, queue))
         for rank in range(2)
     ]
     for child in children:
         child.start()
-    found = queue.get(timeout=120)
     for child in children:
         child.join()
         assert child.exitcode == 0
-    assert found == expected[:10]
+    assert queue.get() == expected[:10]
 
 
 def test_steps_are_drawn_uniformly_and_independently(mini: Dataset) -> None:
