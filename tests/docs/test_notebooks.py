@@ -51,7 +51,7 @@ def test_the_notebooks_run(source: Path, kernel: str, tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as sockets:  # tmp_path is longer than their names may be
         # Not ports: until the kernel opens those that were free, a server of another test may have one.
         config = Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}})
-        options = {"kernel_name": kernel, "resources": where, "config": config}
+        options: dict[str, Any] = {"kernel_name": kernel, "resources": where, "config": config}
         NotebookClient(notebook, startup_timeout=LONGEST_S, timeout=LONGEST_S, **options).execute()
     drawn = [cell for cell in notebook.cells if cell.source.endswith(".plot()")]
     assert all("image/png" in cell.outputs[-1].data for cell in drawn)
