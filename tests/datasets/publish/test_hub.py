@@ -30,7 +30,6 @@ from orlog.manifests.names import parse_name
 from orlog.manifests.signatures import public_key
 from tests.hub_server import READ_TOKEN, WRITE_TOKEN, HubServer
 from tests.publishing import MINI, OWN_PLACE, PLACE, SOME, assert_signed, tree
-from tests.servers import COMES
 
 pytest_plugins = ["tests.publishing_fixtures"]
 # huggingface_hub 2.4.0 says it to its own client for HTTP.
@@ -50,8 +49,6 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
         monkeypatch.setattr(constants, "ENDPOINT", started.url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        for name in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
-            monkeypatch.setattr(constants, name, COMES)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
         monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
         HfFileSystem.clear_instance_cache()
