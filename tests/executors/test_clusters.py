@@ -33,6 +33,7 @@ from orlog.experiments.jobs import find_executor
 from orlog.experiments.sweeps import plan_sweep, run_sweep
 from orlog.datasets.download.credentials import plain_url, with_query
 
+Cluster.wait_for_nodes.__defaults__ = Cluster._wait_for_node.__defaults__ = (600,)  # seconds, usually 30
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
@@ -69,6 +70,7 @@ from ray.cluster_utils import Cluster
 from kills import kill_1
 from orlog.experiments.jobs import find_executor
 
+Cluster.wait_for_nodes.__defaults__ = Cluster._wait_for_node.__defaults__ = (600,)  # seconds, usually 30
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 execute = find_executor("ray", address=cluster.address)
 found = dict(execute(kill_1, range(4), workers=None, running=lambda job: None))

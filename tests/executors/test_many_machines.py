@@ -185,6 +185,7 @@ mini, name, url, other_home, files, frames = sys.argv[1:]
 verify.JOB_BYTES = verify_in_place.JOB_BYTES = 2**14
 to_ray.BLOCK_BYTES = 2**18
 
+Cluster.wait_for_nodes.__defaults__ = Cluster._wait_for_node.__defaults__ = (600,)  # seconds, usually 30
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
 # A node with a home of its own: what is read in place is opened there by its address.
 second = cluster.add_node(num_cpus=1, env_vars={"ORLOG_HOME": other_home})
