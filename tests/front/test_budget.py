@@ -21,7 +21,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 107_042, "tests": 81_517, "benchmarks": 8_024, "tools": 2_951}
+LINES = {"product": 107_044, "tests": 81_564, "benchmarks": 8_024, "tools": 2_951}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
