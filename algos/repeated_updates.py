@@ -87,9 +87,8 @@ class Replays:
         form = _form(batch, tensors, pieces)
         key = (algorithm.phase() if hasattr(algorithm, "phase") else None, form)
         if key not in self._kept:
-            own = _Own(
-                batch, tensors, pieces
-            )  # as when it is recorded, so that the kernels are the same
+            # in memory of its own as when it is recorded, so that the kernels are the same
+            own = _Own(batch, tensors, pieces)
             own.fill(tensors, pieces)
             if not self._is_to_be_recorded(key):
                 found: Metrics = algorithm.update(own.batch)

@@ -164,10 +164,8 @@ def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip(HOW)
     with sync.sync_playwright() as started:
-        options = {
-            "args": ["--no-sandbox"],
-            "timeout": 300_000,
-        }  # usually 30 s, which may be too few
-        browser = started.chromium.launch(executable_path=CHROMIUM, **options)
+        browser = started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=300_000
+        )
         yield browser
         browser.close()

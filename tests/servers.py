@@ -60,9 +60,8 @@ class Request:
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = (
-        128  # with five, who connects while the machine is busy is not let in for seconds
-    )
+    # with five, as usual, who connects while the machine is busy is not let in for seconds
+    request_queue_size = 128
 
 
 class LocalServer:

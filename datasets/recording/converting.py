@@ -25,6 +25,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset, with_all_files
 from orlog.datasets.recording.finishing import (
     finish_version,
+    in_order,
     refuse_chunk_hashes,
     refuse_existing,
     with_chunk_hashes,
@@ -124,7 +125,7 @@ def convert_dataset(
             version=wanted.version,
             changes=f"{manifest.name}@{manifest.version} {how}",
             container=container,
-            objects=sorted({item.path: item for item in objects}.values(), key=_path),
+            objects=in_order({item.path: item for item in objects}.values()),
             lineage=[*manifest.lineage, Parent(digest=dataset.digest, operation="convert")],
         )
         if chunk_hashes:
@@ -219,10 +220,6 @@ def _bytes_of_rows(piece: _Piece) -> int:
     return sum(
         count * spec.dtype.itemsize * math.prod(spec.shape) for spec, count in piece.rows.items()
     )
-
-
-def _path(item: StoredObject) -> str:
-    return item.path
 
 
 def _write(

@@ -11,13 +11,7 @@ import msgspec
 from orlog.base.files import put_in_place, put_new, storage_errors, sync_folders, write_durably
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import share_objects
-from orlog.datasets.store.chunk_hashes import (
-    CHUNKS_FILE,
-    SHARDS_FILE,
-    layouts,
-    read_chunk_hashes,
-    write_chunk_hashes,
-)
+from orlog.datasets.store.chunk_hashes import layouts, read_chunk_hashes, write_chunk_hashes
 from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, VersionExistsError
@@ -104,7 +98,7 @@ def refuse_chunk_hashes(container: Container, wanted: str) -> None:
 def with_chunk_hashes(store: Path, manifest: Manifest, base: Path | None = None) -> Manifest:
     """Write the hashes of the chunks in a folder, whose shards were checked; return the manifest with them.
 
-    Shards that a version in the folder `base` has under the same paths keep their hashes.
+    The manifest lists none yet. Shards that a version in the folder `base` has under the same paths keep theirs.
 
     Raises:
         IntegrityError: a file of hashes of `base` is damaged.
@@ -114,10 +108,8 @@ def with_chunk_hashes(store: Path, manifest: Manifest, base: Path | None = None)
     if base is not None:
         before = StoredVersion(base)
         known = read_chunk_hashes(base, before.manifest, layouts(before.chunks_of_shards()))
-    objects = [one for one in manifest.objects if one.path not in (CHUNKS_FILE, SHARDS_FILE)]
-    without = msgspec.structs.replace(manifest, objects=objects)
-    objects += write_chunk_hashes(store, StoredVersion(store, without).chunks_of_shards(), known)
-    return msgspec.structs.replace(manifest, objects=sorted(objects, key=_path))
+    hashes = write_chunk_hashes(store, StoredVersion(store, manifest).chunks_of_shards(), known)
+    return msgspec.structs.replace(manifest, objects=in_order([*manifest.objects, *hashes]))
 
 
 class Facts(TypedDict, total=False):
@@ -173,7 +165,7 @@ def make_manifest(
         recipe=facts.get("recipe"),
         lineage=[*facts.get("lineage", ())],
         columns=_columns(schema, parts),
-        objects=sorted(objects, key=_path),
+        objects=in_order(objects),
         parts=list(parts) if len(parts) > 1 else [],
         variable_columns=dict(schema.variable),
         non_finite=non_finite,
@@ -185,8 +177,9 @@ def make_manifest(
     )
 
 
-def _path(item: StoredObject) -> str:
-    return item.path
+def in_order(objects: Iterable[StoredObject]) -> list[StoredObject]:
+    """Return objects as a manifest lists them: by their paths."""
+    return sorted(objects, key=lambda item: item.path)
 
 
 def _columns(schema: Schema, parts: Sequence[Part]) -> list[Column]:

@@ -6,9 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-SECONDS = (
-    60.0  # more than git takes on a busy machine; without an answer, nothing is said of the commit
-)
+SECONDS = 60.0
+"""More than git takes on a busy machine; without an answer, nothing is said of the commit."""
 
 
 def repository_and_commit(paths: Sequence[Path]) -> tuple[str, str]:
