@@ -147,6 +147,12 @@ ROLES = {
             usual=_named("speaker"),
         ),
         Role(
+            name="success",
+            meaning="whether the task was done, in an episode or at a step",
+            axes=("step", "episode"),
+            usual=_named("success", "is_success", under=("infos/", "episodes/")),
+        ),
+        Role(
             name="demonstration",
             meaning="whether an episode is a demonstration",
             family="demos",
