@@ -27,7 +27,7 @@ from orlog.errors import OrlogError, SchemaError
 def _recognizes(files: Sequence[Path]) -> bool:
     if all(map(holds_arrays, files)):
         return True
-    return len(files) == 1 and files[0].is_dir() and any(map(holds_arrays, files[0].iterdir()))
+    return len(files) == 1 and files[0].is_dir() and any(map(holds_arrays, files[0].rglob("*")))
 
 
 def _describe(files: Sequence[Path]) -> str:
@@ -79,6 +79,7 @@ FORMAT = Format(
     options=("columns", "episode", "horizon", "ends"),
     shares=True,
     only_mapped=True,
+    any_layout=True,
     describe=_describe,
     reads=("**",),
 )

@@ -69,6 +69,7 @@ class Format:
         shares: Whether several processes can read its files, which it reads by `read_pieces` of `_shared/pieces.py`.
         alone: Why one process reads its files, where `shares` is false.
         only_mapped: Whether files are taken for it only where the user says what their columns are.
+        any_layout: Whether it takes files of any layout, and so only those that no other format fits.
         describe: What files hold, and how one could say what it means, where no format fits them;
             nothing where it cannot say.
         write: Writes a dataset into a new empty folder; None if the format can only be read.
@@ -90,6 +91,7 @@ class Format:
     shares: bool = False
     alone: str = "its reader takes them from the first to the last"
     only_mapped: bool = False
+    any_layout: bool = False
     describe: Callable[[Sequence[Path]], str] = lambda _files: ""
     write: Callable[..., None] | None = None
     write_options: tuple[str, ...] = ()
@@ -172,6 +174,7 @@ def choose_format(
     ]
     if is_mapped:
         fitting = [one for one in fitting if "columns" in possible[one].options] or fitting
+    fitting = [one for one in fitting if not possible[one].any_layout] or fitting
     if len(fitting) > 1:
         call = f"orlog.import_dataset({str(files[0])!r}, {dataset!r}, format={fitting[0]!r})"
         raise ValueError(
@@ -208,7 +211,7 @@ def _around(file: Path, known: Mapping[str, Format], dataset: str) -> str:
 def _of_folder(folder: Path, known: Mapping[str, Format]) -> Iterator[Format]:
     """Yield the formats that a folder looks like."""
     for one in known.values():
-        if "" in one.extensions and not one.only_mapped and one.recognizes([folder]):
+        if "" in one.extensions and not one.any_layout and one.recognizes([folder]):
             yield one
 
 

@@ -15,6 +15,8 @@ Tables are read twice: first to check all of this, then to take the values. With
 followed the last row of an episode was not recorded: a row that `terminated` marks keeps its step with a
 final observation of zeros (`episodes/final_observation_missing`), any other gives its observation
 as the final one.
+
+A folder stands for its tables and those of folders in it, in the order of the numbers in their paths.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.formats._containers.table_files import (
     BLOCK_ROWS,
+    ENDINGS,
     JSON_LINES,
     arrays_of,
     batches_of,
@@ -46,22 +50,31 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Step
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
 from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_pieces
-from orlog.datasets.formats._shared.places import FILE
+from orlog.datasets.formats._shared.places import FILE, files_below, holds_tables, is_table
 from orlog.datasets.formats._shared.roles import Layout, base_role
+from orlog.datasets.formats._shared.trees import Kind, map_of
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.datasets.formats.open_bandit import is_open_bandit
-from orlog.errors import SchemaError
+from orlog.errors import OrlogError, SchemaError
 
-ENDINGS = (".csv", ".parquet", ".pq", *JSON_LINES)
 LARGEST_SORTED_BYTES = 2**33
 MOST_EPISODES = 2**26
+EPISODES = re.compile(
+    r"^(ep|eps|episode|traj|trajectory|run|demo)(_?(id|ids|index|idx|no|number))?$", re.IGNORECASE
+)
 
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
+    given, asked = asked, tables_of(asked)
     table = _Table(asked)
-    layout = _layout(table, asked.options)
+    try:
+        layout = _layout(table, asked.options)
+    except SchemaError as error:
+        if asked.options.columns:
+            raise
+        raise SchemaError(f"{error}{_example(table, given)}") from error
     checked = _check(table, layout)
     parts: dict[str, gymnasium.Space[Any]] = {
         role.removeprefix("observation/"): unbounded_space(*checked.kinds[role])
@@ -89,6 +102,25 @@ def _open(asked: Asked) -> Iterator[Opened]:
     yield opened
 
 
+def tables_of(asked: Asked) -> Asked:
+    """Return what is asked with the tables that a folder holds in its place.
+
+    Raises SchemaError if a link lies there.
+    """
+    if not asked.files[0].is_dir():
+        return asked
+    given = files_below(asked.files[0], asked.sources[0], is_table)
+    return dataclasses.replace(
+        asked, files=[file for file, _ in given], sources=[where for _, where in given]
+    )
+
+
+def _recognizes(files: Sequence[Path]) -> bool:
+    if is_neorl2(files) or is_open_bandit(files):
+        return False
+    return not files[0].is_dir() or holds_tables(files[0])
+
+
 def _layout(table: _Table, options: Options) -> Layout:
     """Return what the columns are; with `--episode file` the number of a file tells episodes apart."""
     if options.episode != FILE or FILE in table.names:
@@ -101,12 +133,32 @@ def _layout(table: _Table, options: Options) -> Layout:
     return layout
 
 
+def _example(table: _Table, asked: Asked) -> str:
+    """Return the columns of a table, and a call that says what they are by what their names are like."""
+    kinds: dict[str, Kind] = {}
+    for name in table.names:
+        # Lists of other things and missing values are not shown.
+        with contextlib.suppress(OrlogError, StopIteration):
+            _, block = next(table.first_blocks([name]))
+            if block[name].dtype.kind in "biuf":
+                kinds[name] = (1, *block[name].shape[1:]), str(block[name].dtype)
+    episode = asked.options.episode or next(filter(EPISODES.search, table.names), "")
+    if not episode:
+        episode = FILE if table.has_several else "COLUMN"
+    columns = map_of({name: kind for name, kind in kinds.items() if name != episode})
+    columns = {role: named.replace("ARRAY", "COLUMNS") for role, named in columns.items()}
+    lines = "".join(f"\n    {name}  {shape[1:]} {kind}" for name, (shape, kind) in kinds.items())
+    paths = str(asked.files[0]) if len(asked.files) == 1 else [str(file) for file in asked.files]
+    return f"{lines}\nSay what they mean, for example: orlog.import_dataset({paths!r}, 'NAME', {episode=}, {columns=})"
+
+
 class _Table:
     """Files of equal columns, read in blocks, in their order or sorted.
 
     Attributes:
         where: What errors call the files.
         names: Names of the columns.
+        has_several: Whether there is more than one file.
     """
 
     def __init__(self, asked: Asked) -> None:
@@ -116,6 +168,7 @@ class _Table:
         """
         self._files, self._sources = asked.files, asked.sources
         self.where = asked.sources[0]
+        self.has_several = len(asked.files) > 1
         self.sort_by = [asked.options.episode, asked.options.step] if asked.options.sort else []
         self.sort_by = [name for name in self.sort_by if name]
         self.names: list[str] = []
@@ -418,10 +471,11 @@ def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
 FORMAT = Format(
     name="table",
     open=_open,
-    recognizes=lambda files: not is_neorl2(files) and not is_open_bandit(files),
-    extensions=ENDINGS,
+    recognizes=_recognizes,
+    extensions=("", *ENDINGS),
+    any_layout=True,
     options=("columns", "episode", "step", "length", "sort", "horizon", "ends"),
     shares=True,
     check=check_pyarrow,
-    reads=("**", "./*"),
+    reads=("**", *(f"./*{ending}" for ending in ENDINGS)),
 )

@@ -20,6 +20,7 @@ from orlog.datasets.formats._containers.arrow_files import (
 from orlog.errors import SchemaError
 
 JSON_LINES = (".jsonl", ".ndjson")
+ENDINGS = (".csv", ".parquet", ".pq", *JSON_LINES)
 BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
 DEEPEST = 64  # of values in lines of JSON

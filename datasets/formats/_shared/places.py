@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,8 +20,10 @@ from orlog.datasets.formats._containers.hdf5_files import (
     reading,
 )
 from orlog.datasets.formats._containers.npz_files import is_npz, open_npz, reading_npz
+from orlog.datasets.formats._containers.table_files import ENDINGS
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.formats._shared.episodes import Asked, Options
+from orlog.datasets.formats._shared.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.datasets.formats._shared.trees import spanned
 from orlog.errors import IntegrityError, SchemaError
@@ -78,6 +81,22 @@ def holds_arrays(path: Path) -> bool:
     return is_npz(path) or is_hdf5(path) or is_zarr(path)
 
 
+def is_table(path: Path) -> bool:
+    """Return whether a file is called a table."""
+    return path.suffix.lower() in ENDINGS and path.is_file()
+
+
+def holds_tables(folder: Path) -> bool:
+    """Return whether a folder holds tables of one kind, and neither arrays nor a document about a layout."""
+    endings = set()
+    for path in itertools.islice(folder.rglob("*"), MOST_LOOKED_AT):
+        if is_table(path):
+            endings.add(path.suffix.lower())
+        elif path.suffix.lower() == ".json" or holds_arrays(path):
+            return False
+    return len(endings) == 1
+
+
 def files_in(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tuple[Path, str]]:
     """Return what lies in a folder and fits, and what errors call it.
 
@@ -98,18 +117,36 @@ def files_in(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tu
     return [(one, f"{source}/{one.name}") for one in fitting]
 
 
-def files_of_arrays(asked: Asked) -> list[tuple[Path, str]]:
-    """Return the files, those of a folder too, in the order of the numbers in their names, and what errors call them.
+def files_below(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tuple[Path, str]]:
+    """Return what lies in a folder or in folders inside it and fits, in the order of the numbers in their paths.
 
-    Raises SchemaError if a folder holds no such file.
+    What fits may be a folder, which is not looked into; hidden folders are passed over. Raises as `files_in` does.
+    """
+    given = files_in(folder, source, fits)
+    taken = {one for one, _ in given}
+    for inner in folder.iterdir():
+        if inner.is_dir() and inner not in taken and not inner.name.startswith("."):
+            given += files_below(inner, f"{source}/{inner.name}", fits)
+    return in_order(given)
+
+
+def in_order(given: Iterable[tuple[Path, str]]) -> list[tuple[Path, str]]:
+    """Return files in the order of the numbers in their paths: `2/ep0.h5` before `10/ep0.h5`."""
+    return sorted(given, key=lambda one: [by_numbers(part) for part in one[0].parts])
+
+
+def files_of_arrays(asked: Asked) -> list[tuple[Path, str]]:
+    """Return the files, those of a folder and of folders in it too, in the order of the numbers in their paths.
+
+    Beside each is what errors call it. Raises SchemaError if a folder holds no such file.
     """
     given = list(zip(asked.files, asked.sources, strict=True))
     if len(given) == 1 and given[0][0].is_dir() and not is_zarr(given[0][0]):
         folder, source = given[0]
-        given = files_in(folder, source, holds_arrays)
+        given = files_below(folder, source, holds_arrays)
         if not given:
             raise SchemaError(f"{source}: holds no HDF5, no npz and no Zarr.")
-    return sorted(given, key=lambda one: by_numbers(one[0].name))
+    return in_order(given)
 
 
 def open_arrays(given: tuple[Path, str], options: Options) -> Generator[Place]:

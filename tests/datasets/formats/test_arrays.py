@@ -107,6 +107,16 @@ def folder_of_files(folder: Path) -> tuple[list[Path], str, list[Body]]:
     return [folder / "runs"], "file", bodies
 
 
+def folders_in_a_folder(folder: Path) -> tuple[list[Path], str, list[Body]]:
+    bodies = episodes(LENGTHS)
+    for number, body in enumerate(bodies):  # `9/` comes before `10/`, and all files have one name
+        (inner := folder / "runs" / f"part_{8 + number}").mkdir(parents=True)
+        write_hdf5(inner / "trajectory.h5", body)
+    (folder / "runs" / ".cache").mkdir()
+    (folder / "runs" / ".cache" / "trajectory.h5").write_text("not ours")
+    return [folder / "runs"], "file", bodies
+
+
 def ends(folder: Path) -> tuple[list[Path], str, list[Body]]:
     return [folder / "a.npz"], "ends", write_rows(folder / "a.npz", LENGTHS)
 
@@ -119,7 +129,7 @@ def numbers(folder: Path) -> tuple[list[Path], str, list[Body]]:
 @pytest.mark.parametrize("block_bytes", [1, 200, 2**22])
 @pytest.mark.parametrize("with_flags", [False, True])
 @pytest.mark.parametrize(
-    "write", [groups, groups_with_final, files, folder_of_files, ends, numbers]
+    "write", [groups, groups_with_final, files, folder_of_files, folders_in_a_folder, ends, numbers]
 )
 def test_episodes_are_those_of_a_plain_reading(
     tmp_path: Path,
@@ -328,6 +338,16 @@ def test_groups_are_named_where_a_pattern_means_none(tmp_path: Path) -> None:
     told = run("import", path, "lab/x-v1", "--episode", "ep_*", "--map", "action=actions")
     assert "its groups are data, data/demo_" in " ".join(told.stderr.split())
     assert "(3 alike)" in told.stderr
+
+
+@pytest.mark.parametrize("link", ["a/link.h5", "link"])
+def test_a_link_in_a_folder_of_a_folder_is_refused_with_its_path(tmp_path: Path, link: str) -> None:
+    given, _, _ = folders_in_a_folder(tmp_path)
+    (given[0] / "a").mkdir()
+    (given[0] / link).symlink_to(tmp_path)
+    options = Options(columns=MAPPED, episode="file")
+    with pytest.raises(SchemaError, match=f"runs/{link}: a link"):
+        read_files(arrays.FORMAT, given, tmp_path / "store", options)
 
 
 def test_a_file_of_a_folder_that_is_damaged_at_its_start_is_refused(tmp_path: Path) -> None:

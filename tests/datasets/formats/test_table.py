@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,46 @@ def test_values_that_lie_in_each_other_without_end_are_refused(tmp_path: Path) -
     path.write_text(text + '\n{"run": ' + "[" * 20_000 + "]" * 20_000 + "}\n", "utf-8")
     with pytest.raises(SchemaError, match="the values of line 2 lie more than 64 deep"):
         read_files(table.FORMAT, path, tmp_path / "broken", options)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(
+    tmp_path: Path, ending: str
+) -> None:
+    frame = logs([3, 1, 5, 2])
+    places = ["2.x", "10.x", "part/1.x", "part/b/0.x"]
+    for number, place in enumerate(places):
+        file = (tmp_path / "runs" / place).with_suffix(f".{ending}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(frame[frame.run == f"run-{number}"], file)
+    (tmp_path / "runs" / "README.md").write_text("# Runs")
+    whole, _ = read_files(
+        table.FORMAT, write(frame, tmp_path / f"all.{ending}"), tmp_path / "a", OPTIONS
+    )
+    folder = tmp_path / "runs"
+    line = ["import", str(folder), "lab/runs-v1", "--episode=run", "--step=t", "--length=n"]
+    done = run(*line, *(f"--map={role}={names}" for role, names in MAP.items()))
+    assert "Not read: ./README.md" in done.stdout, done.stderr
+    dataset = orlog.load_dataset("lab/runs-v1")
+    for mine, its in zip(dataset, whole, strict=True):
+        np.testing.assert_array_equal(mine.observations, its.observations)
+        np.testing.assert_array_equal(mine.terminations, its.terminations)
+    (folder / "part" / "link.csv").symlink_to(folder)
+    with pytest.raises(SchemaError, match=r"runs/part/link.csv: a link"):
+        read_files(table.FORMAT, folder, tmp_path / "b", OPTIONS)
+
+
+def test_tables_are_shown_with_a_line_that_reads_them(tmp_path: Path) -> None:
+    frame = logs([3, 4]).rename(columns={"run": "ep", "u": "torque", "r": "rew"})
+    frame["state"] = frame[["obs_2", "obs_10"]].to_numpy().tolist()
+    for number in (2, 10):
+        (tmp_path / "runs" / str(number)).mkdir(parents=True)
+        ours = frame[frame.ep == f"run-{int(number == 10)}"].drop(columns=["obs_2", "obs_10"])
+        write(ours, tmp_path / "runs" / str(number) / "part-0.parquet")
+    shown = run("import", str(tmp_path / "runs"), "lab/x-v1").stderr
+    line = shlex.split(shown[shown.index("orlog import") :])
+    said = "--episode ep --map observation=state --map action=torque --map reward=rew"
+    assert shlex.join(line[4:]) == f"{said} --map terminated=done", shown
+    done = run(*line[1:3], "lab/x-v1", *line[4:])
+    assert "Box(-inf, inf, (2,), float64)" in done.stdout, done.stderr
+    assert orlog.load_dataset("lab/x-v1").episode_lengths.tolist() == [3, 3]  # one of 4 was cut off
