@@ -122,12 +122,14 @@ def finetune_run(
         online=online,
         code=sources_digest(kind),
         later_code=(),
+        earlier=(),
     )
     folder = run_folder(FINETUNED, old.algorithm, data, old.seed) if folder is None else folder
     folder = as_path(folder)
     check_folder(folder, resume=resume)
     if (folder / RUN_FILE).exists():
-        check_same_run(folder, record, hooks.note)
+        there = check_same_run(folder, record, hooks.note)
+        record = msgspec.structs.replace(record, later_code=there.later_code, earlier=there.earlier)
     packed = with_rewards(packed, old.reward_scale, old.reward_shift)
     packed = put_arrays(packed, device)
     with one_thread(), seeded(kind, old.seed, TRAINING):

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Real
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from orlog.algos.algorithms import own_errors
 from orlog.algos.relu_networks import Precision, products_in
 from orlog.algos.repeated_updates import updates_of
-from orlog.errors import DivergedError
+from orlog.errors import AlgorithmError, DivergedError
 from orlog.manifests.names import counted
 
 
 class Trainable(Protocol):
     """The part of an algorithm that the loop uses."""
 
-    def update(self, batch: Any) -> dict[str, Tensor]:
-        """Take one gradient step and return the metrics of the batch."""
+    def update(self, batch: Any) -> Mapping[str, Tensor | float] | None:
+        """Take one gradient step; return numbers of the batch to log, by name, or nothing."""
 
 
 def train(
@@ -49,9 +51,8 @@ def train(
     count, step = first_step % every if sums else 0, first_step
     for step, batch in enumerate(itertools.islice(batches, last_step - first_step), first_step + 1):
         with own_errors(kind), products_in(precision):
-            metrics = update(batch)
+            _add(sums, update(batch), kind)
         count += 1
-        _add(sums, metrics)
         if step % every == 0 or step == last_step:
             means = {name: float(total) / count for name, total in sums.items()}
             diverged = [name for name, value in means.items() if not abs(value) < float("inf")]
@@ -71,11 +72,35 @@ def train(
         raise ValueError(f"the loader gave no more batches after step {step} of {last_step}.")
 
 
-def _add(sums: dict[str, Tensor | float], metrics: dict[str, Tensor]) -> None:
-    """Add metrics to their sums; on a GPU all in one call, since each call takes longer than its sum."""
-    there = [one for name in metrics if isinstance(one := sums.get(name), Tensor) and one.is_cuda]
+def _add(sums: dict[str, Tensor | float], metrics: Any, kind: type[Any]) -> None:
+    """Add metrics to their sums; on a GPU all in one call, since each call takes longer than its sum.
+
+    Raises AlgorithmError if an algorithm returns something else than numbers by their names.
+    """
+    if metrics is None:
+        return
+    if not isinstance(metrics, Mapping):
+        raise _odd_metrics(kind, f"found {type(metrics).__name__}")
+    there = [
+        total for name in metrics if isinstance(total := sums.get(name), Tensor) and total.is_cuda
+    ]
     if there and len(there) == len(metrics):
-        torch._foreach_add_(there, tuple(metrics.values()))
+        with torch.no_grad():
+            torch._foreach_add_(there, tuple(metrics.values()))
         return
     for name, value in metrics.items():
-        sums[name] = sums[name] + value if name in sums else value.clone()
+        if isinstance(value, Tensor) and value.numel() == 1:
+            number = value.detach().reshape(())
+            sums[name] = sums[name] + number if name in sums else number.clone()
+        elif isinstance(value, Real | np.ndarray) and getattr(value, "size", 1) == 1:
+            sums[name] = sums.get(name, 0.0) + float(value)
+        else:
+            shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+            raise _odd_metrics(kind, f"{name!r} is a {type(value).__name__}{shape}")
+
+
+def _odd_metrics(kind: type[Any], what: str) -> AlgorithmError:
+    return AlgorithmError(
+        f"{kind.__name__}.update: expected a dict with one number for each name, such as "
+        f"{{'policy/loss': loss}}, or nothing; {what}."
+    )

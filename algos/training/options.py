@@ -51,6 +51,13 @@ class TrainOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     log: str = "none"
 
 
+class Earlier(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a record said before its run was told to take more steps: `steps` and `config`."""
+
+    steps: int
+    config: dict[str, Any]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """What training tells while it goes on, and how it is stopped.

@@ -35,7 +35,7 @@ from orlog.algos.training.checkpoint import (
     save_checkpoint,
 )
 from orlog.algos.training.metrics import METRICS_FILE, metrics_sha256
-from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.options import Earlier, TrainOptions
 from orlog.algos.training.seals import Seal, read_sealed, record_sha256, write_sealed
 from orlog.base.files import hash_file, make_folder, replace_file, sync
 from orlog.datasets.reading.dataset import Dataset
@@ -112,6 +112,7 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
         code: What shows whether it was trained by the code that is here
             (`orlog.base.code_version.sources_digest`); empty in older records.
         later_code: The same of each other code with which it went on after a stop, in order.
+        earlier: Steps and settings that it had before it was told to take more steps, in order.
     """
 
     algorithm: str
@@ -132,6 +133,7 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
     imports: tuple[str, ...] = ()
     code: str = ""
     later_code: tuple[str, ...] = ()
+    earlier: tuple[Earlier, ...] = ()
     precision: Literal["float32", "bf16"] = "float32"
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from orlog.algos.training.commands import resume_command, setting_text
+from orlog.algos.training.options import Earlier
 from orlog.algos.training.runs import RUN_FILE, RunRecord, read_run
 from orlog.manifests.names import counted
 
@@ -42,7 +43,7 @@ RUNS_IN_WORDS = {
 }
 MAY_DIFFER = frozenset(
     {"dataset", "version", "preset", "source", "settings", "log", "trust_environment", "versions"}
-    | {"obs_mean", "obs_std", "imports", "code", "later_code"}
+    | {"obs_mean", "obs_std", "imports", "code", "later_code", "earlier"}
 )
 """Fields that change no number of a run; its record keeps those that it began with."""
 _ASKED = ("evaluations", "curve_episodes", "keep_checkpoints")
@@ -51,8 +52,13 @@ _ASKED = ("evaluations", "curve_episodes", "keep_checkpoints")
 def check_same_run(
     folder: Path, record: RunRecord, note: Callable[[str], None] = lambda _text: None
 ) -> RunRecord:
-    """Return the record in a folder; refuse to continue it where it is of another run."""
+    """Return the record in a folder, with the steps of `record`; refuse to continue where it is of another run.
+
+    A run may take more steps than it was first told to. What its settings hold of these is that of all steps then.
+    """
     there = read_run(folder)
+    if record.steps > there.steps:
+        there = _with_more_steps(folder, there, record, note)
     is_known = there.settings is not None  # older records do not say what was asked for
     for name in RUNS_IN_WORDS:
         found, wanted = getattr(there, name), getattr(record, name)
@@ -84,6 +90,23 @@ def check_same_run(
             "in run.json: it may not equal a run that was never stopped."
         )
     return there
+
+
+def _with_more_steps(
+    folder: Path, there: RunRecord, record: RunRecord, note: Callable[[str], None]
+) -> RunRecord:
+    """Return the record of a run that goes on to the steps of `record`."""
+    config = dict(there.config)
+    if config.get("steps") == there.steps and record.config.get("steps") == record.steps:
+        config["steps"] = record.steps
+        note(
+            f"{folder}: began as a run of {counted(there.steps, 'step')}. Its learning rate follows a schedule over all "
+            f"steps, so it will not equal a run that was one of {record.steps:,} from the start."
+        )
+    earlier = Earlier(steps=there.steps, config=there.config)
+    return msgspec.structs.replace(
+        there, steps=record.steps, config=config, earlier=(*there.earlier, earlier)
+    )
 
 
 def _of_another_run(folder: Path, there: RunRecord, record: RunRecord, name: str) -> str:

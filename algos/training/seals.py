@@ -6,7 +6,7 @@
 damage and careless edits. It is no signature: whoever computes it again can state anything.
 
 Checkpoints name the SHA-256 of `run.json` as it was before the first step, so what is added to it later, by which
-other code a run went on, is not in that.
+other code a run went on and that it takes more steps, is not in that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orlog.manifests.documents import (
 
 Kind = TypeVar("Kind")
 
-_SEAL, _LATER = "seal", "later_code"
+_SEAL, _LATER, _EARLIER = "seal", "later_code", "earlier"
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -86,7 +86,12 @@ def write_record(path: Path, record: msgspec.Struct) -> None:
     fields = msgspec.to_builtins(record)
     # Algorithm and dataset come first, which a reader looks for.
     body = {name: fields[name] for name in ("algorithm", "dataset")} | fields
-    for name in ("online", "stream", _LATER):  # as in records from before there was such a thing
+    for name in (
+        "online",
+        "stream",
+        _LATER,
+        _EARLIER,
+    ):  # as in records from before there was such a thing
         if not body[name]:
             del body[name]
     replace_file(path, _record_bytes(body), alone=False)
@@ -112,9 +117,10 @@ def record_sha256(path: Path) -> str:
 
 
 def _sha256(data: bytes) -> str:
-    if f'"{_LATER}"'.encode() in data:
+    if any(f'"{name}"'.encode() in data for name in (_LATER, _EARLIER)):
         body = parse_json(data)
         body.pop(_LATER, None)
+        body |= next(iter(body.pop(_EARLIER, [])), {})
         data = _record_bytes(body)
     return hashlib.sha256(data).hexdigest()
 

@@ -81,11 +81,7 @@ from orlog.manifests.environments import imported_modules
 from orlog.normalize.references import Protocol
 
 SAVES = 5
-
-
 SAVE_SECONDS = 300.0
-
-
 PROGRESS_SECONDS = 0.5
 
 
@@ -265,11 +261,15 @@ class Trainer:
         keep_freed_memory()
         with _sole_trainer(folder), seeded(kind, record.seed, TRAINING):
             check_folder(folder, resume=resume)  # again: another process may have used it by now
-            is_new = not (folder / RUN_FILE).exists()
-            if not is_new:
+            there = read_run(folder) if (folder / RUN_FILE).exists() else None
+            if there is not None:
                 check_same_run(folder, record)
             if has_checkpoint(folder):
                 position = _resume(self.algorithm, folder, self.hooks.log)
+                if there is not None and record.steps > there.steps:
+                    position = dataclasses.replace(position, sums={})  # other lines of the log
+                    with write_errors(folder, position.step):
+                        write_record(folder / RUN_FILE, record)
                 self.source.load(folder, position.online)
                 if position.step < record.steps:
                     with write_errors(folder, position.step):
@@ -282,7 +282,7 @@ class Trainer:
             try:
                 self.hooks.begin()
             except BaseException:
-                if is_new:
+                if there is None:
                     _take_back(folder)
                 raise
             self._train_and_log(position)

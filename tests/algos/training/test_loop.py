@@ -5,12 +5,14 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.algos.training.loop import train
+from orlog.errors import AlgorithmError
 from orlog.loaders.batch import Batch
 
 MakeBatch: TypeAlias = Callable[..., Batch]
@@ -121,3 +123,40 @@ def test_reports_before_the_divergence_are_given() -> None:
 def test_batches_that_run_out_are_an_error() -> None:
     with pytest.raises(ValueError, match="no more batches after step 2 of 5"):
         list(train(Recorder(), itertools.islice(numbered(), 2), last_step=5, every=5))
+
+
+class Returning:
+    """An algorithm whose update returns what it was made with."""
+
+    def __init__(self, result: object) -> None:
+        self.result = result
+
+    def update(self, _batch: Batch) -> object:
+        return self.result
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        1.5,
+        np.float32(1.5),
+        np.array(1.5),
+        torch.tensor([1.5]),
+        torch.tensor(1.5, requires_grad=True),
+    ],
+)
+def test_updates_may_return_any_number(number: object) -> None:
+    ((_, metrics),) = train(Returning({"loss": number}), numbered(), last_step=3, every=3)  # type: ignore[arg-type]
+    assert metrics == {"loss": 1.5}
+
+
+def test_updates_may_return_nothing() -> None:
+    assert [*train(Returning(None), numbered(), last_step=3, every=3)] == [(3, {})]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "result", [0.5, torch.zeros(()), {"loss": torch.zeros(2)}, {"loss": "low"}]
+)
+def test_what_else_updates_return_is_refused_in_one_line(result: object) -> None:
+    with pytest.raises(AlgorithmError, match=r"Returning\.update: expected a dict"):
+        [*train(Returning(result), numbered(), last_step=3, every=3)]  # type: ignore[arg-type]

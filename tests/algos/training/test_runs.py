@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -378,6 +379,39 @@ def test_a_run_is_saved_by_time_too(
     assert saved[0] is False
     assert all(saved[1:])
     assert len(saved) == 251
+
+
+# --- more steps
+
+
+@pytest.mark.parametrize("saved", [50, 300])
+def test_a_run_goes_on_to_more_steps_than_it_was_told(
+    saved: int, mini: Dataset, tmp_path: Path
+) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    short(mini, whole, steps=600, settings=SMALL)
+    with contextlib.suppress(StoppedError):
+        stops = iter(range(10_000))
+        short(mini, run, steps=300, settings=SMALL, stop=lambda: next(stops) + 1 == saved < 300)
+    for _ in range(2):  # what is done is done: the second time nothing is left to do
+        record = short(mini, run, steps=600, settings=SMALL, resume=True)
+        assert (record.steps, [one.steps for one in record.earlier]) == (600, [300])
+        assert read_run(run) == record
+        for name, values in weights(whole).items():
+            np.testing.assert_array_equal(weights(run)[name], values)
+    assert read_metrics(run)[-1]["step"] == 600
+    with pytest.raises(FileExistsError, match="a run of 600 steps, not 300"):
+        short(mini, run, steps=300, settings=SMALL, resume=True)
+
+
+def test_more_steps_of_a_schedule_over_all_steps_are_noted(mini: Dataset, tmp_path: Path) -> None:
+    notes: list[str] = []
+    settings = {"hidden": [4], "batch_size": 8}
+    short(mini, tmp_path, "iql", steps=4, settings=settings)
+    short(mini, tmp_path, "iql", steps=6, settings=settings, resume=True, note=notes.append)
+    assert read_run(tmp_path).config["steps"] == 6
+    (note,) = notes
+    assert "began as a run of 4 steps. Its learning rate follows a schedule" in note
 
 
 # --- damaged runs
