@@ -35,7 +35,15 @@ def record_episodes(count: int) -> None:
 def main() -> None:
     """Run the example."""
     record_episodes(100)
-    run = orlog.train("cql", NAME, steps=600, keep_checkpoints=True, settings={"hidden": [32, 32]})
+    run = orlog.train(
+        "cql",
+        NAME,
+        steps=600,
+        keep_checkpoints=True,
+        settings={"hidden": [32, 32]},
+        out="off-policy",
+        overwrite=True,
+    )
     found = orlog.evaluate_off_policy(
         run,
         discount=0.95,  # the critic's is 0.99, so it is left out

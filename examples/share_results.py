@@ -22,9 +22,19 @@ def main() -> None:
     """Run the example."""
     dataset = orlog.load_dataset(NAME, build=True)
     for seed in range(2):
-        run = orlog.train("bc", dataset, seed=seed, steps=100, evaluations=1, curve_episodes=2)
+        out = Path("shared", f"seed-{seed}")
+        run = orlog.train(
+            "bc",
+            dataset,
+            seed=seed,
+            steps=100,
+            evaluations=1,
+            curve_episodes=2,
+            out=out,
+            overwrite=True,
+        )
         orlog.evaluate(run, episodes=4)
-    (result,) = results_of_runs(["runs/bc"], Stated(by="Ada, Lab A", tried=1))
+    (result,) = results_of_runs(["shared"], Stated(by="Ada, Lab A", tried=1))
     add_documents(RESULTS, {result.path: result})
     note, verdict = reproduce_result(result, Path("again"), seeds=[0], by="Bob, Lab B")
     add_documents(RESULTS, {note.path_beside(result.path): note})

@@ -446,7 +446,7 @@ def check_folder(folder: Path, *, resume: bool) -> None:
     has_record = (folder / RUN_FILE).exists()
     if not resume and (has_record or has_checkpoint(folder)):
         raise FileExistsError(
-            f"{folder} holds a run already; choose another folder, or continue it with resume=True."
+            f"{folder} holds a run already; continue (resume=True), replace it (overwrite=True), or name another folder."
         )
     if has_checkpoint(folder) and not has_record:
         raise NotFoundError(

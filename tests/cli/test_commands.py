@@ -328,7 +328,10 @@ def test_train_evaluate_and_reproduce_by_hand(mini_folder: Path, tmp_path: Path)
     assert "normalized score" in evaluated.stdout
     again = orlog("train", "iql", MINI, "--steps", "20", cwd=tmp_path)
     assert again.returncode == 1
-    assert "holds a run already" in again.stderr
+    assert "continue (--resume), replace it (--overwrite)" in again.stderr
+    for seeds in ([], ["--seeds", "2"]):
+        again = orlog("train", "iql", MINI, "--steps", "20", "--overwrite", *seeds, cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,27 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
+
+
+def test_a_run_is_replaced_once_the_new_one_begins(mini: Dataset, empty: Path) -> None:
+    train = functools.partial(orlog.train, "iql", mini, settings=SMALL, evaluations=0, out="run")
+    old = train(steps=20)
+    orlog.evaluate(old, episodes=1)
+    (empty / "run" / "notes.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in (empty / "run").iterdir()}
+    with pytest.raises(ValueError, match="give one"):
+        train(steps=20, overwrite=True, resume=True)
+    with pytest.raises(ValueError, match="batch_size"):  # what cannot begin replaces nothing
+        train(steps=10, overwrite=True, settings={"batch_size": -1})
+    assert {path.name: path.read_bytes() for path in (empty / "run").iterdir()} == before
+    new = train(steps=10, overwrite=True)
+    assert read_run("run").steps == new.record.steps == 10
+    assert sorted(path.name for path in (empty / "run").iterdir()) == [
+        "checkpoint.safetensors",
+        "metrics.jsonl",
+        "notes.txt",
+        "run.json",
+    ]
 
 
 def test_a_run_is_trained_and_scored_in_two_lines(mini: Dataset, empty: Path) -> None:

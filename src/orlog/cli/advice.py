@@ -39,6 +39,7 @@ OPTIONS = {
     "no_video": "--no-video",
     "noise": "--noise",
     "observation": "--observation",
+    "overwrite": "--overwrite",
     "partial": "--partial",
     "port": "--port",
     "precision": "--precision",

@@ -17,6 +17,7 @@ from orlog.cli.options import (
     Device,
     Imports,
     Log,
+    Overwrite,
     Settings,
     TrustEnvironment,
     app,
@@ -75,6 +76,7 @@ class Finetuning:
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the new run's checkpoint.")
     ] = False
+    overwrite: Overwrite = False
     evaluations: Annotated[
         int, typer.Option(min=0, help="Points on the learning curve after the start; 0: none.")
     ] = 5
@@ -105,18 +107,22 @@ def finetune(
     from orlog.algos.training.finetuning import find_finetuned, finetune_run
     from orlog.algos.training.runs import OnlineRecord, read_run
     from orlog.experiments.logs import check_log
+    from orlog.experiments.run_folders import replacing
 
     options, share, algorithm = train_options(given), _share(given.prior), given.algorithm
     check_log(given.log)
     old, data, folder = find_finetuned(run, given.out, dataset=given.dataset, algorithm=algorithm)
-    with watched_run(
-        f"{algorithm_title(old.algorithm)} seed {old.seed}",
-        data,
-        folder,
-        given.log,
-        resume=given.resume,
-        again=lambda: resume_command(folder, read_run(folder), data, algorithm or ""),
-    ) as hooks:
+    with (
+        replacing([folder], given.overwrite, resume=given.resume),
+        watched_run(
+            f"{algorithm_title(old.algorithm)} seed {old.seed}",
+            data,
+            folder,
+            given.log,
+            resume=given.resume,
+            again=lambda: resume_command(folder, read_run(folder), data, algorithm or ""),
+        ) as hooks,
+    ):
         record = finetune_run(
             run,
             folder,

@@ -346,6 +346,9 @@ AlgorithmOfRun = Annotated[
 ]
 
 # Environments.
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")
+]
 TrustEnvironment = Annotated[
     bool,
     typer.Option("--trust-environment", help="Use environment arguments that come with the data."),

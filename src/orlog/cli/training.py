@@ -24,6 +24,7 @@ from orlog.cli.options import (
     Imports,
     Log,
     OptionalName,
+    Overwrite,
     Settings,
     Steps,
     TrustEnvironment,
@@ -90,9 +91,10 @@ class Training:
         typer.Option(
             "--resume",
             help="Continue from the checkpoint in the folder; with the folder of a run in place of "
-            "the dataset, or alone, all options are those of its record.",
+            "the dataset, or alone, all options are those of its record. --steps may ask for more.",
         ),
     ] = False
+    overwrite: Overwrite = False
     evaluations: Annotated[
         int, typer.Option(min=0, help="Points on the learning curve; 0 needs no environment.")
     ] = 5
@@ -152,8 +154,7 @@ def train(
     setting of the algorithm is an option too: --batch-size 64 is --set batch_size=64.
     Ctrl-C and SIGTERM save the state first and print the command that continues from there; with
     --seeds it continues all that are not finished. `orlog train --resume RUN` continues the run in a
-    folder with the options that its record has; an algorithm of your own is named before RUN, and
-    consent to the environment's arguments is given again.
+    folder with the options of its record; an algorithm of your own is named before RUN, and consent is given again.
 
     With --seeds, a seed that fails does not end the others; the exit code is then 1.
     """
@@ -162,8 +163,10 @@ def train(
     from orlog.algos.settings import check_for_any_form
     from orlog.algos.training.commands import setting_text
     from orlog.algos.training.devices import find_device
+    from orlog.algos.training.runs import run_folder
     from orlog.datasets.loading import load_dataset
     from orlog.experiments.logs import check_log
+    from orlog.experiments.run_folders import replacing
     from orlog.experiments.seeds import parse_seeds
     from orlog.experiments.streaming import choose_stream
 
@@ -205,7 +208,9 @@ def train(
         again = shlex.join([*given.words(algorithm, name or ""), "--resume"])
         _train_several(algorithm, dataset, several, given, options, again, as_json)
         return
-    folder, end = _train_one(algorithm, dataset, out, options, given.resume, introduce)
+    folder = out or run_folder("runs", algorithm, dataset, options.seed)
+    with replacing([folder], given.overwrite, resume=given.resume):
+        end = _train_one(algorithm, dataset, folder, options, given.resume, introduce)
     print_runs([folder], end, as_json=as_json)
 
 
@@ -365,17 +370,16 @@ def watched_run(
 def _train_one(
     algorithm: str,
     dataset: Dataset,
-    out: Path | None,
+    folder: Path,
     options: TrainOptions,
     resume: bool,
     introduce: Callable[[int, Sequence[str]], None],
-) -> tuple[Path, str]:
-    """Train a run, and return its folder and what to say in the end."""
+) -> str:
+    """Train a run, and return what to say in the end."""
     from orlog.algos.training.commands import evaluate_command, resume_command
-    from orlog.algos.training.runs import read_run, run_folder
+    from orlog.algos.training.runs import read_run
     from orlog.algos.training.train import train_run
 
-    folder = out or run_folder("runs", algorithm, dataset, options.seed)
     taken: list[str] = []
     with watched_run(
         f"{algorithm_title(algorithm)} seed {options.seed}",
@@ -393,7 +397,7 @@ def _train_one(
         own = algorithm if ":" in algorithm else None
         advice = f"run: {evaluate_command(folder, record, dataset, own, options.trust_environment)}"
     done = f"{algorithm_title(algorithm, record.config)} for {counted(record.steps, 'step')}"
-    return folder, f"trained {done}; {advice}"
+    return f"trained {done}; {advice}"
 
 
 def print_runs(
@@ -420,6 +424,7 @@ def _train_several(
     as_json: bool,
 ) -> None:
     from orlog.experiments.progress import Status, status_lines
+    from orlog.experiments.run_folders import replacing
     from orlog.experiments.seeds import SeedHooks, seed_folders, train_seeds
 
     request = StopRequest()
@@ -433,15 +438,17 @@ def _train_several(
                     tell(note)
             update(f"{algorithm_title(algorithm)} seed {seed}", status)
 
-        outcomes = train_seeds(
-            algorithm,
-            dataset,
-            seed_folders(algorithm, dataset, seeds, given.out),
-            options,
-            SeedHooks(show=show, stop=lambda: request.signal != 0),
-            processes=min(given.processes, len(seeds)),
-            resume=given.resume,
-        )
+        folders = seed_folders(algorithm, dataset, seeds, given.out)
+        with replacing(folders.values(), given.overwrite, resume=given.resume):
+            outcomes = train_seeds(
+                algorithm,
+                dataset,
+                folders,
+                options,
+                SeedHooks(show=show, stop=lambda: request.signal != 0),
+                processes=min(given.processes, len(seeds)),
+                resume=given.resume,
+            )
     failures = {one.seed: in_options(one.message) for one in outcomes if one.message}
     if as_json:
         print_runs([one.folder for one in outcomes], "", failures, as_json=True)
@@ -449,9 +456,8 @@ def _train_several(
         _print_outcomes(outcomes)
     unfinished = [one for one in outcomes if one.status.state != "finished"]
     failed: dict[tuple[str, str], list[str]] = {}  # seeds, by what they say: often all the same
-    for one in outcomes:
-        if one.message:
-            failed.setdefault((one.details, one.message), []).append(str(one.seed))
+    for one in filter(lambda one: one.message, outcomes):
+        failed.setdefault((one.details, one.message), []).append(str(one.seed))
     for (details, message), of_seeds in failed.items():
         which = "seed" if len(of_seeds) == 1 else "seeds"
         tell(f"{details}error: {which} {', '.join(of_seeds)}: {in_options(message)}")

@@ -5,20 +5,26 @@ A folder that cannot be read is not left out: it says why.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from orlog.algos.training.checkpoint import checkpoint_metadata
+from orlog.algos.training.from_data import TOKENIZER_FILE
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
     EVALUATION_FILE,
+    KEPT_FOLDER,
+    ONLINE_FILE,
     RUN_FILE,
+    VIEW_FILE,
     PathLike,
     RunRecord,
     as_path,
@@ -27,8 +33,9 @@ from orlog.algos.training.runs import (
     read_run,
     saved_step,
 )
-from orlog.base.files import is_held
+from orlog.base.files import hold_folder, is_held
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
+from orlog.experiments.result_folders import RESULT_FILE
 from orlog.manifests.documents import canonical_json, convert_json
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
@@ -38,6 +45,20 @@ from orlog.scoring.references import references
 _ONLINE = {"step": "from_step", "prior": "prior", "random_steps": "random_steps", "noise": "noise"}
 """What a record says of fine-tuning, and its name among settings in text."""
 
+REPLACED = ".replaced"
+FILES = (
+    *(
+        RUN_FILE,
+        METRICS_FILE,
+        CHECKPOINT_FILE,
+        EVALUATION_FILE,
+        RESULT_FILE,
+        VIEW_FILE,
+        ONLINE_FILE,
+    ),
+    *(TOKENIZER_FILE, KEPT_FOLDER, "videos", "tensorboard", "wandb.json"),
+)
+"""What a run may have in its folder."""
 State: TypeAlias = Literal["running", "finished", "stopped", "diverged", "unreadable"]
 
 
@@ -152,6 +173,36 @@ def run_places(place: PathLike) -> list[Path]:
             f"{root}: no run is in this folder or below; name a folder that orlog train wrote."
         )
     return sorted(folders, key=_in_order)
+
+
+@contextlib.contextmanager
+def replacing(folders: Iterable[Path], overwrite: bool, *, resume: bool) -> Iterator[None]:
+    """With `overwrite`, put the runs of some folders aside; remove each once another run is there, or put it back.
+
+    Other files of the folders stay. After a kill the old run is in `.replaced` beside the new one's files.
+
+    Raises ValueError if runs are to be resumed too; BusyError if a process trains in one of the folders.
+    """
+    if overwrite and resume:
+        raise ValueError(
+            "resume=True goes on with a run, and overwrite=True replaces it; give one."
+        )
+    held = [folder for folder in folders if overwrite and (folder / RUN_FILE).exists()]
+    for folder in held:
+        with hold_folder(folder, busy=f"{folder}: a process trains in it; stop it first."):
+            aside = folder / REPLACED
+            shutil.rmtree(aside, ignore_errors=True)  # of a command that was killed
+            aside.mkdir()
+            for name in filter(lambda name: (folder / name).exists(), FILES):
+                (folder / name).replace(aside / name)
+    try:
+        yield
+    finally:
+        for folder in held:
+            if not (folder / RUN_FILE).exists():
+                for path in (folder / REPLACED).iterdir():
+                    path.replace(folder / path.name)
+            shutil.rmtree(folder / REPLACED)
 
 
 def _in_order(folder: Path) -> list[tuple[str, int]]:

@@ -22,6 +22,7 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
 from orlog.experiments.logs import log_to
 from orlog.experiments.progress import normalizer
+from orlog.experiments.run_folders import replacing
 from orlog.experiments.streaming import streams_by_default
 from orlog.experiments.videos import VIDEOS, Video, check_video, film
 from orlog.manifests.names import counted
@@ -190,6 +191,7 @@ def train(
     out: PathLike | None = None,
     folder: PathLike | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     evaluations: int = 5,
     curve_episodes: int = CURVE_EPISODES,
     keep_checkpoints: bool = False,
@@ -213,7 +215,9 @@ def train(
             algorithm's defaults. By default orlog's own recipe, else the authors'.
         out: Folder of the run; `runs/ALGORITHM/NAME/seed-N` by default.
         folder: The earlier name of `out`.
-        resume: Continue from the folder's checkpoint; the options must be those of its record.
+        resume: Continue from the folder's checkpoint; the options must be those of its record, but for `steps`,
+            of which there may be more.
+        overwrite: Replace the run that the folder holds, once the new one begins.
         evaluations: Evaluations during training, evenly spread. Where the dataset names no
             environment, or it cannot be made here, training is refused unless it is 0.
         curve_episodes: Episodes at each of these points.
@@ -230,7 +234,7 @@ def train(
         stop: Called after each step; if it returns true, the state is saved and StoppedError raised.
 
     Raises:
-        FileExistsError: the folder holds a run already, and `resume` is not set.
+        FileExistsError: the folder holds a run already, and neither `resume` nor `overwrite` is set.
         ValueError: no such algorithm, preset, device or log, or a setting that the algorithm cannot
             have.
         MissingExtraError: the package that `log` needs is not installed.
@@ -242,7 +246,8 @@ def train(
     dataset = load_dataset(dataset)
     place = folder if out is None else out
     chosen = run_folder(RUNS, algorithm, dataset, seed) if place is None else as_path(place)
-    with log_to(log, chosen, normalizer(dataset)) as copy_line:
+    replaced = replacing([chosen], overwrite, resume=resume)
+    with replaced, log_to(log, chosen, normalizer(dataset)) as copy_line:
         hooks = Hooks(
             progress=progress,
             log=copy_line,
@@ -281,6 +286,7 @@ def finetune(
     out: PathLike | None = None,
     folder: PathLike | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     evaluations: int = 5,
     dataset: Given | None = None,
     algorithm: AlgorithmLike | None = None,
@@ -307,6 +313,7 @@ def finetune(
         out: Folder of the new run; `runs/finetune/ALGORITHM/NAME/seed-N` by default.
         folder: The earlier name of `out`.
         resume: Continue from the new run's checkpoint.
+        overwrite: Replace the run that the new folder holds, once this one begins.
         evaluations: Evaluations after the start, evenly spread; 0 leaves out all of them.
         dataset: What the run was trained on, if its recorded name does not find it.
         algorithm: The algorithm, if it is not one of orlog's.
@@ -319,7 +326,7 @@ def finetune(
 
     Raises:
         NotFoundError: there is no run in the folder, or its dataset names no environment.
-        FileExistsError: the new folder holds a run already, and `resume` is not set.
+        FileExistsError: the new folder holds a run already, and neither `resume` nor `overwrite` is set.
         ValueError: a setting, number or log that is not possible.
         MissingExtraError: the package that `log` needs is not installed.
         SchemaError: the algorithm cannot explore, gives actions outside of the action space, or
@@ -331,7 +338,8 @@ def finetune(
     _, data, new = find_finetuned(
         run, folder if out is None else out, dataset=dataset, algorithm=algorithm
     )
-    with log_to(log, new, normalizer(data)) as copy_line:
+    replaced = replacing([new], overwrite, resume=resume)
+    with replaced, log_to(log, new, normalizer(data)) as copy_line:
         _, record = finetune_run(
             run,
             new,

@@ -166,9 +166,9 @@ def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(
     short(mini, tmp_path / "run")
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
     with pytest.raises(
-        FileExistsError, match="a run of 2 steps, not 3; to continue it, give steps=2, or"
+        FileExistsError, match="a run of 2 steps, not 1; to continue it, give steps=2, or"
     ):
-        short(mini, tmp_path / "run", steps=3, resume=True)
+        short(mini, tmp_path / "run", steps=1, resume=True)
     short(mini, tmp_path / "run", resume=True)
 
 
