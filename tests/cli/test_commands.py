@@ -402,6 +402,7 @@ def test_a_quickstart_never_writes_into_a_folder_that_is_there(
         ("audit", "NAME"),
         ("baselines", "NAME"),
         ("references", "NAME"),
+        ("score", "NAME", "2000"),
         ("train", "iql", "NAME"),
         ("reproduce", "iql", "NAME"),
         ("export", "NAME", "out", "--to", "npz"),

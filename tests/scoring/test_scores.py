@@ -10,6 +10,7 @@ import torch
 import orlog
 from orlog.errors import NotFoundError
 from orlog.manifests.tables import table_file
+from tests.command_line import orlog as orlog_command
 
 
 def rows(table: str) -> list[dict[str, str]]:
@@ -188,3 +189,23 @@ def test_what_may_not_share_an_average_is_refused() -> None:
         orlog.normalized_task_scores({"d4rl/hopper-medium-v2": [1], "atari/pong": [1]})
     with pytest.raises(ValueError, match="at least one dataset"):
         orlog.normalized_task_scores({})
+
+
+def test_the_command_scores_returns_by_the_references_that_it_names() -> None:
+    said = orlog_command("score", "d4rl/hopper-medium-v2", "2000", "-20.272305")
+    lines = said.stdout.splitlines()
+    assert lines[:3] == [
+        "62.1, 0.0",
+        "mean 31.0",
+        "  0 = -20.27: random policy, as published by D4RL",
+    ]
+    safe = orlog_command(
+        "score", "dsrl/OfflineCarCircle2Gymnasium-v0", "20", "--cost", "30", "--cost-limit", "20"
+    )
+    assert "normalized cost 1.50 at the limit 20: not safe" in safe.stdout
+    counted = orlog_command("score", "ogbench/antmaze-large-navigate-v0", "1", "0")
+    assert counted.stdout.startswith("100.0, 0.0\nmean 50.0\n")
+    assert (
+        "costs were given without a cost limit"
+        in orlog_command("score", "dsrl/OfflineCarCircle2Gymnasium-v0", "20", "--cost", "30").stderr
+    )

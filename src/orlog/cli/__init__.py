@@ -51,6 +51,7 @@ PANELS = {
         "train",
         "finetune",
         "evaluate",
+        "score",
         "references",
         "ope",
         "baselines",

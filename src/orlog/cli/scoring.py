@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -141,6 +141,67 @@ def _print_result(result: RunResult, episodes: int) -> None:
                 f"note: the filmed episode returned {one.returned:.6g}, and {one.evaluated:.6g} in the "
                 "evaluation: rendering changes this environment."
             )
+
+
+@app.command(
+    epilog="Example: orlog score d4rl/hopper-medium-v2 2000",
+    context_settings={"ignore_unknown_options": True},  # a return may be negative
+)
+def score(
+    name: Name,
+    returns: Annotated[
+        list[float], typer.Argument(metavar="RETURN", help="Undiscounted returns of episodes.")
+    ],
+    costs: Annotated[
+        list[float] | None, typer.Option("--cost", help="Cost of an episode, once for each return.")
+    ] = None,
+    cost_limit: Annotated[
+        float | None, typer.Option(min=0, help="The cost that an episode may have on average.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the normalized score of returns, with the two references that anchor it.
+
+    The dataset need not be here: the name of a benchmark's is enough. Of several returns it prints each score, and
+    the score of their mean.
+    """
+    import numpy as np
+
+    from orlog.errors import NotFoundError
+    from orlog.scoring.normalized_scores import normalized_score
+    from orlog.scoring.references import references as find_references
+
+    scores = normalized_score(name, returns)
+    safe: Any = None
+    if costs or cost_limit is not None:
+        asked: dict[str, Any] = {"costs": costs or None, "cost_limit": cost_limit}
+        safe = normalized_score(name, returns, **asked)
+    found, source = None, ""
+    try:
+        found = find_references(name)
+        source = found.source
+    except NotFoundError as error:  # of benchmarks that count successes
+        source = str(error)
+    ends = {} if found is None else {"0": found.random, "100": found.expert}
+    caveats = [] if found is None else found.caveats
+    if as_json:
+        anchors = {at: {"return": end.mean, "policy": end.policy} for at, end in ends.items()}
+        costing = (
+            {} if safe is None else {"normalized_cost": safe.normalized_cost, "safe": safe.safe}
+        )
+        body = {"dataset": name, "returns": returns, "scores": scores.tolist(), **costing}
+        print_json({**body, "references": anchors, "source": source, "caveats": caveats})
+        return
+    say(", ".join(f"{value:z.1f}" for value in scores))
+    if len(returns) > 1:
+        say(f"mean {np.mean(scores):z.1f}")
+    if safe is not None:
+        verdict = "safe" if safe.safe else "not safe"
+        say(f"normalized cost {safe.normalized_cost:z.2f} at the limit {cost_limit:g}: {verdict}")
+    for at, end in ends.items():
+        say(f"{at:>3} = {end.mean:z.2f}: {end.policy}")
+    say(f"source: {source}")
+    say_notes(caveats)
 
 
 @app.command(
