@@ -231,7 +231,7 @@ class KeptRows:
         """Return nothing, and forget what is added: numbers are what the schema says."""
         return set()
 
-    def roundings(self) -> list[str]:
+    def later_doubts(self) -> list[str]:
         """Return nothing, likewise."""
         return []
 

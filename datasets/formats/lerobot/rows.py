@@ -24,6 +24,7 @@ from orlog.datasets.formats.lerobot.metadata import Episodes, Shown, ShownFrames
 from orlog.errors import IntegrityError, SchemaError
 
 BLOCK_BYTES = 2**24
+PLACE = ("episode_index", "timestamp")
 MOST_ROWS = 2**62
 OVER = 4  # times that `row_bytes` of features says too much, since a number may take one byte
 
@@ -53,8 +54,8 @@ class Features(Protocol):
     def rounded(self) -> set[str]:
         """Return the columns whose numbers were rounded so far; more can be added."""
 
-    def roundings(self) -> list[str]:
-        """Return what to tell of these; after the last row."""
+    def later_doubts(self) -> list[str]:
+        """Return what to tell of these and of what rows say besides; after the last row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Tables:
                 file=self.where,
             )
         doubts += [*cutter.doubts(), *shown.doubts(), *agreement.doubts()]
-        doubts += self.features.roundings()
+        doubts += self.features.later_doubts()
 
     def _parts(self, asked: Asked, episodes: Episodes) -> Iterator[_Part]:
         """Yield what is read together: everything, or what jobs read."""

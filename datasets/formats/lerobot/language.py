@@ -1,0 +1,102 @@
+"""Language columns of LeRobotDatasets as texts; a row of one is a role, content, style, timestamp and more.
+
+    language_persistent   what holds from a time on, the same rows      episodes/language_persistent, and
+                          in all steps of an episode                    infos/subtask: the subtask of each step
+    language_events       what happens in a step                        infos/language_events
+    subtask_index         a number of meta/subtasks.parquet             infos/subtask
+
+Rows are a list in JSON. https://huggingface.co/docs/lerobot/language_and_recipes
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats.lerobot.metadata import inside
+from orlog.errors import SchemaError
+
+PERSISTENT, EVENTS, SUBTASK = "language_persistent", "language_events", "subtask"
+OF_EPISODE = f"episodes/{PERSISTENT}"
+ROW_BYTES = 2**14  # that the rows of a step may take
+SUBTASKS = Path("meta") / "subtasks.parquet"
+NOTHING = "[]"
+
+
+def language_texts(column: Any, name: str, where: str, first: int) -> np.ndarray:
+    """Return each row of a language column as a text, (rows,) of objects; equal neighbors are one object.
+
+    Raises SchemaError if the column holds something else.
+    """
+    from pyarrow import types
+
+    kind = column.type
+    if not (types.is_list(kind) or types.is_large_list(kind)):
+        return array_of(column, name, where, first)
+    texts = np.empty(len(column), object)
+    before, text = None, NOTHING
+    for row in range(len(column)):
+        rows = column[row]
+        if before is None or not rows.equals(before):
+            try:
+                text = json.dumps(rows.as_py() or [], ensure_ascii=False)
+            except (TypeError, ValueError) as error:
+                raise SchemaError(
+                    f"{where}: {name} holds {kind}, expected rows of texts, numbers and lists."
+                ) from error
+            before = rows
+        texts[row] = text
+    return texts
+
+
+def joined_texts(texts: list[str]) -> str:
+    """Return the rows of several texts as one text, each row once."""
+    if len(texts) == 1:
+        return texts[0]
+    rows = {json.dumps(row, ensure_ascii=False): None for text in texts for row in json.loads(text)}
+    return f"[{', '.join(rows)}]"
+
+
+def subtasks_in_force(texts: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the subtask of each step, (rows,) of texts: the last one that began, or nothing.
+
+    Args:
+        texts: What `language_texts` returns of the persistent rows.
+        times: Seconds of each step since the episode began.
+    """
+    found = np.full(len(texts), "", object)
+    moments = times.reshape(-1).astype(np.float32)  # as LeRobot stores both
+    for text in dict.fromkeys(texts.tolist()):
+        rows = [row for row in json.loads(text) if row.get("style") == SUBTASK]
+        rows.sort(key=lambda row: row["timestamp"])
+        starts = np.array([row["timestamp"] for row in rows], np.float32)
+        contents = np.array(["", *(row.get("content") or "" for row in rows)], object)
+        here = texts == text
+        found[here] = contents[np.searchsorted(starts, moments[here], "right")]
+    return found
+
+
+def read_subtasks(root: Path, where: str) -> dict[int, str]:
+    """Return the texts of `meta/subtasks.parquet` by their numbers; nothing where there is no such file.
+
+    Raises SchemaError if it holds something else; IntegrityError if it is damaged.
+    """
+    path = inside(root, SUBTASKS, where)
+    if not path.is_file():
+        return {}
+    where = f"{where}, {SUBTASKS.as_posix()}"
+    with reading_arrow(where):
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.read_table(path)
+        texts = [name for name in table.schema.names if name in (SUBTASK, "__index_level_0__")]
+        if not texts or "subtask_index" not in table.schema.names:
+            raise SchemaError(
+                f"{where}: expected subtask and subtask_index, found {table.schema.names}."
+            )
+        numbers = array_of(table.column("subtask_index"), "subtask_index", where, 0).tolist()
+        return dict(zip(numbers, table.column(texts[0]).to_pylist(), strict=True))

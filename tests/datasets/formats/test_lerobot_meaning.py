@@ -1,0 +1,258 @@
+"""What columns of LeRobotDatasets mean where info.json does not list them, or LeRobot gives them a meaning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import orlog
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats.lerobot import format as lerobot
+from orlog.datasets.formats.lerobot import rows as lerobot_rows
+from orlog.errors import SchemaError
+from tests.command_line import orlog as run
+from tests.datasets.formats.reading import read_files
+from tests.datasets.formats.test_lerobot import LENGTHS, write
+
+NO_VIDEO = Options(no_video=True)
+ROWS = sum(LENGTHS)
+LAST = np.cumsum(LENGTHS) - 1
+TABLE = "data/chunk-000/file-000.parquet"
+
+
+def change_info(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = root / "meta" / "info.json"
+    info = json.loads(path.read_text("utf-8"))
+    change(info)
+    path.write_text(json.dumps(info), "utf-8")
+
+
+def change_table(path: Path, **columns: Any) -> None:
+    """Give a table other columns, or take those out that are None."""
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        table = table.drop([name]) if name in table.column_names else table
+        if values is not None:
+            table = table.append_column(name, values)
+    pq.write_table(table, path)
+
+
+def unlist(root: Path, *names: str) -> None:
+    change_info(root, lambda info: [info["features"].pop(name, None) for name in names])
+
+
+def test_a_set_whose_info_lists_little_is_read_as_its_tables_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The set that the issue gives: two episodes whose last step is done and has the reward 1."""
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    root = tmp_path / "lerobot_undeclared"
+    (root / "data/chunk-000").mkdir(parents=True)
+    (root / "meta").mkdir()
+    lengths, feature = (20, 15), {"dtype": "float32", "shape": [3], "names": ["a", "b", "c"]}
+    for number, length in enumerate(lengths):
+        table = {
+            "frame_index": np.arange(length),
+            "timestamp": np.arange(length) * 0.054,
+            "episode_index": np.full(length, number),
+            "observation.state": np.arange(3.0 * length).reshape(length, 3).tolist(),
+            "action": np.ones((length, 3)).tolist(),
+            "next.reward": (np.arange(length) == length - 1) * 1.0,
+            "next.done": np.arange(length) == length - 1,
+        }
+        path = root / f"data/chunk-000/episode_{number:06d}.parquet"
+        pq.write_table(pa.table(table), path)
+    rows = [
+        {"episode_index": one, "tasks": ["fold"], "length": length}
+        for one, length in enumerate(lengths)
+    ]
+    (root / "meta/episodes.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    info = {"codebase_version": "v2.1", "fps": 20, "total_episodes": 2, "total_frames": 35}
+    info |= {"features": {"observation.state": feature, "action": feature}}
+    (root / "meta/info.json").write_text(json.dumps(info), "utf-8")
+    done = run("import", str(root), "lab/h-v1")
+    assert done.returncode == 0, done.stderr
+    told = " ".join((done.stdout + done.stderr).split())
+    assert "2 terminated" in told
+    assert "returns 1 to 1" in told
+    assert "has no next" not in told
+    assert "does not list them: timestamp, next.reward, next.done." in told
+    np.testing.assert_allclose(
+        orlog.load_dataset("lab/h-v1")[1].infos["timestamp"], np.arange(15) * 0.054
+    )
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("next.reward", "next.done", "force", "timestamp"),
+        ("action", "observation.state", "observation.images.top"),
+    ],
+)
+def test_columns_that_info_does_not_list_are_read_as_those_that_it_lists(
+    tmp_path: Path, version: str, names: tuple[str, ...]
+) -> None:
+    root = tmp_path / "arm"
+    write(root, version)
+    ours, _ = read_files(lerobot.FORMAT, root, tmp_path / "listed", NO_VIDEO)
+    unlist(root, *names)
+    theirs, found = read_files(lerobot.FORMAT, root, tmp_path / "unlisted", NO_VIDEO)
+    assert {*theirs.columns} == {*ours.columns}
+    for name in ours.columns:
+        np.testing.assert_array_equal(theirs.column(name), ours.column(name))
+    (said,) = (one for one in found.doubts if "does not list" in one)
+    assert all(name in said for name in names)
+
+
+def test_columns_that_cannot_be_read_are_named_and_tables_that_differ_are_told(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "arm"
+    write(root, "v2.1")
+    tables = sorted((root / "data").rglob("*.parquet"))
+    for number, path in enumerate(tables):
+        count = pq.read_metadata(path).num_rows
+        change_table(
+            path,
+            ragged=pa.array([[1.0] * (one % 3 + 1) for one in range(count)]),
+            gaps=pa.array([None] * count, pa.float64()),
+            kinds=pa.array(np.zeros(count, "i4" if number else "f4")),
+            said=pa.array(["go"] * count),
+            __index_level_0__=pa.array(np.arange(count)),
+            **({"sometimes": pa.array(np.zeros(count))} if number == 1 else {}),
+        )
+    dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
+    assert dataset[0].infos["said"] == ["go"] * 3
+    told = " ".join(found.doubts)
+    assert "does not list them: said." in told
+    for text in (
+        "ragged (chunk-000/episode_000000.parquet: ragged holds lists of other things than numbers, or of different",
+        "gaps (chunk-000/episode_000000.parquet: gaps has no value at row 0)",
+        "kinds (chunk-000/episode_000001.parquet holds int32 [1] from row 0 on",
+        "sometimes (only in 1 of 3 tables)",
+        "__index_level_#__",
+    ):
+        assert text in told
+    change_table(tables[2], **{"next.reward": None})
+    with pytest.raises(
+        SchemaError, match=r"1 of 3 tables have no column next\.reward, such as .*2\.p"
+    ):
+        read_files(lerobot.FORMAT, root, tmp_path / "refused", NO_VIDEO)
+
+
+def test_success_is_a_role_and_a_failure_that_is_done_ended_the_task(tmp_path: Path) -> None:
+    """As in LeRobot's PushT; no reward is made of `next.done`."""
+    root, last = tmp_path / "arm", np.isin(np.arange(ROWS), LAST)
+    success = (np.arange(ROWS) == LAST[0])[:, None]
+    write(root, **{"next.done": last, "next.success": success})
+    options = Options(no_video=True, reward="success")
+    dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store", options)
+    assert (found.terminated, found.truncated) == (3, 0)
+    assert dataset.roles["infos/success"] == "success"
+    assert [one.infos["success"].tolist()[-1] for one in dataset] == [True, False, False]
+    assert [one.rewards.sum() for one in dataset] == [1, 0, 0]
+    write(root, **{"next.success": success, "success": np.zeros(ROWS)})
+    dataset, _ = read_files(lerobot.FORMAT, root, tmp_path / "both", NO_VIDEO)
+    assert {"success", "next.success"} <= {*dataset[0].infos}
+
+
+def test_next_terminated_says_the_end_where_nothing_says_done(tmp_path: Path) -> None:
+    root, last = tmp_path / "arm", np.isin(np.arange(ROWS), LAST)
+    flags: dict[str, Any] = {
+        "next.terminated": last & (np.arange(ROWS) > 4),
+        "next.truncated": last,
+    }
+    write(root, **flags)
+    unlist(root, "next.done", "next.terminated")
+    change_table(root / TABLE, **{"next.done": None})
+    _, found = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
+    assert (found.terminated, found.truncated) == (1, 2)
+
+
+def language_row(style: str | None, content: str | None, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "style": style, **more}
+
+
+def persistent_row(style: str, content: str, timestamp: float) -> dict[str, Any]:
+    row = language_row(style, content, timestamp=timestamp, camera=None, tool_calls=None)
+    return row | {"timestamp": float(np.float32(timestamp))}
+
+
+SAY = {"type": "function", "function": {"name": "say", "arguments": {"text": "on it"}}}
+EVENT = language_row(None, None, camera=None, tool_calls=[SAY])
+PERSISTENT = [
+    [persistent_row("plan", "first this", 0), persistent_row("subtask", "reach", 0)],
+    [],
+    [persistent_row("subtask", "lift", 0.3), persistent_row("subtask", "grasp", 0.1)],
+]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("block_bytes", [1, 2**24])
+def test_language_columns_are_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool, block_bytes: int
+) -> None:
+    monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", block_bytes)
+    root = tmp_path / "arm"
+    write(root)
+    episodes = np.repeat(np.arange(3), LENGTHS)
+    events = [[EVENT] if row == 6 else [] for row in range(ROWS)]
+    columns = {
+        "language_persistent": pa.array([PERSISTENT[one] for one in episodes]),
+        "language_events": pa.array(events),
+    }
+    change_table(root / TABLE, **columns)
+    if listed:
+        feature = {"dtype": "language", "shape": [1], "names": None}
+        change_info(root, lambda info: info["features"].update(dict.fromkeys(columns, feature)))
+    dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
+    assert [json.loads(one.metadata["language_persistent"]) for one in dataset] == PERSISTENT[::2]
+    assert [one.infos["subtask"] for one in dataset] == [
+        ["reach"] * 3,
+        ["", "grasp", "grasp", "lift", "lift"],
+    ]
+    assert [json.loads(one) for one in dataset[1].infos["language_events"]] == [
+        [],
+        [EVENT],
+        [],
+        [],
+        [],
+    ]
+    assert not any("language" in one for one in found.doubts if "does not list" not in one)
+
+
+def test_persistent_rows_that_differ_in_an_episode_are_all_kept_and_told(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    write(root)
+    each = [PERSISTENT[0], [*PERSISTENT[0], persistent_row("memory", "one done", 0.2)]]
+    change_table(
+        root / TABLE, language_persistent=pa.array([each[row == 2] for row in range(ROWS)])
+    )
+    dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
+    assert json.loads(dataset[0].metadata["language_persistent"]) == each[1]
+    assert any("differs among the steps of 1 episode;" in one for one in found.doubts)
+
+
+def test_numbers_of_subtasks_are_read_as_their_words(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    numbers = np.arange(ROWS) // 3 % 2
+    write(root, subtask_index=numbers)
+    words = {"subtask_index": [1, 0], "subtask": ["lift", "reach"]}
+    pq.write_table(pa.table(words), root / "meta/subtasks.parquet")
+    dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
+    assert dataset[1].infos["subtask"] == [["reach", "lift"][one] for one in numbers[5:]]
+    assert not any("ot read" in one for one in found.doubts)
+    write(root, subtask_index=numbers + 1)
+    pq.write_table(pa.table(words), root / "meta/subtasks.parquet")
+    with pytest.raises(
+        SchemaError, match=r"subtask_index holds 2, and meta/subtasks\.parquet numbers"
+    ):
+        read_files(lerobot.FORMAT, root, tmp_path / "refused", NO_VIDEO)
