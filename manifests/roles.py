@@ -150,7 +150,10 @@ ROLES = {
             name="success",
             meaning="whether the task was done, in an episode or at a step",
             axes=("step", "episode"),
-            usual=_named("success", "is_success", under=("infos/", "episodes/")),
+            usual=(
+                *_named("success", "is_success", under=("infos/", "episodes/")),
+                "infos/is_episode_successful",
+            ),
         ),
         Role(
             name="demonstration",

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.audit.findings import Check, Facts, Finding
+from orlog.datasets.audit.findings import Check, Facts, Finding, about_episodes, looks_at_no_rows
 from orlog.datasets.audit.pieces import Piece, pieces
 from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.source import success_column, success_of
 from orlog.manifests.columns import FLAGS, axis_of, offsets_column
 from orlog.manifests.names import counted
 from orlog.manifests.roles import ROLES, column_with
@@ -232,10 +233,26 @@ def _first_sizes(facts: Facts, columns: list[str]) -> dict[str, int]:
     return {name: int(first.columns[offsets_column(name)][0]) for name in columns}
 
 
+def check_success(facts: Facts) -> Check:
+    """Find that all episodes failed, which makes nothing to imitate, or tell how many did."""
+    yield from looks_at_no_rows(facts)
+    column = success_column(facts.dataset)
+    if column is None:
+        return []
+    failed = np.flatnonzero(~success_of(facts.dataset, column))
+    if not len(failed):
+        return []
+    if len(failed) < facts.dataset.total_episodes:
+        return [about_episodes("success", "note", column, "{} failed", failed)]
+    text = f"no episode succeeded: {counted(len(failed), 'episode')} failed"
+    return [Finding(check="success", severity="warning", column=column, text=text)]
+
+
 ROLE_CHECKS: dict[str, Callable[[Facts], Check]] = {
     "costs": check_costs,
     "legal actions": check_legal_actions,
     "task numbers": check_task_numbers,
     "objectives": check_objectives,
+    "success": check_success,
 }
 """Checks by name, as the table `CHECKS` of the audit takes them."""

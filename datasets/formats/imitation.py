@@ -102,7 +102,7 @@ def _opened(
             f"Nothing says how many actions there are: taken to be {choices}, since the largest is "
             f"{choices - 1}."
         )
-    if "rews" not in kinds:
+    if "rews" not in kinds and not options.reward:
         doubts.append("The trajectories have no rews: rewards are zeros.")
     if unknown:
         doubts.append(

@@ -110,10 +110,10 @@ def _rows(file: NpzFile, doubts: list[str], options: Options) -> FlatRows:
                 f"{file.where}, {STARTS}: expected {count} rows as in observations, found {len(ends)}."
             )
         used.add(STARTS)
-        if options.ends or options.limit is not None:
-            doubts.append(unknown_ends(options))
-        else:
-            doubts.append(f"{STARTS} does not say how an episode ended: taken to be truncated.")
+        told = unknown_ends(options, file.where, {f"infos/{name}" for name in file.names})
+        if not options.ends and options.limit is None:
+            told = [f"{STARTS} does not say how an episode ended: taken to be truncated."]
+        doubts += told
         is_plain = math.prod(found["rewards"].shape) == count
         if is_plain and RETURNS in file.names and file.dtype(RETURNS).kind in "iuf":
             name = next(other for other in NAMES["rewards"] if other in file.names)

@@ -11,7 +11,8 @@ must follow: each `next_obs` is the `obs` of the next step. Without `next_obs`, 
 Isaac Lab write them, `_shared/episode_cutter.py` says what becomes of the last step, and without `rewards`
 these are zeros; both are told. `dones` may mean success or the end of the
 recording, as the file's maker chose: a demonstration whose last one is 1 is taken to have ended, and all
-of them are kept as `infos/done`; without `dones` all demonstrations were cut off. `states` and all other arrays with a row a step in
+of them are kept as `infos/done`; without `dones` all demonstrations were cut off. The attribute `success`, which
+Isaac Lab writes, becomes `episodes/success` where all demonstrations have it. `states` and all other arrays with a row a step in
 all demonstrations become infos by their paths, as `infos/datagen_info/eef_pose`. Demonstrations in masks named `train` and `valid`
 get `episodes/split`. https://robomimic.github.io/docs/datasets/overview.html
 """
@@ -19,44 +20,46 @@ get `episodes/split`. https://robomimic.github.io/docs/datasets/overview.html
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import glob
-import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.bounds import Bounds, count_outside, describe_outside, merge_outside
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.hdf5_files import (
     attribute,
     check_stored,
     child,
-    create_hdf5,
     datasets_in,
+    flag_attribute,
     has_child,
     look_inside,
     names_in,
     numbers,
     open_hdf5,
     reading,
-    write_checked,
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
-from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, unknown_ends
+from orlog.datasets.formats._shared.flags import UnknownEnds, all_state, flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.flat_writing import file_stem, stop_losses
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
+from orlog.datasets.formats._shared.robomimic_files import (
+    OBSERVED,
+    robomimic_losses,
+    takes_unit_actions,
+    write_robomimic,
+)
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
 
@@ -64,10 +67,10 @@ LAYOUT = "robomimic's layout"
 BLOCK_BYTES = 2**24
 LONGEST_ARGUMENTS = 5000
 MOST_INFOS = 256
-OBSERVED = ("obs", "next_obs")
 DEMONSTRATION = re.compile(r"demo_(\d{1,9})")
 SPLITS = ("train", "valid")
-NO_ROWS: np.ndarray = np.zeros(0)
+SUCCESS = ("success", "is_success", "successful")
+"""Attributes of a demonstration that state it: Isaac Lab's, and others that the makers of such files use."""
 MEANING = (
     "robomimic's dones mean success or the end, as the file's maker chose: a last one of 1 was taken "
     "to end the task."
@@ -84,6 +87,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
             masks = _masks(file, where, source.stat().st_size)
             arguments = attribute(data, "env_args", where, "")
             doubts = reader.doubts(asked.options)
+            doubts += reader.bound_actions(arguments)
             for lack in _lacks(reader, masks, attribute(data, "total", where, None), where):
                 tell_lack(asked.options, doubts, lack)
         opened = Opened(
@@ -158,22 +162,47 @@ class _Reader:
             observation_space=spaces.Dict(
                 {part: unbounded_space(one.dtype, one.shape[1:]) for part, one in parts.items()}
             ),
-            action_space=spaces.Box(-1, 1, actions.shape[1:], actions.dtype.type),
+            action_space=unbounded_space(actions.dtype, actions.shape[1:]),
             reward_dtype=reward_dtype,
         )
 
     def doubts(self, options: Options) -> list[str]:
-        """Return what to know about the columns, a sentence each."""
+        """Return what to know about the columns, a sentence each, and take what all demonstrations state."""
         said = []
+        stated = [flag_attribute(self._group(name), SUCCESS, self._where) for name in self.names]
+        self._states_success, told = all_state(stated, options, self._where)
+        self._success = stated
         if "dones" in self._numbers:
             said.append(MEANING)
         else:
-            said.append(unknown_ends(options))
-        if "rewards" not in self._numbers:
+            columns = ["episodes/success"] if self._states_success else []
+            said += unknown_ends(options, self._where, columns)
+        if "rewards" not in self._numbers and not options.reward:
             said.append("No rewards: they are zeros.")
         if self.left_out:
             said.append(f"Left out, not a row for each step: {', '.join(self.left_out)}.")
-        return said
+        return said + told
+
+    def bound_actions(self, arguments: object) -> list[str]:
+        """Bound actions by -1 and 1 if the file's environment takes these, and all lie inside; return what to tell."""
+        first = self._first["/actions"]
+        if not takes_unit_actions(arguments) or first.base.kind != "f":
+            return []
+        bounds = Bounds(np.array(-1.0), np.array(1.0))
+        outside = merge_outside(
+            {"actions": count}
+            for name in self.names
+            if (count := count_outside(self._column(name, "actions")[:], bounds)) is not None
+        )
+        if outside:
+            told = describe_outside(outside["actions"], bounds)
+            return [
+                f"No bounds of actions were taken from env_args, since the file leaves them: {told}."
+            ]
+        kind: Any = first.base.type
+        bounded = spaces.Box(-1, 1, first.shape, kind)
+        self.schema = dataclasses.replace(self.schema, action_space=bounded)
+        return []
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is open in this process."""
@@ -187,6 +216,8 @@ class _Reader:
             found: dict[str, Any] = {f"mask/{mask}": name in names for mask, names in masks.items()}
             if set(SPLITS) <= masks.keys():
                 found["split"] = next((mask for mask in SPLITS if name in masks[mask]), "")
+            if self._states_success:
+                found["success"] = self._success[episode]
             return found
 
         says = {"terminated"} if "dones" in self._numbers else set[str]()
@@ -391,90 +422,6 @@ def _recognizes(files: Sequence[Path]) -> bool:
     )
 
 
-def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Write `NAME.hdf5`."""
-    name = file_stem(dataset)
-    masks: dict[str, list[str]] = {}
-    done = 0
-    with create_hdf5(folder / f"{name}.hdf5") as file:
-        data = file.create_group("data")
-        for number, episode in enumerate(dataset):
-            demonstration = f"demo_{number}"
-            _write_episode(data.create_group(demonstration), episode)
-            for key, value in episode.metadata.items():
-                if key.startswith("mask/") and value:
-                    masks.setdefault(key.removeprefix("mask/"), []).append(demonstration)
-            done += len(episode.rewards)
-            progress(done, dataset.total_steps)
-        data.attrs["total"] = done
-        environment = dataset.environment
-        data.attrs["env_args"] = json.dumps(
-            {
-                "env_name": "" if environment is None else environment.id,
-                "type": 2,  # robomimic's number of a Gymnasium environment
-                "env_kwargs": {} if environment is None else environment.kwargs,
-            }
-        )
-        for mask, names in masks.items():
-            file.create_dataset(f"mask/{mask}", data=np.array(names, dtype="S"))
-
-
-def _write_episode(group: Any, episode: Episode) -> None:
-    observations = episode.observations
-    parts = observations if isinstance(observations, dict) else {"state": observations}
-    for part, values in parts.items():
-        write_checked(group, f"obs/{part}", values[:-1])
-        write_checked(group, f"next_obs/{part}", values[1:])
-    write_checked(group, "actions", episode.actions)
-    write_checked(group, "rewards", episode.rewards)
-    dones = episode.infos.get("done", episode.terminations)
-    write_checked(group, "dones", np.asarray(dones).astype(np.int64))
-    for name, values in episode.infos.items():
-        if name != "done" and _has_place(name, values):
-            write_checked(group, name, values)
-    group.attrs["num_samples"] = len(episode.rewards)
-
-
-def _has_place(name: str, values: Any) -> bool:
-    """Return whether infos can lie beside the arrays of the layout: numbers of a name of their own."""
-    taken = ("actions", "rewards", "dones", *OBSERVED)
-    return isinstance(values, np.ndarray) and name.split("/")[0] not in taken
-
-
-def _losses(dataset: Dataset) -> list[str]:
-    """Say what robomimic's files cannot hold.
-
-    Raises SchemaError if observations or actions that they have no place for.
-    """
-    space = dataset.observation_space
-    parts: list[gymnasium.Space[Any]] = [space]
-    if isinstance(space, spaces.Dict):
-        parts = list(space.spaces.values())
-    actions = dataset.action_space
-    if not all(isinstance(part, spaces.Box) for part in (*parts, actions)):
-        raise SchemaError(
-            f"{dataset.name}: robomimic's files hold a Box, or a Dict of them, and actions that are a "
-            f"Box; found {space} and {actions}."
-        )
-    kept = {"infos/done", "episodes/split"}
-    numbers_only = dataset.schema.extras.keys() - dataset.schema.variable.keys()
-    kept |= {
-        name
-        for name in numbers_only
-        if name.startswith("infos/") and _has_place(name.removeprefix("infos/"), NO_ROWS)
-    }
-    lost = [
-        name
-        for name in dataset.schema.extras
-        if name not in kept and not name.startswith("episodes/mask/")
-    ]
-    said = [f"These columns are lost: {', '.join(lost)}."] if lost else []
-    ends = dataset.column("truncations")
-    if "infos/done" not in dataset.schema.extras and ends.any():
-        said.append("Truncations are lost: dones hold terminations alone.")
-    return [*said, *stop_losses(dataset, "truncated")]
-
-
 FORMAT = Format(
     name="robomimic-hdf5",
     open=_open,
@@ -482,8 +429,8 @@ FORMAT = Format(
     recognizes=_recognizes,
     extensions=(".hdf5", ".h5"),
     options=("horizon", "ends", "partial"),
-    write=_write,
-    losses=_losses,
+    write=write_robomimic,
+    losses=robomimic_losses,
     check=lambda: import_h5py(),
     reads=(
         "data/demo_#/actions",
@@ -493,7 +440,7 @@ FORMAT = Format(
         "data/demo_#/dones",
         "data/demo_#/states",
         "mask/*",
-        "data/demo_#@num_samples",
+        *(f"data/demo_#@{name}" for name in ("num_samples", *SUCCESS)),
         "data@env_args",
         "data@total",
     ),

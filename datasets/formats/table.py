@@ -92,12 +92,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
     if layout.guessed:
         taken = "; ".join(f"{role} is {', '.join(one)}" for role, one in layout.columns.items())
         opened.doubts.append(f"Columns were taken by their names: {taken}.")
-    if "reward" not in layout.columns:
+    if "reward" not in layout.columns and not asked.options.reward:
         opened.doubts.append("No column of rewards was named: they are zeros.")
     if layout.left_out:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
     if not {*FLAGS} & layout.columns.keys():
-        opened.doubts.append(unknown_ends(asked.options))
+        opened.doubts += unknown_ends(asked.options, table.where, {*layout.columns})
     opened.steps = _steps(table, layout, checked, opened.doubts, asked)
     yield opened
 

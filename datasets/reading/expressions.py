@@ -4,6 +4,7 @@
 |---|---|
 | `returns`, `column("task/id")` | the columns `episodes/returns`, `episodes/task/id` |
 | `episode` | index of the episode |
+| `success` | whether it succeeded: its column, else a column of steps with that role says it |
 | `1`, `0.5`, `True`, `"door"` | numbers and text |
 | `< <= > >= == !=`, `0 < x <= 1`, `x in [1, 2]`, `x not in [..]` | comparisons; text only by `== != in` |
 | `and or not`, `+ - * / // % **`, `abs(x)`, `isfinite(x)` | all on whole columns at once |

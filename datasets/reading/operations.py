@@ -40,12 +40,17 @@ from orlog.datasets.reading.source import (
     Source,
     SourceT,
     episode_column,
+    success_column,
+    success_of,
 )
 from orlog.errors import NotFoundError, SchemaError, wrong_type
 from orlog.manifests.columns import ALWAYS, FLAGS, is_part
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.spaces import named_parts
+
+SUCCESS = "success"
+"""A name in expressions: the column of episodes, else what the column with this role says."""
 
 
 def filter_episodes(dataset: SourceT, condition: str | Callable[[Episode], bool]) -> SourceT:
@@ -191,12 +196,18 @@ def episodes_where(dataset: SourceT, expression: Any) -> np.ndarray:
         for name in [*dataset.schema.columns(), *dataset.schema.variable]
         if name.startswith(prefix) and not is_part(name)
     ]
-    return evaluate(
-        expression,
-        lambda name: episode_column(dataset, prefix + name),
-        names,
-        dataset.total_episodes,
-    )
+    of_steps = None if SUCCESS in names else success_column(dataset)
+    if of_steps is not None:
+        names.append(SUCCESS)
+
+    def column(name: str) -> np.ndarray:
+        if name == SUCCESS and of_steps is not None:
+            return success_of(dataset, of_steps)
+        values = episode_column(dataset, prefix + name)
+        is_flag = dataset.roles.get(prefix + name) == SUCCESS and np.isin(values, (0, 1)).all()
+        return values != 0 if is_flag else values
+
+    return evaluate(expression, column, names, dataset.total_episodes)
 
 
 def _best(dataset: SourceT, value: Any) -> np.ndarray:

@@ -14,7 +14,8 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.reading.selection import Selection
 from orlog.errors import IntegrityError, clause
-from orlog.manifests.columns import offsets_column, values_column
+from orlog.manifests.columns import axis_of, offsets_column, values_column
+from orlog.manifests.roles import columns_with
 
 Operation: TypeAlias = dict[str, Any]
 
@@ -89,6 +90,26 @@ class Source(Protocol):
 
 
 SourceT = TypeVar("SourceT", bound=Source)
+
+
+def success_column(dataset: Source) -> str | None:
+    """Return the column that says which episodes succeeded, one of episodes if there is one; None if none does."""
+    columns = columns_with(dataset.roles, "success")
+    return min(columns, key=lambda one: axis_of(one) != "episode", default=None)
+
+
+def success_of(dataset: Source, column: str) -> np.ndarray:
+    """Return whether each episode succeeded, (E,) bool, by `success_column`.
+
+    One of steps says it by any step of an episode, or where it is called `is_success` by the last one.
+    """
+    succeeded: np.ndarray = dataset.column(column) > 0
+    if axis_of(column) == "step":
+        ends = dataset.column("episodes/lengths").cumsum()
+        before = np.append(0, succeeded.cumsum())[np.append(0, ends)]
+        is_last_alone = column.endswith("/is_success")
+        succeeded = succeeded[ends - 1] if is_last_alone else np.diff(before) > 0
+    return succeeded
 
 
 def episode_column(dataset: SourceT, name: str) -> np.ndarray:

@@ -187,6 +187,15 @@ def attribute(node: Any, name: str, where: str, default: Any = None) -> Any:
     return node.attrs[name]
 
 
+def flag_attribute(node: Any, names: Sequence[str], where: str) -> bool | None:
+    """Return whether the first attribute there is of some names is true; None if there is none, or it is no number."""
+    for name in names:
+        value = np.asarray(attribute(node, name, where, ""))
+        if value.dtype.kind in "biuf" and value.size == 1:
+            return bool(value.reshape(-1)[0] > 0)
+    return None
+
+
 def numbers(node: Any, where: str, file_bytes: int, *, texts: bool = False) -> Any:
     """Return a dataset of numbers, checked: it can be read in bounded memory, and lies in the file.
 

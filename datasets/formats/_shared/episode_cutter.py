@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._shared.episodes import Options, Steps
-from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
+from orlog.datasets.formats._shared.flags import FLAGS, NAMES, UnknownEnds, success_in
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted, said_of
 
@@ -79,6 +79,7 @@ class EpisodeCutter:
         self._begin = 0  # place of the first row of the open episode
         self._episode = 0
         self._is_inside = False  # whether steps of the open episode were given
+        self._success: bool | None = None  # of the open episode so far, if its steps state it
 
     def add(self, rows: Rows) -> Iterator[Steps]:
         """Yield what the next rows complete; all calls have the same columns.
@@ -112,10 +113,12 @@ class EpisodeCutter:
             if last is not None:
                 yield last
             start, self._is_inside, self._episode = end + 1, False, self._episode + 1
+            self._success = None
             self._begin = self._first + start
         keep = max(start, count - HELD)
         if keep > start:
             self._check_inside(rows, start, keep)
+            self._note_success(rows, start, keep)
             yield self._piece(rows, start, keep, _part(rows, slice(keep, keep + 1)))
             self._is_inside = True
         self._held = {role: values[keep:] for role, values in rows.items()}
@@ -157,8 +160,12 @@ class EpisodeCutter:
     def _end(self, rows: Rows, start: int, stop: int) -> Steps | None:
         """Return the rest of an episode; None where nothing is left of it."""
         terminated, truncated = (self._flag(rows, one, stop) for one in FLAGS)
+        metadata = self._metadata(self._episode)
         if not (terminated or truncated):
-            how_so = self._unknown.how(self._first + stop - self._begin)
+            stated = success_in(metadata)
+            self._note_success(rows, start, stop)
+            success = self._success if stated is None else bool(stated[0])
+            how_so = self._unknown.how(self._first + stop - self._begin, success)
             terminated, truncated = (how_so == one for one in FLAGS)
         has_next = any(role.split("/")[0] == "next_observation" for role in rows)
         is_final_row = (
@@ -193,12 +200,17 @@ class EpisodeCutter:
             "terminated": terminated,
             "truncated": truncated,
             "seed": self._seed(self._episode),
-            "metadata": {
-                **self._metadata(self._episode),
-                **({} if has_next else {MISSING: is_missing}),
-            },
+            "metadata": {**metadata, **({} if has_next else {MISSING: is_missing})},
         }
         return self._piece(rows, start, stop, final, how)
+
+    def _note_success(self, rows: Rows, start: int, stop: int) -> None:
+        """Note whether these rows of the open episode state that it succeeded."""
+        infos = {name: rows[f"infos/{name}"] for name in NAMES if f"infos/{name}" in rows}
+        stated = success_in({name: values[start:stop] for name, values in infos.items()})
+        if stated is not None:
+            is_at_end = "success" not in infos
+            self._success = bool(stated[-1] if is_at_end else self._success or stated.any())
 
     def _flag(self, rows: Rows, role: str, stop: int) -> bool:
         flag = rows[role][stop - 1] if role in rows else False

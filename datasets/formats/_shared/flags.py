@@ -1,8 +1,9 @@
-"""How episodes ended: flags that files may store as numbers, and what is taken where they say nothing."""
+"""How episodes ended: flags that files may store as numbers, the success that they state, and what is taken where they say nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,9 +34,26 @@ HOW = {
 }
 
 
-def unknown_ends(options: Options) -> str:
-    """Return the sentence about files that say of no episode how it ended, as `UnknownEnds` takes them."""
-    return f"Nothing says how episodes ended: {taken(options, 'all were taken')}."
+def unknown_ends(options: Options, where: str, columns: Collection[str] = ()) -> list[str]:
+    """Return what to know about files that say of no episode how it ended; `columns` are those that they have.
+
+    Where these state success and it decides, `UnknownEnds.doubts` tells it with counts.
+    Raises SchemaError if rewards are to be those of success, and neither files nor user state any.
+    """
+    if states_success(columns):
+        if assumed(options) == "terminated":
+            return []
+    elif options.reward == "success" and not options.ends and options.limit is None:
+        raise SchemaError(
+            f"{where}: nothing states which episodes succeeded or how they ended, so reward='success' has nothing "
+            "to go by; give ends='terminated' if all succeeded, or name a column of success in columns= as infos/success."
+        )
+    return [f"Nothing says how episodes ended: {taken(options, 'all were taken')}."]
+
+
+def assumed(options: Options) -> str:
+    """Return how an episode of unknown end ended, as the user says or a time limit that it does not reach."""
+    return options.ends or ("truncated" if options.limit is None else "terminated")
 
 
 def taken(options: Options, who: str = "taken") -> str:
@@ -54,24 +72,36 @@ class UnknownEnds:
     With `--horizon` it was cut off where it has as many steps, and must not have more. Any other ended as `--ends`
     says; without that, but with the time limit of `--horizon` or of the environment, the task ended it. With neither it was
     cut off. Files that have flags for both say of an episode without any that it just stops, and those that have a
-    flag for the end of the task say that it did not end.
+    flag for the end of the task say that it did not end. An episode that failed, as the files state, was cut off
+    wherever the task would have ended it.
 
     Attributes:
         count: Of how many episodes it was asked.
+        succeeded: Of how many the task ended since they succeeded.
+        failed: How many were cut off since they failed.
         is_cutting: Whether the horizon says where episodes end, too.
     """
 
     def __init__(self, options: Options, where: str, *, says: Collection[str] = ()) -> None:
         """Take what the user says, what errors call the files, and which flags these have: `terminated`, `truncated`."""
         self._options, self._where, self._says = options, where, {*says}
-        self.count, self.is_cutting = 0, False
+        self.count, self.succeeded, self.failed, self.is_cutting = 0, 0, 0, False
 
-    def how(self, steps: int) -> str:
+    def how(self, steps: int, success: bool | None = None) -> str:
         """Return how an episode of some steps ended: `terminated`, `truncated` or `unknown`.
 
+        `success` is whether it succeeded, if the files state it.
         Raises SchemaError if it is longer than the user says that any is.
         """
         self.count += 1
+        how = self._by_user(steps)
+        if success is None or how != "terminated":
+            return how
+        self.succeeded += success
+        self.failed += not success
+        return "terminated" if success else "truncated"
+
+    def _by_user(self, steps: int) -> str:
         options, has_both = self._options, self._says == {*FLAGS}
         if options.horizon is not None and steps > options.horizon:
             raise SchemaError(
@@ -100,10 +130,67 @@ class UnknownEnds:
                 raise SchemaError(
                     f"{self._where}: the files say how each episode ended, so {option}={value!r} says nothing; leave it out."
                 )
+        if self.succeeded or self.failed:
+            return [self.told()]
         if not self._says or not self.count or not (ends or horizon is not None):
             return []
         return [self.told()]
 
     def told(self) -> str:
         """Return the sentence about those episodes."""
+        if self.succeeded or self.failed:
+            by = "--ends says" if self._options.ends else "the time limit says"
+            return (
+                f"How {counted(self.succeeded + self.failed, 'episode')} ended follows from success: "
+                f"{self.succeeded:,} succeeded (taken to be {HOW['terminated']}, as {by}) and "
+                f"{self.failed:,} failed (taken to be {HOW['truncated']})."
+            )
         return f"Of {counted(self.count, 'episode')} nothing says the end: {taken(self._options)}."
+
+
+OF_STEPS = ("success", "is_success")
+"""Of steps, `success` is that of an episode where it is true at any of them, and `is_success` that of the last one."""
+NAMES = (*OF_STEPS, "is_episode_successful")
+"""The last one is LeRobot's name in DROID: the success of its whole episode at each step."""
+
+
+def states_success(columns: Collection[str]) -> bool:
+    """Return whether one of some columns, such as `infos/success`, states success."""
+    return any(f"{axis}/{name}" in columns for axis in ("infos", "episodes") for name in NAMES)
+
+
+def success_in(values: Mapping[str, Any], names: Sequence[str] = NAMES) -> np.ndarray | None:
+    """Return whether steps or an episode succeeded, (n,) bool, by infos or metadata; None where nothing states it."""
+    for name in names:
+        if name in values:
+            found = np.asarray(values[name])
+            if found.dtype.kind in "biuf":
+                return found.reshape(-1) > 0
+    return None
+
+
+def outcome_of(path: str) -> bool | None:
+    """Return whether a path lies among successes, as DROID sorts them, or among failures; None if in neither folder."""
+    folders = {*path.replace("\\", "/").split("/")[:-1]}
+    is_good, is_bad = "success" in folders, "failure" in folders
+    return None if is_good == is_bad else is_good
+
+
+def all_state(
+    stated: Sequence[bool | None], options: Options, where: str
+) -> tuple[bool, list[str]]:
+    """Return whether all episodes state their success, and what to tell where only some do.
+
+    Raises SchemaError if only some do, and rewards or ends are to follow it.
+    """
+    silent = sum(one is None for one in stated)
+    if silent in (0, len(stated)):
+        return not silent, []
+    told = f"{silent:,} of {len(stated):,} episodes do not state their success"
+    if options.reward == "success" or options.ends == "terminated":
+        option = "ends='terminated'" if options.ends == "terminated" else "reward='success'"
+        raise SchemaError(
+            f"{where}: {told}, and the others do, so {option} cannot follow it; state it for all of them, or leave "
+            "the option out."
+        )
+    return False, [f"Left out: success, since {told}."]

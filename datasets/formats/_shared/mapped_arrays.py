@@ -147,10 +147,11 @@ def open_mapped(asked: Asked, known: Known = NOTHING_KNOWN) -> Iterator[Opened]:
         reward_dtype=np.dtype(np.float32 if dtype == np.float32 else np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(seen.lengths))
-    if "reward" not in layout.columns:
+    if "reward" not in layout.columns and not asked.options.reward:
         opened.doubts.append("No array of rewards was named: they are zeros.")
     if not {*FLAGS} & layout.columns.keys():
-        opened.doubts.append(unknown_ends(asked.options))
+        names = {*layout.columns, *(f"episodes/{name}" for name in seen.metadata[0])}
+        opened.doubts += unknown_ends(asked.options, asked.sources[0], names)
     if layout.left_out:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
     opened.steps = _steps(asked, known.places, seen, opened)

@@ -2,7 +2,8 @@
 
     --reward constant            1 at each step; `constant=-1` another number
     --reward success             1 where `infos/success` is true, if the files have it; else at the last step of each
-                                 episode that the task ended (`--ends terminated` says that all did)
+                                 episode whose `episodes/success` is true; where neither is there, of each one that
+                                 the task ended (`--ends terminated` says that all did)
     --reward FILE.py:function    what a function of yours returns for the steps of a piece of an episode
 
 The function takes observations and actions, n rows each, and the observations after each action, and returns n
@@ -20,7 +21,9 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._shared.episodes import Opened, Steps
+from orlog.datasets.formats._shared.flags import OF_STEPS, success_in
 from orlog.errors import NotFoundError, SchemaError
+from orlog.manifests.names import counted
 
 SUCCESS, CONSTANT = "success", "constant"
 Reward = Callable[[Any, Any, Any], Any]
@@ -29,12 +32,12 @@ Reward = Callable[[Any, Any, Any], Any]
 def put_rewards(opened: Opened, said: str) -> None:
     """Give all steps the rewards that the user says, and add a sentence about it.
 
+    That files have no rewards is not to be told then: their readers leave it out where `Options.reward` is given.
     Raises ValueError if that is none of what is known, or the file cannot be run; NotFoundError if there is no such
     file or function.
     """
     label = _labels(said)
     opened.schema = dataclasses.replace(opened.schema, reward_dtype=np.dtype(np.float64))
-    opened.doubts = [one for one in opened.doubts if "rewards" not in one.lower()]
     opened.doubts.append(f"Rewards were not read, but made: --reward {said}.")
     opened.steps = _relabeled(opened.steps, label, said, opened)
 
@@ -70,7 +73,7 @@ def _labels(said: str) -> Callable[[Steps, Any], Any]:
 def _relabeled(
     pieces: Iterator[Steps], label: Callable[[Steps, Any], Any], said: str, opened: Opened
 ) -> Iterator[Steps]:
-    before, rewarded = None, 0
+    before, rewarded, by_end = None, 0, 0
     for steps in pieces:
         rewards = np.asarray(label(steps, before), np.float64)
         if rewards.shape != steps.rewards.shape:
@@ -78,8 +81,13 @@ def _relabeled(
                 f"reward={said!r}: expected {steps.rewards.shape} numbers, one a step, found {rewards.shape}."
             )
         rewarded += int(np.count_nonzero(rewards))
+        by_end += label is _successes and bool(rewards.any()) and not _states_success(steps)
         before = None if steps.ends else _rows(steps.observations, slice(-1, None))
         yield _with(steps, rewards)
+    if by_end:
+        opened.doubts.append(
+            f"Nothing states success: the last step of {counted(by_end, 'episode')} that the task ended has a reward of 1."
+        )
     if not rewarded:
         opened.doubts.append("No step has a reward other than 0.")
 
@@ -90,12 +98,18 @@ def _with(steps: Steps, rewards: np.ndarray) -> Steps:
 
 
 def _successes(steps: Steps, _before: Any) -> np.ndarray:
-    if "success" in steps.infos:
-        return np.asarray(steps.infos["success"], np.float64).reshape(-1)
+    stated = success_in(steps.infos, OF_STEPS)
+    if stated is not None:
+        return stated.astype(np.float64)
     rewards = np.zeros(len(steps.rewards))
-    if steps.ends and steps.terminated:
-        rewards[-1] = 1
+    if steps.ends:
+        stated = success_in({**steps.infos, **steps.metadata})
+        rewards[-1] = steps.terminated if stated is None else stated[-1]
     return rewards
+
+
+def _states_success(steps: Steps) -> bool:
+    return success_in({**steps.infos, **steps.metadata}) is not None
 
 
 def _called(function: Reward, said: str, steps: Steps, before: Any) -> Any:

@@ -159,15 +159,14 @@ class TableFeatures:
             said.append(
                 f"Frames are what their videos show, not what was recorded: {', '.join(self.videos)}."
             )
-        if "reward" not in self.roles.values():
+        if "reward" not in self.roles.values() and not self._options.reward:
             said.append("The dataset has no next.reward: rewards are zeros.")
         if self._done not in self.roles:
-            is_said = self._options.ends or self._options.limit is not None
-            said.append(
-                f"The dataset has no next.done. {unknown_ends(self._options)}"
-                if is_said
-                else "The dataset has no next.done: all episodes were taken to be cut off."
-            )
+            told = unknown_ends(self._options, self.where, {*self.roles.values()})
+            if not self._options.ends and self._options.limit is None:
+                said.append("The dataset has no next.done: all episodes were taken to be cut off.")
+            else:
+                said += [f"The dataset has no next.done. {one}" for one in told]
         return said
 
     def later_doubts(self) -> list[str]:

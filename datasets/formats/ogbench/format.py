@@ -68,14 +68,15 @@ def _open(asked: Asked) -> Iterator[Opened]:
         action_space=_action_space(*kinds[0]["actions"], where),
         reward_dtype=np.dtype(np.float32),
     )
-    doubt = NO_REWARDS
+    doubts = [] if asked.options.reward else [NO_REWARDS]
     if task is not None:
-        doubt = (
+        told = (
             f"Rewards are those of OGBench 1.2.2 for task {task.number} of {task.environment}; an episode "
             "ends where the task is done, and what follows in the files is an episode of its own."
         )
+        doubts = [told]
     steps = read_pieces(asked, functools.partial(_file_steps, task), files)
-    yield Opened(schema=schema, steps=steps, total_steps=sum(sizes), doubts=[doubt])
+    yield Opened(schema=schema, steps=steps, total_steps=sum(sizes), doubts=doubts)
 
 
 def _files(asked: Asked) -> list[tuple[Path, str]]:

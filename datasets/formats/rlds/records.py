@@ -140,7 +140,7 @@ class Features:
         """Return about how many bytes a step takes."""
         return sum(max(8, leaf.size * leaf.dtype.itemsize) for leaf in self.in_steps())
 
-    def doubts(self) -> list[str]:
+    def doubts(self, options: Options) -> list[str]:
         """Return what is left out or not known."""
         said = []
         if self._left_out:
@@ -154,7 +154,7 @@ class Features:
         if self._texts:
             listed = plain_text(", ".join(self._texts), MOST_LISTED)
             said.append(f"Texts and sequences became infos: {listed}.")
-        if self.reward is None:
+        if self.reward is None and not options.reward:
             said.append("The steps have no reward: rewards are zeros.")
         missing = [name for name in FLAGS if name not in self.flags]
         if missing:

@@ -301,6 +301,7 @@ def test_a_word_that_is_no_end_is_refused(tmp_path: Path) -> None:
 
 
 def read_zarr(root: Path, **said: Any) -> tuple[Dataset, dict[str, Any], list[str]]:
+    root.mkdir(exist_ok=True)
     body = write_zarr(root / "a.zarr", lengths=[40, 60])
     file_format = choose_format([root / "a.zarr"], None, "lab/a-v1")
     dataset, found = read_files(file_format, root / "a.zarr", root / "store", Options(**said))
@@ -331,8 +332,10 @@ def test_rewards_of_success_are_those_of_the_files_where_they_have_them(tmp_path
         np.testing.assert_array_equal(one.rewards, body["reached"].astype(float))
 
 
-def test_no_success_is_told(tmp_path: Path) -> None:
-    _, _, doubts = read_zarr(tmp_path, reward="success")
+def test_no_success_is_refused_or_told(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match="nothing states which episodes succeeded"):
+        read_zarr(tmp_path, reward="success")
+    _, _, doubts = read_zarr(tmp_path / "b", reward="success", ends="truncated")
     assert "No step has a reward other than 0." in doubts
 
 

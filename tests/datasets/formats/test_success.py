@@ -1,0 +1,212 @@
+"""Success that files state: a column of episodes or steps, which ends and rewards follow where the user says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import SchemaError
+from tests.command_line import orlog as run
+from tests.datasets.formats.reading import read_files
+
+LENGTHS = (4, 3, 5)
+DONE = (False, False, True)
+ISAAC = {"env_name": "Isaac-Stack-Cube-Franka-IK-Rel-Mimic-v0", "type": 2}
+
+
+def write(
+    path: Path,
+    stated: tuple[Any, ...] = DONE,
+    attribute: str = "success",
+    environment: Any = ISAAC,
+    **more: float,
+) -> Path:
+    """Write demonstrations as Isaac Lab does; `more` adds to actions, or is a last one of `dones`."""
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs["env_args"] = json.dumps(environment)
+        data.attrs["total"] = sum(LENGTHS)
+        for number, (steps, value) in enumerate(zip(LENGTHS, stated, strict=True)):
+            demo = data.create_group(f"demo_{number}")
+            demo.attrs["num_samples"] = steps
+            if value is not None:
+                demo.attrs[attribute] = value
+            demo["actions"] = rng.uniform(-1, 1, (steps, 2)).astype("f4") + more.get("actions", 0)
+            demo["obs/eef"] = rng.normal(size=(steps, 3)).astype("f4")
+            if "dones" in more:
+                demo["dones"] = (np.arange(steps) == steps - 1) * more["dones"]
+    return path
+
+
+def read(path: Path, **said: Any) -> tuple[Dataset, str]:
+    file_format = choose_format([path], None, "lab/a-v1", is_mapped="columns" in said)
+    store = path.parent / f"store-{len(list(path.parent.iterdir()))}"
+    dataset, found = read_files(file_format, path, store, Options(**said))
+    return dataset, " ".join(found.doubts)
+
+
+def returns_of(dataset: Dataset) -> list[float]:
+    return [float(one.rewards.sum()) for one in dataset]
+
+
+def test_failures_are_not_rewarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "demos.hdf5")
+    given = ("demos.hdf5", "lab/a-v1", "--ends", "terminated", "--reward", "success")
+    done = run("import", *given)
+    assert done.returncode == 0, done.stderr
+    assert "1 succeeded (taken to be ended by the task, as --ends says) and 2 failed" in done.stdout
+    dataset = orlog.load_dataset("lab/a-v1")
+    assert dataset.column("episodes/success").tolist() == list(DONE)
+    assert returns_of(dataset) == [0, 0, 1]
+    assert [bool(one.terminations[-1]) for one in dataset] == list(DONE)
+    assert [bool(one.truncations[-1]) for one in dataset] == [True, True, False]
+    # What ended the task is kept, and of what was cut off the last action is not.
+    assert dataset.episode_lengths.tolist() == [3, 2, 5]
+    assert dataset[2].rewards.tolist() == [0, 0, 0, 0, 1]
+    assert len(dataset.filter_episodes("success")) == 1
+    assert run("audit", "lab/a-v1").stdout.count("each of 2 episodes failed") == 1
+    write(tmp_path / "failed.hdf5", (False,) * 3)
+    assert run("import", "failed.hdf5", "lab/failed-v1").returncode == 0
+    audited = run("audit", "lab/failed-v1").stdout
+    assert "no episode succeeded: 3 episodes failed" in audited
+
+
+@pytest.mark.parametrize("attribute", ["success", "is_success", "successful"])
+@pytest.mark.parametrize("kind", [bool, int, np.float32, lambda one: np.array([one])])
+def test_demonstrations_state_success_in_several_spellings(
+    tmp_path: Path, attribute: str, kind: Any
+) -> None:
+    path = write(tmp_path / "a.hdf5", tuple(map(kind, DONE)), attribute)
+    dataset, told = read(path, reward="success")
+    assert dataset.column("episodes/success").dtype == bool
+    assert dataset.column("episodes/success").tolist() == list(DONE)
+    assert returns_of(dataset) == [0, 0, 1]
+    assert "were taken to be cut off" in told
+    assert not any(one.terminations.any() for one in dataset)
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [("terminated", "cct"), ("truncated", "ccc"), ("unknown", "uuu"), ("", "ccc")],
+)
+def test_ends_follow_success_where_the_user_says_that_the_task_ended_episodes(
+    tmp_path: Path, ends: str, expected: str
+) -> None:
+    dataset, _ = read(write(tmp_path / "a.hdf5"), ends=ends)
+    letters = ["t" if one.terminations[-1] else "uc"[int(one.truncations[-1])] for one in dataset]
+    assert "".join(letters) == expected
+
+
+def test_a_time_limit_that_is_not_reached_does_not_end_what_failed(tmp_path: Path) -> None:
+    dataset, told = read(write(tmp_path / "a.hdf5"), time_limit=6)
+    assert [bool(one.terminations[-1]) for one in dataset] == list(DONE)
+    assert "1 succeeded (taken to be ended by the task, as the time limit says) and 2" in told
+
+
+def test_success_that_only_some_state_is_left_out_and_followed_by_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.hdf5", (False, None, True))
+    dataset, told = read(path)
+    assert "episodes/success" not in dataset.columns
+    assert "Left out: success, since 1 of 3 episodes do not state their success." in told
+    for said in ({"ends": "terminated"}, {"reward": "success"}):
+        with pytest.raises(SchemaError, match="1 of 3 episodes do not state their success"):
+            read(path, **said)
+
+
+def test_without_success_rewards_are_at_ends_that_files_or_the_user_state(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.hdf5", (None,) * 3)
+    with pytest.raises(SchemaError, match="nothing states which episodes succeeded"):
+        read(path, reward="success")
+    dataset, told = read(path, reward="success", ends="terminated")
+    assert returns_of(dataset) == [1, 1, 1]
+    assert "Nothing states success: the last step of 3 episodes that the task ended" in told
+    done = write(tmp_path / "done.hdf5", (None,) * 3, dones=1)
+    dataset, told = read(done, reward="success")
+    assert returns_of(dataset) == [1, 1, 1]
+    assert "Nothing states success: the last step of 3 episodes" in told
+    # Robomimic's flags may mean the end of the recording; success says better what was reached.
+    dataset, told = read(write(tmp_path / "both.hdf5", dones=1), reward="success")
+    assert returns_of(dataset) == [0, 0, 1]
+    assert "Nothing states success" not in told
+
+
+def test_steps_state_success_too(tmp_path: Path) -> None:
+    success = np.zeros(9, bool)
+    success[[2, 8]] = True
+    np.savez(tmp_path / "a.npz", o=np.zeros((9, 2)), a=np.zeros((9, 1)), s=success, e=[4, 6, 9])
+    said: dict[str, Any] = {
+        "columns": {"observation": "o", "action": "a", "infos/success": "s"},
+        "episode": "e",
+    }
+    dataset, told = read(tmp_path / "a.npz", **said, ends="terminated", reward="success")
+    assert [bool(one.terminations[-1]) for one in dataset] == [True, False, True]
+    assert returns_of(dataset) == [1, 0, 1]
+    assert "2 succeeded" in told
+    assert "all were taken" not in told
+
+
+def test_success_is_written_and_read_again(tmp_path: Path) -> None:
+    dataset, _ = read(write(tmp_path / "a.hdf5"))
+    (path,) = orlog.export_dataset(dataset, tmp_path / "out", to="robomimic", lossy=True).glob(
+        "*.hdf5"
+    )
+    again, _ = read(path)
+    assert again.column("episodes/success").tolist() == list(DONE)
+
+
+def test_notes_about_rewards_of_files_stay_where_others_are_made(tmp_path: Path) -> None:
+    from tests.datasets.formats.test_npz import flat
+
+    columns = flat(6, [3])
+    kept = {name: columns[name] for name in ("obs", "action", "reward")}
+    starts = np.array([1, 0, 0, 0, 1, 0], bool)
+    np.savez(tmp_path / "a.npz", **kept, episode_starts=starts, episode_returns=[100.0, 200.0])
+    _, told = read(tmp_path / "a.npz", reward="constant")
+    assert "are not the sums of their rewards" in told
+
+
+ROBOSUITE = {"env_name": "Lift", "type": 1}
+OSC = {"type": "OSC_POSE", "input_max": 1, "input_min": -1, "control_delta": True}
+PARTS = {"type": "BASIC", "body_parts": {"right": OSC | {"input_type": "delta"}}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_bounded"),
+    [
+        (ROBOSUITE, True),
+        (ROBOSUITE | {"env_kwargs": {"controller_configs": OSC}}, True),
+        (ROBOSUITE | {"env_kwargs": {"controller_configs": [PARTS]}}, True),
+        (ROBOSUITE | {"env_kwargs": {"controller_configs": OSC | {"control_delta": False}}}, False),
+        (ROBOSUITE | {"env_kwargs": {"controller_configs": OSC | {"input_max": 0.5}}}, False),
+        (ROBOSUITE | {"env_kwargs": {"controller_configs": OSC | {"input_min": [-2, -1]}}}, False),
+        (
+            ROBOSUITE | {"env_kwargs": {"body_parts": {"left": OSC | {"input_type": "absolute"}}}},
+            False,
+        ),
+        (ISAAC, False),
+        (["type", 1], False),
+    ],
+)
+def test_actions_are_bounded_where_the_environment_of_the_file_says_it(
+    tmp_path: Path, environment: Any, is_bounded: bool
+) -> None:
+    dataset, told = read(write(tmp_path / "a.hdf5", environment=environment))
+    space: Any = dataset.action_space
+    assert bool(np.isfinite(space.low).all() and (space.high == 1).all()) == is_bounded
+    assert "bounds" not in told
+    dataset, told = read(write(tmp_path / "b.hdf5", environment=environment, actions=1.5))
+    space = dataset.action_space
+    assert np.isinf(space.high).all()
+    assert ("No bounds of actions were taken from env_args" in told) == is_bounded
+    assert not [one for one in orlog.audit(dataset).findings if one.check == "bounds"]
