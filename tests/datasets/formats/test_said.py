@@ -131,6 +131,8 @@ def lerobot(root: Path) -> tuple[Path, dict[str, Any]]:
     body = json.loads(info.read_text())
     del body["features"]["next.done"]
     info.write_text(json.dumps(body))
+    for path in root.rglob("data/**/*.parquet"):
+        pq.write_table(pq.read_table(path).drop_columns(["next.done"]), path)
     return root / "a", {}
 
 
