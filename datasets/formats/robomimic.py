@@ -46,6 +46,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.formats._shared.axis_names import names_in_demonstrations
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
 from orlog.datasets.formats._shared.flags import UnknownEnds, all_state, flags_of, unknown_ends
@@ -84,6 +85,10 @@ def _open(asked: Asked) -> Iterator[Opened]:
         with reading(where):
             data = child(file, "data", where, LAYOUT)
             reader = _Reader(data, where, source)
+            named, lists = names_in_demonstrations(
+                file, source, where, [f"data/{name}" for name in reader.names], reader.parts
+            )
+            reader.left_out = [one for one in reader.left_out if one not in lists]
             masks = _masks(file, where, source.stat().st_size)
             arguments = attribute(data, "env_args", where, "")
             doubts = reader.doubts(asked.options)
@@ -95,7 +100,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
             steps=iter(()),
             total_steps=sum(reader.lengths),
             doubts=doubts,
-            reads=reader.paths(),
+            reads=[*reader.paths(), *(f"*{glob.escape(one)}" for one in lists)],
+            dimension_names=named,
         )
         if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
             opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"
@@ -108,6 +114,7 @@ class _Reader:
 
     Attributes:
         names: Names of all demonstrations, by their numbers.
+        parts: Where each part of the observations lies in `obs`.
         lengths: Steps of each.
         schema: Spaces.
         left_out: Paths of arrays of the first demonstration that do not have a row a step in all of them.
@@ -121,12 +128,8 @@ class _Reader:
         self._data, self._where, self._file = data, where, file
         self._file_bytes = file.stat().st_size
         self._groups: dict[str, Any] = {}  # that were looked up; to do it again is slow
-        found = [
-            (int(match[1]), match[0])
-            for match in map(DEMONSTRATION.fullmatch, names_in(data))
-            if match
-        ]
-        self.names = [name for _, name in sorted(found)]
+        names = filter(DEMONSTRATION.fullmatch, names_in(data))
+        self.names = sorted(names, key=lambda name: int(name.rpartition("_")[2]))
         if not self.names:
             raise SchemaError(f"{where}: data holds no demonstration, such as demo_0.")
         self.lengths = [len(self._column(name, "actions")) for name in self.names]
@@ -139,12 +142,12 @@ class _Reader:
             )
         inside = child(group, "obs", f"{where}, {first}", LAYOUT)
         paths = sorted(path for path, _ in datasets_in(inside, f"{where}, {first}, obs", LAYOUT))
-        self._parts = {path.replace("/", "."): path for path in paths}  # part: where it lies in obs
-        if len(self._parts) < len(paths):
+        self.parts = {path.replace("/", "."): path for path in paths}
+        if len(self.parts) < len(paths):
             raise SchemaError(f"{where}, {first}: a dot and a group in obs make the same name.")
-        if not self._parts:
+        if not self.parts:
             raise SchemaError(f"{where}, {first}: obs holds no observations.")
-        parts = {part: self._column(first, f"obs/{path}") for part, path in self._parts.items()}
+        parts = {part: self._column(first, f"obs/{path}") for part, path in self.parts.items()}
         actions = self._column(first, "actions")
         self._numbers = [key for key in ("rewards", "dones") if has_child(group, key)]
         infos = {"done": "dones", "states": "states"}
@@ -253,11 +256,11 @@ class _Reader:
         self._refuse_more(name, where)
         keys = ["actions", *self._numbers, *self._infos.values()]
         columns = {key: self._column(name, key) for key in dict.fromkeys(keys)}
-        now = {part: self._column(name, f"obs/{path}") for part, path in self._parts.items()}
+        now = {part: self._column(name, f"obs/{path}") for part, path in self.parts.items()}
         then: dict[str, Any] = {}
         if self._has_next:
             then = {
-                part: self._column(name, f"next_obs/{path}") for part, path in self._parts.items()
+                part: self._column(name, f"next_obs/{path}") for part, path in self.parts.items()
             }
         for key, column in (*columns.items(), *now.items(), *then.items()):
             if len(column) != length:
@@ -311,10 +314,7 @@ class _Reader:
                 )
 
     def _find_more(self, first: str) -> list[str]:
-        """Take all other arrays with a row a step in all demonstrations as infos; return the paths of the others.
-
-        Raises SchemaError if they are far too many.
-        """
+        """Take all other arrays with a row a step in all demonstrations as infos; return paths of the rest."""
         own = {"actions", *self._numbers, *self._infos.values()}
         paths = [path for path, _ in datasets_in(self._group(first), self._where, LAYOUT)]
         paths = [path for path in paths if path not in own and path.split("/")[0] not in OBSERVED]

@@ -57,11 +57,11 @@ def open_hdf5(path: Path, where: str, *, texts: bool = False) -> Iterator[Any]:
         file = h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
     with file:
         if texts:
-            _check_heaps(path, file, where)
+            check_heaps(path, file, where)
         yield file
 
 
-def _check_heaps(path: Path, file: Any, where: str) -> None:
+def check_heaps(path: Path, file: Any, where: str) -> None:
     """Refuse heaps of texts in which libhdf5 2.0.0 would go round in circles.
 
     Each holds objects one after another, with their sizes. libhdf5 adds sizes up without a look at

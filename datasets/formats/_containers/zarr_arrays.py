@@ -119,6 +119,7 @@ class ZarrFile:
     Attributes:
         where: What errors call it.
         names: Paths of all arrays, below the folder that holds all of them.
+        root: That folder, such as `data/`; nothing where it is the whole.
     """
 
     def __init__(self, store: Store, where: str) -> None:
@@ -137,7 +138,7 @@ class ZarrFile:
         tops = [name.rpartition("/")[0] for name in store.names() if name.endswith(GROUPS)]
         root = min((top for top in tops if top not in described), key=len, default="")
         start = f"{root}/" if root and all(one.startswith(f"{root}/") for one in described) else ""
-        self._start = start
+        self.root = start
         self._described = {folder.removeprefix(start): name for folder, name in described.items()}
         self.names = sorted(self._described)
 
@@ -160,7 +161,7 @@ class ZarrFile:
             if last in (".zattrs", VERSION_3):
                 body = self._document(name)
                 inner = body if last == ".zattrs" else body.get("attributes", {})
-                place = folder.removeprefix(self._start)
+                place = folder.removeprefix(self.root)
                 found += [f"{place}@{one}" for one in inner if not one.startswith("_ARRAY_")]
         return found
 
@@ -169,7 +170,7 @@ class ZarrFile:
         own = (VERSION_2, *GROUPS, ".zattrs", ".zmetadata")
         folders = tuple(f"{name.rpartition('/')[0]}/" for name in self._described.values())
         return [
-            f"./{name.removeprefix(self._start)}"
+            f"./{name.removeprefix(self.root)}"
             for name in self._store.names()
             if name.rpartition("/")[2] not in own and not name.startswith(folders)
         ]

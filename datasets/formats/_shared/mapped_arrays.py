@@ -26,10 +26,17 @@ import numpy as np
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.npz_files import NpzColumn
 from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
+from orlog.datasets.formats._shared.axis_names import (
+    check_names,
+    column_of,
+    dimension_names,
+    in_order,
+)
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
+from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.pieces import (
     Span,
     check_stream,
@@ -74,6 +81,8 @@ class _Seen:
         has_final: Whether observations have one row more than actions.
         lowest: The lowest action, where actions are single integers.
         highest: The highest one.
+        names: What the numbers in a row are called, by array, as the first place says.
+        sources: The lists that say it.
     """
 
     layout: Layout
@@ -88,6 +97,8 @@ class _Seen:
     has_final: bool = False
     lowest: int = 0
     highest: int = 0
+    names: dict[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    sources: set[str] = dataclasses.field(default_factory=set)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,6 +165,11 @@ def open_mapped(asked: Asked, known: Known = NOTHING_KNOWN) -> Iterator[Opened]:
         opened.doubts += unknown_ends(asked.options, asked.sources[0], names)
     if layout.left_out:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
+    for role, arrays in layout.columns.items():
+        named = dimension_names(arrays, seen.names)
+        if named and len(named) == math.prod(seen.kinds[role][1]):
+            opened.dimension_names[column_of(role)] = named
+    opened.reads = [f"*{NUMBER.sub('#', one)}" for one in sorted(seen.sources - {""})]
     opened.steps = _steps(asked, known.places, seen, opened)
     yield opened
 
@@ -178,13 +194,21 @@ def _look(asked: Asked, known: Known) -> _Seen:
                 if name not in place.names:
                     raise SchemaError(f"{place.where}: has no array {name!r}, and {first} has.")
         with place.reading(place.where):
+            for array in sorted({one for names in seen.layout.columns.values() for one in names}):
+                if not seen.places:
+                    texts, source = place.names_of(array)
+                    seen.names |= {array: texts} if texts else {}
+                    seen.sources.add(source)
+                elif array in seen.names:
+                    check_names(place.names_of(array).texts, seen.names[array], array, place.where)
             rows = _look_at(place, seen, asked.options, first, known.about(place))
         seen.places.append(_Lying(piece, number, rows, place.where, place.job_bytes))
         if len(seen.lengths) > MOST_EPISODES:
             raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
     assert seen is not None
-    left = [one for one in seen.layout.left_out if one != asked.options.episode]
-    seen.layout.left_out = left + sorted(more)[:MOST_TOLD]
+    read = {asked.options.episode, *seen.sources}
+    left = [one for one in seen.layout.left_out if one not in read]
+    seen.layout.left_out = left + sorted(more - seen.sources)[:MOST_TOLD]
     return seen
 
 
@@ -364,9 +388,8 @@ def _steps(asked: Asked, places: Places, seen: _Seen, opened: Opened) -> Iterato
     if row_bytes > LARGEST_ROW_BYTES:
         raise SchemaError(f"{asked.sources[0]}: {row_bytes:,} bytes per step are too many.")
     last_rows, first = np.cumsum(seen.lengths) - 1, 0
-    reader = _Reader(
-        seen.layout.columns, seen.kinds, seen.has_final, max(1, BLOCK_BYTES // row_bytes)
-    )
+    most = max(1, BLOCK_BYTES // row_bytes)
+    reader = _Reader(seen.layout.columns, seen.kinds, seen.has_final, most, seen.names)
     for block in _all_blocks(asked, places, seen, reader, max(1, row_bytes)):
         block["reward"] = block["reward"].astype(opened.schema.reward_dtype)
         count = len(block["reward"])
@@ -389,6 +412,7 @@ class _Reader(NamedTuple):
     kinds: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
     has_final: bool
     most: int
+    names: Mapping[str, Sequence[str]]
 
 
 def _all_blocks(
@@ -427,7 +451,15 @@ def _read_spans(
 def _blocks(place: Place, reader: _Reader, first: int, last: int) -> Iterator[Rows]:
     """Yield some rows of a place."""
     with place.reading(place.where):
-        columns = _columns(place, reader.columns)
+        columns = {
+            role: [
+                in_order(column, place.names_of(name).texts, reader.names[name])
+                if name in reader.names
+                else column
+                for name, column in zip(reader.columns[role], several, strict=True)
+            ]
+            for role, several in _columns(place, reader.columns).items()
+        }
     held: Rows = {}  # the observation after the last row so far
     for start in range(first, last, reader.most):
         stop = min(last, start + reader.most)

@@ -22,6 +22,14 @@ from orlog.datasets.formats._containers.hdf5_files import (
 from orlog.datasets.formats._containers.npz_files import is_npz, open_npz, reading_npz
 from orlog.datasets.formats._containers.table_files import ENDINGS
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
+from orlog.datasets.formats._shared.axis_names import (
+    NO_NAMES,
+    AxisNames,
+    lists_in_hdf5,
+    lists_in_npz,
+    lists_in_zarr,
+    names_for,
+)
 from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._shared.roles import by_numbers
@@ -46,6 +54,7 @@ class Place:
         job_bytes: At least how much of it a job reads, as where what comes before has to be read too; None where
             rows can only be read from the first on.
         late: How many seconds old the values in rows are, where they have times.
+        names_of: Returns what the numbers in a row of an array are called; nothing where nothing says it.
     """
 
     where: str
@@ -55,6 +64,7 @@ class Place:
     outside: Sequence[str] = ()
     job_bytes: int | None = 0
     late: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    names_of: Callable[[str], AxisNames] = lambda _name: NO_NAMES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,10 +167,28 @@ def open_arrays(given: tuple[Path, str], options: Options) -> Generator[Place]:
     file, where = given
     if is_zarr(file):
         with open_zarr(file, where) as arrays:
-            yield Place(where, arrays.names, arrays.column, reading_zarr)
+            near = [*arrays.names, *arrays.attributes()]
+
+            def names_in_zarr(name: str) -> AxisNames:
+                lists = lists_in_zarr(file, arrays.root, near)
+                return names_for(name, arrays.column(name).shape, lists) if lists else NO_NAMES
+
+            yield Place(where, arrays.names, arrays.column, reading_zarr, names_of=names_in_zarr)
     elif is_npz(file):
         with open_npz(file, where) as archive:
-            yield Place(where, archive.names, archive.column, reading_npz, job_bytes=None)
+
+            def names_in_npz(name: str) -> AxisNames:
+                lists = lists_in_npz(file, archive.names, where)
+                return names_for(name, archive.shape(name), lists)
+
+            yield Place(
+                where,
+                archive.names,
+                archive.column,
+                reading_npz,
+                job_bytes=None,
+                names_of=names_in_npz,
+            )
     else:
         yield from _groups_of_hdf5(file, where, options.episode)
 
@@ -174,6 +202,7 @@ def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
         with reading(where):
             paths = [path for path, _ in datasets_in(opened, where, LAYOUT)]
             size = file.stat().st_size
+        around = lists_in_hdf5(opened, file, where)
         groups, outside = _groups(paths, episode, where)
         for group, names in groups.items():
             place = f"{where}, {group}" if group else where
@@ -182,7 +211,12 @@ def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
             def column(name: str, node: Any = node, place: str = place) -> Any:
                 return numbers(node[name], f"{place}, {name}", size, texts=True)
 
-            yield Place(place, sorted(names), column, reading, outside=outside)
+            def names_of(name: str, group: str = group) -> AxisNames:
+                path = f"{group}/{name}" if group else name
+                texts, source = names_for(path, opened[path].shape, around(path))
+                return AxisNames(texts, source.removeprefix(f"{group}/"))
+
+            yield Place(place, sorted(names), column, reading, outside=outside, names_of=names_of)
             outside = []
 
 

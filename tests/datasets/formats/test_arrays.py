@@ -363,3 +363,105 @@ def test_a_file_of_a_folder_that_is_damaged_at_its_start_is_refused(tmp_path: Pa
             tmp_path / "store",
             Options(columns={"observation": "obs", "action": "act"}, episode="file"),
         )
+
+
+JOINTS = ["hip", "knee", "ankle"]
+
+
+def named_hdf5(path: Path, bodies: Sequence[Body], *, kind: str) -> Path:
+    with h5py.File(path.with_suffix(".hdf5"), "w") as file:
+        for number, (body, names) in enumerate(zip(bodies, (JOINTS, JOINTS[::-1]), strict=True)):
+            group = file.create_group(f"ep_{number}")
+            for name, values in body.items():
+                group[name] = values
+            if kind == "attribute of arrays":
+                for name in ("dof_pos", "actions"):
+                    group[name].attrs["joint_names"] = names
+            elif kind == "attribute of groups":
+                group.attrs["dof_names"] = np.array(names, "S9")
+            else:
+                group["dof_names"] = names
+        file["body_names"] = ["a", "b", "c"]
+    return path.with_suffix(".hdf5")
+
+
+def named_zarr(path: Path, bodies: Sequence[Body], *, kind: str) -> list[Path]:
+    files = []
+    for number, (body, names) in enumerate(zip(bodies, (JOINTS, JOINTS[::-1]), strict=True)):
+        files.append(path / f"ep_{number}.zarr")
+        root = zarr.open_group(files[-1], mode="w", zarr_format=2)
+        for name, values in body.items():
+            root.create_array(name, data=values)
+        if kind == "attribute of groups":
+            root.attrs["dof_names"] = names
+        elif kind == "attribute of arrays":
+            for name in ("dof_pos", "actions"):
+                root[name].attrs["names"] = names
+        else:
+            root.create_array("dof_names", data=np.array(names, "U9"))
+    return files
+
+
+def named_npz(path: Path, bodies: Sequence[Body], **_: Any) -> list[Path]:
+    files = []
+    for number, (body, names) in enumerate(zip(bodies, (JOINTS, JOINTS[::-1]), strict=True)):
+        files.append(path / f"ep_{number}.npz")
+        write_npz(
+            files[-1], **body, dof_names=np.array(names), body_names=np.array(["a", "b", "c"])
+        )
+    return files
+
+
+@pytest.mark.parametrize(
+    ("write", "kind", "episode"),
+    [
+        (named_hdf5, "attribute of arrays", "ep_*"),
+        (named_hdf5, "attribute of groups", "ep_*"),
+        (named_hdf5, "array", "ep_*"),
+        (named_zarr, "attribute of arrays", "file"),
+        (named_zarr, "attribute of groups", "file"),
+        (named_zarr, "array", "file"),
+        (named_npz, "array", "file"),
+    ],
+)
+def test_lists_of_names_beside_arrays_name_and_order_their_numbers(
+    tmp_path: Path, write: Callable[..., Any], kind: str, episode: str
+) -> None:
+    """The second episode has its joints in the other order; a pose of as many numbers has no joints."""
+    bodies = [
+        {
+            "dof_pos": np.arange(12.0).reshape(4, 3),
+            "actions": np.ones((4, 3)),
+            "ee_pose": np.ones((4, 3)),
+        }
+        for _ in range(2)
+    ]
+    bodies[1]["dof_pos"] = bodies[1]["dof_pos"][:, ::-1].copy()
+    columns = {"observation/dof": "dof_pos", "observation/ee": "ee_pose", "action": "actions"}
+    dataset, found = read_files(
+        arrays.FORMAT,
+        write(tmp_path / "files" if write is named_hdf5 else tmp_path, bodies, kind=kind),
+        tmp_path / "store",
+        Options(columns=columns, episode=episode),
+    )
+    assert dataset.dimension_names == {"observations/dof": JOINTS, "actions": JOINTS}
+    for one in dataset:
+        np.testing.assert_array_equal(one.observations["dof"][:3], np.arange(9.0).reshape(3, 3))
+    assert "_names" not in " ".join(found.doubts).replace("body_names", "")
+
+
+def test_episodes_whose_numbers_have_other_names_are_refused(tmp_path: Path) -> None:
+    for number, names in enumerate((["hip", "knee"], ["hip", "wrist"])):
+        write_npz(
+            tmp_path / f"{number}.npz",
+            q=np.ones((3, 2)),
+            a=np.ones((3, 1)),
+            joint_names=np.array(names),
+        )
+    with pytest.raises(SchemaError, match=r"1.npz, q: holds hip, wrist; before it held hip, knee"):
+        read_files(
+            arrays.FORMAT,
+            [tmp_path / "0.npz", tmp_path / "1.npz"],
+            tmp_path / "store",
+            Options(columns={"observation": "q", "action": "a"}, episode="file"),
+        )

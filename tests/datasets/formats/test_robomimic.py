@@ -160,6 +160,28 @@ def test_all_arrays_with_a_row_a_step_are_kept(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again[2].infos[key], dataset[2].infos[key])
 
 
+@pytest.mark.parametrize("place", ["data@joint_names", "demo@dof_names", "demo/joint_names"])
+def test_lists_of_names_name_numbers(tmp_path: Path, place: str) -> None:
+    path, (where, sign, name) = tmp_path / "a.hdf5", (place[:4], place[4], place[5:])
+    write(path)
+    with h5py.File(path, "a") as file:
+        groups = [file["data"]] if where == "data" else file["data"].values()
+        for group in groups:
+            if sign == "@":
+                group.attrs[name] = ["pan", "lift"]
+            else:
+                group[name] = ["pan", "lift"]
+    dataset, found = read_files(robomimic.FORMAT, path, tmp_path / "store")
+    assert dataset.dimension_names == {"actions": ["pan", "lift"]}
+    assert "names" not in " ".join(found.doubts)
+    if where == "demo":
+        with h5py.File(path, "a") as file:
+            group = file["data/demo_2"]
+            del (group.attrs if sign == "@" else group)[name]
+        with pytest.raises(SchemaError, match=r"called nothing, and those of .* pan, lift"):
+            read_files(robomimic.FORMAT, path, tmp_path / "again")
+
+
 def test_what_is_exported_comes_back(tmp_path: Path) -> None:
     write(tmp_path / "lift.hdf5")
     orlog.import_dataset(tmp_path / "lift.hdf5", "lab/lift-v1")
