@@ -8,6 +8,7 @@ from orlog.base.jobs import Execute
 from orlog.datasets.reading.finding import folders_to_verify
 from orlog.datasets.reading.given import Given, as_stored_folder
 from orlog.datasets.store.verify import Problem, verify_folder
+from orlog.datasets.store.verify_values import check_opening
 from orlog.manifests.manifest import Manifest
 
 
@@ -18,7 +19,7 @@ def verify_store(
     execute: Execute | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Manifest, list[Problem]]:
-    """Return the manifest and every problem of a store; no problems mean that every byte is right.
+    """Return the manifest and every problem of a store; no problems mean that every byte is right, and can be read.
 
     If a version was downloaded in part, only the objects that are here are checked. Objects are
     hashed in parallel, with a thread per core, in constant memory. Intact files are recorded under
@@ -45,4 +46,5 @@ def verify_store(
         WorkerDiedError: a job of `execute` was lost again and again.
     """
     stored = as_stored_folder(folder, folders_to_verify)
-    return verify_folder(stored, quick=quick, execute=execute, progress=progress)
+    manifest, problems = verify_folder(stored, quick=quick, execute=execute, progress=progress)
+    return manifest, problems or check_opening(stored, manifest)

@@ -130,7 +130,7 @@ def write_chunk_hashes(
     known = known or {}
     of_shards, of_chunks = bytearray(), bytearray()
     for path, (held, room) in sorted(chunks.items()):
-        of_shard, hashes = known.get(path) or _hashes_of(folder / path, held, room)
+        of_shard, hashes = known.get(path) or hashes_of_shard(folder / path, held, room)
         of_shards += of_shard
         of_chunks += hashes
     written = []
@@ -143,7 +143,7 @@ def write_chunk_hashes(
     return written
 
 
-def _hashes_of(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:
+def hashes_of_shard(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:
     """Return the hash of a shard and those of its chunks; it holds so many and has room for so many."""
     with storage_errors(shard):
         data = shard.read_bytes()

@@ -81,6 +81,9 @@ class Problem:
         "a link",
         "not in the manifest",
         "other values",
+        "other hashes",
+        "not of the format",
+        "of no column",
     ]
     expected: str
     found: str
@@ -313,9 +316,9 @@ def _check_some(folder: Path, items: Iterable[StoredObject]) -> dict[str, Proble
 
 
 def hash_values(
-    reader: Reader, spec: ColumnSpec, rows: int, progress: Callable[[int], None] = lambda _: None
+    reader: Reader, spec: ColumnSpec, rows: int, see: Callable[[np.ndarray], None] = lambda _: None
 ) -> str:
-    """Return the hex BLAKE3 of all values of a column of one part, decoded a block at a time.
+    """Return the hex BLAKE3 of all values of a column of one part, decoded a block at a time, which `see` gets.
 
     Raises IntegrityError if they cannot be read.
     """
@@ -326,7 +329,7 @@ def hash_values(
     for start in range(0, rows, step):
         values = reader.read(spec.name, start, min(rows, start + step))
         digest.update(little_endian_bytes(values))
-        progress(values.nbytes)
+        see(values)
     return str(digest.hexdigest())
 
 

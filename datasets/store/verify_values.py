@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
 
 from orlog.base.jobs import Execute, check_seen, do_jobs
+from orlog.datasets.store.chunk_hashes import (
+    CHUNKS_FILE,
+    SHARDS_FILE,
+    has_chunk_hashes,
+    hashes_of_shard,
+    layouts,
+    read_chunk_hashes,
+)
 from orlog.datasets.store.verify import Problem
 from orlog.datasets.store.version import StoredVersion
-from orlog.errors import IntegrityError, clause
-from orlog.manifests.manifest import part_folder, parts_of
+from orlog.datasets.store.zarr_metadata import group_metadata
+from orlog.datasets.store.zarr_writer import count_non_finite
+from orlog.errors import IntegrityError, MissingExtraError, clause
+from orlog.manifests.manifest import Manifest, part_folder, parts_of
+
+
+def check_opening(folder: Path, manifest: Manifest) -> list[Problem]:
+    """Return why a version whose bytes are right cannot be read; no problem if it can, or h5py is not installed."""
+    try:
+        StoredVersion(folder, manifest)
+    except MissingExtraError:
+        return []
+    except IntegrityError as error:
+        found = clause(error).removeprefix(f"{folder}: ")
+        return [Problem(error.file, "not of the format", "store format 1", found)]
+    return []
 
 
 def check_values(
@@ -18,34 +44,54 @@ def check_values(
     *,
     execute: Execute | None = None,
 ) -> list[Problem]:
-    """Decode every value and compare each column with its BLAKE3 in the manifest.
+    """Decode every value and compare each column with its BLAKE3 and its count of numbers that are not finite.
 
     This finds what files' checksums cannot: values that a codec or faulty memory changed before
-    they were stored. It takes constant memory. `progress` is called with the bytes of values
-    checked since its last call. With `execute`, an executor, each column of a part is one job.
+    they were stored, and what a writer stated wrongly: hashes of chunks, and files of no column. It takes
+    constant memory. `progress` is called with the bytes of values checked since its last call. With `execute`, an
+    executor, each column of a part is one job.
 
     Returns:
-        The problems, by column of each part; empty if there are none.
+        The problems, by column of each part, then those of files; empty if there are none.
     """
     columns = [
         (number, name)
         for number, part in enumerate(parts_of(version.manifest))
         for name in part.columns
     ]
+    found: dict[int, tuple[list[Problem], int]] = {}
     if execute is None:
-        found = [_check_column(version, *one, progress) for one in columns]
-        return [one for one in found if one is not None]
-    problems: dict[int, Problem] = {}
-    check = functools.partial(_check_there, version)
-    for index, (problem, size) in do_jobs(check, columns, execute=execute):
-        progress(size)
-        if problem is not None:
-            problems[index] = problem
-    return [problems[index] for index in sorted(problems)]
+        for index, one in enumerate(columns):
+            found[index] = _check_column(version, *one, progress)
+    else:
+        for index, (result, size) in do_jobs(
+            functools.partial(_check_there, version), columns, execute=execute
+        ):
+            progress(size)
+            found[index] = result
+    non_finite: Counter[str] = Counter()
+    problems: list[Problem] = []
+    known = set()
+    for index, (_, name) in enumerate(columns):
+        wrong, count = found[index]
+        problems += wrong
+        non_finite[name] += count
+        known |= {name} if wrong else set()
+    stated = Counter(version.manifest.non_finite)
+    problems += [
+        Problem(
+            name, "other values", f"non_finite {stated[name]}", f"non_finite {non_finite[name]}"
+        )
+        for name in sorted({*stated, *non_finite} - known)
+        if stated[name] != non_finite[name]
+    ]
+    return [*problems, *_wrong_hashes(version), *_strangers(version)]
 
 
-def _check_there(version: StoredVersion, column: tuple[int, str]) -> tuple[Problem | None, int]:
-    """Return what is wrong with a column, and how many bytes of values it has."""
+def _check_there(
+    version: StoredVersion, column: tuple[int, str]
+) -> tuple[tuple[list[Problem], int], int]:
+    """Return what `_check_column` does, and how many bytes of values the column has."""
     check_seen(version.folder)
     sizes: list[int] = []
     return _check_column(version, *column, sizes.append), sum(sizes)
@@ -53,14 +99,63 @@ def _check_there(version: StoredVersion, column: tuple[int, str]) -> tuple[Probl
 
 def _check_column(
     version: StoredVersion, number: int, name: str, progress: Callable[[int], None]
-) -> Problem | None:
-    """Return what is wrong with the values of a column of one part."""
+) -> tuple[list[Problem], int]:
+    """Return what is wrong with the values of a column of one part, and how many are not finite."""
     expected = parts_of(version.manifest)[number].columns[name].blake3
     where = f"{part_folder(number)}{name}"
+    counts: Counter[str] = Counter()
+
+    def see(values: np.ndarray) -> None:
+        progress(values.nbytes)
+        counts["not finite"] += count_non_finite(values)
+        if values.dtype == np.bool_:
+            counts["no bool"] += int(np.count_nonzero(values.view(np.uint8) > 1))
+
     try:
-        found = version.hash_column(number, name, progress)
+        found = version.hash_column(number, name, see)
     except IntegrityError as error:
-        return Problem(where, "damaged", f"blake3 {expected}", clause(error))
+        return [Problem(where, "damaged", f"blake3 {expected}", clause(error))], 0
+    problems = []
     if found != expected:
-        return Problem(where, "other values", f"blake3 {expected}", f"blake3 {found}")
-    return None
+        problems.append(Problem(where, "other values", f"blake3 {expected}", f"blake3 {found}"))
+    if counts["no bool"]:
+        others = f"{counts['no bool']} other bytes"
+        problems.append(Problem(where, "other values", "bool: bytes 0 and 1", others))
+    return problems, counts["not finite"]
+
+
+def _wrong_hashes(version: StoredVersion) -> Iterator[Problem]:
+    """Yield a problem for each shard whose listed hashes are not those of its chunks."""
+    if not has_chunk_hashes(version.manifest):
+        return
+    chunks = version.chunks_of_shards()
+    try:
+        stated = read_chunk_hashes(version.folder, version.manifest, layouts(chunks))
+    except IntegrityError as error:
+        yield Problem(error.file, "other hashes", error.expected, error.found)
+        return
+    for path, counts in chunks.items():
+        if hashes_of_shard(version.folder / path, *counts) != stated[path]:
+            yield Problem(
+                path, "other hashes", f"those in {CHUNKS_FILE} and {SHARDS_FILE}", "others"
+            )
+
+
+def _strangers(version: StoredVersion) -> Iterator[Problem]:
+    """Yield a problem for each object that belongs to no column, and for each group that is not there."""
+    manifest = version.manifest
+    names = [column.name for column in manifest.columns]
+    allowed = {CHUNKS_FILE, SHARDS_FILE} if has_chunk_hashes(manifest) else set()
+    needed = set()
+    for number in range(len(parts_of(manifest))):
+        if manifest.container == "hdf5":
+            allowed.add(f"{part_folder(number)}data.h5")
+            continue
+        needed |= {f"{part_folder(number)}{group}zarr.json" for group in group_metadata(names)}
+        allowed |= {f"{part_folder(number)}{name}/zarr.json" for name in names}
+    allowed |= {*needed, *version.chunks_of_shards()}
+    for item in manifest.objects:
+        if item.path not in allowed:
+            yield Problem(item.path, "of no column", "no such file", f"{item.size_bytes} bytes")
+    for path in sorted(needed - {item.path for item in manifest.objects}):
+        yield Problem(path, "missing", "the file of a group", "no file")

@@ -282,15 +282,15 @@ class StoredVersion:
                 reader.bring(chosen, indexes, ahead)
 
     def hash_column(
-        self, part: int, name: str, progress: Callable[[int], None] = lambda _: None
+        self, part: int, name: str, see: Callable[[np.ndarray], None] = lambda _: None
     ) -> str:
-        """Return the hex BLAKE3 of all values of a column of one part, in constant memory.
+        """Return the hex BLAKE3 of all values of a column of one part, in constant memory; `see` gets each block.
 
         Raises IntegrityError if they cannot be read; NotFoundError if the version was deleted meanwhile.
         """
         rows = parts_of(self.manifest)[part].columns[name].rows
         try:
-            return hash_values(self._readers[part], _spec(self._columns[name]), rows, progress)
+            return hash_values(self._readers[part], _spec(self._columns[name]), rows, see)
         except IntegrityError as error:
             self._seen.check(error)
             raise
@@ -361,9 +361,10 @@ class StoredVersion:
         counted = next(other for other in self._columns if offsets_of(other) == name)
         return values + self._first_rows[counted][part]
 
-    def _naming(self, part: int) -> contextlib.AbstractContextManager[None]:
+    def _naming(self, part: int, advice: str = "") -> contextlib.AbstractContextManager[None]:
         """Add the folder to errors of a part; errors of what is elsewhere name the places already."""
-        return contextlib.nullcontext() if self.elsewhere else _named(self._seen, part)
+        advice = advice or f"run: orlog verify {self.folder} --values"
+        return contextlib.nullcontext() if self.elsewhere else _named(self._seen, part, advice)
 
     def _open_part(self, part: int) -> Reader:
         prefix = part_folder(part)
@@ -393,7 +394,8 @@ class StoredVersion:
                     "manifest's files.",
                     file=MANIFEST_FILE,
                 )
-            with self._naming(part):
+            # Its bytes were compared with the manifest, so no disk is at fault.
+            with self._naming(part, "ask its author for a version that follows store format 1"):
                 reader.check_shards(spec.name)
         return reader
 
@@ -414,8 +416,9 @@ class StoredVersion:
 class _named:  # noqa: N801 (reads as a statement)
     """Add the folder and the command to run to integrity errors; a deletion is reported instead."""
 
-    def __init__(self, seen: FolderSeen, part: int) -> None:
+    def __init__(self, seen: FolderSeen, part: int, advice: str) -> None:
         self.seen = seen
+        self.advice = advice
         self.prefix = part_folder(part)
 
     def __enter__(self) -> None:
@@ -426,7 +429,7 @@ class _named:  # noqa: N801 (reads as a statement)
             self.seen.check(error)
             folder = self.seen.folder
             raise IntegrityError(
-                f"{folder / self.prefix}: {clause(error)}; run: orlog verify {folder}",
+                f"{folder / self.prefix}: {clause(error)}; {self.advice}",
                 file=self.prefix + error.file,
                 expected=error.expected,
                 found=error.found,

@@ -1,4 +1,8 @@
-"""The metadata of Zarr v3 arrays and groups, written for format 1 and compared on reading."""
+"""The metadata of Zarr v3 arrays and groups, written for format 1 and compared on reading.
+
+What no value depends on may differ: names of dimensions, attributes, and the number for chunks that are missing,
+since none may be.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.documents import parse_json
 
 LARGEST_METADATA = 2**20
+_FREE = {"attributes", "dimension_names", "fill_value"}
 
 PATH = re.compile(r"(?:parts/(?P<part>[1-9][0-9]{0,8})/)?(?P<inside>.+)", re.DOTALL)
 SHARD = re.compile(r"(?P<column>.+)/c\.(?P<number>[0-9]{1,15})(?:\.0)*")
@@ -31,9 +36,16 @@ def column_of(path: str) -> str | None:
     return shard["column"] if shard else None
 
 
-def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str, Any]:
-    """Return the content of a column's `zarr.json`, in zarr-python's order."""
+def array_metadata(
+    spec: ColumnSpec, rows: int, encoding: Encoding, *, smallest: int = 1
+) -> dict[str, Any]:
+    """Return the content of a column's `zarr.json`, in zarr-python's order.
+
+    No side of a chunk is shorter than `smallest`: 1 by Zarr's rule, though those of rows that hold no numbers were 0
+    before.
+    """
     dtype = spec.dtype
+    row = [max(smallest, size) for size in spec.shape]
     little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
     number_codec = little if dtype.itemsize > 1 else {"name": "bytes"}
     codecs: list[dict[str, Any]] = [number_codec]
@@ -43,12 +55,12 @@ def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str,
     codecs += CODECS[encoding.compression].metadata(dtype, bit_shuffle=encoding.bit_shuffle)
     codecs.append({"name": "crc32c"})
     sharding = {
-        "chunk_shape": [encoding.chunk_rows, *spec.shape],
+        "chunk_shape": [encoding.chunk_rows, *row],
         "codecs": codecs,
         "index_codecs": [little, {"name": "crc32c"}],
         "index_location": "end",
     }
-    shard_shape = {"chunk_shape": [encoding.shard_rows, *spec.shape]}
+    shard_shape = {"chunk_shape": [encoding.shard_rows, *row]}
     zero = {"b": False, "f": 0.0}.get(dtype.kind, 0)
     return {
         "shape": [rows, *spec.shape],
@@ -65,9 +77,9 @@ def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str,
 
 
 def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
-    """Return the encoding that a `zarr.json` states; nothing else in it may differ from format 1.
+    """Return the encoding that a `zarr.json` states; nothing else that values depend on may differ from format 1.
 
-    Raises ValueError if it is not what format 1 writes for these rows.
+    Raises ValueError if format 1 does not allow it for these rows.
     """
     try:
         body = parse_json(data)
@@ -90,9 +102,28 @@ def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
         difference_axis=axis,
     )
     encoding.check(spec.dtype, spec.shape)
-    if array_metadata(spec, rows, encoding) != body:
-        raise ValueError(f"its metadata do not describe {rows} rows of {spec.dtype} {spec.shape}.")
+    stated = {"storage_transformers": [], **_without_free(body)}
+    allowed, before = (
+        _without_free(array_metadata(spec, rows, encoding, smallest=smallest))
+        for smallest in (1, 0)
+    )
+    if stated not in (allowed, before):
+        wrong = [key for key in {**allowed, **stated} if stated.get(key) != allowed.get(key)]
+        raise ValueError(
+            f"its metadata do not describe {rows} rows of {spec.dtype} {spec.shape} as format 1 does: "
+            f"see {', '.join(wrong):.200}."
+        )
     return encoding
+
+
+def _without_free(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries that values depend on; Zarr marks further ones that readers may pass over."""
+    return {
+        key: value
+        for key, value in body.items()
+        if key not in _FREE
+        and not (isinstance(value, dict) and value.get("must_understand") is False)
+    }
 
 
 def _compression_of(described: list[Any], spec: ColumnSpec) -> tuple[str, bool]:

@@ -378,18 +378,19 @@ class ColumnWriter:
     def _count(self, values: np.ndarray) -> _Counts:
         bounds = self._bounds
         if bounds is None:
-            return _count_non_finite(values), {}
+            return count_non_finite(values), {}
         if lies_inside(values, bounds):
-            return 0 if bounds.are_finite else _count_non_finite(values), {}
+            return 0 if bounds.are_finite else count_non_finite(values), {}
         outside = count_outside(values, bounds)
-        return _count_non_finite(values), {} if outside is None else {self.spec.name: outside}
+        return count_non_finite(values), {} if outside is None else {self.spec.name: outside}
 
     def _add_counts(self, counts: _Counts) -> None:
         self._non_finite += counts[0]
         self._outside = merge_outside([self._outside, counts[1]])
 
 
-def _count_non_finite(values: np.ndarray) -> int:
+def count_non_finite(values: np.ndarray) -> int:
+    """Return how many numbers are infinite or not a number."""
     if values.dtype.kind != "f":
         return 0
     with np.errstate(over="ignore", invalid="ignore"):

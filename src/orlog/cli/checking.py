@@ -59,7 +59,9 @@ def verify(
     values: Annotated[
         bool,
         typer.Option(
-            "--values", help="Also decode every value and check the BLAKE3 of the columns."
+            "--values",
+            help="Also decode every value, and check the BLAKE3 of the columns, their counts of infinities and "
+            "NaN, hashes of chunks, and that each file belongs to a column.",
         ),
     ] = False,
     offline: Annotated[
@@ -114,13 +116,16 @@ def verify(
     from orlog.datasets.home.origin import was_downloaded
     from orlog.datasets.reading.finding import folders_to_verify
     from orlog.datasets.store.verify import verify_folder
+    from orlog.datasets.store.verify_values import check_opening
 
     is_right = True
     for folder in folders_to_verify(name):
         with unless_deleted(folder), _bytes_bar(_stored_bytes(folder)) as count:
             manifest, problems = verify_folder(folder, quick=quick, execute=execute, progress=count)
         are_bytes_right = not problems
-        if values and are_bytes_right:
+        if are_bytes_right:
+            problems = check_opening(folder, manifest)
+        if values and not problems:
             problems = _find_wrong_values(folder, execute)
         origin = confirm_version(folder, manifest, offline=offline)
         is_right = is_right and not problems and origin.state != "other"
@@ -133,7 +138,7 @@ def verify(
             _print_damage(folder, name, manifest, len(problems))
         else:
             _print_good_bytes(folder, manifest, quick)
-            if values:
+            if values or problems:
                 _print_values(folder, manifest, bool(problems))
         if origin.state == "other":
             tell(origin.text, style="red")
@@ -290,9 +295,9 @@ def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> No
 def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
     if are_wrong:
         tell(
-            f"the files of {manifest.name}@{manifest.version} are as in the manifest, but do not "
-            f"decode to the values it states ({folder}): faulty memory or a faulty codec wrote "
-            "them, or reads them now; try another machine, then ask the author for a new version."
+            f"the files of {manifest.name}@{manifest.version} are as in the manifest, but not what it and "
+            f"store format 1 say of them ({folder}): another program, faulty memory or a faulty codec wrote "
+            "them so, or reads them now; try another machine, then ask the author for a new version."
         )
     else:
         total = _value_bytes(manifest)

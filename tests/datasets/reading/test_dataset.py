@@ -20,6 +20,7 @@ from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import find_dataset
 from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.store.verify import verify_folder
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import (
     FormatVersionError,
@@ -442,7 +443,7 @@ def test_one_flipped_bit_in_any_shard_stops_the_reading_of_its_column(mini_folde
                 orlog.load_dataset(mini_folder).column(name)
             assert caught.value.file == path.relative_to(mini_folder).as_posix()
             assert str(caught.value).startswith(f"{mini_folder}: {caught.value.file}, ")
-            assert str(caught.value).endswith(f"; run: orlog verify {mini_folder}")
+            assert str(caught.value).endswith(f"; run: orlog verify {mini_folder} --values")
             path.write_bytes(whole)
     assert orlog.verify_store(mini_folder)[1] == []
 
@@ -510,8 +511,11 @@ def test_opening_refuses_columns_that_do_not_agree_with_spaces_and_totals(
     mini_folder: Path, reseal: Reseal, change: Callable[[dict[str, Any]], object]
 ) -> None:
     reseal(mini_folder, change)
-    with pytest.raises(ManifestError, match=r"column \S+: .*(need|require|expected float32)"):
+    with pytest.raises(
+        ManifestError, match=r"column \S+: .*(need|require|expected float32)"
+    ) as caught:
         orlog.load_dataset(mini_folder)
+    assert_not_of_the_format(mini_folder, caught.value)
 
 
 def test_opening_refuses_a_column_whose_metadata_the_manifest_does_not_list(
@@ -533,10 +537,9 @@ def test_opening_refuses_a_column_whose_metadata_the_manifest_does_not_list(
         (b"131072", b"0"),
         (b'"zstd"', b'"zlib"'),
         (b'"crc32c"', b'"bytes"'),
-        (b'"attributes": {}', b'"attributes": ' + b'{"a":' * 900 + b"0" + b"}" * 900),
         (b'"attributes": {}', b'"attributes": ' + b"[" * 300_000 + b"]" * 300_000),
     ],
-    ids=["huge", "negative", "zero", "codec", "no sum", "deep", "deeper"],
+    ids=["huge", "negative", "zero", "codec", "no sum", "deep"],
 )
 def test_opening_refuses_hostile_metadata_that_the_manifest_lists(
     mini_folder: Path, replace_object: Callable[[Path, str, bytes], None], old: bytes, new: bytes
@@ -544,10 +547,19 @@ def test_opening_refuses_hostile_metadata_that_the_manifest_lists(
     data = (mini_folder / "rewards/zarr.json").read_bytes()
     assert old in data
     replace_object(mini_folder, "rewards/zarr.json", data.replace(old, new))
-    assert orlog.verify_store(mini_folder)[1] == []
     with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
         orlog.load_dataset(mini_folder)
     assert caught.value.file == "rewards/zarr.json"
+    assert "orlog verify" not in str(caught.value)
+    assert_not_of_the_format(mini_folder, caught.value)
+
+
+def assert_not_of_the_format(folder: Path, error: IntegrityError) -> None:
+    """Check that `orlog verify` says the same as the reader about files that are as in the manifest."""
+    assert verify_folder(folder)[1] == []
+    (problem,) = orlog.verify_store(folder)[1]
+    assert (problem.file, problem.kind) == (error.file, "not of the format")
+    assert f"{folder}: {problem.found}" == str(error).removesuffix(".")
 
 
 def test_opening_refuses_metadata_that_are_absurdly_large(
@@ -574,7 +586,6 @@ def rewrite_lengths(folder: Path, lengths: np.ndarray, reseal: Reseal) -> None:
         change_column("episodes/lengths", blake3=column.blake3)(body)
 
     reseal(folder, change)
-    assert orlog.verify_store(folder)[1] == []
 
 
 @pytest.mark.parametrize(
@@ -593,6 +604,7 @@ def test_opening_refuses_lengths_that_do_not_fit_the_steps(
     with pytest.raises(IntegrityError, match=found) as caught:
         orlog.load_dataset(mini_folder)
     assert caught.value.file == "episodes/lengths"
+    assert_not_of_the_format(mini_folder, caught.value)
 
 
 def test_a_store_of_a_newer_format_asks_for_an_upgrade(mini_folder: Path, reseal: Reseal) -> None:

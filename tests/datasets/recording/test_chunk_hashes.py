@@ -71,18 +71,18 @@ def test_a_large_recording_has_them_and_what_is_appended_gets_its_own(
     first = record(EPISODES[:3])
     assert has_chunk_hashes(first.manifest)
     hashed: list[Path] = []
-    compute = chunk_hashes._hashes_of
+    compute = chunk_hashes.hashes_of_shard
 
     def noted(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:
         hashed.append(shard)
         return compute(shard, held, room)
 
-    monkeypatch.setattr(chunk_hashes, "_hashes_of", noted)
+    monkeypatch.setattr(chunk_hashes, "hashes_of_shard", noted)
     second = append(first, EPISODES[3:5])
     assert hashed
     assert all("parts/1/" in shard.as_posix() for shard in hashed)  # old shards are not read
     third = append(second, EPISODES[5:6])
-    monkeypatch.setattr(chunk_hashes, "_hashes_of", compute)
+    monkeypatch.setattr(chunk_hashes, "hashes_of_shard", compute)
     for number, dataset in enumerate((first, second, third)):
         assert_right(dataset, tmp_path / str(number))
         assert orlog.verify_store(dataset.folder)[1] == []

@@ -23,6 +23,7 @@ from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, ManifestError, StorageError
 from orlog.manifests.manifest import MANIFEST_FILE, Container, read_manifest
+from tests.datasets.conftest import Replace, Reseal
 from tests.stored_objects import make_objects
 
 SHARD = "observations/observation/c.0.0"
@@ -167,6 +168,95 @@ def test_values_other_than_those_stated_are_found_by_decoding(
     assert str(problem) == (
         f"rewards: other values: expected blake3 {stated.blake3}, found blake3 {found}"
     )
+
+
+CORNERS = Path(__file__).with_name("frozen") / "format-1-corners"
+
+
+def add_object(folder: Path, reseal: Reseal, path: str, data: bytes) -> None:
+    """Add a file that the manifest lists."""
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_bytes(data)
+    item = {"path": path, "size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+    def change(body: dict[str, Any]) -> None:
+        body["objects"] = sorted([*body["objects"], item], key=lambda one: one["path"])
+
+    reseal(folder, change)
+
+
+def drop_group(body: dict[str, Any]) -> None:
+    body["objects"] = [one for one in body["objects"] if one["path"] != "parts/1/infos/zarr.json"]
+
+
+WRONG_FLAGS = b"".join(
+    encode_shard(
+        np.array([0] * 4 + [2], np.uint8).view(np.bool_),
+        choose_encoding("truncations", np.dtype(np.bool_), ()),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (
+            lambda folder, reseal, _: reseal(folder, lambda body: body.pop("non_finite")),
+            ["infos/Wert: other values: expected non_finite 0, found non_finite 2"],
+        ),
+        (
+            lambda folder, reseal, _: reseal(
+                folder, lambda body: body["non_finite"].update(actions=4)
+            ),
+            ["actions: other values: expected non_finite 4, found non_finite 0"],
+        ),
+        (
+            lambda folder, _, replace: replace(folder, "parts/1/truncations/c.0", WRONG_FLAGS),
+            [
+                "parts/1/truncations: other values: expected blake3",
+                "parts/1/truncations: other values: expected bool: bytes 0 and 1, found 1 other bytes",
+                "parts/1/truncations/c.0: other hashes: expected those in chunk_hashes/",
+            ],
+        ),
+        (
+            lambda folder, _, replace: replace(
+                folder,
+                "chunk_hashes/shards",
+                bytes(len((folder / "chunk_hashes/shards").read_bytes())),
+            ),
+            ["actions/c.0: other hashes", "actions/c.1: other hashes"],
+        ),
+        (
+            lambda folder, _, replace: replace(folder, "chunk_hashes/chunks", bytes(16)),
+            ["chunk_hashes/chunks: other hashes: expected"],
+        ),
+        (
+            lambda folder, reseal, _: add_object(folder, reseal, "observations/notes.txt", b"x"),
+            ["observations/notes.txt: of no column: expected no such file, found 1 bytes"],
+        ),
+        (
+            lambda folder, reseal, _: reseal(folder, drop_group),
+            ["parts/1/infos/zarr.json: missing: expected the file of a group, found no file"],
+        ),
+    ],
+    ids=["uncounted", "counted", "flags", "hashes", "fewer hashes", "stranger", "no group"],
+)
+def test_what_a_writer_stated_wrongly_is_found_by_values_alone(
+    tmp_path: Path,
+    reseal: Reseal,
+    replace_object: Replace,
+    damage: Callable[[Path, Reseal, Replace], None],
+    expected: list[str],
+) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(CORNERS, folder)
+    assert check_values(StoredVersion(folder)) == []
+    damage(folder, reseal, replace_object)
+    assert not any(one.kind != "not in the manifest" for one in orlog.verify_store(folder)[1])
+    found = check_values(StoredVersion(folder))
+    assert len(found) >= len(expected)
+    for problem, text in zip(found, expected, strict=False):
+        assert str(problem).startswith(text)
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])

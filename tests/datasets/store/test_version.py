@@ -334,7 +334,7 @@ def test_damage_in_a_part_names_the_file_in_that_part(copied: Path, part: int) -
         orlog.load_dataset(copied).column("rewards")
     assert caught.value.file == path
     assert str(caught.value).startswith(str(copied / part_folder(part)))
-    assert str(caught.value).endswith(f"; run: orlog verify {copied}")
+    assert str(caught.value).endswith(f"; run: orlog verify {copied} --values")
     (problem,) = orlog.verify_store(copied)[1]
     assert problem.file == path
 

@@ -200,12 +200,21 @@ def test_a_column_without_rows_has_metadata_and_no_shard(tmp_path: Path) -> None
     assert reader.read_rows("r", np.empty(0, np.int64)).shape == (0, 3)
 
 
-def test_rows_without_numbers_are_written_and_read(tmp_path: Path) -> None:
-    column = write(tmp_path / "store", ColumnSpec("r", FLOAT, (0,)), [np.zeros((5, 0))])
+@pytest.mark.parametrize("side", [0, 1], ids=["as before", "as Zarr asks"])
+def test_rows_without_numbers_are_written_and_read(tmp_path: Path, side: int) -> None:
+    column = write(tmp_path / "store", ColumnSpec("r", FLOAT, (0, 2)), [np.zeros((5, 0, 2))])
     assert column.rows == 5
+    path = tmp_path / "store/r/zarr.json"
+    body = json.loads(path.read_bytes())
+    shapes = sharding(body), body["chunk_grid"]["configuration"]
+    assert [one["chunk_shape"][1:] for one in shapes] == [[1, 2]] * 2
+    assert read_elsewhere(path.parent, ZARR_PYTHON).shape == (5, 0, 2)
+    for one in shapes:
+        one["chunk_shape"][1] = side
+    path.write_text(json.dumps(body))
     reader = open_columns(tmp_path / "store", column)
-    assert reader.read("r", 1, 5).shape == (4, 0)
-    assert reader.read_rows("r", np.array([3, 3])).shape == (2, 0)
+    assert reader.read("r", 1, 5).shape == (4, 0, 2)
+    assert reader.read_rows("r", np.array([3, 3])).shape == (2, 0, 2)
 
 
 def test_values_are_hashed_and_stored_little_endian(tmp_path: Path) -> None:
@@ -452,7 +461,6 @@ HOSTILE: dict[str, Callable[[Body], object]] = {
     "no shape": lambda body: body.pop("shape"),
     "further axes": lambda body: body.update(shape=[40, 2**40]),
     "another type": lambda body: body.update(data_type="int64"),
-    "another number for what is missing": lambda body: body.update(fill_value=1.0),
     "another compression": set_codec("blosc", cname="zlib"),
     "a compression that is a list": set_codec("blosc", cname=["zstd"]),
     "another level": set_codec("blosc", clevel=9),
@@ -476,10 +484,8 @@ HOSTILE: dict[str, Callable[[Body], object]] = {
     "a transformer": lambda body: body["storage_transformers"].append({"name": "x"}),
     "another place of chunks": lambda body: body["chunk_key_encoding"].update(name="v2"),
     "further keys": lambda body: body.update(must_understand=True),
-    "attributes": lambda body: body["attributes"].update(scale=2),
     "an older format": lambda body: body.update(zarr_format=2),
     "a group": lambda body: body.update(node_type="group"),
-    "deep nesting of attributes": lambda body: body.update(attributes=nested(500)),
     "deep nesting of rows": set_rows(nested(500), nested(500)),
 }
 
@@ -513,6 +519,29 @@ def test_metadata_that_are_not_those_of_format_1_are_refused_at_once(
     assert json.dumps(body).encode() != json.dumps(json.loads(path.read_bytes())).encode()
     path.write_text(json.dumps(body))
     assert_refused_at_once(folder, column)
+
+
+HARMLESS: dict[str, Callable[[Body], object]] = {
+    "another number for what is missing": lambda body: body.update(fill_value="NaN"),
+    "attributes": lambda body: body.update(attributes={"scale": 2, "deep": nested(500)}),
+    "no attributes": lambda body: body.pop("attributes"),
+    "no transformers": lambda body: body.pop("storage_transformers"),
+    "names of dimensions": lambda body: body.update(dimension_names=["step"]),
+    "what need not be understood": lambda body: body.update(x={"must_understand": False}),
+}
+
+
+@pytest.mark.parametrize("change", HARMLESS.values(), ids=HARMLESS.keys())
+def test_metadata_may_hold_what_no_value_depends_on(
+    tmp_path: Path, change: Callable[[Body], object]
+) -> None:
+    folder = tmp_path / "store"
+    column = write(folder, REWARDS, [np.arange(41.0)], SMALL)
+    path = folder / "rewards/zarr.json"
+    body = json.loads(path.read_bytes())
+    change(body)
+    path.write_text(json.dumps(body))
+    assert (read(folder, column) == np.arange(41.0)).all()
 
 
 @pytest.mark.parametrize(
