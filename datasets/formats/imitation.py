@@ -106,10 +106,12 @@ def _opened(
         doubts.append("The trajectories have no rews: rewards are zeros.")
     if unknown:
         doubts.append(
-            f"Of {counted(unknown, 'episode')} nothing says whether a time limit ended it: {taken(options)}."
+            f"Of {counted(unknown, 'episode')} nothing says whether a time limit ended it: {taken(options, are_over=True)}."
         )
     opened = Opened(schema=schema, steps=iter(()), total_steps=steps, doubts=doubts)
-    opened.steps = _steps(trajectories(), schema, UnknownEnds(options, where), doubts)
+    opened.steps = _steps(
+        trajectories(), schema, UnknownEnds(options, where, are_over=True), doubts
+    )
     return opened
 
 

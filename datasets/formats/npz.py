@@ -111,7 +111,7 @@ def _rows(file: NpzFile, doubts: list[str], options: Options) -> FlatRows:
             )
         used.add(STARTS)
         told = unknown_ends(options, file.where, {f"infos/{name}" for name in file.names})
-        if not options.ends and options.limit is None:
+        if not options.ends and options.horizon is None:
             told = [f"{STARTS} does not say how an episode ended: taken to be truncated."]
         doubts += told
         is_plain = math.prod(found["rewards"].shape) == count

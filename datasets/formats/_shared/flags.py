@@ -43,7 +43,7 @@ def unknown_ends(options: Options, where: str, columns: Collection[str] = ()) ->
     if states_success(columns):
         if assumed(options) == "terminated":
             return []
-    elif options.reward == "success" and not options.ends and options.limit is None:
+    elif options.reward == "success" and not options.ends and options.horizon is None:
         raise SchemaError(
             f"{where}: nothing states which episodes succeeded or how they ended, so reward='success' has nothing "
             "to go by; give ends='terminated' if all succeeded, or name a column of success in columns= as infos/success."
@@ -53,14 +53,16 @@ def unknown_ends(options: Options, where: str, columns: Collection[str] = ()) ->
 
 def assumed(options: Options) -> str:
     """Return how an episode of unknown end ended, as the user says or a time limit that it does not reach."""
-    return options.ends or ("truncated" if options.limit is None else "terminated")
+    return options.ends or ("truncated" if options.horizon is None else "terminated")
 
 
-def taken(options: Options, who: str = "taken") -> str:
+def taken(options: Options, who: str = "taken", *, are_over: bool = False) -> str:
     """Return how episodes of unknown ends are taken, to follow a colon."""
-    limit = options.horizon if options.ends else options.limit
+    limit = options.limit if are_over and not options.ends else options.horizon
     if limit is None:
         said = ", as --ends says" if options.ends else " (--ends says it otherwise)"
+        if options.limit is not None and not options.ends:
+            said = f"{said[:-1]}, and --horizon {options.limit} that the task ended shorter ones)"
         return f"{who} to be {HOW[options.ends or 'truncated']}{said}"
     others = HOW[options.ends or "terminated"] + (", as --ends says" if options.ends else "")
     return f"those of {limit:,} steps were taken to be cut off by the time limit, and shorter ones to be {others}"
@@ -70,10 +72,11 @@ class UnknownEnds:
     """Says how an episode ended of which the files do not say it: one rule for all formats.
 
     With `--horizon` it was cut off where it has as many steps, and must not have more. Any other ended as `--ends`
-    says; without that, but with the time limit of `--horizon` or of the environment, the task ended it. With neither it was
-    cut off. Files that have flags for both say of an episode without any that it just stops, and those that have a
-    flag for the end of the task say that it did not end. An episode that failed, as the files state, was cut off
-    wherever the task would have ended it.
+    says; without that, but with `--horizon`, the task ended it. With neither it was cut off: an environment's time
+    limit alone does not say why a log is shorter. It counts only where files say that episodes are over. Files that
+    have flags for both say of an episode without any that it just stops, and those that have a flag for the end of
+    the task say that it did not end. An episode that failed, as the files state, was cut off wherever the task would
+    have ended it.
 
     Attributes:
         count: Of how many episodes it was asked.
@@ -82,9 +85,15 @@ class UnknownEnds:
         is_cutting: Whether the horizon says where episodes end, too.
     """
 
-    def __init__(self, options: Options, where: str, *, says: Collection[str] = ()) -> None:
-        """Take what the user says, what errors call the files, and which flags these have: `terminated`, `truncated`."""
+    def __init__(
+        self, options: Options, where: str, *, says: Collection[str] = (), are_over: bool = False
+    ) -> None:
+        """Take what the user says, what errors call the files, and which flags these have: `terminated`, `truncated`.
+
+        With `are_over` the files say that episodes are over, by the task or by the environment's time limit.
+        """
         self._options, self._where, self._says = options, where, {*says}
+        self._are_over = are_over
         self.count, self.succeeded, self.failed, self.is_cutting = 0, 0, 0, False
 
     def how(self, steps: int, success: bool | None = None) -> str:
@@ -107,7 +116,7 @@ class UnknownEnds:
             raise SchemaError(
                 f"{self._where}: an episode has {steps:,} steps, more than horizon={options.horizon}."
             )
-        limit = options.horizon if options.ends or has_both else options.limit
+        limit = options.limit if self._are_over and not options.ends else options.horizon
         if limit is not None and steps >= limit:
             return "truncated"
         if options.ends:

@@ -163,7 +163,7 @@ class TableFeatures:
             said.append("The dataset has no next.reward: rewards are zeros.")
         if self._done not in self.roles:
             told = unknown_ends(self._options, self.where, {*self.roles.values()})
-            if not self._options.ends and self._options.limit is None:
+            if not self._options.ends and self._options.horizon is None:
                 said.append("The dataset has no next.done: all episodes were taken to be cut off.")
             else:
                 said += [f"The dataset has no next.done. {one}" for one in told]

@@ -182,9 +182,11 @@ def test_a_horizon_means_the_same_in_all_formats(
         options = Options(**said, **more)
         dataset, told = read_files(file_format, path, tmp_path / f"store-{name}", options)
         found[name] = ends_of(dataset)
-        assert (f"those of {longest} steps" in " ".join(told.doubts)) == (name != "default")
+        is_told = f"those of {longest} steps" in " ".join(told.doubts)
+        assert is_told == (name in ("horizon", "both") or (name == "limit" and write is imitation))
     assert set(found["default"]) == {"truncated"}
-    assert found["limit"] == found["horizon"]
+    # A log that is shorter than the environment's time limit may just stop; imitation says that it is over.
+    assert found["limit"] == found["horizon" if write is imitation else "default"]
     assert set(found["horizon"]) <= {"truncated", "terminated"}
     is_cut = [one == "truncated" for one in found["horizon"]]
     assert any(is_cut)

@@ -153,3 +153,12 @@ def test_usual_names_of_columns_are_taken_and_said(tmp_path: Path) -> None:
     found = imported(csv(tmp_path), environment="Pendulum-v1")
     assert found.manifest.description.startswith("Columns were taken by their names")
     assert found.total_episodes == 3
+
+
+def test_a_time_limit_of_an_environment_does_not_end_logs_that_are_shorter(tmp_path: Path) -> None:
+    rows = {name: one for name, one in columns().items() if name in ("observations", "actions")}
+    np.savez(tmp_path / "log.npz", run=np.repeat([0, 1], ROWS // 2), **rows)  # type: ignore[arg-type]
+    mapped = {"observation": "observations", "action": "actions"}
+    found = imported(tmp_path / "log.npz", environment="Pendulum-v1", columns=mapped, episode="run")
+    assert not found.column("terminations").any()
+    assert "--horizon 200 that the task ended shorter ones" in found.manifest.description
