@@ -58,6 +58,17 @@ def opened_picture(data: bytes, where: str) -> Iterator[Any]:
         raise IntegrityError(f"{where}: holds no PNG or JPEG: {error}.", file=where) from error
 
 
+def refuse_deep(data: bytes, where: str) -> None:
+    """Refuse a picture that would be cut to 8 bits a color.
+
+    Raises SchemaError if it is a PNG of 16.
+    """
+    if data.startswith(PNG_START) and data[24:25] == b"\x10":
+        raise SchemaError(
+            f"{where}: a PNG of 16 bits a color, as maps of depth have, would be cut to 8; store it as an array of numbers."
+        )
+
+
 def picture_size(image: Any) -> tuple[int, int, int]:
     """Return height, width and channels."""
     return image.height, image.width, len(image.getbands())
@@ -99,6 +110,7 @@ class PictureColumn:
         frames = np.empty((stop - start, *self.shape[1:]), np.uint8)
         for number, row in enumerate(self._rows[start:stop]):
             where = f"{self._where}, row {start + number}"
+            refuse_deep(_bytes_of(row), where)
             with opened_picture(_bytes_of(row), where) as image:
                 size = picture_size(image)
                 if size != self.shape[1:]:

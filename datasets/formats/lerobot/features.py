@@ -18,6 +18,7 @@ from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats._shared.trees import which_is_which
 from orlog.datasets.formats.lerobot import version1
+from orlog.datasets.formats.lerobot.camera_frames import Videos
 from orlog.datasets.formats.lerobot.image_tables import decoded_images
 from orlog.datasets.formats.lerobot.language import (
     OF_EPISODE,
@@ -28,7 +29,7 @@ from orlog.datasets.formats.lerobot.language import (
     language_texts,
     subtasks_in_force,
 )
-from orlog.datasets.formats.lerobot.metadata import Episodes, Videos
+from orlog.datasets.formats.lerobot.metadata import Episodes
 from orlog.datasets.formats.lerobot.rows import PLACE, column_of
 from orlog.datasets.formats.lerobot.writing import COUNTERS
 from orlog.errors import SchemaError
@@ -236,12 +237,12 @@ class TableFeatures:
                 numbers = [
                     array_of(column_of(batch, one, where), one, where, first) for one in PLACE
                 ]
-                rows_of, times = numbers
+                rows_of, steps, times = numbers
                 if name in batch.schema.names:  # as in version 1
                     times = version1.video_times(
                         batch.column(name), name, rows_of, f"{where}, {name}"
                     )
-                values = videos.frames(name, rows_of, times)
+                values = videos.frames(name, rows_of, steps, times)
             elif name in self.images:
                 column = column_of(batch, name, where)
                 values = decoded_images(column, self.images[name], f"{where}, {name}", first)
@@ -285,7 +286,7 @@ class TableFeatures:
         if f"infos/{SUBTASK}" in rows:
             return None
         if PERSISTENT in self._language:
-            times = array_of(column_of(batch, PLACE[1], where), PLACE[1], where, first)
+            times = array_of(column_of(batch, PLACE[2], where), PLACE[2], where, first)
             return subtasks_in_force(rows[self.roles[PERSISTENT]], times)
         numbers = rows.get("infos/subtask_index")
         if not self._subtasks or numbers is None:

@@ -2,7 +2,7 @@
 
     meta/        features, frames per second, episodes: see `lerobot/metadata.py`,
                  and `lerobot/version1.py` for version 1, which has less of them
-    data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature
+    data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature; `lerobot/unlisted.py`
     videos/      frames of the features that are videos
 
 `observation.state` becomes the part `state` of a Dict of observations, and so on; `action` the action;
@@ -10,8 +10,8 @@
 without it all were cut off. Episodes of LeRobot have no final observation: the last frame of one that was
 cut off gives it, and its action is left out. Where the last two rows are both done, as in LeRobot's PushT, the last
 one is the final observation of an episode that ended. Images (PNG in the tables) are decoded without
-loss, and frames of videos as they were encoded, each found by its timestamp. `episodes/task` holds the
-task in words. Other features become infos. Order, counts and lengths are compared with the metadata.
+loss, and frames of videos as they were encoded: `lerobot/camera_frames.py`. `episodes/task` holds the
+task in words; other words: `lerobot/language.py`. Other features become infos. Order, counts and lengths are compared with the metadata.
 What orlog wrote comes back whole: `lerobot/exports.py`. https://github.com/huggingface/lerobot
 """
 
@@ -26,19 +26,21 @@ import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import check_pyarrow, count_rows, reading_arrow
 from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.lerobot import version1
 from orlog.datasets.formats.lerobot.agreement import Agreement
+from orlog.datasets.formats.lerobot.camera_frames import Videos
 from orlog.datasets.formats.lerobot.exports import KeptRows, read_kept
 from orlog.datasets.formats.lerobot.features import TableFeatures
 from orlog.datasets.formats.lerobot.language import read_subtasks
 from orlog.datasets.formats.lerobot.metadata import (
     INFO,
     Episodes,
+    data_tables,
     read_document,
     read_episodes,
     read_names,
-    tables_in,
 )
 from orlog.datasets.formats.lerobot.rows import PLACE, Tables
 from orlog.datasets.formats.lerobot.unlisted import add_unlisted
@@ -71,7 +73,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         )
     if not isinstance(fps, int | float) or not 0 < fps < math.inf:
         raise SchemaError(f"{where}: expected fps, frames per second, found {fps!r:.20}.")
-    files = version1.tables_of(root, where) if is_first else tables_in(root, "data", where)
+    files = version1.tables_of(root, where) if is_first else data_tables(root, info, where)
     if is_first:
         info["features"] = version1.find_features(root, files, asked.options.no_video, where)
     kept = read_kept(root, where) if version == "v3.0" else None
@@ -98,7 +100,10 @@ def _open(asked: Asked) -> Iterator[Opened]:
         description=about,
         always_said=about if robot else "",
         doubts=[*lacks, *unlisted, *features.doubts()],
-        reads=[f"{table}:{name}" for name in info["features"] for table in TABLES],
+        reads=[
+            *(f"{table}:{name}" for name in info["features"] for table in TABLES),
+            *(f"./*{NUMBER.sub('#', name)}*.mp4" for name in info["features"]),
+        ],
         dimension_names=read_names(info["features"], features.columns()),
     )
     if not says_version:
@@ -108,6 +113,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
     if kept is not None:
         opened.environment, opened.license = kept.environment, kept.license
         opened.description = kept.description
+    if features.videos:
+        Videos(root, episodes, features.videos, fps, where).check_first()
     agreement = Agreement(root, info, episodes, where)
     tables = Tables(
         root=root,
@@ -117,7 +124,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         fps=fps,
         total=sum(episodes.lengths),
         is_partial=bool(lacks),
-        wanted=[*dict.fromkeys((*PLACE, "frame_index", *agreement.columns))],
+        wanted=[*dict.fromkeys((*PLACE, *agreement.columns))],
     )
     opened.steps = tables.steps(asked, episodes, agreement, opened.doubts)
     yield opened
@@ -180,7 +187,6 @@ FORMAT = Format(
         *(f"meta/*.jsonl:{name}" for name in (*EPISODE_KEYS, "task", "task_index", "stats")),
         *(f"meta/info.json:{key}" for key in INFO_KEYS),
         "meta/orlog.json:**",
-        "./videos/*.mp4",
         *version1.READS,
     ),
 )

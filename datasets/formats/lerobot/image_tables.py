@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.pictures import opened_picture, picture_size, pillow
+from orlog.datasets.formats._containers.pictures import (
+    opened_picture,
+    picture_size,
+    pillow,
+    refuse_deep,
+)
 from orlog.errors import SchemaError
 
 
@@ -60,4 +65,5 @@ def _bytes_of(item: object, where: str) -> bytes:
     data = item.get("bytes") if isinstance(item, dict) else None
     if not isinstance(data, bytes):
         raise SchemaError(f"{where} holds no image; images in files are not read.")
+    refuse_deep(data, where)
     return data

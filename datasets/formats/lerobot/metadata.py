@@ -9,22 +9,21 @@ videos/chunk-000/KEY/episode_000000.mp4   one episode each                      
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import glob
 import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import reading_arrow
 from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT, read_json_object
-from orlog.datasets.formats.lerobot.video_frames import Video, check_order, frame_times, open_video
-from orlog.errors import IntegrityError, OrlogError, SchemaError
-from orlog.manifests.names import counted
+from orlog.datasets.formats._shared.roles import by_numbers
+from orlog.errors import IntegrityError, SchemaError
 
 INFO = Path("meta") / "info.json"
 V3 = "v3.0"
@@ -32,14 +31,23 @@ VIDEO_PATHS = {
     True: "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
     False: "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
 }
+DATA_PATH = "data/chunk-*/*.parquet"
+FIELDS = ("video_key", "chunk_index", "file_index", "episode_chunk", "episode_index")
+FIELD = re.compile(r"\{(\w+)(?::(?:0(\d{1,2}))?d)?\}")
 VIDEO_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 SAFE_KEY = re.compile(r"\w[\w.-]*")
 MOST_EPISODES, LONGEST_EPISODE = 2**22, 2**40
-TOLERANCE = 0.1  # of the time between two frames
-MANY_FRAMES = 1000
 EPISODES_AT_ONCE = 1000
 LONGEST_NAME = 100
 MOST_PLACES = 40  # that a sentence names
+
+
+class Film(NamedTuple):
+    """Where the frames of an episode are: file, second at which it begins there, frames of earlier episodes."""
+
+    file: str
+    start: float
+    first: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +57,12 @@ class Episodes:
     Attributes:
         lengths: Frames of each.
         tasks: What was done in each, in words; None where no metadata tell it.
-        videos: Of each camera, the file of each episode, relative to the dataset, and the time in
-            seconds at which the episode begins there.
+        videos: Of each camera, where the frames of each episode are; files are relative to the dataset.
     """
 
     lengths: list[int]
     tasks: list[str] | None
-    videos: dict[str, list[tuple[str, float]]]
+    videos: dict[str, list[Film]]
 
     def first(self, count: int) -> Episodes:
         """Return the first ones."""
@@ -73,8 +80,8 @@ class Episodes:
         """Return how many frames each file should hold, by camera and file."""
         found: dict[str, dict[str, int]] = {camera: {} for camera in self.videos}
         for camera, places in self.videos.items():
-            for (file, _), length in zip(places, self.lengths, strict=True):
-                found[camera][file] = found[camera].get(file, 0) + length
+            for film, length in zip(places, self.lengths, strict=True):
+                found[camera][film.file] = found[camera].get(film.file, 0) + length
         return found
 
 
@@ -96,6 +103,24 @@ def tables_in(root: Path, folder: str, where: str) -> list[Path]:
     """
     files = sorted((root / folder).glob("chunk-*/*.parquet"))
     return [inside(root, file.relative_to(root), where) for file in files]
+
+
+def data_tables(root: Path, info: Mapping[str, Any], where: str) -> list[Path]:
+    """Return the tables of rows, in the order of their numbers, where `data_path` of info.json says they are.
+
+    Raises SchemaError if that is none of LeRobot's, or one is a link.
+    """
+    pattern = DATA_PATH
+    if info.get("data_path") is not None:
+        template = check_template(info["data_path"], "data_path", where)
+        if not template.endswith(".parquet"):
+            raise SchemaError(
+                f"{where}: data_path in info.json, {template!r:.100}, is no Parquet file."
+            )
+        pattern = "*".join(map(glob.escape, FIELD.sub("\0", template).split("\0")))
+    files = [*root.glob(pattern)] or [*root.glob(DATA_PATH)]
+    names = sorted((file.relative_to(root).as_posix() for file in files), key=by_numbers)
+    return [inside(root, Path(name), where) for name in names]
 
 
 def read_names(features: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, list[str]]:
@@ -137,11 +162,11 @@ def read_episodes(
     """Return all episodes, which must agree with `meta/info.json`; `cameras` are the videos that will be read."""
     is_v3 = info["codebase_version"] == V3
     cameras = list(cameras)
-    if cameras:
-        _check_video_paths(info, cameras, is_v3, where)
+    template = _check_video_paths(info, cameras, where) if cameras else ""
     rows = _rows_of_tables(root, cameras, where) if is_v3 else _rows_of_lines(root, where)
     lengths, tasks = [], []
-    videos: dict[str, list[tuple[str, float]]] = {camera: [] for camera in cameras}
+    videos: dict[str, list[Film]] = {camera: [] for camera in cameras}
+    frames: dict[tuple[str, str], int] = {}
     for number, row in enumerate(rows):
         length: Any = row.get("length") if isinstance(row, dict) else None
         if number == MOST_EPISODES:
@@ -153,8 +178,10 @@ def read_episodes(
         said = row.get("tasks")
         tasks.append("; ".join(map(str, said)) if isinstance(said, list) else "")
         for camera in cameras:
-            place = _place(row, camera, info, f"{where}, episode {number}") if is_v3 else None
-            videos[camera].append(place or (_path_of_episode(number, camera, info), 0.0))
+            file, start = _place(row, camera, info, template, f"{where}, episode {number}")
+            first = frames.get((camera, file), 0)
+            videos[camera].append(Film(file, start, first))
+            frames[camera, file] = first + length
     if not lengths:
         raise SchemaError(f"{where}: the metadata names no episode.")
     for name, found in (("total_episodes", len(lengths)), ("total_frames", sum(lengths))):
@@ -166,196 +193,65 @@ def read_episodes(
     return Episodes(lengths, tasks, videos)
 
 
-class Videos:
-    """The frames of all cameras; of each camera one file is open at a time."""
+def check_template(template: object, name: str, where: str) -> str:
+    """Return a path of info.json in which fields stand for a camera and for numbers.
 
-    def __init__(
-        self,
-        root: Path,
-        episodes: Episodes,
-        shapes: Mapping[str, tuple[int, ...]],
-        fps: float,
-        where: str,
-        begins: tuple[int, dict[str, dict[str, int]]] | None = None,
-    ) -> None:
-        """Take what is known of them: all episodes, the shape of each camera's frames, and frames per second.
-
-        `episodes` may be some, which begin at an episode; then `begins` says which, and how many frames their
-        files hold for all of them.
-        """
-        self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
-        self._fps, self._tolerance = fps, TOLERANCE / fps
-        self._open: dict[str, tuple[str, Video, contextlib.ExitStack]] = {}
-        self._is_part, self._first = begins is not None, 0
-        if begins is None:
-            self._frames = episodes.frames()
-        else:
-            self._first, self._frames = begins
-        self.shown: list[Shown] = []
-
-    def frames(self, camera: str, episodes: np.ndarray, timestamps: np.ndarray) -> np.ndarray:
-        """Return the next frames of a camera, (rows, height, width, channels) uint8, for the episode of each row.
-
-        Timestamps are seconds since the episode began; without a frame at one of them the file is damaged.
-        """
-        found = np.empty((len(episodes), *self._shapes[camera]), np.uint8)
-        for row, (episode, time) in enumerate(
-            zip(episodes.tolist(), timestamps.tolist(), strict=True)
-        ):
-            file, start = self._episodes.videos[camera][episode - self._first]
-            try:
-                video = self._video(camera, file, start + time)
-                found[row] = video.frame_at(start + time, self._tolerance)
-            except (IntegrityError, SchemaError) as error:
-                text = f"{error} In episode {episode}, {time:.4f} s after its begin.{self._all_missing()}"
-                raise type(error)(text) from error
-        return found
-
-    def _all_missing(self) -> str:
-        """Return which steps of all episodes have no frame, by the clock of the dataset."""
-        said = []
-        for camera, each in self._episodes.videos.items():
-            episodes: list[int] = []
-            steps: list[int] = []
-            lost: list[int] = []
-            files: dict[str, list[int]] = {}
-            for number, (file, _) in enumerate(each):
-                files.setdefault(file, []).append(number)
-            for file, numbers in files.items():
-                rows = sum(self._episodes.lengths[one] for one in numbers)
-                try:
-                    path = inside(self._root, Path(file), self._where)
-                    times = frame_times(path, file, most_frames=2 * rows + MANY_FRAMES)
-                except (OrlogError, OSError):
-                    lost += numbers
-                    continue
-                taken = -1
-                for number in numbers:
-                    wanted = each[number][1] + np.arange(self._episodes.lengths[number]) / self._fps
-                    found = np.searchsorted(times, wanted - self._tolerance)
-                    near = times[np.minimum(found, len(times) - 1)]
-                    bad = (np.abs(near - wanted) > self._tolerance) | (found <= taken)
-                    taken = max(taken, int(found[-1]))
-                    steps += np.flatnonzero(bad).tolist()
-                    episodes += [number] * int(bad.sum())
-            if steps:
-                said.append(f"{camera} has no frame of its own for {places(episodes, steps)}")
-            if lost:
-                said.append(f"the videos of {camera} cannot be read for {places(lost)}")
-        return f" In all: {'. '.join(said)}. no_video=True leaves videos out." if said else ""
-
-    def close(self) -> None:
-        """Close all files."""
-        for camera in list(self._open):
-            self._close(camera)
-
-    def _video(self, camera: str, file: str, time: float) -> Video:
-        if camera in self._open and self._open[camera][0] == file:
-            return self._open[camera][1]
-        self._close(camera)
-        where = f"{self._where}, {file}"
-        wanted = self._frames[camera].pop(file, 0)
-        if not wanted:
-            raise _do_not_follow(where)
-        path = inside(self._root, Path(file), self._where)
-        if not path.is_file():
-            raise SchemaError(
-                f"{where}: is missing; the dataset was downloaded without its videos, or in part. no_video=True leaves "
-                "videos out."
-            )
-        with contextlib.ExitStack() as stack:
-            opened = open_video(
-                path, where, shape=self._shapes[camera], most_frames=2 * wanted + MANY_FRAMES
-            )
-            video = stack.enter_context(opened)
-            self._open[camera] = file, video, stack.pop_all()
-        if self._is_part:
-            video.begin_near(time)
-        return video
-
-    def _close(self, camera: str) -> None:
-        if camera in self._open:
-            file, video, stack = self._open.pop(camera)
-            self.shown.append(Shown(camera, file, video.first, video.last, video.used, video.count))
-            stack.close()
-
-
-class Shown(NamedTuple):
-    """Frames of a file that were asked for: the times of the first and the last one, how many, and of how many."""
-
-    camera: str
-    file: str
-    first: float
-    last: float
-    used: int
-    held: int
-
-
-class ShownFrames:
-    """Puts together which frames were asked for, in their order, wherever they were decoded."""
-
-    def __init__(self, where: str) -> None:
-        self._where, self._unused = where, 0
-        self._open: dict[str, Shown] = {}
-        self._closed: set[tuple[str, str]] = set()
-
-    def add(self, shown: Shown) -> None:
-        """Take the next frames of a camera.
-
-        Raises SchemaError if they come before those that were asked for.
-        """
-        before = self._open.get(shown.camera)
-        if before is not None and before.file == shown.file:
-            check_order(f"{self._where}, {shown.file}", before.last, shown.first)
-            shown = shown._replace(first=before.first, used=before.used + shown.used)
-        elif before is not None:
-            self._close(before)
-        if (shown.camera, shown.file) in self._closed:
-            raise _do_not_follow(f"{self._where}, {shown.file}")
-        self._open[shown.camera] = shown
-
-    def doubts(self) -> list[str]:
-        """Return what was not read, a sentence each; after the last frame."""
-        for one in self._open.values():
-            self._close(one)
-        self._open.clear()
-        if not self._unused:
-            return []
-        return [f"Left out: {counted(self._unused, 'frame')} of videos that belong to no row."]
-
-    def _close(self, shown: Shown) -> None:
-        self._closed.add((shown.camera, shown.file))
-        self._unused += max(0, shown.held - shown.used)
-
-
-def _do_not_follow(where: str) -> SchemaError:
-    return SchemaError(f"{where}: the episodes in it do not follow each other.")
-
-
-def _check_video_paths(
-    info: Mapping[str, Any], cameras: list[str], is_v3: bool, where: str
-) -> None:
-    if info.get("video_path") != VIDEO_PATHS[is_v3]:
+    Raises SchemaError if it has other fields than `FIELDS`, or leads out of the dataset.
+    """
+    if not isinstance(template, str) or not template:
         raise SchemaError(
-            f"{where}: expected the video_path {VIDEO_PATHS[is_v3]}, found {info.get('video_path')!r:.100}."
+            f"{where}: expected the path {name} in info.json, found {template!r:.100}."
+        )
+    known = [match[0] for match in FIELD.finditer(template) if match[1] in FIELDS]
+    left = template
+    for field in known:
+        left = left.replace(field, "")
+    if "{" in left or "}" in left:
+        odd = re.search(r"\{[^{}]*\}|[{}]", left)
+        raise SchemaError(
+            f"{where}: {name} in info.json has the field {odd[0] if odd else left!r:.50}; known are "
+            f"{', '.join(f'{{{one}}}' for one in FIELDS)}, numbers with or without a width such as :03d."
+        )
+    if PurePosixPath(template).is_absolute() or ".." in PurePosixPath(template).parts:
+        raise SchemaError(
+            f"{where}: {name} in info.json, {template!r:.100}, leads out of the dataset."
+        )
+    return template
+
+
+def filled(template: str, values: Mapping[str, int | str]) -> str:
+    """Return a path with values in place of its fields."""
+
+    def text(match: re.Match[str]) -> str:
+        return str(values[match[1]]).zfill(int(match[2] or 0))
+
+    return FIELD.sub(text, template)
+
+
+def _check_video_paths(info: Mapping[str, Any], cameras: list[str], where: str) -> str:
+    template = check_template(info.get("video_path"), "video_path", where)
+    if len(cameras) > 1 and "{video_key" not in template:
+        raise SchemaError(
+            f"{where}: video_path in info.json, {template!r:.100}, is the same for all cameras; write "
+            "{video_key} into it."
         )
     for camera in cameras:
         if not SAFE_KEY.fullmatch(camera):
             raise SchemaError(f"{where}: {camera!r:.50} cannot name a folder of videos.")
-
-
-def _path_of_episode(number: int, camera: str, info: Mapping[str, Any]) -> str:
-    size = info.get("chunks_size")
-    chunk = number // size if isinstance(size, int) and size > 0 else 0
-    return VIDEO_PATHS[False].format(episode_chunk=chunk, video_key=camera, episode_index=number)
+    return template
 
 
 def _place(
-    row: Mapping[str, Any], camera: str, info: Mapping[str, Any], where: str
+    row: Mapping[str, Any], camera: str, info: Mapping[str, Any], template: str, where: str
 ) -> tuple[str, float]:
-    """Return the file of a camera, and when the episode begins there."""
+    """Return the file of a camera, and when the episode begins there: in a file of its own at 0."""
+    number, size = row["episode_index"], info.get("chunks_size")
+    own_chunk = number // size if isinstance(size, int) and size > 0 else 0
     said = {name: row.get(f"videos/{camera}/{name}") for name in VIDEO_COLUMNS}
     chunk, file, start, end = said.values()
+    is_alone = info["codebase_version"] != V3 or "{episode_index" in template
+    if is_alone and None in (chunk, file, start, end):
+        chunk, file, start, end = own_chunk, number, 0.0, row["length"] / info["fps"]
     if not (
         isinstance(chunk, int)
         and isinstance(file, int)
@@ -372,7 +268,9 @@ def _place(
             f"{wanted:.3f} s.",
             file=where,
         )
-    return VIDEO_PATHS[True].format(video_key=camera, chunk_index=chunk, file_index=file), start
+    fields: dict[str, int | str] = {"video_key": camera, "chunk_index": chunk, "file_index": file}
+    fields |= {"episode_chunk": own_chunk, "episode_index": number}
+    return filled(template, fields), start
 
 
 def _rows_of_tables(root: Path, cameras: list[str], where: str) -> Iterator[Any]:

@@ -20,11 +20,12 @@ from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows
 from orlog.datasets.formats._shared.episodes import Asked, Steps
 from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
 from orlog.datasets.formats.lerobot.agreement import Agreement
-from orlog.datasets.formats.lerobot.metadata import Episodes, Shown, ShownFrames, Videos
+from orlog.datasets.formats.lerobot.camera_frames import Shown, ShownFrames, Videos
+from orlog.datasets.formats.lerobot.metadata import Episodes
 from orlog.errors import IntegrityError, SchemaError
 
 BLOCK_BYTES = 2**24
-PLACE = ("episode_index", "timestamp")
+PLACE = ("episode_index", "frame_index", "timestamp")
 MOST_ROWS = 2**62
 OVER = 4  # times that `row_bytes` of features says too much, since a number may take one byte
 
@@ -156,8 +157,8 @@ class Tables:
             one, after = np.searchsorted(ends, (first, max(first, last - 1)), "right").tolist()
             some = episodes.some(one, after + 1)
             counts = {
-                camera: {file: frames[camera][file] for file, _ in places}
-                for camera, places in some.videos.items()
+                camera: {film.file: frames[camera][film.file] for film in films}
+                for camera, films in some.videos.items()
             }
             yield _Part(several, some, one, int(ends[one - 1]) if one else 0, counts)
 

@@ -16,7 +16,13 @@ import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow, table_batches
 from orlog.datasets.formats.lerobot.image_tables import image_size
-from orlog.datasets.formats.lerobot.metadata import LONGEST_EPISODE, MOST_EPISODES, Episodes, inside
+from orlog.datasets.formats.lerobot.metadata import (
+    LONGEST_EPISODE,
+    MOST_EPISODES,
+    Episodes,
+    Film,
+    inside,
+)
 from orlog.datasets.formats.lerobot.video_frames import video_shape
 from orlog.errors import IntegrityError, SchemaError
 
@@ -122,7 +128,7 @@ def read_episodes(root: Path, cameras: list[str], where: str) -> Episodes:
         tasks=None,
         videos={
             camera: [
-                (VIDEO_PATH.format(camera=camera, episode=number), 0.0)
+                Film(VIDEO_PATH.format(camera=camera, episode=number), 0.0, 0)
                 for number in range(len(starts))
             ]
             for camera in cameras

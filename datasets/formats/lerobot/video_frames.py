@@ -61,6 +61,7 @@ class Video:
                 f"{where}: expected frames of {shape[1]} x {shape[0]} pixels, found {context.width} x "
                 f"{context.height}."
             )
+        _refuse_depth(context.format, where)
         context.options = {"err_detect": "explode", "max_pixels": str(_most_pixels(shape))}
         context.thread_type = "AUTO"
         self.where = where
@@ -139,9 +140,24 @@ class Video:
                 f"{self.where}: the size of frames changes to {frame.width} x {frame.height}.",
                 file=self.where,
             )
+        _refuse_depth(frame.format, self.where)
         channels = self._shape[2]
         pixels: np.ndarray = self._convert(frame, format=PIXELS[channels]).to_ndarray()
         return pixels.reshape(self._shape)
+
+
+def _refuse_depth(pixels: Any, where: str) -> None:
+    """Refuse pixels that would be cut to 8 bits.
+
+    Raises SchemaError if they have more.
+    """
+    bits = 8 if pixels is None else max((one.bits for one in pixels.components), default=8)
+    if bits > 8:
+        raise SchemaError(
+            f"{where}: its pixels have {bits} bits a color ({pixels.name}), as maps of depth have, and would be cut "
+            "to 8. no_video=True leaves all videos out; to leave out this one alone, take its feature out of "
+            "meta/info.json."
+        )
 
 
 def check_order(where: str, last: float, time: float) -> None:
@@ -194,7 +210,7 @@ def frame_times(path: Path, where: str, *, most_frames: int) -> np.ndarray:
         found = [
             float(one.pts * one.time_base)
             for one in container.demux(*container.streams.video[:1])
-            if one.pts is not None and one.time_base
+            if one.pts is not None and one.time_base and not one.is_discard
         ]
     if not found:
         raise IntegrityError(f"{where}: holds no frame.", file=where)

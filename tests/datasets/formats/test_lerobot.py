@@ -369,8 +369,6 @@ def test_videos_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     refused("is a link")
     video.unlink()
     video.write_bytes(good)
-    change_videos(root, from_timestamp=0.05, to_timestamp=0.55)
-    refused("expected a frame at 0.0500 s, the next one is at 0.1000 s")
     change_videos(root, from_timestamp=0.0, to_timestamp=0.9)
     refused("lasts 0.900 s, and its 5 frames take 0.500 s")
     change_videos(root, file_index=0, from_timestamp=0.1, to_timestamp=0.6)

@@ -130,6 +130,8 @@ def lerobot(root: Path) -> tuple[Path, dict[str, Any]]:
     info = root / "a" / "meta" / "info.json"
     body = json.loads(info.read_text())
     del body["features"]["next.done"]
+    for file in (root / "a" / "data").rglob("*.parquet"):
+        pq.write_table(pq.read_table(file).drop(["next.done"]), file)
     info.write_text(json.dumps(body))
     for path in root.rglob("data/**/*.parquet"):
         pq.write_table(pq.read_table(path).drop_columns(["next.done"]), path)

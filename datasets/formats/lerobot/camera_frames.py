@@ -1,0 +1,313 @@
+"""The frames of a LeRobotDataset's cameras, paired with the rows of its tables.
+
+A row says a second of its episode, and the metadata at which second of a file the episode begins. Where a file
+has as many frames as rows, they are paired in order; else each row takes the frame next to its second, which is
+less than half a frame away. Seconds must grow from row to row in both. What lies off by more than a tenth of a frame is
+told: such clocks come of sums of rounded lengths (lerobot#3177) or of timestamps that follow another clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from orlog.datasets.formats.lerobot.metadata import Episodes, inside, places
+from orlog.datasets.formats.lerobot.video_frames import Video, check_order, frame_times, open_video
+from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.manifests.names import counted
+
+TOLERANCE = 0.1  # of the time between two frames: more is told
+HALF = 0.5  # likewise: more is refused
+EXACT = 1e-6  # seconds by which equal times may differ
+MANY_FRAMES = 1000
+
+
+class Shown(NamedTuple):
+    """Frames of a file that were asked for.
+
+    Attributes:
+        camera: The camera.
+        file: The file.
+        first: The second that the first row asked for.
+        last: That of the last one.
+        used: How many frames were asked for.
+        held: How many the file holds.
+        off: By how many seconds a frame lies off at most, where that is more than `TOLERANCE`.
+        in_order: Whether frames and rows were paired in order.
+    """
+
+    camera: str
+    file: str
+    first: float
+    last: float
+    used: int
+    held: int
+    off: float
+    in_order: bool
+
+
+@dataclasses.dataclass
+class _OpenFile:
+    """A file whose frames are read, when each is shown, and what rows asked for so far."""
+
+    file: str
+    video: Video
+    stack: contextlib.ExitStack
+    times: np.ndarray
+    in_order: bool
+    first: float = math.nan
+    last: float = -math.inf
+    taken: int = -1
+    off: float = 0.0
+
+
+class Videos:
+    """The frames of all cameras; of each camera one file is open at a time.
+
+    Attributes:
+        shown: What was asked for in files that were closed.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        episodes: Episodes,
+        shapes: Mapping[str, tuple[int, ...]],
+        fps: float,
+        where: str,
+        begins: tuple[int, dict[str, dict[str, int]]] | None = None,
+    ) -> None:
+        """Take what is known of them: all episodes, the shape of each camera's frames, and frames per second.
+
+        `episodes` may be some, which begin at an episode; then `begins` says which, and how many frames their
+        files hold for all of them.
+        """
+        self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
+        self._fps = fps
+        self._open: dict[str, _OpenFile] = {}
+        self._is_part = begins is not None
+        self._first, self._frames = (0, episodes.frames()) if begins is None else begins
+        self.shown: list[Shown] = []
+
+    def check_first(self) -> None:
+        """Refuse videos of a kind that is not read, before rows are.
+
+        Raises SchemaError if the first one of a camera is none that can be read.
+        """
+        for camera, films in self._episodes.videos.items():
+            path = inside(self._root, Path(films[0].file), self._where)
+            where, most = (
+                f"{self._where}, {films[0].file}",
+                self._most_frames(camera, films[0].file),
+            )
+            with (
+                contextlib.suppress(IntegrityError, FileNotFoundError),
+                open_video(path, where, shape=self._shapes[camera], most_frames=most),
+            ):
+                pass
+
+    def frames(
+        self, camera: str, episodes: np.ndarray, steps: np.ndarray, timestamps: np.ndarray
+    ) -> np.ndarray:
+        """Return the next frames of a camera, (rows, height, width, channels) uint8.
+
+        Args:
+            camera: The camera.
+            episodes: The episode of each row.
+            steps: The place of each row in its episode.
+            timestamps: Seconds since the episode began.
+
+        Raises IntegrityError if a row has no frame; SchemaError if seconds do not grow.
+        """
+        found = np.empty((len(episodes), *self._shapes[camera]), np.uint8)
+        rows = zip(episodes.tolist(), steps.tolist(), timestamps.tolist(), strict=True)
+        for row, (episode, step, time) in enumerate(rows):
+            film = self._episodes.videos[camera][episode - self._first]
+            try:
+                opened = self._opened(camera, film.file)
+                place = self._frame_of(opened, film.first + step, film.start + time)
+                if self._is_part and not opened.video.used:
+                    opened.video.begin_near(float(opened.times[place]))
+                found[row] = opened.video.frame_at(float(opened.times[place]), EXACT)
+            except (IntegrityError, SchemaError) as error:
+                text = f"{error} In episode {episode}, {time:.4f} s after its begin.{self._all_missing()}"
+                raise type(error)(text) from error
+        return found
+
+    def close(self) -> None:
+        """Close all files."""
+        for camera in list(self._open):
+            self._close(camera)
+
+    def _frame_of(self, opened: _OpenFile, row: int, time: float) -> int:
+        """Return the number of the frame in its file that belongs to a row of that file, and a second."""
+        where, times = opened.video.where, opened.times
+        if math.isnan(opened.first):
+            opened.first = time
+        check_order(where, opened.last, time)
+        place = row if opened.in_order else int(_nearest(times, np.array([time]))[0])
+        off = abs(float(times[place]) - time)
+        if (not opened.in_order and off >= HALF / self._fps) or time == opened.last:
+            said = f"expected a frame at {time:.4f} s"
+            if place == len(times) - 1 and time > times[place]:
+                raise IntegrityError(f"{where}: {said}, and the video ends before.", file=where)
+            raise IntegrityError(
+                f"{where}: {said}, the next one is at {times[place]:.4f} s; frames are missing, or the "
+                "timestamps are of another recording.",
+                file=where,
+            )
+        if place <= opened.taken:
+            raise IntegrityError(
+                f"{where}: the frame at {times[place]:.4f} s is next to two rows; frames are missing.",
+                file=where,
+            )
+        opened.last, opened.taken = time, place
+        if off > TOLERANCE / self._fps:
+            opened.off = max(opened.off, off)
+        return place
+
+    def _all_missing(self) -> str:
+        """Return which steps of all episodes have no frame, by the clock of the dataset."""
+        said = []
+        for camera, films in self._episodes.videos.items():
+            episodes: list[int] = []
+            steps: list[int] = []
+            lost: list[int] = []
+            files: dict[str, list[int]] = {}
+            for number, film in enumerate(films):
+                files.setdefault(film.file, []).append(number)
+            for file, numbers in files.items():
+                lengths = [self._episodes.lengths[one] for one in numbers]
+                try:
+                    path = inside(self._root, Path(file), self._where)
+                    times = frame_times(path, file, most_frames=2 * sum(lengths) + MANY_FRAMES)
+                except (OrlogError, OSError):
+                    lost += numbers
+                    continue
+                of_steps = np.concatenate([np.arange(one) for one in lengths])
+                owners = np.repeat(numbers, lengths)
+                starts = np.array([films[one].start for one in owners.tolist()])
+                bad = self._without_frame(times, starts + of_steps / self._fps)
+                steps += of_steps[bad].tolist()
+                episodes += owners[bad].tolist()
+            if steps:
+                said.append(f"{camera} has no frame of its own for {places(episodes, steps)}")
+            if lost:
+                said.append(f"the videos of {camera} cannot be read for {places(lost)}")
+        return f" In all: {'. '.join(said)}. no_video=True leaves videos out." if said else ""
+
+    def _without_frame(self, times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Return for which of these seconds a file whose frames are shown at `times` has no frame of its own."""
+        if len(times) == len(wanted) and (np.diff(wanted) > 0).all():
+            return np.zeros(len(wanted), bool)
+        near = _nearest(times, wanted)
+        taken = np.maximum.accumulate(np.concatenate([[-1], near[:-1]]))
+        is_far: np.ndarray = np.abs(times[near] - wanted) >= HALF / self._fps
+        return is_far | (near <= taken)
+
+    def _opened(self, camera: str, file: str) -> _OpenFile:
+        if camera in self._open and self._open[camera].file == file:
+            return self._open[camera]
+        self._close(camera)
+        where = f"{self._where}, {file}"
+        rows, most = self._frames[camera].get(file, 0), self._most_frames(camera, file)
+        if not self._frames[camera].pop(file, 0):
+            raise _do_not_follow(where)
+        path = inside(self._root, Path(file), self._where)
+        if not path.is_file():
+            raise SchemaError(
+                f"{where}: is missing; the dataset was downloaded without its videos, or in part. no_video=True leaves "
+                "videos out."
+            )
+        with contextlib.ExitStack() as stack:
+            opened = open_video(path, where, shape=self._shapes[camera], most_frames=most)
+            video = stack.enter_context(opened)
+            times = frame_times(path, where, most_frames=most)
+            self._open[camera] = _OpenFile(
+                file, video, stack.pop_all(), times, in_order=len(times) == rows
+            )
+        return self._open[camera]
+
+    def _most_frames(self, camera: str, file: str) -> int:
+        return 2 * self._frames[camera].get(file, 0) + MANY_FRAMES
+
+    def _close(self, camera: str) -> None:
+        if camera in self._open:
+            one = self._open.pop(camera)
+            used, held = one.video.used, len(one.times)
+            self.shown.append(
+                Shown(camera, one.file, one.first, one.last, used, held, one.off, one.in_order)
+            )
+            one.stack.close()
+
+
+class ShownFrames:
+    """Puts together which frames were asked for, in their order, wherever they were decoded."""
+
+    def __init__(self, where: str) -> None:
+        self._where, self._unused = where, 0
+        self._open: dict[str, Shown] = {}
+        self._closed: set[tuple[str, str]] = set()
+        self._off: dict[tuple[str, bool], list[float]] = {}
+
+    def add(self, shown: Shown) -> None:
+        """Take the next frames of a camera.
+
+        Raises SchemaError if they come before those that were asked for.
+        """
+        before = self._open.get(shown.camera)
+        if before is not None and before.file == shown.file:
+            check_order(f"{self._where}, {shown.file}", before.last, shown.first)
+            off = max(before.off, shown.off)
+            shown = shown._replace(first=before.first, used=before.used + shown.used, off=off)
+        elif before is not None:
+            self._close(before)
+        if (shown.camera, shown.file) in self._closed:
+            raise _do_not_follow(f"{self._where}, {shown.file}")
+        self._open[shown.camera] = shown
+
+    def doubts(self) -> list[str]:
+        """Return what was not read, and what lies off, a sentence each; after the last frame."""
+        for one in self._open.values():
+            self._close(one)
+        self._open.clear()
+        said = []
+        for (camera, in_order), off in self._off.items():
+            how = (
+                "each has as many frames as rows, and they were paired in order"
+                if in_order
+                else "each row took the frame next to its time"
+            )
+            said.append(
+                f"Frames of {camera} lie up to {max(off):.4g} s off the timestamps of their rows in "
+                f"{counted(len(off), 'file')}: {how}."
+            )
+        if self._unused:
+            unused = counted(self._unused, "frame")
+            said.append(f"Left out: {unused} of videos that belong to no row.")
+        return said
+
+    def _close(self, shown: Shown) -> None:
+        self._closed.add((shown.camera, shown.file))
+        self._unused += max(0, shown.held - shown.used)
+        if shown.off:
+            self._off.setdefault((shown.camera, shown.in_order), []).append(shown.off)
+
+
+def _nearest(times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return which of some sorted times is next to each wanted one."""
+    after = np.searchsorted(times, wanted).clip(1, max(1, len(times) - 1))
+    after = np.minimum(after, len(times) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest: np.ndarray = np.where(wanted - times[before] <= times[after] - wanted, before, after)
+    return nearest
+
+
+def _do_not_follow(where: str) -> SchemaError:
+    return SchemaError(f"{where}: the episodes in it do not follow each other.")

@@ -1,0 +1,278 @@
+"""Frames of LeRobotDatasets: clocks that drift, paths of info.json, and pixels of more than 8 bits."""
+
+from __future__ import annotations
+
+import fractions
+import io
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import orlog
+from orlog.datasets.formats._containers.pictures import PictureColumn
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats.lerobot import format as lerobot
+from orlog.datasets.formats.lerobot import rows as lerobot_rows
+from orlog.datasets.formats.lerobot.metadata import FIELDS
+from orlog.errors import IntegrityError, OrlogError, SchemaError
+from tests.datasets.formats.reading import read_files
+from tests.datasets.formats.test_lerobot import CAMERA, LENGTHS, change_episodes, write, write_video
+from tests.datasets.formats.test_lerobot_meaning import TABLE, change_info, change_table
+
+CLOCK = np.concatenate([np.arange(one) / 10 for one in LENGTHS])
+
+
+def write_frames(path: Path, shades: list[int], times: list[float]) -> None:
+    """Write a video of gray frames that are shown at some times, in seconds."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", 10, options={"preset": "ultrafast", "g": "2"})
+        stream.height, stream.width, stream.pix_fmt = 24, 32, "yuv420p"
+        stream.time_base = stream.codec_context.time_base = fractions.Fraction(1, 1000)
+        for shade, time in zip(shades, times, strict=True):
+            frame = av.VideoFrame.from_ndarray(np.full((24, 32, 3), shade, np.uint8), "rgb24")
+            frame.pts, frame.time_base = round(1000 * time), fractions.Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+def shades_of(dataset: orlog.Dataset) -> list[list[int]]:
+    """Return about which frame each row shows, but for final observations that are zeros."""
+    return [
+        np.round((one.observations["images.side"].mean((1, 2, 3)) - 10) / 20).astype(int).tolist()
+        for one in dataset
+    ]
+
+
+READ = [[0, 1, 2, 3], [5, 6, 7, 8, 9, 0]]
+
+
+def off(dataset: orlog.Dataset, found: Any) -> str:
+    shown = shades_of(dataset)
+    assert (shown[0], shown[1][:5]) == (READ[0], READ[1][:5])
+    return " ".join(one for one in found.doubts if "lie up to" in one)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2**24])
+@pytest.mark.parametrize(
+    ("drift", "told"),
+    [
+        (0.005, ""),
+        (
+            0.054,
+            "lie up to 0.054 s off the timestamps of their rows in 1 file: each has as many frames",
+        ),
+        (0.3, "lie up to 0.3 s off the timestamps"),
+    ],
+)
+def test_a_clock_that_drifts_is_told_and_frames_are_paired_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drift: float, told: str, block_bytes: int
+) -> None:
+    """As lerobot#3177: the begin of an episode in a file is a sum of rounded lengths."""
+    monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", block_bytes)
+    root = tmp_path / "arm"
+    write(root)
+    for name, values in (("from", [0.0, 0.4, drift]), ("to", [0.4, 0.5, drift + 0.5])):
+        change_episodes(root, **{f"videos__{CAMERA}__{name}_timestamp": values})
+    said = off(*read_files(lerobot.FORMAT, root, tmp_path / "store"))
+    assert said.endswith("paired in order.") if told else not said
+    assert told in said
+
+
+@pytest.mark.parametrize("speed", [1.08, 0.9, 3.0])
+def test_timestamps_of_another_clock_are_paired_in_order_where_counts_agree(
+    tmp_path: Path, speed: float
+) -> None:
+    root = tmp_path / "arm"
+    write(root, "v2.1", timestamp=speed * CLOCK)
+    assert "paired in order" in off(*read_files(lerobot.FORMAT, root, tmp_path / "store"))
+
+
+def test_rows_take_the_next_frame_where_a_video_has_more_and_are_refused_where_it_lacks_one(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "arm"
+    write(root)
+    video = root / f"videos/{CAMERA}/chunk-000/file-001.mp4"
+    write_frames(video, [110, 130, 150, 170, 190, 250], [0.03, 0.13, 0.23, 0.33, 0.43, 0.53])
+    said = off(*read_files(lerobot.FORMAT, root, tmp_path / "store"))
+    assert said.endswith(
+        "lie up to 0.03 s off the timestamps of their rows in 1 file: each row took the frame next to its time."
+    )
+    for times, message in (
+        ([0, 0.1, 0.3, 0.4, 0.5, 0.6], r"expected a frame at 0\.2000 s"),
+        (
+            [0, 0.1, 0.2, 0.3, 0.31, 0.32],
+            r"expected a frame at 0\.4000 s, and the video ends before",
+        ),
+    ):
+        write_frames(video, [110] * 6, times)
+        with pytest.raises(IntegrityError, match=message):
+            read_files(lerobot.FORMAT, root, tmp_path / "refused")
+
+
+@pytest.mark.parametrize("times", [[0, 0.1, 0.1, 0.2], [0, 0.2, 0.1, 0.3]])
+def test_rows_whose_times_do_not_grow_are_refused(tmp_path: Path, times: list[float]) -> None:
+    root = tmp_path / "arm"
+    write(root, timestamp=np.concatenate([times, CLOCK[4:]]))
+    with pytest.raises(OrlogError, match=r"In episode 0, 0\.1000 s after its begin"):
+        read_files(lerobot.FORMAT, root, tmp_path / "store")
+
+
+def test_several_processes_pair_frames_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    root = tmp_path / "arm"
+    write(root, timestamp=1.04 * CLOCK)
+    change_episodes(root, **{f"videos__{CAMERA}__from_timestamp": [0.0, 0.49, 0.05]})
+    change_episodes(root, **{f"videos__{CAMERA}__to_timestamp": [0.4, 0.59, 0.55]})
+    orlog.import_dataset(root, "lab/alone-v1")
+    orlog.import_dataset(root, "lab/many-v1", workers=2)
+    ours, theirs = orlog.load_dataset("lab/alone-v1"), orlog.load_dataset("lab/many-v1")
+    assert ours.manifest.description == theirs.manifest.description
+    assert shades_of(ours) == shades_of(theirs)
+    assert shades_of(ours)[0] == READ[0]
+
+
+PATHS = (
+    "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+    "videos/chunk-{chunk_index:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+    "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+    "videos/chunk-{chunk_index:03d}/{video_key}/episode_{file_index:06d}.mp4",
+    "films/{video_key}/{episode_index}.mp4",
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_all_fields_of_paths_are_known_in_all_versions(
+    tmp_path: Path, version: str, path: str
+) -> None:
+    root = tmp_path / "arm"
+    write(root, version)
+    files = sorted((root / "videos").rglob("*.mp4"))
+    if (
+        version == "v3.0" and "episode_index" in path
+    ):  # a file each, of which the metadata say nothing
+        for number, file in enumerate([*files, root / "videos/third.mp4"]):
+            write_video(file, sum(LENGTHS[:number]), LENGTHS[number])
+        files.append(root / "videos/third.mp4")
+        metadata = root / "meta/episodes/chunk-000/file-000.parquet"
+        table = pq.read_table(metadata)
+        pq.write_table(table.select(["episode_index", "length", "tasks"]), metadata)
+    for number, file in enumerate(files):
+        fields: dict[str, Any] = dict.fromkeys(("file_index", "episode_index"), number)
+        fields |= {"video_key": CAMERA, "chunk_index": 0, "episode_chunk": 0}
+        target = root / path.format(**fields)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(target)
+    tables = "data/{chunk_index}/table_{episode_index}.parquet"
+    change_info(root, lambda info: info.update(video_path=path, data_path=tables))
+    (root / "data/chunk-000").rename(root / "data/0")
+    for number, file in enumerate(sorted((root / "data/0").iterdir())):
+        file.rename(file.parent / f"table_{7 + 3 * number}.parquet")
+    assert off(*read_files(lerobot.FORMAT, root, tmp_path / "store")) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (
+            "videos/{video_key.__class__}/{episode_index}.mp4",
+            r"the field '\{video_key\.__class__\}'; known are",
+        ),
+        ("videos/{0}.mp4", r"the field '\{0\}'"),
+        ("videos/{camera}/{episode_index:06d}.mp4", r"the field '\{camera\}'"),
+        ("videos/{video_key!r}/{episode_index:>{file_index}}.mp4", "the field"),
+        ("videos/{episode_index:999999999d}.mp4", "the field"),
+        ("videos/{video_key}/{episode_index.mp4", r"the field '\{'"),
+        ("/videos/{episode_index}.mp4", "leads out of the dataset"),
+        ("videos/../../{episode_index}.mp4", "leads out of the dataset"),
+        ("", "expected the path video_path"),
+        (7, "expected the path video_path in info.json, found 7"),
+    ],
+)
+def test_paths_of_other_fields_are_refused(tmp_path: Path, path: object, message: str) -> None:
+    root = tmp_path / "arm"
+    write(root, "v2.1")
+    change_info(root, lambda info: info.update(video_path=path))
+    with pytest.raises(SchemaError, match=message) as refused:
+        read_files(lerobot.FORMAT, root, tmp_path / "store")
+    if "known are" in message:
+        assert all(f"{{{one}}}" in str(refused.value) for one in FIELDS)
+    change_info(root, lambda info: info.update(video_path=None, data_path=path))
+    if path:
+        with pytest.raises(SchemaError, match=message.replace("video_path", "data_path")):
+            read_files(lerobot.FORMAT, root, tmp_path / "store", Options(no_video=True))
+
+
+@pytest.mark.parametrize(
+    ("codec", "pixels", "bits"),
+    [
+        ("libx265", "gray12le", 12),
+        ("libx265", "yuv420p12le", 12),
+        ("libx265", "gray10le", 10),
+        ("libx265", "yuv420p10le", 10),
+        ("libsvtav1", "yuv420p10le", 10),
+    ],
+)
+def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(
+    tmp_path: Path, codec: str, pixels: str, bits: int
+) -> None:
+    root, depth = tmp_path / "arm", "observation.images.depth"
+    write(root, "v2.1")
+    options = {"x265-params": "lossless=1:log-level=none"} if codec == "libx265" else {}
+    for number, length in enumerate(LENGTHS):
+        path = root / f"videos/chunk-000/{depth}/episode_{number:06d}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with av.open(str(path), "w") as container:
+            stream: Any = container.add_stream(codec, 10, options=options)
+            stream.height, stream.width, stream.pix_fmt = 64, 64, pixels
+            for shade in range(length):
+                frame = av.VideoFrame(64, 64, pixels)
+                frame.pts, frame.time_base = shade, fractions.Fraction(1, 10)
+                for plane in frame.planes:
+                    plane.update(np.full(plane.buffer_size // 2, shade, "<u2").tobytes())
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+    feature = {"dtype": "video", "shape": [64, 64, 1], "info": {"is_depth_map": True}}
+    change_info(root, lambda info: info["features"].update({depth: feature}))
+    with pytest.raises(
+        SchemaError, match=rf"{bits} bits a color \({pixels}\), as maps of depth"
+    ) as refused:
+        read_files(lerobot.FORMAT, root, tmp_path / "refused")
+    assert "no_video=True leaves all videos out" in str(refused.value)
+    dataset, _ = read_files(lerobot.FORMAT, root, tmp_path / "none", Options(no_video=True))
+    assert "images.side" not in dataset[0].observations
+    change_info(root, lambda info: info["features"].pop(depth))
+    dataset, found = read_files(lerobot.FORMAT, root, tmp_path / "alone")
+    assert "images.side" in dataset[0].observations
+    assert any(
+        f"Not read: ./videos/chunk-#/{depth}/episode_#.mp4 (3)" in one for one in found.doubts
+    )
+
+
+def deep_png() -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.full((6, 5), 4000, np.uint16)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_pictures_of_16_bits_are_refused(tmp_path: Path) -> None:
+    root, name = tmp_path / "arm", "observation.images.top"
+    write(root)
+    pictures = pa.array([{"bytes": deep_png(), "path": "x.png"}] * sum(LENGTHS))
+    change_table(root / TABLE, **{name: pictures})
+    change_info(root, lambda info: info["features"][name].update(shape=[6, 5, 1]))
+    with pytest.raises(
+        SchemaError, match=r"row 0: a PNG of 16 bits a color, as maps of depth have"
+    ):
+        read_files(lerobot.FORMAT, root, tmp_path / "store")
+    with pytest.raises(SchemaError, match="a PNG of 16 bits"):
+        PictureColumn([deep_png()], "file")[0:1]
