@@ -33,7 +33,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.formats._containers.arrow_files import check_pyarrow, column_of, reading_arrow
 from orlog.datasets.formats._containers.table_files import (
     BLOCK_ROWS,
     ENDINGS,
@@ -245,13 +245,7 @@ class _Table:
             ):
                 for batch in batches:
                     if batch.num_rows:
-                        yield (
-                            where,
-                            {
-                                name: array_of(batch.column(name), name, where, 0)
-                                for name in columns
-                            },
-                        )
+                        yield (where, {name: column_of(batch, name, where, 0) for name in columns})
                         break
 
     def _sorted_blocks(self, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -273,7 +267,7 @@ class _Table:
                 self._sorted = table.sort_by([(name, "ascending") for name in self.sort_by])
         for start in range(0, self._sorted.num_rows, BLOCK_ROWS):
             part = self._sorted.slice(start, BLOCK_ROWS).combine_chunks()
-            yield {name: array_of(part.column(name), name, self.where, start) for name in columns}
+            yield {name: column_of(part, name, self.where, start) for name in columns}
 
 
 @dataclasses.dataclass

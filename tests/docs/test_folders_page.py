@@ -23,6 +23,7 @@ from tests.datasets.formats import (
     test_lerobot,
     test_minari_arrow,
     test_rlds,
+    test_rllib,
     test_torchrl,
 )
 
@@ -51,6 +52,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             file[f"run{number}/torque"] = rng.random((9, 2), np.float32)
             file[f"run{number}/r"] = rng.random(9)
             unknown[f"run{number}/angles"] = rng.random((9, 3))
+    for number in range(2):
+        Path(f"takes/{number}").mkdir(parents=True)
+        with h5py.File(f"takes/{number}/trajectory.h5", "w") as file:
+            file["joints"], file["torque"] = rng.random((9, 3)), rng.random((9, 2))
     Path("recordings").mkdir()
     Path("logs").mkdir()
     for number in range(2):
@@ -75,6 +80,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test_lerobot.write(Path("openpi_libero"))
     test_lerobot.rename(Path("openpi_libero"))
     test_rlds.write(Path("bridge/1.0.0"), test_rlds.SAMPLE)
+    test_rllib.write_steps(Path("offline/run-000001-00001/0.parquet"), ["e7", "0b"])
     test_torchrl.write(Path("buffer"), test_torchrl.arrays())
     test_layouts.write_dqn_replay(Path("dqn_logs"))
     test_minari_arrow.odd(tmp_path / "minari", "arrow").rename("my_minari_set")
@@ -82,6 +88,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {name: rng.random(20) for name in ("obs_0", "obs_1", "u", "r")}
     table = pa.table({"run": np.repeat(["a", "b"], 10), **columns})
     pq.write_table(table, "logs.parquet")
+    Path("parts/more").mkdir(parents=True)
+    pq.write_table(table[:10], "parts/part-0.parquet")
+    pq.write_table(table[10:], "parts/more/part-1.parquet")
     pyarrow.feather.write_feather(table, "logs.arrow")
     with Path("logs.csv").open("w", newline="") as file, Path("logs.jsonl").open("w") as lines:
         writer = csv.DictWriter(file, table.column_names)

@@ -32,6 +32,7 @@ from tests.datasets.formats import (
     test_ogmarl,
     test_open_bandit,
     test_rlds,
+    test_rllib,
     test_robomimic,
     test_table,
 )
@@ -143,6 +144,14 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ("open_bandit", test_open_bandit.write_sample, NO_OPTIONS),
     ("rlds", lambda root: test_rlds.write(root / "arm", test_rlds.SAMPLE), NO_OPTIONS),
     ("rllib", lambda root: test_layouts.write_rllib(root / "output.json"), NO_OPTIONS),
+    ("rllib", lambda root: test_rllib.write_steps(root / "a" / "0.parquet", ["0b"]), NO_OPTIONS),
+    (
+        "rllib",
+        lambda root: test_rllib.write_episodes(
+            root / "a" / "0.parquet", [("0b", 0, 2), ("0b", 2, 3)]
+        ),
+        NO_OPTIONS,
+    ),
     ("robomimic", lambda root: test_robomimic.write(root / "a.hdf5"), NO_OPTIONS),
     (
         "table",

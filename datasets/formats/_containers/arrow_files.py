@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,16 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
             )
         return parts.reshape(len(column), *sizes[:1].tolist(), *parts.shape[1:])
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
+
+
+def column_of(batch: Any, name: str, where: str, first: int) -> np.ndarray:
+    """Return a column of a batch as `array_of` does; tensors that Ray wrote have the shape that their field says."""
+    column, said = batch.column(name), batch.schema.field(name).metadata or {}
+    values = array_of(getattr(column, "storage", column), name, where, first)
+    if said.get(b"ARROW:extension:name", b"").startswith(b"ray.data.arrow_tensor"):
+        shape = json.loads(said[b"ARROW:extension:metadata"])
+        return values.reshape(len(values), *shape)
+    return values
 
 
 def arrow_names(file: Path) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import (
-    array_of,
     check_pyarrow,
+    column_of,
     parquet_batches,
     reading_arrow,
     row_groups,
@@ -67,7 +67,7 @@ def arrays_of(
     """Yield the columns of batches as arrays; the first row of all is row `first` of the file."""
     for batch in batches:
         if batch.num_rows:
-            yield {name: array_of(batch.column(name), name, where, first) for name in columns}
+            yield {name: column_of(batch, name, where, first) for name in columns}
         first += batch.num_rows
 
 
