@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,24 @@ from orlog.datasets.formats._containers.bag_files import (
     open_bag,
     reading_bag,
 )
-from orlog.datasets.formats._containers.ros_messages import leaves_of, paths_of
+from orlog.datasets.formats._containers.ros_messages import leaves_of
+from orlog.datasets.formats._shared.axis_names import AxisNames
+from orlog.datasets.formats._shared.bag_fields import (
+    ALL,
+    Field,
+    Leaves,
+    Survey,
+    fields_of,
+    names_of_fields,
+    survey,
+)
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_mapped
 from orlog.datasets.formats._shared.pieces import LARGEST_STREAM
-from orlog.datasets.formats._shared.places import FILE, Place, Places, files_in
-from orlog.datasets.formats._shared.roles import by_numbers
+from orlog.datasets.formats._shared.places import FILE, Place, Places, Taken, files_in
+from orlog.datasets.formats._shared.roles import by_numbers, matching
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
-from orlog.manifests.names import said_of
 
 SECOND = 10**9
 MOST_ROWS = 2**31
@@ -47,23 +57,28 @@ def _open(asked: Asked) -> Iterator[Opened]:
         raise SchemaError(
             f"{asked.sources[0]}: say what its topics mean as columns=.{_describe(asked.files)}"
         )
-    ages: dict[str, list[float]] = {}
+    seen: dict[str, list[Taken]] = {}
     asked = _each(asked)
     with open_bag(asked.files[0], asked.sources[0]) as topics:
-        columns = _whole_topics(asked.options.columns, topics, asked.sources[0])
+        where, surveys = asked.sources[0], dict[str, Survey]()
+        columns = _whole_topics(asked.options.columns, topics, where, surveys)
     options = dataclasses.replace(asked.options, columns=columns, episode=FILE)
 
-    def note_ages(place: Place) -> tuple[dict[str, Any], None]:
-        for name, late in place.late.items():
-            ages.setdefault(name, []).extend(late.tolist())
+    def note_taken(place: Place) -> tuple[dict[str, Any], None]:
+        for topic, taken in place.taken.items():
+            seen.setdefault(topic, []).append(taken)
         return {}, None
 
-    known = Known(columns={}, places=Places(_recordings, _open_recording), about=note_ages)
+    opened_by = functools.partial(_open_recording, {(where, one): surveys[one] for one in surveys})
+    known = Known(columns={}, places=Places(_recordings, opened_by), about=note_taken)
     with open_mapped(dataclasses.replace(asked, options=options), known) as opened:
-        for topic, seconds in ages.items():
+        for topic, each in seen.items():
+            total, taken = sum(one.messages for one in each), sum(one.taken for one in each)
+            left, age = total - taken, max(one.age for one in each)
+            are = f"{left:,} of its {total:,} messages {'is' if left == 1 else 'are'} in no row"
             opened.doubts.append(
-                f"{topic}: {said_of(len(seconds), 'rows have its last message up to their time')}; the oldest was "
-                f"{max(seconds):.3g} seconds old."
+                f"{topic}: {are if left else f'all of its {total:,} messages are in rows'}; values in rows are at "
+                f"most {age:.3g} seconds old."
             )
         yield opened
 
@@ -81,51 +96,24 @@ def _each(asked: Asked) -> Asked:
 
 
 def _whole_topics(
-    columns: Mapping[str, str], topics: Mapping[str, Topic], where: str
+    columns: Mapping[str, str], topics: Mapping[str, Topic], where: str, surveys: dict[str, Survey]
 ) -> dict[str, str]:
     """Return the columns with the fields of a topic, or of a part such as `/cmd_vel.linear`, in place of its name."""
     found = {}
     for role, patterns in columns.items():
-        names = []
+        names: list[str] = []
         for name in filter(None, patterns.split(",")):
             around = [one for one in topics if name == one or name.startswith(f"{one}.")]
             topic = max(around, key=len, default="")
-            fields = list(_first(topics[topic], where)) if topic else []
+            if topic and topic not in surveys:
+                surveys[topic] = survey(topics[topic], where)
+            fields = names_of_fields(topic, surveys[topic], ()) if topic else []
             inside = [one for one in fields if one.startswith(f"{name}.")]
             is_whole = name in fields or not inside
-            names += (
-                [name]
-                if is_whole
-                else [one for one in inside if not one.startswith(f"{name}.{HEADER}")]
-            )
+            without = f"{name}.{HEADER}"
+            names += [name] if is_whole else [one for one in inside if not one.startswith(without)]
         found[role] = ",".join(names)
     return found
-
-
-def _first(topic: Topic, where: str) -> dict[str, np.ndarray]:
-    """Return the fields of the first message of a topic, by their full names."""
-    with reading_bag(where), contextlib.closing(topic.messages()) as messages:
-        for _, data in messages:
-            return _fields(topic, data, where)
-    raise SchemaError(f"{where}, {topic.name}: has no message.")
-
-
-def _texts(topic: Topic, where: str) -> list[str]:
-    """Return the fields of the first message of a topic that hold no numbers, such as the names of joints."""
-    fields = _first(topic, where)
-    if topic.name in fields:  # a picture
-        return []
-    with reading_bag(where), contextlib.closing(topic.messages()) as messages:
-        paths = paths_of(topic.decode(next(messages)[1]))
-    names = [f"{topic.name}.{path}" for path in paths]
-    return [one for one in names if not any(field.startswith(one) for field in fields)]
-
-
-def _fields(topic: Topic, data: bytes, where: str) -> dict[str, np.ndarray]:
-    where = f"{where}, {topic.name}"
-    with reading_bag(where):
-        leaves = leaves_of(topic.decode(data), topic.kind, where)
-    return {f"{topic.name}.{path}" if path else topic.name: one for path, one in leaves.items()}
 
 
 def _recordings(asked: Asked) -> list[tuple[Path, str]]:
@@ -133,8 +121,10 @@ def _recordings(asked: Asked) -> list[tuple[Path, str]]:
     return list(zip(asked.files, asked.sources, strict=True))
 
 
-def _open_recording(recording: tuple[Path, str], options: Options) -> Generator[Place]:
-    """Yield a recording while it is open."""
+def _open_recording(
+    surveys: Mapping[tuple[str, str], Survey], recording: tuple[Path, str], options: Options
+) -> Generator[Place]:
+    """Yield a recording while it is open; what some topics of it hold may be known already."""
     file, where = recording
     with open_bag(file, where) as topics:
         named = ",".join(options.columns.values()).split(",")
@@ -147,40 +137,62 @@ def _open_recording(recording: tuple[Path, str], options: Options) -> Generator[
             raise SchemaError(
                 f"{where}: has none of the topics that columns= names; it has {', '.join(sorted(topics))}."
             )
-        with reading_bag(where):
-            times = {
-                name: np.fromiter((time for time, _ in topic.messages()), np.int64)
-                for name, topic in wanted.items()
-            }
-        ticks = _ticks(times, options.rate, where)
-        streams = {name: _Stream(topic, ticks, where) for name, topic in wanted.items()}
-        fields = {field: one for one in streams.values() for field in one.first}
-
-        def column(name: str) -> _Field:
-            fields[name].asked.add(name)
-            return _Field(fields[name], name)
-
+        fields: dict[str, Field] = {}
+        of_field: dict[str, _Stream] = {}
+        names, outside, times, streams = [], [], {}, {}
+        for topic in wanted.values():
+            seen = surveys.get((where, topic.name)) or survey(topic, where)
+            inside = names_of_fields(topic.name, seen, named)
+            names += inside
+            outside += [f"{topic.name}.{path}" for path in seen.outside]
+            asked, groups, called = fields_of(
+                topic.name, seen, matching(",".join(named), inside), where
+            )
+            fields |= asked
+            stream = _Stream(topic, asked, groups, where)
+            streams[topic.name] = stream
+            of_field |= dict.fromkeys(asked, stream)
+            used = {group for field in asked.values() for group in field.groups}
+            for group in used:
+                is_in = np.flatnonzero(groups == group) if group != ALL else np.arange(len(groups))
+                called_so = topic.name if group == ALL else called[group]
+                times[called_so] = (seen.times[is_in], is_in, topic.name)
+        ticks = _ticks({name: one for name, (one, _, _) in times.items()}, options.rate, where)
+        for stream in streams.values():
+            stream.begin(ticks)
         others = sorted(topics.keys() - wanted.keys())
-        outside = [one for topic in wanted.values() for one in _texts(topic, where)]
         yield Place(
             where,
-            [*fields, *others],
-            column,
+            [*names, *others],
+            lambda name: _Column(of_field[name], name),
             reading_bag,
             outside=[*outside, *extras_of_bag(file, where)],
             job_bytes=LARGEST_STREAM,  # messages before the rows have to be read, and are not decoded
-            late={
-                name: (ticks - one[np.searchsorted(one, ticks, side="right") - 1]) / SECOND
-                for name, one in times.items()
-            },
+            taken=_taken(times, ticks, streams),
+            names_of=lambda name: AxisNames(fields[name].names, fields[name].source),
         )
+
+
+def _taken(
+    times: Mapping[str, tuple[np.ndarray, np.ndarray, str]],
+    ticks: np.ndarray,
+    streams: Mapping[str, _Stream],
+) -> dict[str, Taken]:
+    """Return how many messages of each topic are in rows, and how old they are there."""
+    found = {}
+    for topic, stream in streams.items():
+        in_rows, age = set(), 0
+        for one, number, of in times.values():
+            if of == topic:
+                last = np.searchsorted(one, ticks, side="right") - 1
+                in_rows |= {*number[last].tolist()}
+                age = max(age, int((ticks - one[last]).max()))
+        found[topic] = Taken(len(stream.groups), len(in_rows), age / SECOND)
+    return found
 
 
 def _ticks(times: Mapping[str, np.ndarray], rate: float | None, where: str) -> np.ndarray:
     """Return the time of each row, in nanoseconds."""
-    for name, one in times.items():
-        if not len(one):
-            raise SchemaError(f"{where}, {name}: has no message.")
     if rate is None:
         rates = [
             f"{name} {SECOND * (len(one) - 1) / max(1, int(one[-1] - one[0])):.3g}"
@@ -203,60 +215,64 @@ class _Stream:
     """The messages of a topic at the time of each row, in order.
 
     Attributes:
-        first: The fields of the first message.
+        groups: Which set of names each message has.
+        fields: The fields that are read.
         rows: How many rows there are.
-        asked: Names of the fields that are read.
     """
 
-    def __init__(self, topic: Topic, ticks: np.ndarray, where: str) -> None:
-        self._topic, self._ticks, self._where = topic, ticks, where
-        self.first, self.rows = _first(topic, where), len(ticks)
-        self.asked: set[str] = set()
+    def __init__(
+        self, topic: Topic, fields: Mapping[str, Field], groups: np.ndarray, where: str
+    ) -> None:
+        self.groups, self.fields, self.rows = groups, fields, 0
+        self._topic, self._where = topic, where
+        self._used = {group for field in fields.values() for group in field.groups}
         self._held: tuple[slice, dict[str, np.ndarray]] | None = None
+
+    def begin(self, ticks: np.ndarray) -> None:
+        """Take the time of each row, in nanoseconds."""
+        self._ticks, self.rows = ticks, len(ticks)
         self._restart()
 
     def _restart(self) -> None:
-        self._messages = self._topic.messages()
-        self._next: tuple[int, bytes] | None = next(self._messages, None)
-        self._row, self._last, self._fields = 0, b"", self.first
+        self._messages = enumerate(self._topic.messages())
+        self._next = next(self._messages, None)
+        self._row = 0
+        self._leaves: dict[int, Leaves] = {}
 
     def read(self, rows: slice) -> dict[str, np.ndarray]:
         """Return the fields of some rows; those of the last call are held for the next field."""
         start, stop, _ = rows.indices(self.rows)
-        is_held = self._held is not None and self._held[0] == slice(start, stop)
-        if self._held is None or not is_held or not self.asked <= self._held[1].keys():
+        if self._held is None or self._held[0] != slice(start, stop):
             if start < self._row:
                 self._restart()
             found = {
-                name: np.empty((stop - start, *one.shape), one.dtype)
-                for name, one in self.first.items()
+                name: np.empty((stop - start, *field.shape), field.dtype)
+                for name, field in self.fields.items()
             }
             for row in range(max(self._row, start), stop):
                 self._go_to(row)
-                self._put(found, row - start)
+                for name, field in self.fields.items():
+                    where = f"{self._where}, {name} at row {row}"
+                    found[name][row - start] = field.take(self._leaves, where)
             self._row, self._held = stop, (slice(start, stop), found)
         return self._held[1]
 
     def _go_to(self, row: int) -> None:
-        newest = None
-        while self._next is not None and self._next[0] <= self._ticks[row]:
-            newest, self._next = self._next[1], next(self._messages, None)
-        if newest is not None:
-            self._fields = _fields(self._topic, newest, self._where)
-
-    def _put(self, found: dict[str, np.ndarray], place: int) -> None:
-        for name, target in found.items():
-            one = self._fields.get(name)
-            if one is None or one.shape != target.shape[1:]:
-                raise SchemaError(
-                    f"{self._where}, {name}: expected {target.shape[1:]} in each message, found "
-                    f"{'none' if one is None else one.shape} at row {place + self._row}."
-                )
-            target[place] = one
+        newest: dict[int, bytes] = {}
+        while self._next is not None and self._next[1][0] <= self._ticks[row]:
+            number, (_, data) = self._next
+            for group in {ALL, int(self.groups[number])} & self._used:
+                newest[group] = data
+            self._next = next(self._messages, None)
+        where = f"{self._where}, {self._topic.name}"
+        for group, data in newest.items():
+            with reading_bag(where):
+                message = self._topic.decode(data)
+                self._leaves[group], _ = leaves_of(message, self._topic.kind, where)
 
 
 @dataclasses.dataclass
-class _Field:
+class _Column:
     """A field of a topic, as an array with a row for each point in time."""
 
     stream: _Stream
@@ -265,12 +281,12 @@ class _Field:
     @property
     def shape(self) -> tuple[int, ...]:
         """Return rows and the shape of each."""
-        return (self.stream.rows, *self.stream.first[self.name].shape)
+        return (self.stream.rows, *self.stream.fields[self.name].shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Return what numbers it holds."""
-        return self.stream.first[self.name].dtype
+        return self.stream.fields[self.name].dtype
 
     def __len__(self) -> int:
         """Return the number of rows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -128,7 +129,7 @@ def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
         schema = summary.schemas.get(channel.schema_id)
         kind = "" if schema is None else schema.name
         if channel.message_encoding == "json":
-            decode: Callable[[bytes], Any] = json.loads
+            decode: Callable[[bytes], Any] = functools.partial(json.loads, parse_int=_float)
         elif channel.message_encoding in ("cdr", "ros1") and schema is not None:
             text, is_idl = schema.data.decode(errors="replace"), schema.encoding == "ros2idl"
             decode = _decoder(text, kind, is_idl=is_idl, is_ros1=channel.message_encoding == "ros1")
@@ -188,6 +189,13 @@ def _decoder(text: str, kind: str, *, is_idl: bool, is_ros1: bool) -> Callable[[
         return decode_message(data, full, known[""], is_ros1=is_ros1)
 
     return decode
+
+
+def _float(text: str) -> float:
+    """Return a number of JSON, in which 1 and 1.0 are the same."""
+    if int(text) != float(text):
+        raise ValueError(f"{text:.50} is no number of 64 bits")
+    return float(text)
 
 
 def _refuser(where: str, topic: str, encoding: str) -> Callable[[bytes], Any]:

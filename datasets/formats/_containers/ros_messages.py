@@ -6,13 +6,15 @@ http://wiki.ros.org/msg and https://design.ros2.org/articles/generated_interface
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from orlog.datasets.formats._containers.pictures import opened_picture, picture_size
+from orlog.errors import SchemaError
 
 DEEPEST = 32
 MOST_LEAVES = 4096
@@ -48,6 +50,10 @@ PIXELS = {
     "16UC1": ("u2", 1),
     "32FC1": ("f4", 1),
 }
+NAMES = re.compile(r"(?:.*_|[a-z]+(?=N))?[nN]ames?|interface_groups")
+"""Lists of texts that name what lies beside them: `name` of JointState and of Gazebo's ModelStates, `joint_names`."""
+NAMES_OF_ELEMENTS = ("name", "joint_name", "child_frame_id", "key")
+Key = tuple[str, str]
 Types = Mapping[str, tuple[Any, Sequence[tuple[str, Any]]]]
 
 
@@ -91,7 +97,7 @@ class _Reader:
             return self.message(inner, depth + 1)
         element, count = inner
         if number == 4:
-            count = int(self._numbers("uint32", 1)[0])
+            count = self._length()
         if count > len(self._data):
             raise ValueError(f"a list claims {count:,} values")
         base = element[1][0] if int(element[0]) == 1 else ""
@@ -109,8 +115,17 @@ class _Reader:
         self._at += found.nbytes
         return found.astype(dtype.newbyteorder("="), copy=False)
 
+    def _length(self) -> int:
+        """Return how long a list or text is."""
+        self._at += -self._at % 4 if self._is_aligned else 0
+        if len(self._data) < self._at + 4:
+            raise ValueError("it ends too early")
+        self._at += 4
+        kind: Literal["little", "big"] = "little" if self._order == "<" else "big"
+        return int.from_bytes(self._data[self._at - 4 : self._at], kind)
+
     def _text(self) -> str:
-        length = int(self._numbers("uint32", 1)[0])
+        length = self._length()
         if length > len(self._data) - self._at:
             raise ValueError("a text is longer than its message")
         found = self._data[self._at : self._at + length]
@@ -118,36 +133,133 @@ class _Reader:
         return found.rstrip(b"\0").decode(errors="replace")
 
 
-def leaves_of(message: Any, kind: str, where: str) -> dict[str, np.ndarray]:
-    """Return the numbers of a message by the path of their fields, `linear.x`; a picture by the empty path.
+class Leaf(NamedTuple):
+    """Numbers of a message.
 
-    Raises ValueError if there are too many; IntegrityError if a picture is damaged.
+    Attributes:
+        values: The numbers.
+        names: What those along the first axis are called, where the message says it; else nothing.
+        keys: The named things that they are of, such as joints: the list that names them, and the name.
+        source: The list that has the names.
+    """
+
+    values: np.ndarray
+    names: tuple[str, ...] = ()
+    keys: frozenset[Key] = frozenset()
+    source: str = ""
+
+
+class _Scope(NamedTuple):
+    """A list of names in a message, which orders what lies beside it."""
+
+    path: str
+    names: tuple[str, ...]
+    keys: frozenset[Key]
+
+
+def leaves_of(message: Any, kind: str, where: str) -> tuple[dict[str, Leaf], frozenset[Key]]:
+    """Return the numbers of a message by the path of their fields, `linear.x`, and all named things in it.
+
+    A picture has the empty path. Messages in a list are called by their names, where they have some:
+    `transforms.wrist.transform.translation.x`.
+
+    Raises ValueError if there are too many; SchemaError if a list of names has one twice; IntegrityError if a
+    picture is damaged.
     """
     if kind in IMAGES and isinstance(message, dict):
-        return {"": _frame(message)}
+        return {"": Leaf(_frame(message))}, frozenset()
     if kind in PICTURES and isinstance(message, dict):
         with opened_picture(bytes(message["data"]), where) as image:
-            return {"": np.asarray(image).reshape(picture_size(image))}
-    found: dict[str, np.ndarray] = {}
-    for path, values in _leaves(message, ""):
-        found[path] = values
+            return {"": Leaf(np.asarray(image).reshape(picture_size(image)))}, frozenset()
+    keys: set[Key] = set()
+    found: dict[str, Leaf] = {}
+    for path, leaf in _Walk(keys, where).leaves(message, "", None, frozenset()):
+        found[path] = leaf
         if len(found) > MOST_LEAVES:
             raise ValueError(f"it has over {MOST_LEAVES:,} fields")
-    return found
+    return found, frozenset(keys)
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, np.ndarray]]:
-    start = f"{path}." if path else ""
+def has_lists(value: Any) -> bool:
+    """Return whether a message holds texts or messages in lists, which may name others, or has room for them."""
     if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{start}{name}")
-    elif not isinstance(value, str) and value is not None:
-        numbers = _numbers_in(value)
-        if numbers is not None and numbers.size:
-            yield path, numbers
-        elif numbers is None:
-            for place, inner in enumerate(value):
-                yield from _leaves(inner, f"{start}{place}")
+        return any(map(has_lists, value.values()))
+    return isinstance(value, list) and (not value or _numbers_in(value) is None)
+
+
+class _Walk:
+    """Walks through a message; notes all named things in it."""
+
+    def __init__(self, keys: set[Key], where: str) -> None:
+        self._keys, self._where = keys, where
+
+    def leaves(
+        self, value: Any, path: str, scope: _Scope | None, on: frozenset[Key]
+    ) -> Iterator[tuple[str, Leaf]]:
+        start = f"{path}." if path else ""
+        if isinstance(value, dict):
+            own = next((n for n, one in value.items() if NAMES.fullmatch(n) and _is_texts(one)), "")
+            scope = self._scope(f"{start}{own}", value[own]) if own else scope
+            for name, inner in value.items():
+                yield from self.leaves(inner, f"{start}{name}", scope, on)
+        elif not isinstance(value, str) and value is not None and not _is_texts(value):
+            numbers = _numbers_in(value)
+            if numbers is None:
+                names = self._names_of_elements(value, path, scope)
+                for place, inner in enumerate(value):
+                    if names is None:
+                        yield from self.leaves(inner, f"{start}{place}", scope, on)
+                    else:
+                        name = names.names[place]
+                        yield from self.leaves(inner, start + name, None, on | {(names.path, name)})
+            elif numbers.size:
+                is_named = scope is not None and numbers.ndim and len(numbers) == len(scope.names)
+                if scope is not None and is_named:
+                    yield path, Leaf(numbers, scope.names, on | scope.keys, scope.path)
+                else:
+                    yield path, Leaf(numbers, (), on)
+
+    def _scope(self, path: str, names: Sequence[str]) -> _Scope:
+        keys = frozenset((path, name) for name in names)
+        if len(keys) < len(names):
+            twice = next(name for place, name in enumerate(names) if name in names[:place])
+            raise SchemaError(
+                f"{self._where}: {path} has {twice!r:.100} twice, so values cannot be told apart by their names; "
+                "record it with names that differ."
+            )
+        self._keys |= keys
+        return _Scope(path, tuple(names), keys)
+
+    def _names_of_elements(self, value: Any, path: str, scope: _Scope | None) -> _Scope | None:
+        """Return what names the messages in a list: a text in each, or the list of names beside them."""
+        if not value or not all(isinstance(one, dict) for one in value):
+            return None
+        for field in NAMES_OF_ELEMENTS:
+            texts = [one.get(field) for one in value]
+            if all(texts) and _is_texts(texts) and len({*texts}) == len(texts):
+                return self._scope(f"{path}.{field}", texts)
+        # The points of a trajectory are as many as its joints only by chance: each holds a number a joint.
+        if (
+            scope is None
+            or len(scope.names) != len(value)
+            or any(_holds_arrays(one, len(value)) for one in value)
+        ):
+            return None
+        return scope
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value) and any(value)
+
+
+def _holds_arrays(value: Any, length: int) -> bool:
+    """Return whether a message holds an array of so many numbers that it does not name itself."""
+    if isinstance(value, dict):
+        if any(NAMES.fullmatch(name) and _is_texts(one) for name, one in value.items()):
+            return False
+        return any(_holds_arrays(one, length) for one in value.values())
+    is_array = isinstance(value, np.ndarray | list) and len(value) == length
+    return is_array and _numbers_in(value) is not None
 
 
 def paths_of(value: Any, path: str = "") -> list[str]:

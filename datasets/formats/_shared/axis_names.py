@@ -207,7 +207,11 @@ def dimension_names(arrays: Sequence[str], names_of: Mapping[str, Sequence[str]]
         return []
     names = [name for array in arrays for name in names_of[array]]
     if len({*names}) < len(names):
-        names = [f"{array}.{name}" for array in arrays for name in names_of[array]]
+        names = [
+            array if array.endswith(f".{name}") else f"{array}.{name}"
+            for array in arrays
+            for name in names_of[array]
+        ]
     return names
 
 

@@ -167,7 +167,8 @@ def open_mapped(asked: Asked, known: Known = NOTHING_KNOWN) -> Iterator[Opened]:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
     for role, arrays in layout.columns.items():
         named = dimension_names(arrays, seen.names)
-        if named and len(named) == math.prod(seen.kinds[role][1]):
+        is_kept = base_role(role) in ("observation", "action", "infos")
+        if is_kept and seen.kinds[role][1] == (len(named),):
             opened.dimension_names[column_of(role)] = named
     opened.reads = [f"*{NUMBER.sub('#', one)}" for one in sorted(seen.sources - {""})]
     opened.steps = _steps(asked, known.places, seen, opened)

@@ -8,9 +8,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from orlog.datasets.formats._containers.hdf5_files import (
     datasets_in,
@@ -41,6 +39,14 @@ FILE = "file"
 LAYOUT = "arrays that --map could name"
 
 
+class Taken(NamedTuple):
+    """How many messages there are of a topic, how many of them are in rows, and how old they are there, in seconds."""
+
+    messages: int
+    taken: int
+    age: float
+
+
 @dataclasses.dataclass(frozen=True)
 class Place:
     """Arrays that lie together: in one group of a file, or in a whole file.
@@ -53,7 +59,7 @@ class Place:
         outside: Names of arrays of the file that lie in no place; told with its first one.
         job_bytes: At least how much of it a job reads, as where what comes before has to be read too; None where
             rows can only be read from the first on.
-        late: How many seconds old the values in rows are, where they have times.
+        taken: Which messages of recordings are in rows, by topic.
         names_of: Returns what the numbers in a row of an array are called; nothing where nothing says it.
     """
 
@@ -63,7 +69,7 @@ class Place:
     reading: Callable[[str], AbstractContextManager[None]]
     outside: Sequence[str] = ()
     job_bytes: int | None = 0
-    late: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    taken: Mapping[str, Taken] = dataclasses.field(default_factory=dict)
     names_of: Callable[[str], AxisNames] = lambda _name: NO_NAMES
 
 

@@ -1,0 +1,240 @@
+"""The fields of the topics of a recording, by the names that messages give to numbers.
+
+Messages of one topic may name other things, as those of two arms do, or of an arm and its gripper. Each such set of
+names is a stream of its own, whose last message counts; a column holds all sets, in the order of their first messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats._containers.bag_files import Topic, reading_bag
+from orlog.datasets.formats._containers.ros_messages import (
+    Key,
+    Leaf,
+    has_lists,
+    leaves_of,
+    paths_of,
+)
+from orlog.datasets.formats._shared.roles import matching
+from orlog.errors import SchemaError
+
+ALL = -1
+MOST_SETS = 1000
+Leaves = dict[str, Leaf]
+
+
+@dataclasses.dataclass
+class Survey:
+    """What the messages of a topic hold.
+
+    Attributes:
+        times: When each was recorded, in nanoseconds.
+        kinds: Which of `firsts` has the named things of each.
+        firsts: The first message with each set of named things.
+        keys: These sets.
+        outside: Fields of the first message without numbers.
+    """
+
+    times: np.ndarray
+    kinds: np.ndarray
+    firsts: list[Leaves]
+    keys: list[frozenset[Key]]
+    outside: list[str]
+
+    def leaves(self) -> Leaves:
+        """Return each field as the first message that has it holds it."""
+        found: Leaves = {}
+        for leaves in self.firsts:
+            found |= {path: leaf for path, leaf in leaves.items() if path not in found}
+        return found
+
+
+@dataclasses.dataclass
+class Field:
+    """A field that is read, or one named number of it.
+
+    Attributes:
+        path: Its path in a message.
+        name: The name of the only number that is read; nothing for all.
+        groups: The streams that it is in, and the names of its numbers in each.
+        shape: Of a row.
+        dtype: Of its numbers.
+        names: The names of all numbers of a row, if they have some.
+        source: The list in the messages that has the names.
+    """
+
+    path: str
+    name: str
+    groups: dict[int, tuple[str, ...]]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    names: Sequence[str]
+    source: str
+
+    def take(self, leaves: Mapping[int, Leaves], where: str) -> np.ndarray:
+        """Return its numbers, of the last message of each stream.
+
+        Raises SchemaError if a message does not have them.
+        """
+        parts = []
+        for group, names in self.groups.items():
+            leaf = leaves[group].get(self.path)
+            if leaf is None or not {*names} <= {*leaf.names}:
+                raise SchemaError(
+                    f"{where}: expected {f'{len(names)} numbers by name' if names else self.shape} in each message, "
+                    f"found {'none' if leaf is None else leaf.values.shape}."
+                )
+            places = [leaf.names.index(name) for name in names]
+            parts.append(leaf.values[places] if names and leaf.names != names else leaf.values)
+        values = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        values = values[0] if self.name else values
+        if values.shape != self.shape:
+            raise SchemaError(
+                f"{where}: expected {self.shape} in each message, found {values.shape}."
+            )
+        return values
+
+
+def survey(topic: Topic, where: str) -> Survey:
+    """Look at all messages of a topic, at no more than their times where the first one has no lists that name things.
+
+    Raises SchemaError if there is none, or names are not what they should be.
+    """
+    where = f"{where}, {topic.name}"
+    with reading_bag(where), contextlib.closing(topic.messages()) as messages:
+        first = next(messages, None)
+        if first is None:
+            raise SchemaError(f"{where}: has no message.")
+        message = topic.decode(first[1])
+        leaves, keys = leaves_of(message, topic.kind, where)
+        is_picture = "" in leaves
+        outside = (
+            []
+            if is_picture
+            else [
+                path
+                for path in paths_of(message)
+                if not any(one.startswith(path) for one in leaves)
+            ]
+        )
+        if is_picture or not has_lists(message):
+            times = np.fromiter(
+                itertools.chain([first[0]], (time for time, _ in messages)), np.int64
+            )
+            return Survey(times, np.zeros(len(times), np.int16), [leaves], [keys], outside)
+        each, kinds, number_of = [first[0]], [0], {keys: 0}
+        firsts = [leaves]
+        for time, data in messages:
+            leaves, keys = leaves_of(topic.decode(data), topic.kind, where)
+            if keys not in number_of:
+                number_of[keys] = len(firsts)
+                firsts.append(leaves)
+            each.append(time)
+            kinds.append(number_of[keys])
+            if len(firsts) > MOST_SETS:
+                raise SchemaError(f"{where}: names over {MOST_SETS:,} sets of things.")
+    return Survey(np.array(each), np.array(kinds, np.int16), firsts, [*number_of], outside)
+
+
+def names_of_fields(topic: str, seen: Survey, wanted: Sequence[str]) -> list[str]:
+    """Return the full names of the fields of a topic, or of single numbers of those of which some are wanted.
+
+    `wanted` are patterns: `/joint_states.position.elbow` means one number of a field, and `/joint_states.*` whole ones.
+    """
+    found = []
+    for path, leaf in seen.leaves().items():
+        whole = f"{topic}.{path}" if path else topic
+        names = [f"{whole}.{name}" for name in _all_names(path, seen)] if leaf.names else []
+        patterns = [one for one in wanted if not matching(one, [whole])]
+        single = [one for one in names if matching(",".join(patterns), [one])]
+        is_whole = not single or len(patterns) < len(wanted)
+        found += [whole, *single] if is_whole else names
+    return found
+
+
+def _all_names(path: str, seen: Survey) -> list[str]:
+    return [
+        *dict.fromkeys(
+            one for leaves in seen.firsts if path in leaves for one in leaves[path].names
+        )
+    ]
+
+
+def fields_of(
+    topic: str, seen: Survey, wanted: Sequence[str], where: str
+) -> tuple[dict[str, Field], np.ndarray, list[str]]:
+    """Return the wanted fields of a topic, the stream of each of its messages, and what errors call each stream.
+
+    Raises SchemaError if sets of names overlap, or some messages have names and others none.
+    """
+    leaves = seen.leaves()
+    asked: dict[str, tuple[str, str]] = {}
+    for full in wanted:
+        path = full.removeprefix(topic).removeprefix(".")
+        inside = [one for one in leaves if path.startswith(f"{one}.")]
+        asked[full] = (path, "") if path in leaves else (inside[0], path[len(inside[0]) + 1 :])
+    whole = {leaves[path].source for path, name in asked.values() if not name} - {""}
+    single = {(leaves[path].source, name) for path, name in asked.values() if name}
+    for path, _ in asked.values():
+        single |= {key for key in leaves[path].keys if key[0] != leaves[path].source}
+    sets = [frozenset(k for k in keys if k[0] in whole or k in single) for keys in seen.keys]
+    distinct = [one for one in dict.fromkeys(sets) if one]
+    example = next((one for one, (_, name) in asked.items() if whole and not name), topic)
+    _check_apart(distinct, f"{where}, {topic}", example)
+    group_of = [distinct.index(one) if one else ALL for one in sets]
+    found = {}
+    for full, (path, name) in asked.items():
+        groups: dict[int, tuple[str, ...]] = {}
+        for first, group in zip(seen.firsts, group_of, strict=True):
+            leaf = first.get(path)
+            if leaf is None or (name and name not in leaf.names):
+                continue
+            if bool(leaf.names) != bool(leaves[path].names):
+                raise SchemaError(
+                    f"{where}, {full}: some of its messages name their numbers, and others do not."
+                )
+            groups.setdefault(group if leaf.keys else ALL, (name,) if name else leaf.names)
+        found[full] = _field(path, name, groups, leaves[path], topic)
+    called = [f"{topic} ({_listed(one)})" if len(distinct) > 1 else topic for one in distinct]
+    return found, np.array(group_of)[seen.kinds], called
+
+
+def _field(
+    path: str, name: str, groups: dict[int, tuple[str, ...]], leaf: Leaf, topic: str
+) -> Field:
+    names = [one for several in groups.values() for one in several]
+    inner = leaf.values.shape[1:]
+    shape = leaf.values.shape if not names else inner if name else (len(names), *inner)
+    if shape == ():
+        names = [name or path]
+    source = f"{topic}.{leaf.source}" if leaf.source else ""
+    return Field(
+        path, name, groups, shape, leaf.values.dtype, names if len(shape) < 2 else [], source
+    )
+
+
+def _check_apart(sets: Sequence[frozenset[Key]], where: str, field: str) -> None:
+    """Refuse sets of names that have some in common and differ."""
+    seen: dict[Key, frozenset[Key]] = {}
+    for one in sets:
+        for key in one:
+            other = seen.setdefault(key, one)
+            if other is not one:
+                common = ",".join(f"{field}.{name}" for _, name in sorted(other & one)[:20])
+                raise SchemaError(
+                    f"{where}: some messages hold {_listed(other)}, and others {_listed(one)}; rows cannot have "
+                    f"both. Name what all of them hold, here {common}."
+                )
+
+
+def _listed(keys: frozenset[Key]) -> str:
+    names = sorted(name for _, name in keys)
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(names[:20]) + more
