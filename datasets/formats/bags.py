@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats._containers.axis_names import AxisNames
 from orlog.datasets.formats._containers.bag_files import (
     Topic,
     extras_of_bag,
@@ -28,7 +29,6 @@ from orlog.datasets.formats._containers.bag_files import (
     reading_bag,
 )
 from orlog.datasets.formats._containers.ros_messages import leaves_of
-from orlog.datasets.formats._shared.axis_names import AxisNames
 from orlog.datasets.formats._shared.bag_fields import (
     ALL,
     Field,

@@ -24,13 +24,13 @@ import msgspec
 import orlog.datasets.formats
 from orlog.datasets.formats._containers.carried_sums import told_blanks
 from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
+from orlog.datasets.formats._containers.pointers import refuse_pointers
 from orlog.datasets.formats._shared.episodes import Asked as Asked
 from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.flags import HOW
 from orlog.datasets.formats._shared.inventory import holds, not_read
-from orlog.datasets.formats._shared.pointers import refuse_pointers
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
 from orlog.datasets.formats._shared.sums import SUMS_FILE

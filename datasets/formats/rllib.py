@@ -33,11 +33,11 @@ import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import reading_arrow, table_batches
 from orlog.datasets.formats._containers.npz_files import reading_npz
+from orlog.datasets.formats._containers.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._containers.table_files import batches_of, column_names
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
 from orlog.datasets.formats._shared.places import Place, Places, files_below, in_order
-from orlog.datasets.formats._shared.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.table import FORMAT as TABLE
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError

@@ -33,6 +33,7 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.bounds import Bounds, count_outside, describe_outside, merge_outside
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._containers.axis_names import names_in_demonstrations
 from orlog.datasets.formats._containers.hdf5_files import (
     attribute,
     check_stored,
@@ -46,7 +47,6 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.axis_names import names_in_demonstrations
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
 from orlog.datasets.formats._shared.flags import UnknownEnds, all_state, flags_of, unknown_ends

@@ -24,14 +24,14 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.npz_files import NpzColumn
-from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
-from orlog.datasets.formats._shared.axis_names import (
+from orlog.datasets.formats._containers.axis_names import (
     check_names,
     column_of,
     dimension_names,
     in_order,
 )
+from orlog.datasets.formats._containers.npz_files import NpzColumn
+from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, flags_of, unknown_ends

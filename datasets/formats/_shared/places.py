@@ -10,6 +10,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orlog.datasets.formats._containers.axis_names import (
+    NO_NAMES,
+    AxisNames,
+    lists_in_hdf5,
+    lists_in_npz,
+    lists_in_zarr,
+    names_for,
+)
 from orlog.datasets.formats._containers.hdf5_files import (
     datasets_in,
     is_hdf5,
@@ -18,18 +26,10 @@ from orlog.datasets.formats._containers.hdf5_files import (
     reading,
 )
 from orlog.datasets.formats._containers.npz_files import is_npz, open_npz, reading_npz
+from orlog.datasets.formats._containers.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._containers.table_files import ENDINGS
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
-from orlog.datasets.formats._shared.axis_names import (
-    NO_NAMES,
-    AxisNames,
-    lists_in_hdf5,
-    lists_in_npz,
-    lists_in_zarr,
-    names_for,
-)
 from orlog.datasets.formats._shared.episodes import Asked, Options
-from orlog.datasets.formats._shared.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.datasets.formats._shared.trees import spanned
 from orlog.errors import IntegrityError, SchemaError
