@@ -15,12 +15,14 @@ policy solves the task or does not, with the noise of 100 episodes). Seeds in co
                               of few seeds can bound how often that is called same: where none of the
                               new seeds happens to collapse, nothing shows it.
 
-    python -m benchmarks.verdicts
+    python -m benchmarks.verdicts          the table of docs/scores.md, in seconds
+    python -m benchmarks.verdicts all      every figure, as JSON
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -218,8 +220,57 @@ def called(sizes: tuple[int, int], share: float, loss: float, apart: float) -> d
     }
 
 
+WORDS = ("same", "consistent", "not consistent", "unsettled")
+
+
+def cases(sizes: tuple[int, int], draws: int = DRAWS) -> dict[str, list[float]]:
+    """Return how often each verdict is given, in percent in the order of `WORDS`, by what is true of new seeds.
+
+    Recorded seeds score 50 and spread by 10 points. New seeds are paired, and differ from theirs by 1 point, or
+    in a row of its own have seeds of their own. Of two groups half of the seeds score 0 and half 100, and one pair in
+    ten changes its group; of those that collapse three in ten lose 60 points.
+    """
+    (count, others), rng = sizes, np.random.default_rng(sizes)
+    both = 50 + 10 * rng.standard_normal((draws, max(sizes)))
+    apart = rng.standard_normal((draws, count))
+    recorded, new = both[:, :others], both[:, :count] + apart
+    solves = 100.0 * (rng.random(both.shape) < 0.5)
+    changed = np.where(rng.random(new.shape) < 0.1, 100 - solves[:, :count], solves[:, :count])
+    solved = solves[:, :others] + EPISODE_NOISE * rng.standard_normal(recorded.shape)
+    drawn = {
+        "equal": (new, recorded),
+        **{f"{less} points worse": (new - less, recorded) for less in (5, 10, 30)},
+        "30 points worse, other seeds": (20 + 10 * rng.standard_normal(new.shape), recorded),
+        "equal, in two groups": (changed + apart, solved),
+        "some collapse": (new - 60.0 * (rng.random(new.shape) < 0.3), recorded),
+    }
+    found = {}
+    for name, (here, there) in drawn.items():
+        one = judge(here, there, pairs=0 if "other" in name else min(sizes))
+        spread = np.ptp(there, axis=1) > 0
+        consistent = ~one.same & ~one.not_consistent & one.inside & spread
+        rest = ~(one.same | one.not_consistent | consistent)
+        found[name] = [share_of(each) for each in (one.same, consistent, one.not_consistent, rest)]
+    return found
+
+
+def table() -> str:
+    """Return the table of docs/scores.md: same, consistent, not consistent, unsettled, in percent."""
+    sizes = ((3, 3), (4, 3), (5, 5), (3, 8), (8, 8))
+    columns = [cases(one) for one in sizes]
+    lines = ["| new seeds are | " + " | ".join(f"{new} against {old}" for new, old in sizes) + " |"]
+    lines.append("|---" * (1 + len(sizes)) + "|")
+    for name in columns[0]:
+        cells = [" / ".join(f"{share:.0f}" for share in column[name]) for column in columns]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Print one JSON object."""
+    """Print the table of docs/scores.md, or with `all` one JSON object of all figures there."""
+    if sys.argv[1:] != ["all"]:
+        print(table())
+        return
     found = {
         "wrongly same, percent, paired, by correlation and new against 8 recorded": {
             f"{scores.__name__}, correlation {correlation}": {

@@ -44,7 +44,6 @@ ROUNDING = 1e-9
 
 _MOST_ARRANGEMENTS = 20_000
 _SAMPLED_ARRANGEMENTS = 4_999
-_GROUPED = 0.5  # share of the range: scores with a gap wider than that are two groups
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,25 +144,42 @@ def look_counts(start: int, most: int) -> list[int]:
 def _groups(
     recorded: Float[np.ndarray, "draws recorded"],
 ) -> tuple[Bool[np.ndarray, " draws"], Float[np.ndarray, " draws"]]:
-    """Return whether scores fall into two groups, and a score between these."""
+    """Return whether scores fall into two groups, and a score between these.
+
+    They do where the widest gap is larger than the margin, and takes more of the range than it does in 95 % of
+    normal samples of so many seeds. Two seeds show no groups.
+    """
     ordered = np.sort(recorded, axis=1)
-    if ordered.shape[1] < 2:
+    if ordered.shape[1] < 3:
         return np.zeros(len(ordered), bool), ordered[:, 0]
     gaps = np.diff(ordered, axis=1)
     widest = gaps.argmax(1)
     rows = np.arange(len(ordered))
     cut = (ordered[rows, widest] + ordered[rows, widest + 1]) / 2
-    return gaps[rows, widest] > _GROUPED * (ordered[:, -1] - ordered[:, 0]), cut
+    width = gaps[rows, widest]
+    usual = _usual_gap(ordered.shape[1]) * (ordered[:, -1] - ordered[:, 0])
+    return (width > MARGIN) & (width > usual), cut
+
+
+@functools.lru_cache(maxsize=64)
+def _usual_gap(seeds: int) -> float:
+    """Return the share of the range that the widest gap takes at most in 95 % of normal samples."""
+    ordered = np.sort(np.random.default_rng(0).standard_normal((100_000, seeds)), axis=1)
+    return float(np.quantile(np.diff(ordered, axis=1).max(1) / np.ptp(ordered, axis=1), 0.95))
 
 
 def _paired_interval(
     new: np.ndarray, recorded: np.ndarray, looks: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the t interval of the mean difference of pairs; NaN where they all differ equally."""
+    """Return the t interval of the mean difference of pairs, a point where they all differ equally.
+
+    It is NaN where the recorded scores are all the same too: that nobody reaches the goal shows nothing.
+    """
     pairs = new.shape[1]
     differences = new - recorded
     half = _t(1 - INTERVAL_ERROR / looks / 2, pairs - 1) * differences.std(1, ddof=1)
-    half = np.where(np.ptp(differences, axis=1) > ROUNDING, half / math.sqrt(pairs), np.nan)
+    half = np.where(np.ptp(differences, axis=1) > ROUNDING, half / math.sqrt(pairs), 0)
+    half = np.where((half == 0) & (np.ptp(recorded, axis=1) <= ROUNDING), np.nan, half)
     middle = differences.mean(1)
     return middle - half, middle + half
 
@@ -237,6 +253,11 @@ def can_reject(new: int, recorded: int, looks: int) -> bool:
     """Whether there are enough permutations that the most extreme one is below the error rate."""
     both_ways = 2 if new == recorded else 1  # exchanging the sides gives the same difference
     return both_ways / math.comb(new + recorded, new) <= ERROR / looks
+
+
+def usual_seeds(recorded: int) -> int:
+    """Return how many new seeds to train by default: 3, or the fewest that can reject where such a number is small."""
+    return next((count for count in range(3, 8) if can_reject(count, recorded, 1)), 3)
 
 
 def _permutation_share(

@@ -1,6 +1,6 @@
 """Compares new scores of an algorithm with its recorded baseline, and gives a verdict in steps.
 
-    1. identical        the same seeds gave the same returns to the bit
+    1. identical        the seeds in common, at least half of the new ones, gave the same returns to the bit
     2. same             the interval of the difference lies within +-margin
     3. not consistent   the new mean is no plausible mean of so many seeds of the recording
        consistent       it is
@@ -111,7 +111,12 @@ class Verdict:
 
     def _finding(self) -> str:
         if self.word == "identical":
-            return "the same seeds gave the same returns to the bit"
+            seeds = (
+                "the same seeds"
+                if self.pairs == self.seeds
+                else f"all {self.pairs} seeds in common"
+            )
+            return f"{seeds} gave the same returns to the bit{self.reason}"
         how = f"{counted(self.pairs, 'pair')} of equal seeds" if self.pairs else "means of seeds"
         between = ""
         if self.interval is not None:
@@ -137,7 +142,7 @@ class Verdict:
         return expected
 
     def _remarks(self) -> list[str]:
-        said = [self.reason, self._not_excluded()]
+        said = ["" if self.word == "identical" else self.reason, self._not_excluded()]
         if self.more_seeds is not None:
             plural = "s" * (self.more_seeds > 1)
             said.append(f"{self.more_seeds} more seed{plural} would settle it")
@@ -157,7 +162,8 @@ class Verdict:
             )
         elif recorded and here:
             unknown = "an unknown processor" if recorded == "unknown" else recorded
-            said.append(f"recorded on {unknown}, here {here}: bits agree on one kind only")
+            bits = "" if self.word == "identical" else ": bits agree on one kind only"
+            said.append(f"recorded on {unknown}, here {here}{bits}")
         return said
 
     def _not_excluded(self) -> str:
@@ -206,11 +212,13 @@ def compare(
             none; a score is not a number.
     """
     of_new, of_recorded = _episodes("new", new), _episodes("recorded", recorded)
-    if (
-        same_run
-        and of_new == of_recorded
-        and all(seed in recorded and np.array_equal(new[seed], recorded[seed]) for seed in new)
-    ):
+    episodes = min(of_new, of_recorded)
+    common = [seed for seed in new if seed in recorded]
+    is_equal = common and all(
+        np.array_equal(new[seed][:episodes], recorded[seed][:episodes]) for seed in common
+    )
+    if same_run and is_equal and 2 * len(common) >= len(new):
+        fewer = f", in the first {episodes:,} of {max(of_new, of_recorded):,} episodes"
         return Verdict(
             word="identical",
             seeds=len(new),
@@ -219,13 +227,12 @@ def compare(
             difference=0.0,
             margin=margin,
             looks=looks,
-            pairs=len(new),
+            pairs=len(common),
+            reason="" if of_new == of_recorded else fewer,
             processor=processor,
             recorded_processor=recorded_processor,
         )
-    common = [seed for seed in new if seed in recorded]
     pairs = pairs_used(len(common), len(new))
-    episodes = min(of_new, of_recorded)
     here, there = (
         np.array([[side[seed][:episodes].mean() for seed in dict.fromkeys((*common, *side))]])
         for side in (new, recorded)

@@ -14,11 +14,13 @@ from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize.baselines import read_baseline
 from orlog.normalize.judgements import (
     MARGIN,
+    can_reject,
     judge,
     look_counts,
     noticed_difference,
     seeds_to_exclude,
     unseen_share,
+    usual_seeds,
 )
 from orlog.normalize.verdicts import VERDICT_NOTE, Verdict, compare
 from orlog.scoring.references import references_of
@@ -201,7 +203,7 @@ def test_the_processors_are_named() -> None:
     assert str(other_bits).endswith("on M1, as recorded, though not to the bit")
     before = compare(same, same, processor="AMD EPYC", recorded_processor="unknown")
     assert str(before).endswith(
-        "recorded on an unknown processor, here AMD EPYC: bits agree on one kind only"
+        "the same returns to the bit; recorded on an unknown processor, here AMD EPYC"
     )
 
 
@@ -226,11 +228,19 @@ def test_one_bit_or_another_seed_is_not_identical() -> None:
     recorded = seeds(50, 60)
     other = {**recorded, 1: np.nextafter(recorded[1], 100)}
     assert compare(other, recorded).word != "identical"
-    assert compare(seeds(50, 60, first=1), recorded).word != "identical"
+    assert compare(seeds(50, 60, 70, first=1), recorded).word != "identical"
     swapped = {seed: values[::-1] for seed, values in recorded.items()}
     assert compare(swapped, recorded).word != "identical"
-    fewer = {seed: values[:1] for seed, values in recorded.items()}
-    assert compare(fewer, recorded).word != "identical"
+
+
+def test_equal_bits_are_identical_in_the_episodes_and_seeds_that_both_have() -> None:
+    recorded = {seed: np.arange(8.0) + seed for seed in range(3)}
+    fewer = {seed: values[:4] for seed, values in recorded.items()}
+    more = {seed: np.append(values, 1.0) for seed, values in recorded.items()}
+    assert "in the first 4 of 8 episodes" in str(compare(fewer, recorded))
+    assert "in the first 8 of 9 episodes" in str(compare(more, recorded))
+    with_another = {**recorded, 7: np.zeros(8)}
+    assert str(compare(with_another, recorded)).startswith("identical: all 3 seeds in common gave")
 
 
 def test_equal_returns_of_another_run_are_not_called_identical() -> None:
@@ -490,9 +500,32 @@ def test_seeds_that_score_the_same_never_make_an_interval_without_width(other: f
         assert spread.interval[0] < spread.interval[1]
 
 
-def test_pairs_that_all_differ_by_the_same_show_no_spread() -> None:
+def test_pairs_that_all_differ_by_the_same_are_apart_by_that() -> None:
     verdict = compare(seeds(*np.add(EIGHT[:3], 1)), seeds(*EIGHT))
-    assert (verdict.word, verdict.interval) == ("consistent", None)
+    assert (verdict.word, verdict.interval) == ("same", (1, 1))
+
+
+@pytest.mark.parametrize("seeds_of_both", [3, 5, 8])
+def test_normal_scores_seldom_count_as_two_groups(seeds_of_both: int) -> None:
+    scores = np.random.default_rng(0).normal(50, 10, (4000, seeds_of_both))
+    assert 0.02 < judge(scores, scores).grouped.mean() < 0.06
+    apart = np.where(np.arange(seeds_of_both) == 0, 5.0, 95.0) + scores / 50
+    assert judge(apart, apart).grouped.all()
+
+
+def test_thirty_points_worse_in_three_seeds_of_each_are_noticed() -> None:
+    rng = np.random.default_rng(0)
+    recorded = rng.normal(60, 2, (2000, 3))
+    worse = recorded - 30 + rng.normal(0, 1, recorded.shape)
+    assert judge(worse, recorded, pairs=3).not_consistent.mean() > 0.9
+    equal = recorded + rng.normal(0, 1, recorded.shape)
+    assert judge(equal, recorded, pairs=3).not_consistent.mean() == 0
+
+
+def test_the_usual_number_of_seeds_can_reject() -> None:
+    assert [usual_seeds(count) for count in (1, 2, 3, 5, 8)] == [3, 5, 4, 3, 3]
+    for count in (2, 3, 5, 8):
+        assert can_reject(usual_seeds(count), count, 1)
 
 
 @pytest.mark.parametrize(

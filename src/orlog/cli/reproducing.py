@@ -75,8 +75,12 @@ class Reproduction:
         str | None, typer.Option(metavar="NAME,..", help="Algorithms of a sweep.")
     ] = None
     seeds: Annotated[
-        str, typer.Option(help="How many training seeds, from 0; or which, as 0-4 or 0,2,5.")
-    ] = "3"
+        str,
+        typer.Option(
+            help="How many training seeds, from 0; or which, as 0-4 or 0,2,5.",
+            show_default="3, or 4 where 3 were recorded",
+        ),
+    ] = ""
     sequential: Annotated[
         bool, typer.Option("--sequential", help="Add seeds until the verdict is settled.")
     ] = False
@@ -97,7 +101,14 @@ class Reproduction:
             help="With --require-same: largest share of seeds that may fail unseen; 0.4 takes 6 seeds.",
         ),
     ] = None
-    episodes: Annotated[int, typer.Option(min=1, help="Evaluation episodes per seed.")] = 100
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Evaluation episodes per seed.",
+            show_default="as many as were recorded, or 100",
+        ),
+    ] = None
     steps: Steps = None
     evaluations: Annotated[
         int, typer.Option(min=1, help="Evaluations during the training of each run.")
@@ -138,21 +149,25 @@ def reproduce(
     error, or a job of a sweep failed; 3 damage; 4 unsettled, or with --require-same neither identical
     nor the same. If several apply, the first of 3, 2, 1 and 4 counts.
     """
-    seeds, share = _seeds(given.seeds), given.largest_share
+    share = given.largest_share
     if share is not None and not given.require_same:
         raise typer.BadParameter("--largest-share is only for --require-same; add it.")
+    is_sweep = not (given.suite is None and given.datasets is None and given.algorithms is None)
+    if is_sweep:
+        _check_sweep(algorithm, given)
+    elif algorithm is None or name is None:
+        raise typer.BadParameter(
+            "name an algorithm and a dataset; or, for a sweep, --algorithms with --suite or --datasets."
+        )
+    else:
+        given = dataclasses.replace(given, algorithms=algorithm, datasets=name)
+    seeds = _seeds(given.seeds) if given.seeds else _usual_seeds(given)
     most = range(given.max_seeds or 10**6) if given.sequential else seeds
     _check_largest_share(share, most)
     executor = given.where.chosen()
-    if given.suite is None and given.datasets is None and given.algorithms is None:
-        if algorithm is None or name is None:
-            raise typer.BadParameter(
-                "name an algorithm and a dataset; or, for a sweep, --algorithms with --suite or "
-                "--datasets."
-            )
+    if algorithm is not None and name is not None:
         results, failed = [_one(algorithm, name, seeds, given, executor)], 0
     else:
-        _check_sweep(algorithm, given)
         results, failed = _sweep(seeds, given, executor)
     words = [None if one.verdict is None else one.verdict.word for one in results]
     if failed:
@@ -211,6 +226,20 @@ def _check_largest_share(
             f"--largest-share {share:g} takes {needed} seeds, and {len(seeds)} are asked for{counted}; "
             f"add --seeds {needed}."
         )
+
+
+def _usual_seeds(given: Reproduction) -> list[int]:
+    """Return the seeds of a command that names none: as many as can show a difference from each baseline."""
+    from orlog.algos.algorithms import known_as
+    from orlog.experiments.sweeps import suite_datasets
+    from orlog.normalize.baselines import read_baseline
+    from orlog.normalize.judgements import usual_seeds
+
+    names = suite_datasets(given.suite) if given.suite else _names(given.datasets or "")
+    algorithms = map(known_as, _names(given.algorithms or ""))
+    pairs = itertools.product(algorithms, (name.partition("@")[0] for name in names))
+    found = [one for one in itertools.starmap(read_baseline, pairs) if one is not None]
+    return [*range(max((usual_seeds(len(one.returns)) for one in found), default=3))]
 
 
 def _seeds(text: str) -> list[int]:

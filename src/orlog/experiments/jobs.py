@@ -16,7 +16,7 @@ import msgspec
 from orlog.algos.algorithms import anywhere
 from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.settings import make_config
-from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
+from orlog.algos.training.evaluating import EPISODES, evaluate_run, scoring_protocol
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import Evaluation, PathLike, RunRecord, run_folder
@@ -215,6 +215,12 @@ def make_jobs(
                 "away, or choose another folder."
             )
     return jobs
+
+
+def recorded_episodes(algorithm: str, name: str) -> int:
+    """Return how many episodes the baseline has of each seed, so that returns can be compared to the bit; else 100."""
+    baseline = read_baseline(algorithm, name)
+    return EPISODES if baseline is None else baseline.protocol.episodes
 
 
 def job_options(

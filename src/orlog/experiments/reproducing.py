@@ -19,7 +19,7 @@ from orlog.algos.training.runs import Evaluation, PathLike, RunRecord
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError, SchemaError
-from orlog.experiments.jobs import Executor, Job, Outcome, make_jobs, run_jobs
+from orlog.experiments.jobs import Executor, Job, Outcome, make_jobs, recorded_episodes, run_jobs
 from orlog.manifests.names import counted
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.intervals import bootstrap_interval
@@ -293,7 +293,7 @@ class ReproduceOptions:
 
     Attributes:
         seeds: Seeds to train.
-        episodes: Episodes of each evaluation.
+        episodes: Episodes of each evaluation; by default as many as the baseline has, or 100.
         train: Options of each run; `steps` stands for those of the recipe, and is needed where there is
             neither recipe nor baseline.
         resume: Whether runs that were interrupted go on, and finished ones are not trained again.
@@ -302,7 +302,7 @@ class ReproduceOptions:
     """
 
     seeds: Sequence[int]
-    episodes: int
+    episodes: int | None = None
     train: TrainOptions = TrainOptions()
     resume: bool = False
     max_seeds: int | None = None
@@ -335,7 +335,7 @@ def reproduce(
         dataset,
         folder,
         seeds=_more_seeds(algorithm, dataset.name, seeds, counts[-1]),
-        episodes=options.episodes,
+        episodes=options.episodes or recorded_episodes(algorithm, dataset.name),
         options=options.train,
         resume=options.resume,
     )

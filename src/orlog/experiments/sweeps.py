@@ -35,7 +35,7 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.experiments.jobs import Executor, find_executor, job_options
+from orlog.experiments.jobs import Executor, find_executor, job_options, recorded_episodes
 from orlog.experiments.stored_results import StoredResult, key_of
 from orlog.experiments.sweep_jobs import (
     Ended,
@@ -108,7 +108,7 @@ def plan_sweep(
     algorithms: Sequence[str],
     *,
     seeds: Sequence[int],
-    episodes: int,
+    episodes: int | None = None,
     options: TrainOptions = TrainOptions(),
     processes: int = 1,
     on_build: Callable[[str, int, int], None] = lambda _name, _done, _total: None,
@@ -119,7 +119,7 @@ def plan_sweep(
     A dataset that cannot be had is a failure of the sweep, and does not end it. Two datasets that a report
     could not tell apart are refused, such as two versions of one, or a dataset and a view of it.
 
-    `options` are completed by `job_options`; so many `processes` build a dataset; `on_build` gets the name of
+    Episodes are as many as the baseline has, or 100. `options` are completed by `job_options`; so many `processes` build a dataset; `on_build` gets the name of
     one that is built or downloaded, what is done and what there is in all.
     """
     if options.stream:
@@ -174,13 +174,13 @@ def load_or_make(
 
 
 def _add_group(
-    sweep: Sweep, algorithm: str, dataset: Dataset, options: TrainOptions, episodes: int
+    sweep: Sweep, algorithm: str, dataset: Dataset, options: TrainOptions, wanted: int | None
 ) -> None:
     """Add an algorithm on a dataset to a sweep, or the line that says why it is left out."""
     try:
         fitting_form(algorithm, dataset)
         options = msgspec.structs.replace(options, seed=sweep.seeds[0])
-        count = len(sweep.seeds)
+        count, episodes = len(sweep.seeds), wanted or recorded_episodes(algorithm, dataset.name)
         options = job_options(options, algorithm, dataset.name, seeds=count, episodes=episodes)
         first = identify(algorithm, dataset, options, episodes=episodes)
     except (NotFoundError, SchemaError) as error:
