@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,37 +34,50 @@ from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.torchrl.tensordict_files import (
+    FLAGS,
+    IDS,
+    INFO,
     META,
+    NEXT,
+    OBSERVATION,
     Batch,
     TensorColumn,
     read_document,
     tensor_columns,
-    write_documents,
+    written_rows,
 )
-from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.formats.torchrl.writing import losses_of_tensors, write_tensors
 from orlog.errors import OrlogError, SchemaError
-from orlog.manifests.spaces import space_leaves
+from orlog.manifests.names import counted
 
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
 META_KEYS = tuple(
     f"*meta.json:{key}"
     for key in ("_type", "device", "shape", "next", "info", "collector", "traj_ids", "done")
 )
-FLAGS = ("done", "terminated", "truncated")
-IDS = ("collector/traj_ids", "traj_ids", "episode", "next/traj_ids", "next/episode")
 COUNTERS = ("step_count", "index", "_weight", "priority")
-NEXT = "next/"
-OBSERVATION = "observation"
-INFO = "info/"
+MOST_TOLD = 10
 
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     where = asked.sources[0]
-    folder, filled, cursor = _storage(asked.files[0], where)
+    folder, filled, oldest, writes = _storage(asked.files[0], where)
     tensors, left_out, batch = tensor_columns(folder, where, filled)
+    is_dump = filled is not None
+    if not is_dump:
+        filled, oldest = _undumped(tensors, batch)
+    is_full = filled is not None and filled == math.prod(batch.shape)
+    oldest = oldest if is_full and oldest > 0 else 0
+    tensors, left_out, batch = tensor_columns(folder, where, filled, oldest)
     said = said_roles(asked.options.columns, list(tensors), where)
-    reader = _Reader(tensors, where, batch, cursor, said)
+    is_ring = is_full and (oldest > 0 or writes > batch.steps)
+    reader = _Reader(tensors, where, batch, said, is_ring=is_ring)
+    unwritten = math.prod(batch.shape) - batch.count
+    if unwritten and not is_dump:
+        reader.doubts.append(
+            f"Left out, unwritten: the last {counted(unwritten, 'row')} of the storage, zeros in all tensors."
+        )
     opened = Opened(
         schema=reader.schema, steps=iter(()), total_steps=reader.count, doubts=reader.doubts
     )
@@ -76,18 +89,38 @@ def _open(asked: Asked) -> Iterator[Opened]:
     yield opened
 
 
-def _storage(root: Path, where: str) -> tuple[Path, int | None, int | None]:
-    """Return the folder of the tensors; and of a dump how many rows are filled, and which is the oldest."""
+def _storage(root: Path, where: str) -> tuple[Path, int | None, int, int]:
+    """Return the folder of the tensors; and of a dump how many rows are filled, which is written next, and all writes."""
     storage = root / "storage"
     if (root / META).is_file() or storage.is_symlink():
-        return root, None, None
-    filled = read_document(storage / "storage_metadata.json", where).get("len")
-    cursor = None
+        return root, None, 0, 0
+    filled, writer = read_document(storage / "storage_metadata.json", where).get("len"), {}
     if (root / "writer" / "metadata.json").is_file():
-        cursor = read_document(root / "writer" / "metadata.json", where).get("cursor")
-    if type(filled) is not int or filled < 1 or not (cursor is None or type(cursor) is int):
+        writer = read_document(root / "writer" / "metadata.json", where)
+    cursor, writes = writer.get("cursor", 0), writer.get("write_count", 0)
+    if type(filled) is not int or filled < 1 or {type(cursor), type(writes)} != {int}:
         raise SchemaError(f"{where}: expected len and cursor as counts, found {filled!r:.20}.")
-    return storage, filled, cursor
+    return storage, filled, cursor, writes
+
+
+def _undumped(tensors: Mapping[str, TensorColumn], batch: Batch) -> tuple[int | None, int]:
+    """Return how many rows of a buffer's own folder are written, and the oldest; None for batches of a collector.
+
+    Time is the axis along which ids of trajectories stay the same. They grow with it, and fall once where a ring goes on.
+    """
+    name = next((name for name in IDS if name in tensors), "")
+    is_id = name and tensors[name].dtype.kind in "iu" and math.prod(tensors[name].shape[1:]) == 1
+    ids = tensors[name][: batch.count].reshape(batch.shape) if is_id else np.zeros(batch.shape)
+    stays = (
+        [np.sum(ids[1:] == ids[:-1]), np.sum(ids[:, 1:] == ids[:, :-1])] if ids.ndim == 2 else []
+    )
+    if stays and (not is_id or stays[0] <= stays[1]):
+        return None, 0
+    ids = ids.reshape(batch.shape[0], -1)
+    (falls,) = np.nonzero((ids[1:] < ids[:-1]).any(axis=1))
+    is_ring = len(falls) == 1 and (ids[-1] <= ids[0]).all()
+    lanes = ids.shape[1]
+    return -(-written_rows(tensors) // lanes) * lanes, int(falls[0]) + 1 if is_ring else 0
 
 
 class _Reader:
@@ -104,8 +137,9 @@ class _Reader:
         tensors: dict[str, TensorColumn],
         where: str,
         batch: Batch,
-        cursor: int | None,
         said: Mapping[str, str],
+        *,
+        is_ring: bool,
     ) -> None:
         """Find out what the tensors are.
 
@@ -125,11 +159,8 @@ class _Reader:
             raise SchemaError(f"{where}: nothing says where episodes end: expected next/done.")
         if "terminated" not in self._flags:
             self.doubts.append("There is no next/terminated: what is done was taken to be the end.")
-        self.count, self._lanes = batch.count, batch.ends()
-        if math.prod(batch.shape) == batch.count and cursor and 0 < cursor < batch.steps:
-            # A full buffer goes on at its oldest row, in each environment.
-            starts = self._lanes - batch.steps + 1
-            self._lanes = np.sort(np.concatenate([self._lanes, starts + cursor - 1]))
+        self.count, self._lanes, self._batch = batch.count, batch.ends(), batch
+        self._is_ring = is_ring
         if batch.environments > 1:
             self.doubts.append(
                 f"Rows of {batch.environments:,} environments; what goes on at the end of a batch is unfinished."
@@ -168,6 +199,8 @@ class _Reader:
         unknown = UnknownEnds(options, self._where, says=("terminated", "truncated"))
         lengths = ends_of_lengths(np.diff(ends, prepend=-1))
         cutter = EpisodeCutter(lengths, self._where, unknown=unknown)
+        if self._is_ring:
+            self.doubts.append(self._about_ring(ends))
         is_missing = self._has_next and self._ends_in_zeros(ends)
         if is_missing:
             self.doubts.append(
@@ -252,6 +285,19 @@ class _Reader:
             ends[self._lanes[(start <= self._lanes) & (self._lanes < stop)] - start] = True
             found.append(start + np.flatnonzero(ends))
         return np.concatenate(found)
+
+    def _about_ring(self, ends: np.ndarray) -> str:
+        """Return what a ring has lost of its oldest episodes, one of each environment."""
+        starts = self._lanes - self._batch.steps + 1
+        if "step_count" in self._tensors:
+            starts = starts[[bool(self._column("step_count", row, row + 1)) for row in starts]]
+        said = "The storage is a ring: its rows were put in the order of time."
+        if not len(starts):
+            return said
+        rests = ends[np.searchsorted(ends, starts)] - starts + 1
+        which = "The first episode is a rest" if len(rests) == 1 else "The first episodes are rests"
+        steps = " and ".join(counted(int(rest), "step") for rest in rests[:MOST_TOLD])
+        return f"{said} {which} of {steps}: what came before was overwritten."
 
     def _ends_in_zeros(self, ends: np.ndarray) -> bool:
         """Return whether no episode has a final observation but zeros."""
@@ -387,105 +433,6 @@ def _recognizes(files: Sequence[Path]) -> bool:
     return False
 
 
-def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Write the folder itself, for `TensorDict.load_memmap(folder)`."""
-    count = dataset.total_steps
-    flags = {flag: (np.dtype(bool), (1,)) for flag in FLAGS}
-    columns = {
-        **_leaves(dataset.observation_space, OBSERVATION),
-        **_leaves(dataset.action_space, "action"),
-        **flags,
-        IDS[0]: (np.dtype(np.int64), ()),
-        **_leaves(dataset.observation_space, f"{NEXT}{OBSERVATION}"),
-        f"{NEXT}reward": (dataset.schema.reward_dtype, (1,)),
-        **{f"{NEXT}{flag}": kind for flag, kind in flags.items()},
-        **{
-            f"{INFO}{name.removeprefix('infos/')}": (spec.dtype, spec.shape)
-            for name, spec in _kept_infos(dataset).items()
-        },
-    }
-    files = write_documents(
-        folder, {name: (dtype, (count, *shape)) for name, (dtype, shape) in columns.items()}
-    )
-    done = 0
-    with contextlib.ExitStack() as stack:
-        streams = {name: stack.enter_context(path.open("wb")) for name, path in files.items()}
-        for number, episode in enumerate(dataset):
-            length = len(episode.rewards)
-            rows = {
-                **_values(_part(episode.observations, slice(None, -1)), OBSERVATION),
-                **_values(episode.actions, "action"),
-                **{flag: np.zeros(length, bool) for flag in FLAGS},
-                IDS[0]: np.full(length, number),
-                **_values(_part(episode.observations, slice(1, None)), f"{NEXT}{OBSERVATION}"),
-                f"{NEXT}reward": episode.rewards,
-                f"{NEXT}done": episode.terminations | episode.truncations,
-                f"{NEXT}terminated": episode.terminations,
-                f"{NEXT}truncated": episode.truncations,
-                **{f"{INFO}{name}": values for name, values in episode.infos.items()},
-            }
-            for name, stream in streams.items():
-                stream.write(np.ascontiguousarray(rows[name], columns[name][0]).data)
-            done += length
-            progress(done, count)
-
-
-def _kept_infos(dataset: Dataset) -> dict[str, Any]:
-    """Return the columns of infos that are tensors."""
-    schema = dataset.schema
-    return {
-        name: spec
-        for name, spec in schema.extras.items()
-        if name.startswith("infos/") and name not in schema.variable
-    }
-
-
-def _leaves(
-    space: gymnasium.Space[Any], path: str
-) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Return dtype and shape of a row of each tensor of a space."""
-    found = {}
-    for leaf in space_leaves(space):
-        name = "/".join(map(str, (path, *leaf.keys)))
-        if leaf.space.shape is None or leaf.space.dtype is None:
-            raise SchemaError(f"{name}: TorchRL's tensors hold numbers, found {leaf.space}.")
-        found[name] = (np.dtype(leaf.space.dtype), leaf.space.shape)
-    return found
-
-
-def _values(values: Any, path: str) -> dict[str, np.ndarray]:
-    """Return the values of each tensor of a space."""
-    if not isinstance(values, dict | tuple):
-        return {path: values}
-    parts = values.items() if isinstance(values, dict) else enumerate(values)
-    return {
-        name: one for key, part in parts for name, one in _values(part, f"{path}/{key}").items()
-    }
-
-
-def _part(values: Any, rows: slice) -> Any:
-    if isinstance(values, dict):
-        return {key: _part(one, rows) for key, one in values.items()}
-    if isinstance(values, tuple):
-        return tuple(_part(one, rows) for one in values)
-    return values[rows]
-
-
-def _losses(dataset: Dataset) -> list[str]:
-    """Say what TorchRL's tensors cannot hold.
-
-    Raises SchemaError if observations or actions that are no tensors.
-    """
-    for space in (dataset.observation_space, dataset.action_space):
-        _leaves(space, dataset.name)
-    kept = _kept_infos(dataset)
-    lost = [name for name in dataset.schema.extras if name not in kept]
-    said = [f"These columns are lost: {', '.join(lost)}."] if lost else []
-    if (dataset.column("episodes/seeds") >= 0).any():
-        said.append("Seeds of episodes are lost.")
-    return said
-
-
 FORMAT = Format(
     name="torchrl-memmap",
     open=_open,
@@ -493,7 +440,7 @@ FORMAT = Format(
     alone="their numbers lie in the files as they are, and nothing has to be decoded",
     extensions=("",),
     options=("columns", "horizon", "ends"),
-    write=_write,
-    losses=_losses,
+    write=write_tensors,
+    losses=losses_of_tensors,
     reads=("./*.memmap", *META_KEYS, "*metadata.json:**"),
 )

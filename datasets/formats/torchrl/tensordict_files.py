@@ -9,7 +9,6 @@ FOLDER/next/meta.json ..     a TensorDict inside
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import stat
 from collections.abc import Mapping
@@ -22,6 +21,11 @@ from orlog.datasets.formats._containers.json_documents import read_json_object
 from orlog.errors import IntegrityError, SchemaError
 
 META = "meta.json"
+FLAGS = ("done", "terminated", "truncated")
+IDS = ("collector/traj_ids", "traj_ids", "episode", "next/traj_ids", "next/episode")
+NEXT = "next/"
+OBSERVATION = "observation"
+INFO = "info/"
 LARGEST_DOCUMENT = 2**24
 BLOCK_BYTES = 2**24  # that are read at once where the rows of environments alternate
 LARGEST_ROW_BYTES = 2**26
@@ -43,12 +47,14 @@ class Batch:
         environments: How many environments there are.
         steps: Rows of each that are filled.
         in_turn: Whether each row of the file is followed by that of the next environment.
+        oldest: The row of each environment that was written first: not 0 in a ring whose first rows were overwritten.
     """
 
     shape: tuple[int, ...]
     environments: int
     steps: int
     in_turn: bool
+    oldest: int = 0
 
     @property
     def rows(self) -> str:
@@ -66,7 +72,7 @@ class Batch:
 
 
 class TensorColumn:
-    """The rows of a tensor in a file, of one environment after another.
+    """The rows of a tensor in a file, of one environment after another, each in the order of time.
 
     Attributes:
         where: What errors call it.
@@ -109,7 +115,7 @@ class TensorColumn:
         """
         start, stop, _ = rows.indices(len(self))
         batch = self._batch
-        if not batch.in_turn:
+        if not (batch.in_turn or batch.oldest):
             return self._read(start, stop)
         values = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
         row_bytes = max(1, math.prod(self.shape[1:]) * self.dtype.itemsize)
@@ -118,6 +124,8 @@ class TensorColumn:
         while done < stop:
             environment, step = divmod(done, batch.steps)
             count = min(stop - done, batch.steps - step, block)
+            step = (step + batch.oldest) % batch.steps
+            count = min(count, batch.steps - step)
             of_all = self._read(step * batch.environments, (step + count) * batch.environments)
             values[done - start :][:count] = of_all[environment :: batch.environments]
             done += count
@@ -150,18 +158,43 @@ def read_document(path: Path, where: str) -> dict[str, Any]:
 
 
 def tensor_columns(
-    folder: Path, where: str, filled: int | None
+    folder: Path, where: str, filled: int | None, oldest: int = 0
 ) -> tuple[dict[str, TensorColumn], list[str], Batch]:
     """Return the tensors with a row for each step by their paths, such as `next/observation`; what is left out; and the batch.
 
     A batch of two axes is [environments, time] as collectors give it, and [time, environments] in the storage
-    of a buffer, of which `filled` rows are filled; None if it is no storage.
+    of a buffer, of which `filled` rows are filled; None if it is no storage. In a ring the `oldest` row of each
+    environment comes first.
     """
     found: dict[str, TensorColumn] = {}
     left_out: list[str] = []
     batch = _batch(_batch_shape(read_document(folder / META, where), where), filled, where)
+    batch = dataclasses.replace(batch, oldest=oldest)
     _collect(folder, where, "", batch, found, left_out)
     return found, left_out, batch
+
+
+def written_rows(tensors: Mapping[str, TensorColumn]) -> int:
+    """Return how many rows of a storage were written: what follows is zeros to the end, as it was made.
+
+    Zeros that the row before them leads to may be steps, as where states are numbers; and so may zeros alone.
+    """
+    count = stop = len(next(iter(tensors.values())))
+    row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in tensors.values())
+    block, last = max(1, BLOCK_BYTES // row_bytes), -1
+    while stop and last < 0:
+        start = max(0, stop - block)
+        for one in tensors.values():
+            rows = one[start:stop].reshape(stop - start, -1).view(np.uint8).any(axis=1)
+            last = max(last, *(start + np.flatnonzero(rows)[-1:]).tolist(), -1)
+        stop = start
+    if last < 0:
+        return count
+    after = {name: one for name, one in tensors.items() if name.startswith(NEXT)}
+    after.pop(f"{NEXT}reward", None)
+    leads_on = not any(one[last : last + 1].view(np.uint8).any() for one in after.values())
+    has_states = any(one.dtype != bool for one in after.values())
+    return count if has_states and leads_on else last + 1
 
 
 def _collect(
@@ -182,7 +215,7 @@ def _collect(
     for key, said in body.items():
         if not isinstance(said, dict):  # of the TensorDict itself: shape, device, names
             continue
-        path = folder / _file_name(key)
+        path = folder / file_name(key)
         if len(path.name.encode(errors="replace")) > LONGEST_NAME:
             raise SchemaError(f"{here}: the name {key!r:.50} is too long.")
         if said.get("type") == "TensorDict":
@@ -242,38 +275,8 @@ def _shape(body: Mapping[str, Any], where: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _file_name(key: str) -> str:
+def file_name(key: str) -> str:
     """Return the name of a file as TensorDict makes it of a key; it never leaves the folder."""
     if key in ("", ".", ".."):
         return "%2E" * len(key) or "%"
     return "".join(f"%{ord(one):02X}" if one in UNSAFE else one for one in key)
-
-
-def write_documents(
-    folder: Path, columns: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
-) -> dict[str, Path]:
-    """Write each `meta.json` for tensors, which all have the same number of rows, by dtype and shape of each path.
-
-    Returns the file of each tensor, which is still to be written.
-    """
-    count = next(iter(columns.values()))[1][0]
-    bodies: dict[Path, dict[str, Any]] = {}
-    files = {}
-    for path, (dtype, shape) in columns.items():
-        place = folder
-        *parents, name = path.split("/")
-        for parent in parents:
-            bodies.setdefault(place, {})[parent] = {"type": "TensorDict"}
-            place = place / _file_name(parent)
-        bodies.setdefault(place, {})[name] = {
-            "device": "cpu",
-            "shape": list(shape),
-            "dtype": f"torch.{dtype}",
-            "is_nested": False,
-        }
-        files[path] = place / f"{_file_name(name)}.memmap"
-    for place, body in bodies.items():
-        place.mkdir(parents=True, exist_ok=True)
-        more = {"shape": [count], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
-        (place / META).write_text(json.dumps(body | more), "utf-8")
-    return files

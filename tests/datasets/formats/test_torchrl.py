@@ -18,7 +18,7 @@ from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.torchrl import format as torchrl
 from orlog.datasets.formats.torchrl import tensordict_files
-from orlog.datasets.formats.torchrl.tensordict_files import write_documents
+from orlog.datasets.formats.torchrl.writing import write_documents
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
@@ -97,21 +97,98 @@ def test_a_dump_of_a_buffer_is_read_as_far_as_it_is_filled(tmp_path: Path) -> No
     assert choose_format([tmp_path / "dump"], None, "lab/x").name == "torchrl-memmap"
     dataset, _ = read_files(torchrl.FORMAT, tmp_path / "dump", tmp_path / "store")
     check(dataset, full)
-    # One that is full goes on at its oldest row; the episode there, of one id, is in two pieces.
-    tensors = arrays(**{"collector/traj_ids": None})
-    ring = {name: np.roll(one, 2, axis=0) for name, one in tensors.items()}
-    write(tmp_path / "ring" / "storage", ring)
-    (tmp_path / "ring" / "storage" / "storage_metadata.json").write_text('{"len": 8}', "utf-8")
-    (tmp_path / "ring" / "writer").mkdir()
-    (tmp_path / "ring" / "writer" / "metadata.json").write_text('{"cursor": 2}', "utf-8")
-    with pytest.raises(SchemaError, match="that of row 5 is not the observation of row 6"):
-        read_files(
-            torchrl.FORMAT, tmp_path / "ring", tmp_path / "store2"
-        )  # rows 2 to 4 end, 5 just stops
-    flags = np.roll(np.arange(8) == 3, 2)[:, None]
-    write(tmp_path / "ring" / "storage", ring | {"next/done": ring["next/done"] | flags})
-    dataset, _ = read_files(torchrl.FORMAT, tmp_path / "ring", tmp_path / "store3")
-    assert dataset.episode_lengths.tolist() == [2, 3, 1, 2]
+
+
+def storage(rows: int, capacity: int, *, cursor: bool) -> tuple[dict[str, np.ndarray], int]:
+    """Return what a storage holds after some steps of episodes of 10, as a ring, and how many rows are filled."""
+    row = np.arange(rows)
+    state = (1000 * (row // 10) + row % 10 + 1)[:, None].astype("f4")
+    ends = (row % 10 == 9)[:, None]
+    tensors = {
+        "observation": state,
+        "action": state,
+        "collector/traj_ids": row // 10,
+        "next/observation": state + 1,
+        "next/reward": state,
+        **{f"next/{flag}": ends for flag in ("done", "terminated")},
+        "next/truncated": np.zeros_like(ends),
+    }
+    tensors |= {} if cursor else {"step_count": row % 10, "next/step_count": row % 10 + 1}
+    held = {name: np.zeros((capacity, *one.shape[1:]), one.dtype) for name, one in tensors.items()}
+    for name, one in tensors.items():
+        for place in range(rows):
+            held[name][place % capacity] = one[place]
+    return held, min(rows, capacity)
+
+
+@pytest.mark.parametrize("is_dump", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "capacity", "lengths"),
+    [
+        (70, 100, [10] * 7),  # some rows are not written
+        (65, 100, [10] * 6 + [5]),
+        (70, 53, [3, 10, 10, 10, 10, 10]),  # the newest episode lies at both ends of the ring
+        (76, 53, [7, 10, 10, 10, 10, 6]),
+        (75, 30, [5, 10, 10, 5]),
+        (3, 100, [3]),
+    ],
+)
+def test_a_storage_is_read_in_the_order_of_its_time_as_far_as_it_was_written(
+    tmp_path: Path, rows: int, capacity: int, lengths: list[int], is_dump: bool
+) -> None:
+    tensors, filled = storage(rows, capacity, cursor=is_dump)
+    write(tmp_path / "data" / ("storage" if is_dump else ""), tensors)
+    if is_dump:
+        say = {"len": filled}
+        (tmp_path / "data/storage/storage_metadata.json").write_text(json.dumps(say), "utf-8")
+        (tmp_path / "data" / "writer").mkdir()
+        say = {"cursor": rows % capacity, "write_count": rows}
+        (tmp_path / "data/writer/metadata.json").write_text(json.dumps(say), "utf-8")
+    dataset, found = read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
+    assert dataset.episode_lengths.tolist() == lengths
+    row = np.arange(rows - sum(lengths), rows)
+    expected = 1000 * (row // 10) + row % 10 + 1
+    assert dataset.column("actions").reshape(-1).tolist() == expected.tolist()
+    unwritten = [one for one in found.doubts if "unwritten" in one]
+    assert len(unwritten) == (rows < capacity and not is_dump)
+    assert all(f"the last {capacity - rows} rows" in one for one in unwritten)
+    ring = [one for one in found.doubts if "ring" in one]
+    assert len(ring) == (rows > capacity)
+    assert all(("a rest of" in one) == (is_dump or lengths[0] < 10) for one in ring)
+    if rows == 70 and capacity == 53:
+        assert "a rest of 3 steps" in ring[0]
+
+
+@pytest.mark.parametrize(("rows", "capacity"), [(45, 60), (75, 32)])
+def test_the_folder_of_a_buffer_of_several_environments_is_read_along_time(
+    tmp_path: Path, rows: int, capacity: int
+) -> None:
+    held, filled = storage(rows, capacity, cursor=False)
+    tensors = {name: np.stack([one, one, one], 1) for name, one in held.items()}
+    for lane in range(3):
+        tensors["collector/traj_ids"][:filled, lane] *= 3
+        tensors["collector/traj_ids"][:filled, lane] += lane
+    write(tmp_path / "data", tensors)
+    for path in (tmp_path / "data").rglob("meta.json"):
+        body = json.loads(path.read_text("utf-8")) | {"shape": [capacity, 3]}
+        path.write_text(json.dumps(body), "utf-8")
+    dataset, found = read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
+    lengths = [10] * 4 + [5] if rows < capacity else [7, 10, 10, 5]
+    assert dataset.episode_lengths.tolist() == 3 * lengths
+    said = (
+        f"the last {3 * (capacity - rows)} rows" if rows < capacity else "7 steps and 7 steps and 7"
+    )
+    assert any(said in one for one in found.doubts)
+
+
+def test_zeros_that_a_row_leads_to_are_steps(tmp_path: Path) -> None:
+    tensors = {name: np.zeros_like(one) for name, one in arrays().items()}
+    tensors |= {name: np.zeros((8, 1), np.int64) for name in ("observation", "next/observation")}
+    tensors["observation"][0] = 1
+    write(tmp_path / "data", tensors)
+    dataset, found = read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
+    assert dataset.total_steps == 8
+    assert not any("unwritten" in one for one in found.doubts)
 
 
 def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
@@ -309,18 +386,17 @@ def test_batches_of_several_environments_are_read_one_after_another(
             tuple[float, float, float, bool]
         ] = []  # observation, action, next one, terminated
         here = float(rng.normal())
-        for step in range(filled):
-            if is_buffer and filled == steps and step == cursor:
-                here = float(rng.normal())  # the oldest row stands after the newest
+        for _ in range(filled):
             after, ended = float(rng.normal()), bool(rng.random() < 0.3)
             rows.append((here, float(rng.normal()), after, ended))
             here = float(rng.normal()) if ended else after
-        cuts = {filled - 1, *([cursor - 1] if is_buffer and filled == steps else [])}
         start = 0
         for step in range(filled):
-            if rows[step][3] or step in cuts:
+            if rows[step][3] or step == filled - 1:
                 expected.append(rows[start : step + 1])
                 start = step + 1
+        if is_buffer and filled == steps:  # a ring, whose oldest row stands after the newest
+            rows = rows[steps - cursor :] + rows[: steps - cursor]
         lanes.append(rows + [(0.0, 0.0, 0.0, False)] * (steps - filled))
     table = np.array(lanes)  # environments, steps, 4
     table = table.swapaxes(0, 1) if is_buffer else table
@@ -355,7 +431,7 @@ def test_batches_of_several_environments_are_read_one_after_another(
             assert episode.actions[:, 0].tolist() == [one[1] for one in rows]
             assert episode.terminations.tolist() == [one[3] for one in rows]
             assert not episode.truncations.any()
-        assert any("environments" in one for one in found.doubts) == (environments > 1)
+        assert any("Rows of" in one for one in found.doubts) == (environments > 1)
 
 
 def test_what_is_an_observation_can_be_said(tmp_path: Path) -> None:
