@@ -36,6 +36,8 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
     """Return the mean cost of an episode, and the normalized cost at each limit with its verdict."""
     costs = [one.metrics["cost"].astype(float) for one in runs]
     mean, interval = mean_over(costs)
+    if interval is not None:  # Student's t knows nothing of what a cost may be
+        interval = max(0.0, interval[0]), interval[1]
     numbers = [Number(metric="cost", name="cost", value=mean, interval=interval)]
     for limit in limits_of(runs):
         value, *ends = (normalized_cost(np.array(one), limit) for one in (mean, *(interval or ())))

@@ -32,13 +32,18 @@ def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
 def share_of_episodes(
     metric: str, name: str, counts: Sequence[np.ndarray], unit: str = "episode"
 ) -> Number:
-    """Return the share of each run's episodes that count, given as flags; `unit` is what an episode is called."""
-    share, interval = mean_over(counts)
-    note = ""
-    if len(counts) == 1:
-        count, episodes = int(counts[0].sum()), len(counts[0])
-        interval = wilson_interval(count, episodes)
-        note = f"{count} of {counted(episodes, unit)}"
+    """Return the share of each run's episodes that count, given as flags; `unit` is what an episode is called.
+
+    Its interval is the union of Wilson's over all episodes and Student's t over the runs, between 0 and 1: near 0 and 1
+    runs hardly differ, so that t alone is far too narrow, and elsewhere they differ more than their episodes do.
+    """
+    count, episodes = int(sum(one.sum() for one in counts)), sum(map(len, counts))
+    low, high = wilson_interval(count, episodes)
+    share, over_runs = mean_over(counts)
+    note = f"{count} of {counted(episodes, unit)}" if len(counts) == 1 else ""
+    if len(counts) > 1 and over_runs is not None:
+        low, high = min(low, max(0.0, over_runs[0])), max(high, min(1.0, over_runs[1]))
+    interval = low, high
     return Number(
         metric=metric, name=name, value=share, interval=interval, note=note, is_share=True
     )

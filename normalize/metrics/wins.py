@@ -1,7 +1,7 @@
 """Wins: whether an episode was won, and the share of those that were.
 
-An episode is won if `info["won"]` was true after any of its steps, as games of TextWorld say it. The interval of one
-run's share is Wilson's; over several runs it is Student's t of their shares.
+An episode is won if `info["won"]` was true after any of its steps, as games of TextWorld say it. The interval is that of
+shares (`success.share_of_episodes`).
 """
 
 from __future__ import annotations

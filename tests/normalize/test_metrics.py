@@ -31,7 +31,7 @@ from orlog.normalize.metrics.metrics import (
     numbers_of,
     of_fields,
 )
-from orlog.normalize.metrics.success import wilson_interval
+from orlog.normalize.metrics.success import share_of_episodes, wilson_interval
 from orlog.normalize.rollouts import Count, run_episodes
 from tests.levels import scaled
 from tests.normalize.test_rollouts import Countdown, policy
@@ -281,3 +281,27 @@ def test_numbers_in_words() -> None:
     assert plain.to_json()["interval"] is None
     other = Number(metric="b", name="more", value=2.0)
     assert in_short([share, plain, other]) == ["wins 40.0 %", "cost 1.23"]
+
+
+def test_intervals_of_shares_hold_the_truth_near_one() -> None:
+    rng, held = np.random.default_rng(0), 0
+    for shares in rng.beta(0.99 * 10, 0.01 * 10, (300, 3)):
+        runs = [rng.random(100) < share for share in shares]
+        low, high = share_of_episodes("success", "success rate", runs).interval or (1.0, 0.0)
+        assert 0 <= low <= high <= 1
+        held += low <= 0.99 <= high
+    assert held > 280
+    whole = [np.ones(100, bool)] * 3
+    assert share_of_episodes("success", "success rate", whole).interval == wilson_interval(300, 300)
+
+
+def test_intervals_of_costs_do_not_begin_below_zero() -> None:
+    runs = [
+        Played(
+            returns=np.zeros(2), metrics={"cost": np.array(costs)}, dataset="lab/x-v1", settings={}
+        )
+        for costs in ([0.0, 0.0], [0.0, 0.1], [9.0, 0.0])
+    ]
+    mean, *_ = cost.summarize(runs)
+    assert mean.interval is not None
+    assert mean.interval[0] == 0
