@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import shlex
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ import numpy as np
 
 from orlog.datasets.formats._containers.axis_names import AxisNames
 from orlog.datasets.formats._containers.bag_files import (
+    METADATA,
     Topic,
     extras_of_bag,
     is_bag,
+    is_database,
     open_bag,
     reading_bag,
 )
@@ -38,13 +41,14 @@ from orlog.datasets.formats._shared.bag_fields import (
     names_of_fields,
     survey,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_mapped
 from orlog.datasets.formats._shared.pieces import LARGEST_STREAM
 from orlog.datasets.formats._shared.places import FILE, Place, Places, Taken, files_in
 from orlog.datasets.formats._shared.roles import by_numbers, matching
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
+from orlog.manifests.names import counted
 
 SECOND = 10**9
 MOST_ROWS = 2**31
@@ -64,14 +68,23 @@ def _open(asked: Asked) -> Iterator[Opened]:
         columns = _whole_topics(asked.options.columns, topics, where, surveys)
     options = dataclasses.replace(asked.options, columns=columns, episode=FILE)
 
+    lacks: list[str] = []
+
     def note_taken(place: Place) -> tuple[dict[str, Any], None]:
         for topic, taken in place.taken.items():
             seen.setdefault(topic, []).append(taken)
+            expected = taken.messages if taken.expected is None else taken.expected
+            what = f"{place.where}, {topic}: holds {taken.messages:,} messages, but its metadata says {expected:,}"
+            if taken.messages < expected:
+                tell_lack(asked.options, lacks, SchemaError(f"{what}."))
+            elif taken.messages > expected:
+                lacks.append(f"{what}; all of them were read.")
         return {}, None
 
     opened_by = functools.partial(_open_recording, {(where, one): surveys[one] for one in surveys})
     known = Known(columns={}, places=Places(_recordings, opened_by), about=note_taken)
     with open_mapped(dataclasses.replace(asked, options=options), known) as opened:
+        opened.doubts += lacks
         for topic, each in seen.items():
             total, taken = sum(one.messages for one in each), sum(one.taken for one in each)
             left, age = total - taken, max(one.age for one in each)
@@ -91,6 +104,12 @@ def _each(asked: Asked) -> Asked:
         given = files_in(folder, source, is_bag)
         if not given:
             raise SchemaError(f"{source}: holds no recording.")
+    for file, source in given:
+        if is_database(file) and (file.parent / METADATA).is_file():
+            line = shlex.join(["orlog", "import", str(file.parent), "NAME"])
+            raise SchemaError(
+                f"{source}: a part of the bag in the folder around it; import that: {line}"
+            )
     given.sort(key=lambda one: by_numbers(one[0].name))
     return dataclasses.replace(asked, files=[a for a, _ in given], sources=[b for _, b in given])
 
@@ -187,7 +206,7 @@ def _taken(
                 last = np.searchsorted(one, ticks, side="right") - 1
                 in_rows |= {*number[last].tolist()}
                 age = max(age, int((ticks - one[last]).max()))
-        found[topic] = Taken(len(stream.groups), len(in_rows), age / SECOND)
+        found[topic] = Taken(len(stream.groups), stream.expected, len(in_rows), age / SECOND)
     return found
 
 
@@ -217,6 +236,7 @@ class _Stream:
     Attributes:
         groups: Which set of names each message has.
         fields: The fields that are read.
+        expected: How many messages the recording says that there are.
         rows: How many rows there are.
     """
 
@@ -224,6 +244,7 @@ class _Stream:
         self, topic: Topic, fields: Mapping[str, Field], groups: np.ndarray, where: str
     ) -> None:
         self.groups, self.fields, self.rows = groups, fields, 0
+        self.expected = topic.expected
         self._topic, self._where = topic, where
         self._used = {group for field in fields.values() for group in field.groups}
         self._held: tuple[slice, dict[str, np.ndarray]] | None = None
@@ -307,18 +328,26 @@ def _describe(files: Sequence[Path]) -> str:
     """Return the topics of the first recording, and a `--map` to begin with."""
     if not _recognizes(files):
         return ""
-    first = _each(Asked(files=files, sources=[str(file) for file in files])).files[0]
     try:
+        first = _each(Asked(files=files, sources=[str(file) for file in files])).files[0]
         with open_bag(first, str(first)) as topics:
-            times = {name: [time for time, _ in one.messages()] for name, one in topics.items()}
+            read = {name: one for name, one in topics.items() if not one.unread}
             lines = [
-                f"    {name}  {topics[name].kind}, {len(one):,} messages"
-                for name, one in times.items()
+                f"    {name}  {one.kind}, {counted(sum(1 for _ in one.messages()), 'message')}"
+                for name, one in read.items()
             ]
-    except OrlogError:
-        return ""
+            unread = [f"{one.name} ({one.unread})" for one in topics.values() if one.unread]
+    except OrlogError as error:
+        return f"\n{error}"
+    told = (
+        "\nOnly messages of ROS and JSON are read; convert these topics to either, if you need them: "
+        f"{', '.join(unread)}."
+    )
+    told = told if unread else ""
+    if not lines:
+        return told
     return (
-        f"\nThe topics of {first}:\n"
+        f"{told}\nThe topics of {first}:\n"
         + "\n".join(lines)
         + f"\nSay what they mean, for example: orlog.import_dataset({str(files[0])!r}, 'NAME', "
         "columns={'observation/state': 'TOPIC', 'action': 'TOPIC'}, rate=10)"
@@ -329,10 +358,11 @@ FORMAT = Format(
     name="bags",
     open=_open,
     recognizes=_recognizes,
-    extensions=(".mcap", ".bag", ""),
-    options=("columns", "rate", "horizon", "ends"),
+    extensions=(".mcap", ".bag", ".db3", ""),
+    options=("columns", "rate", "horizon", "ends", "partial"),
     shares=True,
     only_mapped=True,
+    any_layout=True,
     describe=_describe,
     reads=("./*.mcap", "./*.bag", "./*.db3", "./*metadata.yaml"),
 )

@@ -14,7 +14,9 @@ from orlog.datasets.formats._containers.bounded_unpacking import (
     LARGEST_CHUNK,
     bound_mcap,
     bound_rosbags,
+    databases_in,
     refuse_programs,
+    settled,
 )
 from orlog.datasets.formats._containers.ros_messages import Types, decode_message
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
@@ -22,6 +24,7 @@ from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaEr
 LARGEST_MESSAGE = 2**28
 MCAP_START = b"\x89MCAP0\r\n"
 BAG_START = b"#ROSBAG V2.0\n"
+SQLITE_START = b"SQLite format"
 METADATA = "metadata.yaml"
 ROS_KEYS = ("offered_qos_profiles", "topic_type_hash")  # of delivery, and a hash of the definition
 
@@ -35,12 +38,16 @@ class Topic:
         kind: The type of its messages.
         decode: Turns the bytes of a message into fields.
         messages: Yields time in nanoseconds and bytes of each message, by time.
+        expected: How many messages the recording says that it has; None if it does not.
+        unread: The encoding of messages that are not read.
     """
 
     name: str
     kind: str
     decode: Callable[[bytes], Any]
     messages: Callable[[], Generator[tuple[int, bytes]]]
+    expected: int | None = None
+    unread: str = ""
 
 
 def is_bag(path: Path) -> bool:
@@ -49,9 +56,14 @@ def is_bag(path: Path) -> bool:
         if path.is_dir():
             head = (path / METADATA).read_bytes()[:200] if (path / METADATA).is_file() else b""
             return b"rosbag2_bagfile_information" in head
-        return _head(path).startswith((MCAP_START, BAG_START))
+        return _head(path).startswith((MCAP_START, BAG_START)) or is_database(path)
     except OSError:
         return False
+
+
+def is_database(path: Path) -> bool:
+    """Return whether a file is a database of a bag of ROS 2, which may lie in a folder with others."""
+    return path.suffix == ".db3" and path.is_file() and _head(path) == SQLITE_START
 
 
 def _head(path: Path) -> bytes:
@@ -124,7 +136,7 @@ def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
             for _, _, message in reader.iter_messages(topics=[topic]):
                 yield message.log_time, message.data
 
-    found = {}
+    found: dict[str, Topic] = {}
     for channel in summary.channels.values():
         schema = summary.schemas.get(channel.schema_id)
         kind = "" if schema is None else schema.name
@@ -135,8 +147,13 @@ def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
             decode = _decoder(text, kind, is_idl=is_idl, is_ros1=channel.message_encoding == "ros1")
         else:
             decode = _refuser(where, channel.topic, channel.message_encoding)
-        topic = channel.topic
-        found[topic] = Topic(topic, kind, decode, lambda topic=topic: messages(topic))  # type: ignore[misc]
+        topic = Topic(channel.topic, kind, decode, functools.partial(messages, channel.topic))
+        before = found.get(topic.name, topic)
+        count = summary.statistics.channel_message_counts.get(channel.id, 0)
+        topic.expected = (before.expected or 0) + count
+        is_read = channel.message_encoding in ("json", "cdr", "ros1")
+        topic.unread = "" if is_read else channel.message_encoding or "no encoding"
+        found[topic.name] = topic
     return found
 
 
@@ -149,13 +166,14 @@ def _open_rosbag(path: Path, where: str, stack: contextlib.ExitStack) -> dict[st
     if path.is_dir() and any(one.is_symlink() for one in path.iterdir()):
         raise SchemaError(f"{where}: holds a link, which is not followed.")
     bound_rosbags()
-    for database in path.glob("*.db3") if path.is_dir() else ():
+    is_ros1 = path.is_file() and not is_database(path)
+    whole = path if is_ros1 else stack.enter_context(settled(path))
+    for database in () if is_ros1 else databases_in(whole):
         refuse_programs(database)
-    reader: Any = rosbags.rosbag2.Reader(path) if path.is_dir() else rosbags.rosbag1.Reader(path)
+    reader: Any = rosbags.rosbag1.Reader(path) if is_ros1 else rosbags.rosbag2.Reader(whole)
     stack.enter_context(reader)
     found = {}
     for connection in reader.connections:
-        is_ros1 = path.is_file()
         text, is_idl = connection.msgdef.data, connection.msgdef.format.name == "IDL"
         decode = _decoder(text, connection.msgtype, is_idl=is_idl, is_ros1=is_ros1)
         same = [one for one in reader.connections if one.topic == connection.topic]
@@ -165,7 +183,10 @@ def _open_rosbag(path: Path, where: str, stack: contextlib.ExitStack) -> dict[st
                 for _, time, data in reader.messages(connections=same):
                     yield time, bytes(data)
 
-        found[connection.topic] = Topic(connection.topic, connection.msgtype, decode, messages)
+        expected = sum(one.msgcount for one in same)
+        found[connection.topic] = Topic(
+            connection.topic, connection.msgtype, decode, messages, expected
+        )
     return found
 
 
@@ -201,7 +222,8 @@ def _float(text: str) -> float:
 def _refuser(where: str, topic: str, encoding: str) -> Callable[[bytes], Any]:
     def refuse(_data: bytes) -> Any:
         raise SchemaError(
-            f"{where}, {topic}: messages in {encoding or 'no encoding'} are not read, only those of ROS and JSON."
+            f"{where}, {topic}: messages in {encoding or 'no encoding'} are not read, only those of ROS and JSON; "
+            "convert this topic to either, or map another."
         )
 
     return refuse

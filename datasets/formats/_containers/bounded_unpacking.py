@@ -9,7 +9,9 @@ from __future__ import annotations
 import bz2
 import contextlib
 import functools
+import shutil
 import sqlite3
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any, BinaryIO
 LARGEST_CHUNK = 2**28
 MOST_GROWTH, SPARE_BYTES = 200, 2**30  # of a file that is packed as a whole, as of archives
 LZ4_RATIO = 256
+JOURNALS, SHARED_MEMORY = ("-wal", "-journal"), "-shm"
 PROGRAMS = ("view", "trigger")
 
 
@@ -67,15 +70,47 @@ def bound_rosbags() -> None:
     )
 
 
+def databases_in(bag: Path) -> list[Path]:
+    """Return the databases of a bag, which is a folder or one of them."""
+    return sorted(bag.glob("*.db3")) if bag.is_dir() else [bag]
+
+
+@contextlib.contextmanager
+def settled(bag: Path) -> Iterator[Path]:
+    """Yield a bag whose databases hold all that was written to them, and beside which nothing is written.
+
+    Where a journal lies beside one, as after a crash or with SQLite's WAL, that is a copy in a temporary folder.
+    """
+    journals = [
+        database.with_name(database.name + ending)
+        for database in databases_in(bag)
+        for ending in JOURNALS
+    ]
+    journals = [one for one in journals if one.is_file() and one.stat().st_size]
+    if not journals:
+        yield bag
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / bag.name if bag.is_dir() else Path(temporary)
+        folder.mkdir(exist_ok=True)
+        for file in [*(bag.iterdir() if bag.is_dir() else [bag]), *journals]:
+            if file.is_file() and not file.name.endswith(SHARED_MEMORY):
+                shutil.copyfile(file, folder / file.name)
+        for database in databases_in(folder):
+            with contextlib.closing(sqlite3.connect(database)) as connection:
+                connection.execute("PRAGMA journal_mode=DELETE")
+        yield folder if bag.is_dir() else folder / bag.name
+
+
 def refuse_programs(path: Path) -> None:
     """Refuse a database of SQLite in which reading a table would compute something.
 
     Raises ValueError if it holds a view, a trigger, a virtual table or a computed column; sqlite3.Error if it
     cannot be read.
     """
-    with contextlib.closing(
-        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-    ) as file:
+    # Otherwise SQLite writes beside a database whose journal is a WAL.
+    place = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    with contextlib.closing(sqlite3.connect(place, uri=True)) as file:
         found = file.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master").fetchall()
     for kind, name, sql in found:
         words = str(sql).lower().split()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from orlog.datasets.formats._containers.ros_messages import (
     paths_of,
 )
 from orlog.datasets.formats._shared.roles import matching
-from orlog.errors import SchemaError
+from orlog.errors import IntegrityError, SchemaError
 
 ALL = -1
 MOST_SETS = 1000
@@ -108,7 +108,7 @@ def survey(topic: Topic, where: str) -> Survey:
     Raises SchemaError if there is none, or names are not what they should be.
     """
     where = f"{where}, {topic.name}"
-    with reading_bag(where), contextlib.closing(topic.messages()) as messages:
+    with reading_bag(where), contextlib.closing(_in_order(topic, where)) as messages:
         first = next(messages, None)
         if first is None:
             raise SchemaError(f"{where}: has no message.")
@@ -141,6 +141,20 @@ def survey(topic: Topic, where: str) -> Survey:
             if len(firsts) > MOST_SETS:
                 raise SchemaError(f"{where}: names over {MOST_SETS:,} sets of things.")
     return Survey(np.array(each), np.array(kinds, np.int16), firsts, [*number_of], outside)
+
+
+def _in_order(topic: Topic, where: str) -> Generator[tuple[int, bytes]]:
+    """Yield the messages of a topic; raise IntegrityError if one is older than the one before it."""
+    newest = -(2**63)
+    for time, data in topic.messages():
+        if time < newest:
+            raise IntegrityError(
+                f"{where}: its messages are not in the order of their times; files of the bag may be listed "
+                "in another order than they were written.",
+                file=where,
+            )
+        newest = time
+        yield time, data
 
 
 def names_of_fields(topic: str, seen: Survey, wanted: Sequence[str]) -> list[str]:

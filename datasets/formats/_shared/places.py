@@ -40,9 +40,10 @@ LAYOUT = "arrays that --map could name"
 
 
 class Taken(NamedTuple):
-    """How many messages there are of a topic, how many of them are in rows, and how old they are there, in seconds."""
+    """Messages of a topic: how many there are, and should be; how many are in rows, at most how many seconds old."""
 
     messages: int
+    expected: int | None
     taken: int
     age: float
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -632,3 +635,115 @@ def test_recordings_of_other_orders_have_that_of_the_first(tmp_path: Path) -> No
         assert one.observations[0].tolist() == [value("a", 0), value("b", 0)]
     with pytest.raises(SchemaError, match=r"run2, /t.position: holds a, c; before it held a, b"):
         read_named(paths, tmp_path / "again", "/t.position")
+
+
+def lone(path: Path) -> tuple[Path, list[Message]]:
+    """Return the database of a bag whose metadata.yaml was lost."""
+    folder, messages = write_ros2(path, plugin="SQLITE3")
+    (folder / "metadata.yaml").unlink()
+    return next(folder.glob("*.db3")), messages
+
+
+def with_wal(path: Path, *, beside: bool = True) -> tuple[Path, list[Message]]:
+    """Return a bag in WAL mode; its last messages lie in the WAL, or with `beside` false in the database again."""
+    folder, messages = write_ros2(path, plugin="SQLITE3")
+    file = next(folder.glob("*.db3"))
+    kept = folder.with_name("kept")
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA wal_autocheckpoint=0")
+        last = database.execute("SELECT * FROM messages WHERE id > 200").fetchall()
+        database.execute("DELETE FROM messages WHERE id > 200")
+        database.commit()
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        database.executemany("INSERT INTO messages VALUES (?, ?, ?, ?)", last)
+        database.commit()
+        shutil.copytree(folder, kept)  # as a crash leaves it
+    if not beside:
+        return folder, messages
+    (kept / f"{file.name}-shm").unlink()
+    assert (kept / f"{file.name}-wal").stat().st_size
+    return kept, messages
+
+
+def everything(folder: Path) -> list[Any]:
+    """Return all files of a folder with their bytes and times."""
+    paths = [folder, *sorted(folder.rglob("*"))]
+    return [(one, one.stat().st_mtime_ns, one.is_file() and one.read_bytes()) for one in paths]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lone, with_wal, lambda path: with_wal(path, beside=False)],
+    ids=["lone", "wal", "checked"],
+)
+def test_databases_are_read_whole_and_left_as_they_are(
+    tmp_path: Path, make: Callable[[Path], tuple[Path, list[Message]]]
+) -> None:
+    path, messages = make(tmp_path / "bags" / "drive")
+    before = everything(tmp_path / "bags")
+    dataset, _ = read_files(bags.FORMAT, path, tmp_path / "store", Options(columns=MAPPED, rate=10))
+    assert everything(tmp_path / "bags") == before
+    expected = np.stack([row["arm"] for row in sampled(messages, 10)])
+    np.testing.assert_array_equal(dataset[0].observations["arm"], expected)
+
+
+def test_a_database_of_a_bag_names_the_bag(tmp_path: Path) -> None:
+    folder, _ = write_ros2(tmp_path / "drive", plugin="SQLITE3")
+    with pytest.raises(SchemaError, match=f"a part of the bag .*: orlog import {folder} NAME"):
+        read_files(
+            bags.FORMAT,
+            next(folder.glob("*.db3")),
+            tmp_path / "s",
+            Options(columns=MAPPED, rate=10),
+        )
+
+
+@pytest.mark.parametrize("plugin", ["MCAP", "SQLITE3"])
+def test_counts_that_differ_from_the_metadata_are_refused_or_told(
+    tmp_path: Path, plugin: str
+) -> None:
+    folder, _ = write_ros2(tmp_path / "drive", plugin=plugin)
+    metadata = folder / "metadata.yaml"
+    text = metadata.read_text()
+    metadata.write_text(text.replace("message_count: 190", "message_count: 200"))
+    options = Options(columns=MAPPED, rate=10)
+    with pytest.raises(
+        SchemaError, match=r"/joints: holds 190 messages, but its metadata says 200. partial=True"
+    ):
+        read_files(bags.FORMAT, folder, tmp_path / "s", options)
+    _, found = read_files(
+        bags.FORMAT, folder, tmp_path / "part", dataclasses.replace(options, partial=True)
+    )
+    assert "Read in part, as asked for: drive, /joints: holds 190 messages" in " ".join(
+        found.doubts
+    )
+    metadata.write_text(text.replace("message_count: 190", "message_count: 100"))
+    _, found = read_files(bags.FORMAT, folder, tmp_path / "more", options)
+    assert (
+        "/joints: holds 190 messages, but its metadata says 100; all of them were read."
+        in " ".join(found.doubts)
+    )
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_messages_that_are_not_read_are_named_before_topics_are_offered(
+    tmp_path: Path, others: bool
+) -> None:
+    from mcap.writer import Writer
+
+    with (tmp_path / "a.mcap").open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema("foxglove.Pose", "protobuf", b"")
+        for topic, encoding in [("/pose", "protobuf"), *([("/grip", "json")] if others else [])]:
+            channel = writer.register_channel(topic, encoding, schema)
+            writer.add_message(channel, 1, b"{}", 1)
+        writer.finish()  # type: ignore[no-untyped-call]
+    shown = run("import", str(tmp_path / "a.mcap"), "lab/a-v1").stderr
+    before, offer, topics = shown.partition("The topics of")
+    assert "convert these topics to either, if you need them: /pose (protobuf)." in before
+    assert bool(offer) == ("/grip" in topics) == others
+    assert "/pose" not in topics
+    with pytest.raises(SchemaError, match="messages in protobuf are not read"):
+        read_named(tmp_path / "a.mcap", tmp_path / "s", "/pose", action="/pose")
