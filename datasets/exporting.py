@@ -39,6 +39,7 @@ def export_dataset(
     observation: str = "",
     video: bool = False,
     rate: float | None = None,
+    codebase: str = "",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     on_losses: Callable[[Sequence[str]], None] = lambda _losses: None,
 ) -> Path:
@@ -57,6 +58,8 @@ def export_dataset(
             no Dict as that part.
         video: For LeRobotDatasets: encode frames as videos, which changes them; without, they are images.
         rate: For LeRobotDatasets: steps a second, where no timestamps tell it.
+        codebase: For LeRobotDatasets: the version to write, `v3.0` (the default) or `v2.1`, which many tools
+            still read.
         progress: Called with steps done and in all.
         on_losses: Called with what the format cannot hold, a sentence each, before anything is
             written; not called where nothing is lost.
@@ -78,7 +81,9 @@ def export_dataset(
         )
     found.check()
     given = {
-        name: one for name, one in (("video", video), ("rate", rate)) if one not in (False, None)
+        name: one
+        for name, one in (("video", video), ("rate", rate), ("codebase", codebase))
+        if one not in (False, None, "")
     }
     for name in given.keys() - {*found.write_options}:
         raise SchemaError(f"{dataset.name}: {to} is written without --{name}; leave it out.")

@@ -74,7 +74,7 @@ class Format:
             nothing where it cannot say.
         write: Writes a dataset into a new empty folder; None if the format can only be read.
             Called with steps done and in all, and the `write_options` that the user gives, by name.
-        write_options: What a user can say of files that are written: `video`, `rate`.
+        write_options: What a user can say of files that are written: `video`, `rate`, `codebase`.
         losses: What of a dataset the format cannot hold, a sentence each; for `write`.
         reads: Patterns of the names in its files that are read, or say nothing that is lost
             (`_shared/inventory.py`); an import names all others. Without any it names none.

@@ -1,24 +1,32 @@
 """Statistics of features, as LeRobot's normalization takes them from `meta/stats.json`.
 
-Means, deviations and extremes are those of all steps. Quantiles are means of the quantiles of episodes, weighted
-by their lengths, as LeRobot joins them. Images have one number a channel, in [0, 1].
+All are those of all steps, quantiles too: those of single episodes cannot be joined (lerobot#4156), so the
+tables that were written are read once more, a feature at a time. Images have one number a channel, in [0, 1], and of
+them it is counted how often each level occurs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
+
+from orlog.datasets.formats._containers.arrow_files import array_of, parquet_batches
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 MOST_NUMBERS = 1024  # of a row that has quantiles
 LEVELS = np.arange(256) / 255
+ROWS = 2**14
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FeatureStatistics:
-    """Statistics of some rows; all arrays have the shape of a row, and of images (channels, 1, 1)."""
+    """Statistics of some rows; all arrays have the shape of a row, and of images (channels, 1, 1).
+
+    Those of numbers that were joined have no quantiles; `with_quantiles` adds them.
+    """
 
     lowest: np.ndarray
     highest: np.ndarray
@@ -26,16 +34,15 @@ class FeatureStatistics:
     variance: np.ndarray
     count: int
     quantiles: Mapping[str, np.ndarray]
+    levels: np.ndarray | None = None  # of images, (channels, 256)
 
     @classmethod
     def of(cls, rows: np.ndarray, *, are_images: bool) -> FeatureStatistics:
         """Return the statistics of the rows of an episode."""
         if are_images:
-            channels = [_of_levels(rows[..., one]) for one in range(rows.shape[-1])]
-            stacked = np.array(channels)[..., None, None]
-            lowest, highest, mean, variance, *marks = np.moveaxis(stacked, 1, 0)
-            quantiles = dict(zip(QUANTILES, marks, strict=True))
-            return cls(lowest, highest, mean, variance, len(rows), quantiles)
+            channels = [rows[..., one].reshape(-1) for one in range(rows.shape[-1])]
+            levels = [np.bincount(one, minlength=256) for one in channels]
+            return cls.of_levels(np.array(levels), len(rows))
         rows = rows.reshape(len(rows), *(rows.shape[1:] or (1,)))
         quantiles = {}
         with np.errstate(invalid="ignore", over="ignore"):
@@ -51,9 +58,19 @@ class FeatureStatistics:
                 quantiles,
             )
 
+    @classmethod
+    def of_levels(cls, levels: np.ndarray, count: int) -> FeatureStatistics:
+        """Return the statistics of images, from how often each level occurs in each channel."""
+        stacked = np.array([_of_levels(one) for one in levels])[..., None, None]
+        lowest, highest, mean, variance, *marks = np.moveaxis(stacked, 1, 0)
+        quantiles = dict(zip(QUANTILES, marks, strict=True))
+        return cls(lowest, highest, mean, variance, count, quantiles, levels)
+
     def with_more(self, other: FeatureStatistics) -> FeatureStatistics:
         """Return the statistics of these rows and others."""
         count = self.count + other.count
+        if self.levels is not None and other.levels is not None:
+            return self.of_levels(self.levels + other.levels, count)
         ours, theirs = self.count / count, other.count / count
         with np.errstate(invalid="ignore", over="ignore"):
             return FeatureStatistics(
@@ -64,10 +81,7 @@ class FeatureStatistics:
                 + theirs * other.variance
                 + ours * theirs * (self.mean - other.mean) ** 2,
                 count,
-                {
-                    name: ours * one + theirs * other.quantiles[name]
-                    for name, one in self.quantiles.items()
-                },
+                {},
             )
 
     def values(self) -> dict[str, np.ndarray]:
@@ -82,12 +96,48 @@ class FeatureStatistics:
         }
 
 
-def _of_levels(pixels: np.ndarray) -> list[float]:
-    """Return lowest, highest, mean, variance and quantiles of bytes as numbers in [0, 1]."""
-    counts = np.bincount(pixels.reshape(-1), minlength=256)
-    seen, total = np.flatnonzero(counts), pixels.size
+def with_quantiles(
+    statistics: Mapping[str, FeatureStatistics], files: Sequence[Path], where: str
+) -> dict[str, FeatureStatistics]:
+    """Return statistics with the quantiles of all rows, which tables hold; one feature is in memory at a time."""
+    found = {}
+    for name, one in statistics.items():
+        if one.levels is None and one.lowest.size <= MOST_NUMBERS:
+            marks = _quantiles(files, name, one.lowest.size, one.count, where)
+            shaped = {key: mark.reshape(one.lowest.shape) for key, mark in marks.items()}
+            one = dataclasses.replace(one, quantiles=shaped)
+        found[name] = one
+    return found
+
+
+def _quantiles(
+    files: Sequence[Path], name: str, size: int, count: int, where: str
+) -> dict[str, np.ndarray]:
+    """Return the quantiles of a column of `count` rows of `size` numbers, (size,) each."""
+    rows, done = np.empty((0, size)), 0
+    for file in files:
+        for batch in parquet_batches(file, where, [name], ROWS):
+            values = array_of(batch.column(0), name, where, done).reshape(-1, size)
+            if not done:
+                rows = np.empty((count, size), values.dtype)
+            rows[done : done + len(values)] = values
+            done += len(values)
+    marks = np.empty((len(QUANTILES), size))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for number in range(size):
+            numbers = rows[:, number].astype(np.float64)
+            marks[:, number] = np.quantile(numbers, list(QUANTILES.values()))
+    return dict(zip(QUANTILES, marks, strict=True))
+
+
+def _of_levels(counts: np.ndarray) -> list[float]:
+    """Return lowest, highest, mean, variance and quantiles of bytes as numbers in [0, 1], by their counts."""
+    seen, total = np.flatnonzero(counts), int(counts.sum())
     mean = float(counts @ LEVELS / total)
     variance = float(counts @ (LEVELS - mean) ** 2 / total)
-    places = np.searchsorted(counts.cumsum(), np.array(list(QUANTILES.values())) * total)
-    marks = LEVELS[np.minimum(places, seen[-1])]
+    upto, ranks = counts.cumsum(), np.array(list(QUANTILES.values())) * (total - 1)
+    low, high = (
+        LEVELS[np.searchsorted(upto, rank, "right")] for rank in (np.floor(ranks), np.ceil(ranks))
+    )
+    marks = low + (high - low) * (ranks - np.floor(ranks))
     return [LEVELS[seen[0]], LEVELS[seen[-1]], mean, variance, *marks.tolist()]

@@ -1,7 +1,7 @@
 """What orlog's own LeRobotDatasets hold beyond LeRobot's layout, so that importing one gives equal data.
 
     meta/orlog.json              spaces, dtypes, and which feature is which column
-    meta/episodes/..parquet      orlog/final/COLUMN       the final observation
+    meta/episodes/..parquet      orlog/final/COLUMN       the final observation (version 2.1: meta/orlog/..parquet)
                                  orlog/seed               of the reset, -1 if it is not known
                                  orlog/episodes/NAME      columns of episodes
 
@@ -36,6 +36,7 @@ from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.spaces import space_from_json, space_to_json
 
 KEPT = Path("meta") / "orlog.json"
+DETAILS = "meta/orlog"  # in version 2.1, whose episodes are no table
 FINAL, SEED, EPISODE = "orlog/final/", "orlog/seed", "orlog/episodes/"
 LARGEST_ROW = 2**26
 ROLES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
@@ -284,7 +285,8 @@ class KeptRows:
         columns = {FINAL + name: name for name in self._observations}
         columns |= {EPISODE + name.removeprefix("episodes/"): name for name in extras}
         done = 0
-        for file in tables_in(self._root, "meta/episodes", self._where):
+        is_alone = (self._root / DETAILS).is_dir()
+        for file in tables_in(self._root, DETAILS if is_alone else "meta/episodes", self._where):
             where = f"{self._where}, {file.parent.name}/{file.name}"
             with (
                 reading_arrow(where),

@@ -1,4 +1,4 @@
-"""Reads LeRobotDataset folders, versions 1, 2.0, 2.1 and 3.0, and writes 3.0: a row for each frame.
+"""Reads LeRobotDataset folders, versions 1, 2.0, 2.1 and 3.0, and writes 3.0 and 2.1: a row for each frame.
 
     meta/        features, frames per second, episodes: see `lerobot/metadata.py`,
                  and `lerobot/version1.py` for version 1, which has less of them
@@ -76,7 +76,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     files = version1.tables_of(root, where) if is_first else data_tables(root, info, where)
     if is_first:
         info["features"] = version1.find_features(root, files, asked.options.no_video, where)
-    kept = read_kept(root, where) if version == "v3.0" else None
+    kept = read_kept(root, where) if version in ("v3.0", "v2.1") else None
     unlisted: list[str] = []
     features: TableFeatures | KeptRows
     if kept is None:
@@ -172,7 +172,7 @@ FORMAT = Format(
     options=("columns", "no_video", "horizon", "ends", "partial"),
     shares=True,
     write=write_lerobot,
-    write_options=("video", "rate"),
+    write_options=("video", "rate", "codebase"),
     losses=lerobot_losses,
     check=check_pyarrow,
     reads=(
@@ -187,6 +187,7 @@ FORMAT = Format(
         *(f"meta/*.jsonl:{name}" for name in (*EPISODE_KEYS, "task", "task_index", "stats")),
         *(f"meta/info.json:{key}" for key in INFO_KEYS),
         "meta/orlog.json:**",
+        "meta/orlog/*.parquet:orlog/**",
         *version1.READS,
     ),
 )

@@ -1,6 +1,6 @@
-"""Frames of LeRobotDatasets as MP4 files: H.264, a file for many episodes of a camera.
+"""Frames of LeRobotDatasets as MP4 files: H.264, a file for many episodes of a camera, or for each one.
 
-videos/CAMERA/chunk-000/file-000.mp4
+videos/CAMERA/chunk-000/file-000.mp4      videos/chunk-000/CAMERA/episode_000000.mp4
 meta/episodes ..  videos/CAMERA/{chunk_index, file_index, from_timestamp, to_timestamp}
 """
 
@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats.lerobot.metadata import VIDEO_PATHS
+from orlog.datasets.formats.lerobot.table_writing import FILES_OF_CHUNK, numbered
 from orlog.datasets.formats.lerobot.video_frames import import_av
 
 FILE_BYTES = 2 * 10**8
-FILES_OF_CHUNK = 1000
 BETWEEN_KEY_FRAMES = "2"  # as LeRobot has it: any frame is found by decoding one more
 QUALITY = "18"  # of H.264's scale from 0 to 51, which the eye takes for equal
 
@@ -24,13 +23,16 @@ QUALITY = "18"  # of H.264's scale from 0 to 51, which the eye takes for equal
 class VideoFiles:
     """The videos of one camera, which grow episode by episode."""
 
-    def __init__(self, root: Path, camera: str, frames_per_second: int) -> None:
-        """Begin in the folder of a dataset.
+    def __init__(
+        self, root: Path, camera: str, frames_per_second: int, template: str, *, alone: bool
+    ) -> None:
+        """Begin in the folder of a dataset, with paths of a template; each episode may be alone in a file.
 
         Raises MissingExtraError if PyAV is not installed.
         """
         import_av()
         self._root, self._camera, self._rate = root, camera, frames_per_second
+        self._template, self._is_alone = template, alone
         self._number, self._frames = -1, 0
         self._path = root
         self._container: Any = None
@@ -40,7 +42,7 @@ class VideoFiles:
         """Add the frames (rows, height, width, 1 or 3) of an episode; return where they are."""
         import av
 
-        if self._container is None or self._path.stat().st_size >= FILE_BYTES:
+        if self._container is None or self._is_alone or self._path.stat().st_size >= FILE_BYTES:
             self._begin(frames.shape[1:3])
         first = self._frames
         for pixels in frames:
@@ -70,9 +72,7 @@ class VideoFiles:
 
         self.close()
         self._number, self._frames = self._number + 1, 0
-        chunk, file = divmod(self._number, FILES_OF_CHUNK)
-        said = {"video_key": self._camera, "chunk_index": chunk, "file_index": file}
-        self._path = self._root / VIDEO_PATHS[True].format(**said)
+        self._path = self._root / numbered(self._template, self._number, self._camera)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._container = av.open(str(self._path), "w")
         options = {"g": BETWEEN_KEY_FRAMES, "crf": QUALITY}

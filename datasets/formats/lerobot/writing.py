@@ -1,9 +1,15 @@
-"""Writes datasets as LeRobotDatasets of version 3.0: Parquet tables, images in them as PNG.
+"""Writes datasets as LeRobotDatasets of version 3.0 or 2.1: Parquet tables, images in them as PNG.
 
     data/chunk-000/file-000.parquet            a row for each step, a column for each feature
     meta/info.json  stats.json  tasks.parquet  features, statistics, tasks in words
     meta/episodes/chunk-000/file-000.parquet   a row for each episode
-    meta/orlog.json                            what LeRobot has no place for: `lerobot_exports.py`
+    meta/orlog.json                            what LeRobot has no place for: `exports.py`
+
+With `--codebase v2.1`, which many tools still read, each episode has files of its own:
+
+    data/chunk-000/episode_000000.parquet
+    meta/episodes.jsonl  episodes_stats.jsonl  tasks.jsonl  stats.json
+    meta/orlog/chunk-000/file-000.parquet      what `orlog.json` needs of each episode
 
 A column of steps is one feature: `observations/NAME` is `observation.NAME`, or `observation.state` and
 `observation.image` where there is only one, `actions` is `action`, `rewards` is `next.reward`, and `infos/NAME` is
@@ -17,45 +23,59 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import flatten
-from orlog.datasets.formats.lerobot.episode_statistics import FeatureStatistics
-from orlog.datasets.formats.lerobot.exports import EPISODE, FINAL, KEPT, SEED, Kept, image_shape
-from orlog.datasets.formats.lerobot.image_tables import encoded_images
+from orlog.datasets.formats.lerobot.episode_statistics import FeatureStatistics, with_quantiles
+from orlog.datasets.formats.lerobot.exports import (
+    DETAILS,
+    EPISODE,
+    FINAL,
+    KEPT,
+    SEED,
+    Kept,
+    image_shape,
+)
 from orlog.datasets.formats.lerobot.metadata import INFO, VIDEO_PATHS
+from orlog.datasets.formats.lerobot.table_writing import (
+    FILES_OF_CHUNK,
+    TableFiles,
+    are_images,
+    kinds_of,
+)
 from orlog.datasets.formats.lerobot.video_writing import VideoFiles
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec
 
-PART = "chunk-{:03d}/file-{:03d}.parquet"
+V3, V2 = "v3.0", "v2.1"
+PART = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+DATA_PATHS = {
+    True: f"data/{PART}",
+    False: "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+}
 FILE_BYTES = 10**8
-FILES_OF_CHUNK = 1000
-GROUP_BYTES = 2**24
-MOST_HELD = 100
 MOST_AXES = 5
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 RESERVED = (
     "observation",
     "action",
     "task",
-    *(f"next.{one}" for one in ("reward", "done", "terminated", "truncated")),
+    *(f"next.{one}" for one in ("reward", "done", "terminated", "truncated", "success")),
 )
 FLAGS = {
     "rewards": "next.reward",
     "terminations": "next.terminated",
     "truncations": "next.truncated",
 }
-TIME = "infos/timestamp"
+TIME, SUCCESS = "infos/timestamp", "infos/success"
 ROBOT = re.compile(r"LeRobotDataset v[\d.]+, \S+ frames per second, robot (.+?)\.(?: |$)")
 INSTRUCTIONS = ("language_instruction", "natural_language_instruction", "instruction", "task")
 
@@ -84,12 +104,15 @@ def write_lerobot(
     *,
     video: bool = False,
     rate: float | None = None,
+    codebase: str = V3,
 ) -> None:
     """Write a dataset into a new folder.
 
     Frames become images, or with `video` videos, which changes them. `rate` is steps a second, a whole
-    number; without, what `infos/timestamp` tells, or 1.
+    number; without, what `infos/timestamp` tells, or 1. `codebase` is the version of LeRobot's layout.
     """
+    if codebase not in (V3, V2):
+        raise SchemaError(f"{dataset.name}: codebase={codebase!r:.50}: orlog writes {V3} and {V2}.")
     if rate is not None and (rate != int(rate) or rate < 1):
         raise SchemaError(
             f"{dataset.name}: LeRobot counts whole frames a second, found the rate {rate:g}."
@@ -103,22 +126,24 @@ def write_lerobot(
         license=manifest.license,
         dimension_names=dataset.dimension_names,
     )
-    columns = schema.columns()
+    columns, is_v3 = schema.columns(), codebase == V3
     cameras = [
         feature
         for feature, column in kept.features.items()
         if video and column in columns and image_shape(columns[column])
     ]
+    features = _described(kept, cameras)
     films: dict[str, VideoFiles] = {}
     default_task = dataset.name if manifest.environment is None else manifest.environment.id
     tasks: dict[str, int] = {}
     statistics: dict[str, FeatureStatistics] = {}
     fps, total = 0, 0
-    with (
-        contextlib.ExitStack() as stack,
-        contextlib.closing(_Tables(folder / "data", dataset.name)) as data,
-        contextlib.closing(_Tables(folder / "meta" / "episodes", dataset.name)) as details,
-    ):
+    (folder / "meta").mkdir()
+    with contextlib.ExitStack() as stack:
+        kinds, largest = "" if is_v3 else kinds_of(features), FILE_BYTES if is_v3 else 0
+        data = TableFiles(folder, DATA_PATHS[is_v3], largest, dataset.name, kinds)
+        stack.enter_context(contextlib.closing(data))
+        metadata = stack.enter_context(_Metadata(folder, dataset.name, is_v3=is_v3))
         for number, episode in enumerate(dataset):
             fps = fps or (_frames_per_second(episode) if rate is None else int(rate))
             said = _tasks(episode, default_task)
@@ -128,56 +153,111 @@ def write_lerobot(
             rows["index"] = np.arange(total, total + count)
             rows["task_index"] = np.array([tasks.setdefault(one, len(tasks)) for one in said])
             found = {
-                name: FeatureStatistics.of(values, are_images=_are_images(values))
+                name: FeatureStatistics.of(values, are_images=are_images(values))
                 for name, values in rows.items()
                 if isinstance(values, np.ndarray)
             }
             for name, one in found.items():
                 statistics[name] = statistics[name].with_more(one) if name in statistics else one
-            files = {"data": data.next_place(), "meta/episodes": details.next_place()}
-            shown: dict[str, Any] = {}
+            place = data.next_place()
+            shown: dict[str, np.ndarray] = {}
             for camera in cameras:
                 if camera not in films:
-                    films[camera] = VideoFiles(folder, camera, fps)
+                    films[camera] = VideoFiles(
+                        folder, camera, fps, VIDEO_PATHS[is_v3], alone=not is_v3
+                    )
                     stack.callback(films[camera].close)
                 shown |= films[camera].add(rows.pop(camera))
             data.write(rows)
-            details.write(
+            metadata.add(
+                {"episode_index": number, "tasks": list(dict.fromkeys(said)), "length": count},
+                found,
                 {
-                    "episode_index": np.array([number]),
-                    "tasks": [list(dict.fromkeys(said))],
-                    "length": np.array([count]),
                     "dataset_from_index": np.array([total]),
                     "dataset_to_index": np.array([total + count]),
-                    **{
-                        f"{folder}/{name}": np.array([place])
-                        for folder, places in files.items()
-                        for name, place in zip(("chunk_index", "file_index"), places, strict=True)
-                    },
-                    **{
-                        f"stats/{name}/{key}": value[None]
-                        for name, one in found.items()
-                        for key, value in one.values().items()
-                    },
+                    "data/chunk_index": np.array([place[0]]),
+                    "data/file_index": np.array([place[1]]),
                     **shown,
-                    **({} if cameras else _details(episode, schema)),
-                }
+                },
+                {} if cameras else _details(episode, schema),
             )
             total += count
             progress(total, dataset.total_steps)
+    files = sorted((folder / "data").rglob("*.parquet"))
     stats = {
         name: {key: value.tolist() for key, value in one.values().items()}
-        for name, one in statistics.items()
+        for name, one in with_quantiles(statistics, files, dataset.name).items()
     }
-    info = _info(kept, fps, dataset.total_episodes, total, len(tasks))
-    for camera in cameras:
-        info["features"][camera]["dtype"] = "video"
-        info["video_path"] = VIDEO_PATHS[True]
+    info = _info(kept, fps, dataset.total_episodes, total, len(tasks)) | {"features": features}
+    info |= {"codebase_version": codebase, "data_path": DATA_PATHS[is_v3]}
+    info["video_path"] = VIDEO_PATHS[is_v3] if cameras else None
+    if not is_v3:
+        chunks = -(-dataset.total_episodes // FILES_OF_CHUNK)
+        info |= {"total_chunks": chunks, "total_videos": dataset.total_episodes * len(cameras)}
+        info = {name: one for name, one in info.items() if not name.endswith("_size_in_mb")}
     (folder / INFO).write_text(json.dumps(info, indent=4), "utf-8")
     (folder / "meta" / "stats.json").write_text(json.dumps(stats, indent=4), "utf-8")
-    _write_tasks(folder / "meta" / "tasks.parquet", list(tasks))
+    if is_v3:
+        _write_tasks(folder / "meta" / "tasks.parquet", list(tasks))
+    else:
+        lines = [{"task_index": number, "task": task} for task, number in tasks.items()]
+        (folder / "meta" / "tasks.jsonl").write_text("".join(map(_line, lines)), "utf-8")
     if not cameras:  # what a video shows is not what was recorded
         (folder / KEPT).write_bytes(kept.to_json())
+
+
+class _Metadata(contextlib.ExitStack):
+    """Writes what is known of each episode: rows of a table in version 3.0, lines of JSON before."""
+
+    def __init__(self, folder: Path, where: str, *, is_v3: bool) -> None:
+        """Begin; `where` is what errors call the dataset."""
+        super().__init__()
+        self._is_v3, template = is_v3, f"{'meta/episodes' if is_v3 else DETAILS}/{PART}"
+        self._table = TableFiles(folder, template, FILE_BYTES, where)
+        self.enter_context(contextlib.closing(self._table))
+        self._lines: list[TextIO] = []
+        for name in () if is_v3 else ("episodes", "episodes_stats"):
+            file = (folder / "meta" / f"{name}.jsonl").open("w", encoding="utf-8")
+            self._lines.append(self.enter_context(file))
+
+    def add(
+        self,
+        known: Mapping[str, Any],
+        statistics: Mapping[str, FeatureStatistics],
+        places: Mapping[str, Any],
+        details: Mapping[str, Any],
+    ) -> None:
+        """Add an episode: number, tasks and length, its statistics, where it lies, and what orlog keeps of it."""
+        if self._is_v3:
+            place = self._table.next_place()
+            of_table = {name: np.array([value]) for name, value in known.items() if name != "tasks"}
+            row = of_table | {"tasks": [known["tasks"]]}
+            row |= {"meta/episodes/chunk_index": np.array([place[0]])}
+            row |= {"meta/episodes/file_index": np.array([place[1]])}
+            row |= {
+                f"stats/{name}/{key}": value[None]
+                for name, one in statistics.items()
+                for key, value in one.values().items()
+            }
+            self._table.write(row | {**places} | {**details})
+            return
+        of_features = {
+            name: {key: value.tolist() for key, value in one.values().items()}
+            for name, one in statistics.items()
+        }
+        for file, line in zip(
+            self._lines,
+            (known, {"episode_index": known["episode_index"], "stats": of_features}),
+            strict=True,
+        ):
+            file.write(_line(line))
+        if details:
+            self._table.next_place()
+            self._table.write(details)
+
+
+def _line(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, ensure_ascii=False) + "\n"
 
 
 def _tasks(episode: Episode, default: str) -> list[str]:
@@ -220,6 +300,8 @@ def _features(schema: Schema) -> dict[str, str]:
             name = f"action.{part}" if part else "action"
         elif column == TIME and columns[column] == ColumnSpec(TIME, np.dtype(np.float32), ()):
             name = "timestamp"
+        elif column == SUCCESS and columns[column].shape == ():
+            name = "next.success"
         elif root == "infos":
             name = f"infos.{part}" if part.startswith(RESERVED) or part in COUNTERS else part
         else:
@@ -285,8 +367,8 @@ def _robot(kept: Kept) -> str:
     return "" if kept.environment is None else kept.environment.id
 
 
-def _info(kept: Kept, fps: int, episodes: int, steps: int, tasks: int) -> dict[str, Any]:
-    """Return what `meta/info.json` holds."""
+def _described(kept: Kept, cameras: Sequence[str]) -> dict[str, Any]:
+    """Return what `meta/info.json` says of each feature; `cameras` are videos."""
     schema = kept.schema
     columns = schema.columns()
     features: dict[str, Any] = {"next.done": _feature("bool", ())}
@@ -294,15 +376,23 @@ def _info(kept: Kept, fps: int, episodes: int, steps: int, tasks: int) -> dict[s
         if column in schema.variable:
             features[feature] = _feature("string", ())
         elif image_shape(columns[column]):
-            names = ["height", "width", "channels"]
-            features[feature] = _feature("image", columns[column].shape) | {"names": names}
+            kind, names = (
+                "video" if feature in cameras else "image",
+                ["height", "width", "channels"],
+            )
+            features[feature] = _feature(kind, columns[column].shape) | {"names": names}
         else:
             features[feature] = _feature(str(columns[column].dtype), columns[column].shape)
             features[feature]["names"] = kept.dimension_names.get(column)
     for counter in COUNTERS:
         features[counter] = _feature("float32" if counter == "timestamp" else "int64", ())
+    return features
+
+
+def _info(kept: Kept, fps: int, episodes: int, steps: int, tasks: int) -> dict[str, Any]:
+    """Return what `meta/info.json` holds in version 3.0, but for its features."""
     return {
-        "codebase_version": "v3.0",
+        "codebase_version": V3,
         "robot_type": _robot(kept),
         "total_episodes": episodes,
         "total_frames": steps,
@@ -312,9 +402,9 @@ def _info(kept: Kept, fps: int, episodes: int, steps: int, tasks: int) -> dict[s
         "video_files_size_in_mb": 200,
         "fps": fps,
         "splits": {"train": f"0:{episodes}"},
-        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "data_path": "",
         "video_path": None,
-        "features": features,
+        "features": {},
     }
 
 
@@ -341,101 +431,3 @@ def _write_tasks(path: Path, tasks: list[str]) -> None:
     table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": tasks})
     table = table.replace_schema_metadata({"pandas": json.dumps(meaning)})
     pyarrow.parquet.write_table(table, path, write_page_checksum=True)
-
-
-class _Tables:
-    """Writes rows into Parquet files of bounded size, all rows that come together into one of them."""
-
-    def __init__(self, folder: Path, where: str) -> None:
-        """Begin in an empty folder; `where` is what errors call the dataset."""
-        self._folder, self._where = folder, where
-        self._number, self._held_bytes = -1, 0
-        self._held: list[Mapping[str, Any]] = []
-        self._file: BinaryIO | None = None
-        self._writer: Any = None
-
-    def next_place(self) -> tuple[int, int]:
-        """Return chunk and file of the rows that are written next."""
-        if self._file is None or self._file.tell() >= FILE_BYTES:
-            self.close()
-            self._number += 1
-            path = self._folder / PART.format(*divmod(self._number, FILES_OF_CHUNK))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb")
-        return divmod(self._number, FILES_OF_CHUNK)
-
-    def write(self, rows: Mapping[str, Any]) -> None:
-        """Write rows of all columns; all calls have the same."""
-        self._held.append(rows)
-        self._held_bytes += _size(rows)
-        if self._held_bytes >= GROUP_BYTES or len(self._held) == MOST_HELD:
-            self._flush()
-
-    def close(self) -> None:
-        """Finish the file."""
-        self._flush()
-        if self._writer is not None:
-            self._writer.close()
-        if self._file is not None:
-            self._file.close()
-        self._writer = self._file = None
-
-    def _flush(self) -> None:
-        """Write what is held, in groups of bounded size."""
-        import pyarrow as pa
-        import pyarrow.parquet
-
-        if not self._held:
-            return
-        rows = {name: _joined([one[name] for one in self._held]) for name in self._held[0]}
-        count = len(next(iter(rows.values())))
-        step = max(1, GROUP_BYTES * count // max(1, self._held_bytes))
-        for start in range(0, count, step):
-            columns = {
-                name: _column(values[start : start + step], f"{self._where}, {name}")
-                for name, values in rows.items()
-            }
-            table = pa.table(columns)
-            if self._writer is None:
-                self._writer = pyarrow.parquet.ParquetWriter(
-                    self._file, table.schema, write_page_checksum=True
-                )
-            self._writer.write_table(table)
-        self._held, self._held_bytes = [], 0
-
-
-def _size(rows: Mapping[str, Any]) -> int:
-    return sum(one.nbytes for one in rows.values() if isinstance(one, np.ndarray))
-
-
-def _joined(parts: list[Any]) -> Any:
-    """Return rows that follow each other as one array, or one list."""
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    return [one for part in parts for one in part]
-
-
-def _are_images(values: np.ndarray) -> bool:
-    return image_shape(ColumnSpec("", values.dtype, values.shape[1:])) is not None
-
-
-def _column(values: Any, where: str) -> Any:
-    """Return rows as an array of Arrow: images, texts or lists of texts, numbers, nested lists of them."""
-    import pyarrow as pa
-
-    if not isinstance(values, np.ndarray):
-        return pa.array(
-            values, pa.list_(pa.string()) if isinstance(values[0], list) else pa.string()
-        )
-    if _are_images(values):
-        return encoded_images(values, where)
-    shape = values.shape[1:]
-    found = pa.array(np.ascontiguousarray(values).reshape(-1))
-    if math.prod(shape) == 1 and len(shape) < 2:
-        return found
-    if len(shape) == 1:
-        return pa.FixedSizeListArray.from_arrays(found, shape[0])
-    for size in reversed(shape):
-        offsets = np.arange(0, len(found) + 1, size, dtype=np.int32)
-        found = pa.ListArray.from_arrays(offsets, found)
-    return found

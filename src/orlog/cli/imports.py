@@ -307,6 +307,14 @@ def export(
     rate: Annotated[
         float | None, typer.Option(min=1, metavar="HZ", help="For LeRobotDatasets: steps a second.")
     ] = None,
+    codebase: Annotated[
+        str,
+        typer.Option(
+            metavar="VERSION",
+            help="For LeRobotDatasets: v3.0, or v2.1, which many tools still read.",
+            show_default="v3.0",
+        ),
+    ] = "",
 ) -> None:
     """Write a dataset or a view in the format of another tool.
 
@@ -325,6 +333,7 @@ def export(
             observation=observation,
             video=video,
             rate=rate,
+            codebase=codebase,
             progress=update,
             on_losses=lambda losses: tell(in_options("\n".join(losses))),
         )

@@ -15,7 +15,7 @@ import orlog
 from orlog.datasets.exporting import export_dataset
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import rows as lerobot_rows
-from orlog.datasets.formats.lerobot import video_writing
+from orlog.datasets.formats.lerobot import table_writing, video_writing
 from orlog.datasets.formats.lerobot import writing as lerobot_writing
 from orlog.errors import IntegrityError, SchemaError
 from tests.command_line import orlog as run
@@ -91,18 +91,23 @@ def check_equal(ours: orlog.Dataset, theirs: orlog.Dataset) -> None:
         np.testing.assert_array_equal(after, before)
 
 
+@pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
 @pytest.mark.parametrize("few_bytes", [False, True])
 def test_an_export_that_is_imported_is_equal(
-    arm: orlog.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_bytes: bool
+    arm: orlog.Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    few_bytes: bool,
+    codebase: str,
 ) -> None:
     if few_bytes:
         monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 10_000)
-        monkeypatch.setattr(lerobot_writing, "GROUP_BYTES", 10_000)
+        monkeypatch.setattr(table_writing, "GROUP_BYTES", 10_000)
         monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", 1)
     assert lerobot.FORMAT.losses(arm) == []
-    export_dataset(arm, tmp_path / "arm", to="lerobot")
+    export_dataset(arm, tmp_path / "arm", to="lerobot", codebase=codebase)
     files = list((tmp_path / "arm" / "data").rglob("*.parquet"))
-    assert len(files) == (3 if few_bytes else 1)
+    assert len(files) == (4 if codebase == "v2.1" else 3 if few_bytes else 1)
     theirs, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
     check_equal(arm, theirs)
     assert found.doubts == []
@@ -131,6 +136,75 @@ def test_the_files_are_those_of_lerobot(arm: orlog.Dataset, tmp_path: Path) -> N
             np.ravel(stats["observation.cameras.top"][key]), expected(pixels, axis=(0, 1, 2))
         )
     assert stats["observation.state"]["count"] == [14]
+
+
+def test_version_2_has_files_of_each_episode(arm: orlog.Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "arm"
+    done = run("export", str(arm.folder), str(out), "--to", "lerobot", "--codebase", "v2.1")
+    assert done.returncode == 0, done.stderr
+    files = {one.relative_to(out).as_posix() for one in out.rglob("*") if one.is_file()}
+    assert files - {f"data/chunk-000/episode_{one:06d}.parquet" for one in range(4)} == {
+        *(f"meta/{one}.jsonl" for one in ("episodes", "episodes_stats", "tasks")),
+        *(f"meta/{one}.json" for one in ("info", "stats", "orlog")),
+        "meta/orlog/chunk-000/file-000.parquet",
+        "SHA256SUMS",
+    }
+
+    def lines(name: str) -> list[dict[str, Any]]:
+        return [json.loads(one) for one in (out / "meta" / name).read_text("utf-8").splitlines()]
+
+    assert lines("episodes.jsonl")[3] == {"episode_index": 3, "tasks": ["do 1"], "length": 3}
+    assert lines("tasks.jsonl")[1] == {"task_index": 1, "task": "do 1"}
+    info = json.loads((out / "meta/info.json").read_text("utf-8"))
+    assert (info["codebase_version"], info["total_chunks"], info["video_path"]) == ("v2.1", 1, None)
+    states = arm[2].observations["state"][:-1]
+    found = lines("episodes_stats.jsonl")[2]["stats"]["observation.state"]
+    np.testing.assert_allclose(found["q90"], np.quantile(states, 0.9, axis=0))
+    with pytest.raises(SchemaError, match=r"codebase='v2.0': orlog writes v3.0 and v2.1"):
+        export_dataset(arm, tmp_path / "x", to="lerobot", codebase="v2.0")
+    with pytest.raises(SchemaError, match="zarr is written without --codebase; leave it out"):
+        export_dataset(arm, tmp_path / "x", to="zarr", codebase="v2.1")
+
+
+def test_quantiles_are_those_of_all_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in lerobot#4156: means of the quantiles of episodes say that q99 is 13.86."""
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 1)
+    space = spaces.Dict(
+        state=spaces.Box(0, 50, (2,), np.float32), top=spaces.Box(0, 255, (8, 9, 3), np.uint8)
+    )
+    action, rng = spaces.Box(0, 50, (1,), np.float64), np.random.default_rng(0)
+    with orlog.DatasetWriter("lab/q-v1", observation_space=space, action_space=action) as writer:
+        for count, high in ((900, 10), (100, 50)):
+            state = np.linspace(0, high, count + 1, dtype=np.float32)[:, None] * [1, 0.5]
+            writer.add_episode(
+                whole_episode(
+                    {
+                        "state": state.astype(np.float32),
+                        "top": rng.integers(0, 5 * high, (count + 1, 8, 9, 3), np.uint8),
+                    },
+                    np.linspace(0, high, count)[:, None],
+                    np.zeros(count),
+                )
+            )
+    ours = orlog.load_dataset("lab/q-v1")
+    for codebase in ("v3.0", "v2.1"):
+        out = tmp_path / codebase
+        export_dataset(ours, out, to="lerobot", rate=10, codebase=codebase)
+        stats = json.loads((out / "meta/stats.json").read_text("utf-8"))
+        assert round(stats["action"]["q99"][0], 2) == 44.95
+        rows = {
+            "action": np.concatenate([one.actions for one in ours]),
+            "observation.state": np.concatenate([one.observations["state"][:-1] for one in ours]),
+            "observation.top": np.concatenate([one.observations["top"][:-1] for one in ours]),
+        }
+        for name, values in rows.items():
+            axes = (0, 1, 2) if values.ndim == 4 else 0
+            scale = 255 if values.ndim == 4 else 1
+            for level in (1, 10, 50, 90, 99):
+                expected = np.quantile(values.astype(float), level / 100, axis=axes) / scale
+                found = np.ravel(stats[name][f"q{level:02d}"])
+                np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_what_lerobot_cannot_hold_is_told_or_refused(tmp_path: Path) -> None:
@@ -195,6 +269,11 @@ LEROBOT = (
     "toml==0.10.2",
     "torchvision==0.28.0",
     "typing-inspect==0.9.0",
+)
+OLD = {"lerobot": "0.3.3", "datasets": "3.6.0", "dill": "0.3.8", "multiprocess": "0.70.16"}
+# The last LeRobot that reads version 2.1.
+LEROBOT_2 = tuple(
+    f"{name}=={OLD.get(name, version)}" for name, version in (one.split("==") for one in LEROBOT)
 )
 # Torchvision's compiled operators fit another build of torch; images need none of them.
 START = """\
@@ -297,9 +376,11 @@ def test_what_hugging_face_saves_is_imported_as_version_1(tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_lerobot_opens_an_export(arm: orlog.Dataset, tmp_path: Path) -> None:
-    python = tool_python(*LEROBOT, dependencies=False)
-    export_dataset(arm, tmp_path / "arm", to="lerobot")
+@pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
+def test_lerobot_opens_an_export(arm: orlog.Dataset, tmp_path: Path, codebase: str) -> None:
+    packages = LEROBOT if codebase == "v3.0" else LEROBOT_2
+    python = tool_python(*packages, dependencies=False)
+    export_dataset(arm, tmp_path / "arm", to="lerobot", codebase=codebase)
     run_tool(python, START + READ, tmp_path / "arm", folder=tmp_path)
     theirs = dict(np.load(tmp_path / "rows.npz"))
     kept = json.loads((tmp_path / "arm/meta/orlog.json").read_text("utf-8"))
@@ -374,8 +455,9 @@ def record_film() -> None:
             )
 
 
+@pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
 def test_frames_can_be_videos_and_instructions_are_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str
 ) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(video_writing, "FILE_BYTES", 1)  # an episode each
@@ -389,14 +471,17 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
         "--video",
         "--rate",
         "12",
+        "--codebase",
+        codebase,
     )
     assert ended.returncode == 0, ended.stderr
     assert "Frames are encoded as videos, which changes them." in ended.stderr
     info = json.loads((tmp_path / "film/meta/info.json").read_text("utf-8"))
     assert (info["fps"], info["features"]["observation.top"]["dtype"]) == (12, "video")
-    tasks = pq.read_table(tmp_path / "film/meta/tasks.parquet").to_pandas()
-    assert tasks.task_index.to_dict() == {"take it": 0, "put 0": 1, "put 1": 2}
-    rows = pq.read_table(tmp_path / "film/data/chunk-000/file-000.parquet")
+    if codebase == "v3.0":
+        tasks = pq.read_table(tmp_path / "film/meta/tasks.parquet").to_pandas()
+        assert tasks.task_index.to_dict() == {"take it": 0, "put 0": 1, "put 1": 2}
+    rows = pq.read_table(tmp_path / "film/data/chunk-000")
     assert rows["task_index"].to_pylist() == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 2, 2]
     videos = sorted(
         one.relative_to(tmp_path / "film").as_posix() for one in (tmp_path / "film").rglob("*.mp4")
@@ -445,12 +530,15 @@ def test_a_robot_is_kept_and_a_rate_that_nobody_tells_is_said(tmp_path: Path) ->
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
 def test_lerobot_opens_an_export_with_videos(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str
 ) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     record_film()
-    export_dataset("lab/film-v1", tmp_path / "film", to="lerobot", video=True, rate=12)
+    export_dataset(
+        "lab/film-v1", tmp_path / "film", to="lerobot", video=True, rate=12, codebase=codebase
+    )
     # Neither torchvision decodes videos any more, nor is torchcodec here: PyAV does, by LeRobot's own questions.
     code = """
 import av
@@ -473,7 +561,10 @@ np.savez("rows.npz", tasks=[row["task"] for row in rows], fps=dataset.fps, **{
 })
 """
     run_tool(
-        tool_python(*LEROBOT, dependencies=False), START + code, tmp_path / "film", folder=tmp_path
+        tool_python(*(LEROBOT if codebase == "v3.0" else LEROBOT_2), dependencies=False),
+        START + code,
+        tmp_path / "film",
+        folder=tmp_path,
     )
     theirs = dict(np.load(tmp_path / "rows.npz"))
     ours = orlog.load_dataset("lab/film-v1")
