@@ -81,7 +81,7 @@ class ZarrReader:
                 )
             except (OSError, ValueError) as error:
                 raise IntegrityError(
-                    f"{path}: column {name} cannot be opened: {clause(error)}.",
+                    f"{name}/zarr.json: column {name} cannot be opened: {clause(error)}.",
                     file=f"{name}/zarr.json",
                 ) from error
         return self._encodings[name]

@@ -14,6 +14,7 @@ import zarr
 from gymnasium.spaces import GraphInstance
 
 import orlog
+from orlog.datasets.recording import layout
 
 FROZEN = Path(__file__).with_name("frozen")
 DIGESTS = {
@@ -22,16 +23,21 @@ DIGESTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def make() -> ModuleType:
-    """Return the script that wrote the stores."""
-    spec = importlib.util.spec_from_file_location("frozen_make", FROZEN / "make.py")
+def script(name: str) -> ModuleType:
+    """Return a script beside the stores that it wrote."""
+    spec = importlib.util.spec_from_file_location(f"frozen_{name}", FROZEN / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["frozen_make"] = module
+    sys.modules[f"frozen_{name}"] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def make() -> ModuleType:
+    """Return the script that wrote the stores of every space."""
+    return script("make")
 
 
 def same(found: Any, expected: Any) -> bool:
@@ -70,6 +76,17 @@ def test_a_frozen_store_is_read_as_it_was_written(container: str, make: ModuleTy
 
 def test_the_zarr_container_still_writes_the_very_bytes(make: ModuleType) -> None:
     assert orlog.load_dataset(make.write("zarr")).digest == DIGESTS["zarr"]
+
+
+def test_what_is_rare_is_still_written_in_the_very_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "LARGE_BYTES", 0)
+    folders = FROZEN / "format-1-corners", script("make_corners").write()
+    before, now = (
+        {item.path: item.sha256 for item in orlog.load_dataset(folder).manifest.objects}
+        for folder in folders
+    )
+    differing = {path for path, _ in before.items() ^ now.items()}
+    assert differing == {f"{part}infos/nothing/zarr.json" for part in ("", "parts/1/")}
 
 
 def test_zarr_itself_reads_images_where_orlog_is_installed() -> None:
