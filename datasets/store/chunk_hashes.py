@@ -11,7 +11,7 @@ reads one chunk of a shard needs its index, the few hashes of its chunks, and th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -141,6 +141,23 @@ def write_chunk_hashes(
         sha256 = hashlib.sha256(content).hexdigest()
         written.append(StoredObject(path=path, size_bytes=len(content), sha256=sha256))
     return written
+
+
+def shards_of_other_hashes(folder: Path, found: Mapping[str, Layout], column: str) -> Iterator[str]:
+    """Yield each shard of a column, named with its part, whose hashes are not those that the folder's files hold."""
+    for path, one in found.items():
+        if not path.startswith(f"{column}/c."):
+            continue
+        with (
+            (folder / SHARDS_FILE).open("rb") as shards,
+            (folder / CHUNKS_FILE).open("rb") as chunks,
+        ):
+            start, stop = one.of_hashes
+            shards.seek(one.shard * HASH_BYTES)
+            chunks.seek(start)
+            stated = shards.read(HASH_BYTES), chunks.read(stop - start)
+        if hashes_of_shard(folder / path, one.chunks, one.room) != stated:
+            yield path
 
 
 def hashes_of_shard(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:

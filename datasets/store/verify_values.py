@@ -13,10 +13,11 @@ from orlog.base.jobs import Execute, check_seen, do_jobs
 from orlog.datasets.store.chunk_hashes import (
     CHUNKS_FILE,
     SHARDS_FILE,
+    Layout,
+    check_sizes,
     has_chunk_hashes,
-    hashes_of_shard,
     layouts,
-    read_chunk_hashes,
+    shards_of_other_hashes,
 )
 from orlog.datasets.store.verify import Problem
 from orlog.datasets.store.version import StoredVersion
@@ -76,7 +77,7 @@ def check_values(
         wrong, count = found[index]
         problems += wrong
         non_finite[name] += count
-        known |= {name} if wrong else set()
+        known |= {name for one in wrong if one.kind != "other hashes"}
     stated = Counter(version.manifest.non_finite)
     problems += [
         Problem(
@@ -85,7 +86,12 @@ def check_values(
         for name in sorted({*stated, *non_finite} - known)
         if stated[name] != non_finite[name]
     ]
-    return [*problems, *_wrong_hashes(version), *_strangers(version)]
+    try:
+        if layouts_of := _layouts(version):
+            check_sizes(version.manifest, layouts_of)
+    except IntegrityError as error:
+        problems.append(Problem(error.file, "other hashes", error.expected, error.found))
+    return [*problems, *_strangers(version)]
 
 
 def _check_there(
@@ -115,7 +121,10 @@ def _check_column(
         found = version.hash_column(number, name, see)
     except IntegrityError as error:
         return [Problem(where, "damaged", f"blake3 {expected}", clause(error))], 0
-    problems = []
+    problems = [
+        Problem(path, "other hashes", f"those in {CHUNKS_FILE} and {SHARDS_FILE}", "others")
+        for path in shards_of_other_hashes(version.folder, _layouts(version), where)
+    ]
     if found != expected:
         problems.append(Problem(where, "other values", f"blake3 {expected}", f"blake3 {found}"))
     if counts["no bool"]:
@@ -124,28 +133,16 @@ def _check_column(
     return problems, counts["not finite"]
 
 
-def _wrong_hashes(version: StoredVersion) -> Iterator[Problem]:
-    """Yield a problem for each shard whose listed hashes are not those of its chunks."""
-    if not has_chunk_hashes(version.manifest):
-        return
-    chunks = version.chunks_of_shards()
-    try:
-        stated = read_chunk_hashes(version.folder, version.manifest, layouts(chunks))
-    except IntegrityError as error:
-        yield Problem(error.file, "other hashes", error.expected, error.found)
-        return
-    for path, counts in chunks.items():
-        if hashes_of_shard(version.folder / path, *counts) != stated[path]:
-            yield Problem(
-                path, "other hashes", f"those in {CHUNKS_FILE} and {SHARDS_FILE}", "others"
-            )
+def _layouts(version: StoredVersion) -> dict[str, Layout]:
+    """Return where the hashes of shards are; nothing if the version has none."""
+    return layouts(version.chunks_of_shards()) if has_chunk_hashes(version.manifest) else {}
 
 
 def _strangers(version: StoredVersion) -> Iterator[Problem]:
     """Yield a problem for each object that belongs to no column, and for each group that is not there."""
     manifest = version.manifest
     names = [column.name for column in manifest.columns]
-    allowed = {CHUNKS_FILE, SHARDS_FILE} if has_chunk_hashes(manifest) else set()
+    allowed = {CHUNKS_FILE, SHARDS_FILE} if _layouts(version) else set()
     needed = set()
     for number in range(len(parts_of(manifest))):
         if manifest.container == "hdf5":

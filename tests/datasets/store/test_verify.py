@@ -213,9 +213,9 @@ WRONG_FLAGS = b"".join(
         (
             lambda folder, _, replace: replace(folder, "parts/1/truncations/c.0", WRONG_FLAGS),
             [
+                "parts/1/truncations/c.0: other hashes: expected those in chunk_hashes/",
                 "parts/1/truncations: other values: expected blake3",
                 "parts/1/truncations: other values: expected bool: bytes 0 and 1, found 1 other bytes",
-                "parts/1/truncations/c.0: other hashes: expected those in chunk_hashes/",
             ],
         ),
         (
@@ -228,7 +228,7 @@ WRONG_FLAGS = b"".join(
         ),
         (
             lambda folder, _, replace: replace(folder, "chunk_hashes/chunks", bytes(16)),
-            ["chunk_hashes/chunks: other hashes: expected"],
+            ["actions/c.0: other hashes", "actions/c.1: other hashes"],
         ),
         (
             lambda folder, reseal, _: add_object(folder, reseal, "observations/notes.txt", b"x"),
