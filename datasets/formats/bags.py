@@ -52,7 +52,7 @@ from orlog.manifests.names import counted
 
 SECOND = 10**9
 MOST_ROWS = 2**31
-HEADER = "header."
+HEADER = ".header."
 
 
 @contextlib.contextmanager
@@ -129,8 +129,12 @@ def _whole_topics(
             fields = names_of_fields(topic, surveys[topic], ()) if topic else []
             inside = [one for one in fields if one.startswith(f"{name}.")]
             is_whole = name in fields or not inside
-            without = f"{name}.{HEADER}"
-            names += [name] if is_whole else [one for one in inside if not one.startswith(without)]
+            # Headers have times, also those of messages in a list.
+            names += (
+                [name]
+                if is_whole
+                else [one for one in inside if HEADER not in one.removeprefix(name)]
+            )
         found[role] = ",".join(names)
     return found
 

@@ -87,10 +87,15 @@ def settled(bag: Path) -> Iterator[Path]:
         for ending in JOURNALS
     ]
     journals = [one for one in journals if one.is_file() and one.stat().st_size]
-    if not journals:
+    if not journals and not {*str(bag)} & {*"?#%"}:
         yield bag
         return
     with tempfile.TemporaryDirectory() as temporary:
+        if not journals:  # rosbags does not quote names that it gives to SQLite
+            link = Path(temporary) / f"bag{bag.suffix if bag.is_file() else ''}"
+            link.symlink_to(bag.absolute())
+            yield link
+            return
         folder = Path(temporary) / bag.name if bag.is_dir() else Path(temporary)
         folder.mkdir(exist_ok=True)
         for file in [*(bag.iterdir() if bag.is_dir() else [bag]), *journals]:

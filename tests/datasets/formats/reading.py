@@ -18,14 +18,30 @@ from orlog.manifests.manifest import MANIFEST_FILE
 def read_files(
     file_format: Format, files: Path | Sequence[Path], folder: Path, options: Options | None = None
 ) -> tuple[Dataset, Found]:
-    """Return the dataset that files hold, stored in a new folder, and what was found in them."""
+    """Return the dataset that files hold, stored in a new folder, and what was found in them.
+
+    Reading changes neither the files nor their times, and adds none.
+    """
     paths = [files] if isinstance(files, Path) else list(files)
     sources = [path.name for path in paths]
     asked = Asked(files=paths, sources=sources, options=options or Options())
     wanted = Wanted(name="lab/test-v0", version="1.0.0")
+    before = everything(paths, folder)
     manifest, found = read_version(file_format, asked, folder, wanted)
+    assert everything(paths, folder) == before
     (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
     return load_dataset(folder), found
+
+
+def everything(paths: Sequence[Path], without: Path) -> list[tuple[Path, int, bytes]]:
+    """Return the bytes and times of files and folders and of all in them, but for those in one folder."""
+    inside = [one for path in paths for one in (path, *path.rglob("*"))]
+    kept = [
+        one for one in inside if not one.is_relative_to(without) and not without.is_relative_to(one)
+    ]
+    return [
+        (one, one.lstat().st_mtime_ns, one.read_bytes() if one.is_file() else b"") for one in kept
+    ]
 
 
 def damaged(good: bytes, count: int, *, seed: int = 0) -> Iterator[bytes]:
