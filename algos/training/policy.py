@@ -186,10 +186,13 @@ def _scaling(kind: type[Any], dataset: Dataset, record: RunRecord) -> Scaling:
     if isinstance(dataset.action_space, gymnasium.spaces.Box):
         low, high = dataset.action_space.low, dataset.action_space.high
         if not dataset.action_space.is_bounded():
+            actions = dataset.column("actions")
+            actions = actions[np.isfinite(actions)]
+            least, most = math.floor(actions.min(initial=-1)), math.ceil(actions.max(initial=1))
             raise SchemaError(
                 f"{dataset.name}: {record.algorithm} needs actions with finite bounds, found "
                 f"{dataset.action_space}; import the file again with bounds, orlog import .. --action-low "
-                "-1 --action-high 1, or with those of a benchmark's dataset, --like NAME; or record the "
+                f"{least} --action-high {most}, or with those of a benchmark's dataset, --like NAME; or record the "
                 "data with an action space that has bounds."
             )
     obs_mean, obs_std = torch.tensor(record.obs_mean), torch.tensor(record.obs_std)

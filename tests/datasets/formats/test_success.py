@@ -109,7 +109,7 @@ def test_ends_follow_success_where_the_user_says_that_the_task_ended_episodes(
 
 
 def test_a_time_limit_that_is_not_reached_does_not_end_what_failed(tmp_path: Path) -> None:
-    dataset, told = read(write(tmp_path / "a.hdf5"), time_limit=6)
+    dataset, told = read(write(tmp_path / "a.hdf5"), horizon=6)
     assert [bool(one.terminations[-1]) for one in dataset] == list(DONE)
     assert "1 succeeded (taken to be ended by the task, as the time limit says) and 2" in told
 
@@ -210,3 +210,5 @@ def test_actions_are_bounded_where_the_environment_of_the_file_says_it(
     assert np.isinf(space.high).all()
     assert ("No bounds of actions were taken from env_args" in told) == is_bounded
     assert not [one for one in orlog.audit(dataset).findings if one.check == "bounds"]
+    with pytest.raises(SchemaError, match="--action-low -1 --action-high 3"):
+        orlog.train("bc", dataset, steps=1, evaluations=0)
