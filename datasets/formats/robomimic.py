@@ -49,7 +49,13 @@ from orlog.datasets.formats._containers.hdf5_files import (
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
-from orlog.datasets.formats._shared.flags import UnknownEnds, all_state, flags_of, unknown_ends
+from orlog.datasets.formats._shared.flags import (
+    SUCCESS,
+    UnknownEnds,
+    all_state,
+    flags_of,
+    unknown_ends,
+)
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
@@ -70,8 +76,6 @@ LONGEST_ARGUMENTS = 5000
 MOST_INFOS = 256
 DEMONSTRATION = re.compile(r"demo_(\d{1,9})")
 SPLITS = ("train", "valid")
-SUCCESS = ("success", "is_success", "successful")
-"""Attributes of a demonstration that state it: Isaac Lab's, and others that the makers of such files use."""
 MEANING = (
     "robomimic's dones mean success or the end, as the file's maker chose: a last one of 1 was taken "
     "to end the task."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -157,6 +158,8 @@ class UnknownEnds:
         return f"Of {counted(self.count, 'episode')} nothing says the end: {taken(self._options)}."
 
 
+SUCCESS = ("success", "is_success", "successful")
+"""Attributes of HDF5 that state it: Isaac Lab's and DROID's is the first one, the others are in use too."""
 OF_STEPS = ("success", "is_success")
 """Of steps, `success` is that of an episode where it is true at any of them, and `is_success` that of the last one."""
 NAMES = (*OF_STEPS, "is_episode_successful")
@@ -179,10 +182,9 @@ def success_in(values: Mapping[str, Any], names: Sequence[str] = NAMES) -> np.nd
 
 
 def outcome_of(path: str) -> bool | None:
-    """Return whether a path lies among successes, as DROID sorts them, or among failures; None if in neither folder."""
-    folders = {*path.replace("\\", "/").split("/")[:-1]}
-    is_good, is_bad = "success" in folders, "failure" in folders
-    return None if is_good == is_bad else is_good
+    """Return whether a path lies among the successes or the failures of DROID, `success/2023-07-04/..`; None if not."""
+    outcome = re.search(r"(?:^|/)(success|failure)/\d{4}-\d\d-\d\d/", path)
+    return None if outcome is None else outcome[1] == "success"
 
 
 def all_state(
@@ -203,3 +205,17 @@ def all_state(
             "the option out."
         )
     return False, [f"Left out: success, since {told}."]
+
+
+def put_success(
+    metadata: list[Mapping[str, Any]], stated: Sequence[bool | None], options: Options, where: str
+) -> list[str]:
+    """Put the success that all episodes state into what is known of each; return what to tell where only some do."""
+    if any("success" in one for one in metadata):
+        return []
+    states, told = all_state(stated, options, where)
+    if states:
+        metadata[:] = [
+            {**one, "success": value} for one, value in zip(metadata, stated, strict=True)
+        ]
+    return told

@@ -34,7 +34,13 @@ from orlog.datasets.formats._containers.npz_files import NpzColumn
 from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, flags_of, unknown_ends
+from orlog.datasets.formats._shared.flags import (
+    FLAGS,
+    UnknownEnds,
+    flags_of,
+    put_success,
+    unknown_ends,
+)
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.pieces import (
@@ -77,6 +83,7 @@ class _Seen:
         kinds: Dtype and shape of a row, by role.
         metadata: Values of each episode, where places have some.
         seeds: Seeds of them, likewise.
+        success: Whether each succeeded, where its place states it.
         repeats_flags: Whether the last step alone says how its episode ended.
         has_final: Whether observations have one row more than actions.
         lowest: The lowest action, where actions are single integers.
@@ -93,6 +100,7 @@ class _Seen:
     )
     metadata: list[Mapping[str, Any]] = dataclasses.field(default_factory=list)
     seeds: list[int | None] = dataclasses.field(default_factory=list)
+    success: list[bool | None] = dataclasses.field(default_factory=list)
     repeats_flags: bool = False
     has_final: bool = False
     lowest: int = 0
@@ -158,6 +166,7 @@ def open_mapped(asked: Asked, known: Known = NOTHING_KNOWN) -> Iterator[Opened]:
         reward_dtype=np.dtype(np.float32 if dtype == np.float32 else np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(seen.lengths))
+    opened.doubts += put_success(seen.metadata, seen.success, asked.options, asked.sources[0])
     if "reward" not in layout.columns and not asked.options.reward:
         opened.doubts.append("No array of rewards was named: they are zeros.")
     if not {*FLAGS} & layout.columns.keys():
@@ -296,6 +305,7 @@ def _look_at(
     metadata, seed = about
     seen.metadata += [metadata] * len(lengths)
     seen.seeds += [seed] * len(lengths)
+    seen.success += [place.success if len(lengths) == 1 else None] * len(lengths)
     seen.lengths += lengths
     return rows
 

@@ -20,6 +20,7 @@ from orlog.datasets.formats._containers.axis_names import (
 )
 from orlog.datasets.formats._containers.hdf5_files import (
     datasets_in,
+    flag_attribute,
     is_hdf5,
     numbers,
     open_hdf5,
@@ -30,6 +31,7 @@ from orlog.datasets.formats._containers.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._containers.table_files import ENDINGS
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.formats._shared.episodes import Asked, Options
+from orlog.datasets.formats._shared.flags import SUCCESS, outcome_of
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.datasets.formats._shared.trees import spanned
 from orlog.errors import IntegrityError, SchemaError
@@ -62,6 +64,7 @@ class Place:
             rows can only be read from the first on.
         taken: Which messages of recordings are in rows, by topic.
         names_of: Returns what the numbers in a row of an array are called; nothing where nothing says it.
+        success: Whether an episode that is all of this place succeeded, where its attributes or its path state it.
     """
 
     where: str
@@ -72,6 +75,7 @@ class Place:
     job_bytes: int | None = 0
     taken: Mapping[str, Taken] = dataclasses.field(default_factory=dict)
     names_of: Callable[[str], AxisNames] = lambda _name: NO_NAMES
+    success: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +227,18 @@ def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
                 texts, source = names_for(path, opened[path].shape, around(path))
                 return AxisNames(texts, source.removeprefix(f"{group}/"))
 
-            yield Place(place, sorted(names), column, reading, outside=outside, names_of=names_of)
+            success = flag_attribute(node, SUCCESS, place)
+            if success is None and not group:
+                success = outcome_of(file.absolute().as_posix())
+            yield Place(
+                place,
+                sorted(names),
+                column,
+                reading,
+                outside=outside,
+                names_of=names_of,
+                success=success,
+            )
             outside = []
 
 

@@ -156,6 +156,42 @@ def test_steps_state_success_too(tmp_path: Path) -> None:
     assert "all were taken" not in told
 
 
+MAPPED: dict[str, Any] = {
+    "columns": {"observation": "obs/eef", "action": "actions"},
+    "ends": "terminated",
+    "reward": "success",
+}
+
+
+def test_groups_of_any_layout_state_success_by_an_attribute(tmp_path: Path) -> None:
+    dataset, told = read(write(tmp_path / "a.hdf5"), **MAPPED, episode="demo_*")
+    assert dataset.column("episodes/success").tolist() == list(DONE)
+    assert returns_of(dataset) == [0, 0, 1]
+    assert "1 succeeded" in told
+
+
+@pytest.mark.parametrize("has_attributes", [True, False])
+def test_recordings_of_droid_state_success_by_attributes_and_folders(
+    tmp_path: Path, has_attributes: bool
+) -> None:
+    files = []
+    for number, done in enumerate(DONE):
+        folder = tmp_path / ("success" if done else "failure") / f"2023-07-0{number + 1}" / "Tue_1"
+        folder.mkdir(parents=True)
+        files.append(folder / "trajectory.h5")
+        with h5py.File(files[-1], "w") as file:
+            if has_attributes:
+                file.attrs.update({"success": done, "failure": not done})
+            file["action/joint_position"] = np.zeros((LENGTHS[number], 7))
+            file["observation/robot_state/joint_positions"] = np.zeros((LENGTHS[number], 7))
+    columns = {"observation": "observation/robot_state/*", "action": "action/*"}
+    options = Options(**MAPPED | {"columns": columns, "episode": "file"})
+    file_format = choose_format(files, None, "lab/a-v1", is_mapped=True)
+    dataset, _ = read_files(file_format, files, tmp_path / "store", options)
+    assert dataset.column("episodes/success").tolist() == list(DONE)
+    assert returns_of(dataset) == [0, 0, 1]
+
+
 def test_success_is_written_and_read_again(tmp_path: Path) -> None:
     dataset, _ = read(write(tmp_path / "a.hdf5"))
     (path,) = orlog.export_dataset(dataset, tmp_path / "out", to="robomimic", lossy=True).glob(
