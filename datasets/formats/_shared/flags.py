@@ -44,12 +44,21 @@ def unknown_ends(options: Options, where: str, columns: Collection[str] = ()) ->
     if states_success(columns):
         if assumed(options) == "terminated":
             return []
-    elif options.reward == "success" and not options.ends and options.horizon is None:
+    else:
+        check_success_stated(options, where)
+    return [f"Nothing says how episodes ended: {taken(options, 'all were taken')}."]
+
+
+def check_success_stated(options: Options, where: str) -> None:
+    """Refuse rewards of success for files that state neither success nor ends, unless the user states ends.
+
+    Raises SchemaError, which says what to give.
+    """
+    if options.reward == "success" and not options.ends and options.horizon is None:
         raise SchemaError(
             f"{where}: nothing states which episodes succeeded or how they ended, so reward='success' has nothing "
             "to go by; give ends='terminated' if all succeeded, or name a column of success in columns= as infos/success."
         )
-    return [f"Nothing says how episodes ended: {taken(options, 'all were taken')}."]
 
 
 def assumed(options: Options) -> str:
@@ -96,6 +105,7 @@ class UnknownEnds:
         self._options, self._where, self._says = options, where, {*says}
         self._are_over = are_over
         self.count, self.succeeded, self.failed, self.is_cutting = 0, 0, 0, False
+        self._states_success = False
 
     def how(self, steps: int, success: bool | None = None) -> str:
         """Return how an episode of some steps ended: `terminated`, `truncated` or `unknown`.
@@ -104,6 +114,7 @@ class UnknownEnds:
         Raises SchemaError if it is longer than the user says that any is.
         """
         self.count += 1
+        self._states_success |= success is not None
         how = self._by_user(steps)
         if success is None or how != "terminated":
             return how
@@ -140,20 +151,22 @@ class UnknownEnds:
                 raise SchemaError(
                     f"{self._where}: the files say how each episode ended, so {option}={value!r} says nothing; leave it out."
                 )
-        if self.succeeded or self.failed:
-            return [self.told()]
-        if not self._says or not self.count or not (ends or horizon is not None):
+        is_told_before = not self._says and not self._states_success
+        if is_told_before or not self.count or not (ends or horizon is not None):
             return []
         return [self.told()]
 
     def told(self) -> str:
         """Return the sentence about those episodes."""
-        if self.succeeded or self.failed:
+        decided = self.succeeded + self.failed
+        if decided:
             by = "--ends says" if self._options.ends else "the time limit says"
+            cut = self.count - decided
+            others = f" {counted(cut, 'other')} reached the time limit." if cut else ""
             return (
-                f"How {counted(self.succeeded + self.failed, 'episode')} ended follows from success: "
+                f"How {counted(decided, 'episode')} ended follows from success: "
                 f"{self.succeeded:,} succeeded (taken to be {HOW['terminated']}, as {by}) and "
-                f"{self.failed:,} failed (taken to be {HOW['truncated']})."
+                f"{self.failed:,} failed (taken to be {HOW['truncated']}).{others}"
             )
         return f"Of {counted(self.count, 'episode')} nothing says the end: {taken(self._options)}."
 

@@ -14,7 +14,8 @@ terminal, else the episode was cut off. Some things are not always so, and are t
     no final observation          TensorFlow Datasets' D4RL ends an episode whose task ended with zeros, and with
                                   `next_observations` it gives all episodes the last one of the whole file
 
-Other features of steps become infos, those of episodes `episodes/..`, splits `episodes/split`.
+Other features of steps become infos, those of episodes `episodes/..`, splits `episodes/split`. `success` among those of
+episodes, in `episode_metadata` too, is `episodes/success`, which DROID states by the folder in `file_path`.
 https://github.com/google-research/rlds, https://www.tensorflow.org/datasets
 """
 
@@ -44,10 +45,10 @@ from orlog.datasets.formats.rlds.metadata import (
     read_info,
     read_own,
 )
-from orlog.datasets.formats.rlds.records import Features, Plan, look_at_all, stored_dtype
+from orlog.datasets.formats.rlds.records import Features, Plan, look_at_all
 from orlog.datasets.formats.rlds.tf_examples import Feature, read_example
 from orlog.datasets.formats.rlds.tfrecord_files import near_record, open_tfrecord
-from orlog.datasets.formats.rlds.values import Column
+from orlog.datasets.formats.rlds.values import Column, is_path, stored_dtype
 from orlog.datasets.formats.rlds.writing import SEED, SPLIT, TfdsWriter, tfds_losses
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
@@ -133,6 +134,7 @@ class _Record(NamedTuple):
     is_missing: bool
     terminated: bool
     truncated: bool
+    success: bool | None
 
 
 class _Reader:
@@ -142,6 +144,7 @@ class _Reader:
         self.features, self.plan, self.where = features, plan, where
         self.moves_rewards = plan.moves_rewards
         self._has_missing = bool(plan.missing.any())
+        self._has_outcomes = any(map(is_path, features.metadata.values()))
         self._has_splits = {one.split for one in info.shards if one.records} != ONLY_SPLIT
 
     def __getstate__(self) -> dict[str, Any]:
@@ -164,6 +167,7 @@ class _Reader:
                         bool(plan.missing[index]),
                         bool(plan.terminated[index]),
                         bool(plan.truncated[index]),
+                        plan.success[index],
                     )
 
     def read(self, spans: Iterable[Span]) -> Iterator[Steps | int]:
@@ -180,6 +184,8 @@ class _Reader:
                         metadata[SPLIT] = record.split
                     if self._has_missing:
                         metadata[MISSING] = bool(record.is_missing or metadata.get(MISSING))
+                    if self._has_outcomes and record.success is not None:
+                        metadata.setdefault("success", record.success)
                     yield from episode.steps(record, start, stop, metadata)
                     yield episode.replaced_bytes(is_first=not start)
 

@@ -11,15 +11,19 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
-from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.pictures import pillow
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.flags import FLAGS as FLAGS_OF_ENDS
-from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of
-from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.flags import (
+    OF_STEPS,
+    UnknownEnds,
+    all_state,
+    check_success_stated,
+    flags_of,
+)
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
@@ -32,7 +36,14 @@ from orlog.datasets.formats.rlds.metadata import (
 )
 from orlog.datasets.formats.rlds.tf_examples import read_example
 from orlog.datasets.formats.rlds.tfrecord_files import near_record, open_tfrecord, record_spans
-from orlog.datasets.formats.rlds.values import Column, image_shape, stored_names
+from orlog.datasets.formats.rlds.values import (
+    Column,
+    image_shape,
+    is_number,
+    space_of,
+    stated_success,
+    stored_names,
+)
 from orlog.datasets.formats.rlds.writing import SPLIT
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
@@ -120,8 +131,8 @@ class Features:
         Raises SchemaError if these are not of what the records hold.
         """
         found = Schema(
-            observation_space=_space(self.observation),
-            action_space=_space(self.action),
+            observation_space=space_of(self.observation),
+            action_space=space_of(self.action),
             reward_dtype=self.reward_dtype(),
         )
         if own is None:
@@ -168,12 +179,11 @@ class Features:
             return
         role, _, part = self._role(rest).partition("/")
         is_plain = leaf.length is None and leaf.kind != "text"
-        is_number = is_plain and leaf.kind == "numbers" and leaf.size == 1
         if role in ("observation", "action") and is_plain:
             (self.observation if role == "observation" else self.action)[part] = leaf
-        elif role in FLAGS and not part and is_number:
+        elif role in FLAGS and not part and is_number(leaf):
             self.flags[role] = leaf
-        elif role == "reward" and not part and is_number:
+        elif role == "reward" and not part and is_number(leaf):
             self.reward = leaf
         else:
             name = (part if rest in self._said else rest).removeprefix("infos/")
@@ -193,46 +203,14 @@ class Features:
 
     def _sort_metadata(self, leaf: Leaf) -> None:
         is_any_length = leaf.length is not None or leaf.kind == "image"
+        is_success = is_number(leaf) and leaf.name.rpartition("/")[2] in OF_STEPS
+        name = "success" if is_success and "success" not in self.metadata else leaf.name
         if leaf.name == SPLIT or not can_be_named(f"episodes/{leaf.name}"):
             self._left_out[leaf.name] = "a name that no column can have"
         elif is_any_length:
             self._left_out[leaf.name] = "a sequence or an image of an episode"
         else:
-            self.metadata[leaf.name] = leaf
-
-
-def _space(parts: Mapping[str, Leaf]) -> spaces.Space[Any]:
-    """Return the space of features, a Dict where they have names."""
-    if list(parts) == [""]:
-        return _leaf_space(parts[""])
-    groups: dict[str, dict[str, Leaf]] = {}
-    for path, leaf in parts.items():
-        name, _, rest = path.partition("/")
-        groups.setdefault(name, {})[rest] = leaf
-    return spaces.Dict({name: _space(group) for name, group in groups.items()})
-
-
-def _leaf_space(leaf: Leaf) -> spaces.Space[Any]:
-    shape: Any = leaf.shape
-    if leaf.kind == "classes" and leaf.classes:
-        return spaces.Discrete(leaf.classes)
-    if leaf.dtype.kind == "b":
-        return (
-            spaces.MultiBinary(shape if len(shape) > 1 else shape[0])
-            if shape
-            else spaces.Discrete(2)
-        )
-    if leaf.dtype.kind in "iu" and leaf.dtype != np.uint8:
-        limits = np.iinfo(leaf.dtype)
-        return spaces.Box(limits.min, limits.max, shape, leaf.dtype.type)
-    return unbounded_space(leaf.dtype, shape)
-
-
-def stored_dtype(leaf: Leaf) -> np.dtype[Any]:
-    """Return the dtype of values of the space of a feature."""
-    if leaf.dtype.kind == "b":
-        return np.dtype(np.int8 if leaf.shape else np.int64)
-    return leaf.dtype
+            self.metadata[name] = leaf
 
 
 LOOK = np.dtype(
@@ -252,6 +230,7 @@ LOOK = np.dtype(
         ("same", "?"),  # the last observation is that of the first episode
         ("discount", "?"),  # discounts are 1, and 0 at most before a terminal state
         ("cut", "?"),  # the last discount before the last step is 0, and the task did not end
+        ("success", "i1"),  # whether the episode succeeded; -1 where nothing states it
     ]
 )
 """What is known of a record before episodes are read."""
@@ -312,7 +291,7 @@ class _Looker:
                     "inside of the episode; a record must be one episode."
                 )
         if not rows:
-            return (0, *[False] * 3, 0, *[False] * 5, True, False)
+            return (0, *[False] * 3, 0, *[False] * 5, True, False, -1)
         self._find_image_shapes(column)
         is_terminal = bool(terminals[-1])
         discounts, cut = self._discounts(column, rows, is_terminal)
@@ -340,6 +319,7 @@ class _Looker:
             final == self._first_final,
             discounts,
             cut,
+            stated_success(column, features.metadata, features.infos, rows),
         )
 
     def _discounts(self, column: Any, rows: int, is_terminal: bool) -> tuple[bool, bool]:
@@ -391,6 +371,7 @@ class Plan:
         terminated: Whether the task ended.
         truncated: Whether it was cut off.
         moves_rewards: Whether the reward of an action is at the step after it.
+        success: Whether each succeeded; None where not all records state it.
         doubts: What was done, and why.
     """
 
@@ -417,6 +398,7 @@ class Plan:
         self._left_out = (
             ~self.made & (looks["rewarded"] | looks["acted"]) & (not self.moves_rewards)
         )
+        self.success = [None if one < 0 else bool(one) for one in looks["success"]]
         self.doubts: list[str] = []
         self._tell(looks, keeps_last, has_wrong_final, features)
 
@@ -427,13 +409,19 @@ class Plan:
         """
         # A record that ends without the is_last of others just stops.
         has_both = {"is_last", "is_terminal"} <= self._flags
+        states, told = all_state(self.success, options, where)
+        self.success = self.success if states else [None] * len(self.success)
         unknown = UnknownEnds(options, where, says=FLAGS_OF_ENDS if has_both else ())
         for index in np.flatnonzero(~(self.terminated | self.truncated) & (self.actions > 0)):
-            how = unknown.how(int(self.actions[index] + self._left_out[index]))
+            length = int(self.actions[index] + self._left_out[index])
+            how = unknown.how(length, self.success[index])
             self.terminated[index], self.truncated[index] = (how == one for one in FLAGS_OF_ENDS)
-        if unknown.count and not has_both:
-            self.doubts.append(unknown.told())
-        self.doubts += unknown.doubts()
+        told += unknown.doubts()
+        if unknown.count and not has_both and not states:
+            check_success_stated(options, where)
+        if unknown.count and not has_both and not unknown.doubts():
+            told.append(unknown.told())
+        self.doubts += told
 
     def _tell(
         self, looks: np.ndarray, keeps_last: bool, has_wrong_final: bool, features: Features

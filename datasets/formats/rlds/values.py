@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
+from gymnasium import spaces
 
 from orlog.datasets.formats._containers.pictures import opened_picture, picture_size
+from orlog.datasets.formats._shared.flags import NAMES, outcome_of, success_in
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats.rlds.metadata import LARGEST_VALUE, STEPS, Leaf
 from orlog.datasets.formats.rlds.tf_examples import READ_AT_ONCE, Feature, Values
 from orlog.errors import IntegrityError, SchemaError
 
+PATHS = ("file_path", "recording_folderpath")
 RAGGED_VALUES = "/ragged_flat_values"
 RAGGED_LENGTHS = "/ragged_row_lengths_0"
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -24,6 +28,74 @@ def stored_names(leaf: Leaf) -> list[str]:
     if leaf.length is None or not leaf.name.startswith(f"{STEPS}/"):
         return [leaf.name]
     return [leaf.name + RAGGED_VALUES, leaf.name + RAGGED_LENGTHS]
+
+
+def space_of(parts: Mapping[str, Leaf]) -> spaces.Space[Any]:
+    """Return the space of features, a Dict where they have names."""
+    if list(parts) == [""]:
+        return _leaf_space(parts[""])
+    groups: dict[str, dict[str, Leaf]] = {}
+    for path, leaf in parts.items():
+        name, _, rest = path.partition("/")
+        groups.setdefault(name, {})[rest] = leaf
+    return spaces.Dict({name: space_of(group) for name, group in groups.items()})
+
+
+def _leaf_space(leaf: Leaf) -> spaces.Space[Any]:
+    shape: Any = leaf.shape
+    if leaf.kind == "classes" and leaf.classes:
+        return spaces.Discrete(leaf.classes)
+    if leaf.dtype.kind == "b":
+        return (
+            spaces.MultiBinary(shape if len(shape) > 1 else shape[0])
+            if shape
+            else spaces.Discrete(2)
+        )
+    if leaf.dtype.kind in "iu" and leaf.dtype != np.uint8:
+        limits = np.iinfo(leaf.dtype)
+        return spaces.Box(limits.min, limits.max, shape, leaf.dtype.type)
+    return unbounded_space(leaf.dtype, shape)
+
+
+def stored_dtype(leaf: Leaf) -> np.dtype[Any]:
+    """Return the dtype of values of the space of a feature."""
+    if leaf.dtype.kind == "b":
+        return np.dtype(np.int8 if leaf.shape else np.int64)
+    return leaf.dtype
+
+
+def is_number(leaf: Leaf | None) -> bool:
+    """Return whether a feature is one number in each value."""
+    return leaf is not None and leaf.kind == "numbers" and leaf.size == 1 and leaf.length is None
+
+
+def is_path(leaf: Leaf) -> bool:
+    """Return whether a feature of episodes is the path that each comes from."""
+    return leaf.kind == "text" and leaf.name.rpartition("/")[2] in PATHS
+
+
+def stated_success(
+    column: Callable[[Leaf], Column],
+    metadata: Mapping[str, Leaf],
+    infos: Mapping[str, Leaf],
+    rows: int,
+) -> int:
+    """Return 1 or 0 where a record states whether its episode succeeded, -1 where it does not.
+
+    Its metadata say it by a number, or as DROID's by the folder that the episode comes from; else its steps do.
+    """
+    success = metadata.get("success")
+    if success is not None and is_number(success):
+        return int(column(success).rows(1)[0] > 0)
+    outcomes = [outcome_of(column(leaf).rows(1)[0]) for leaf in metadata.values() if is_path(leaf)]
+    for outcome in outcomes:
+        if outcome is not None:
+            return int(outcome)
+    of_steps = {name: infos[name] for name in NAMES if is_number(infos.get(name))}
+    found = success_in({name: column(leaf).rows(rows) for name, leaf in of_steps.items()})
+    if found is None:
+        return -1
+    return int(found.any() if "success" in of_steps else found[-1])
 
 
 class Column:

@@ -47,18 +47,28 @@ def tensor(dtype: str, shape: Sequence[int]) -> dict[str, Any]:
     }
 
 
+TEXT = {"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "text": {}}
+
+
 def write(
     folder: Path,
     episodes: Sequence[Mapping[str, Any]],
     steps: Mapping[str, Any] = STEPS,
+    metadata: Mapping[str, Any] = {},
     **change: Any,
 ) -> Path:
-    """Write episodes of named arrays in the layout of TensorFlow Datasets; return the folder."""
+    """Write episodes of named arrays in the layout of TensorFlow Datasets; return the folder.
+
+    `metadata` are features of `episode_metadata`, whose values are those of an episode by the same names.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     features = {name: tensor(*one) for name, one in steps.items()}
     inner = {"pythonClassName": "x.FeaturesDict", "featuresDict": {"features": features}}
     outer = {"pythonClassName": "x.Dataset", "sequence": {"feature": inner, "length": "-1"}}
-    tree = {"pythonClassName": "x.FeaturesDict", "featuresDict": {"features": {"steps": outer}}}
+    whole = {name: TEXT if one == "text" else tensor(*one) for name, one in metadata.items()}
+    others = {"pythonClassName": "x.FeaturesDict", "featuresDict": {"features": whole}}
+    top = {"steps": outer} | ({"episode_metadata": others} if metadata else {})
+    tree = {"pythonClassName": "x.FeaturesDict", "featuresDict": {"features": top}}
     (folder / "features.json").write_text(json.dumps(tree), "utf-8")
     info = {
         "name": "arm",
@@ -69,7 +79,11 @@ def write(
     (folder / "dataset_info.json").write_text(json.dumps(info), "utf-8")
     with (folder / f"{info['name']}-train.tfrecord-00000-of-00001").open("wb") as file:
         for episode in episodes:
-            values = {f"steps/{name}": np.ravel(episode[name]) for name in steps}
+            values: dict[str, Any] = {f"steps/{name}": np.ravel(episode[name]) for name in steps}
+            for name in metadata:
+                value = episode[name]
+                value = [value.encode()] if isinstance(value, str) else np.ravel(value)
+                values[f"episode_metadata/{name}"] = value
             write_record(file, example_bytes(values))
     return folder
 

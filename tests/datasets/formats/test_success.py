@@ -16,6 +16,7 @@ from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
+from tests.datasets.formats import test_rlds
 from tests.datasets.formats.reading import read_files
 
 LENGTHS = (4, 3, 5)
@@ -190,6 +191,56 @@ def test_recordings_of_droid_state_success_by_attributes_and_folders(
     dataset, _ = read_files(file_format, files, tmp_path / "store", options)
     assert dataset.column("episodes/success").tolist() == list(DONE)
     assert returns_of(dataset) == [0, 0, 1]
+
+
+DROID = "gs://xembodiment_data/r2d2/r2d2-data-full/ILIAD/{}/2023-04-2{}/Thu/trajectory.h5"
+NO_FLAGS = {
+    name: one for name, one in test_rlds.STEPS.items() if name not in ("is_last", "is_terminal")
+}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "steps"),
+    [
+        ({"file_path": "text"}, {}),
+        ({"recording_folderpath": "text", "file_path": "text"}, {}),
+        ({"success": ("bool", [])}, {}),
+        ({"is_success": ("float32", [])}, {}),
+        ({}, {"success": ("bool", [])}),
+    ],
+)
+def test_records_state_success_in_metadata_paths_or_steps(
+    tmp_path: Path, metadata: dict[str, Any], steps: dict[str, Any]
+) -> None:
+    episodes: list[dict[str, Any]] = [
+        test_rlds.rows(
+            length + 1,
+            file_path=DROID.format("success" if done else "failure", number),
+            recording_folderpath="recordings/MP4",
+            is_success=np.float32(done),
+            success=(np.arange(length + 1) == length) & done if steps else np.array(done),
+        )
+        for number, (length, done) in enumerate(zip(LENGTHS, DONE, strict=True))
+    ]
+    folder = test_rlds.write(tmp_path / "a", episodes, NO_FLAGS | steps, metadata)
+    dataset, told = read(folder, ends="terminated", reward="success")
+    if metadata:
+        assert dataset.column("episodes/success").astype(bool).tolist() == list(DONE)
+    assert [bool(one.terminations[-1]) for one in dataset] == list(DONE)
+    assert "1 succeeded" in told
+    # With flags of ends, the file says these, and success is apart from them.
+    flagged = test_rlds.write(tmp_path / "b", episodes, test_rlds.STEPS | steps, metadata)
+    dataset, told = read(flagged, reward="success")
+    assert all(one.terminations[-1] for one in dataset)
+    if metadata:
+        assert returns_of(dataset) == [0, 0, 1]
+        assert len(dataset.filter_episodes("success")) == 1
+
+
+def test_records_that_state_neither_success_nor_ends_are_refused(tmp_path: Path) -> None:
+    folder = test_rlds.write(tmp_path / "a", test_rlds.SAMPLE, NO_FLAGS)
+    with pytest.raises(SchemaError, match="nothing states which episodes succeeded"):
+        read(folder, reward="success")
 
 
 def test_success_is_written_and_read_again(tmp_path: Path) -> None:
