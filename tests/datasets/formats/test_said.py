@@ -133,8 +133,6 @@ def lerobot(root: Path) -> tuple[Path, dict[str, Any]]:
     for file in (root / "a" / "data").rglob("*.parquet"):
         pq.write_table(pq.read_table(file).drop(["next.done"]), file)
     info.write_text(json.dumps(body))
-    for path in root.rglob("data/**/*.parquet"):
-        pq.write_table(pq.read_table(path).drop_columns(["next.done"]), path)
     return root / "a", {}
 
 
