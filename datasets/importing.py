@@ -95,9 +95,10 @@ def import_dataset(
         no_video: For LeRobotDatasets: leave out the frames of videos.
         partial: Read what is there of data that are shorter than their own index; it is told.
         rate: Rows a second, for recordings of robots, whose messages have times.
-        ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`.
+        ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`. Where
+            the files state success, `terminated` holds for those that succeeded, and the others were cut off.
         reward: Where rewards come from, in place of those of the files: `constant`, `constant=NUMBER`,
-            `success`, or `FILE.py:function`, a function of yours that takes observations, actions and the
+            `success` (1 where an episode succeeded), or `FILE.py:function`, a function of yours that takes observations, actions and the
             observations after these, n rows each, and returns n numbers.
         like: Name of a benchmark's dataset, such as `d4rl/hopper-medium-v2`, whose environment,
             bounds of actions, time limit and references hold for these data.

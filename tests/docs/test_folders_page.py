@@ -24,6 +24,7 @@ from tests.datasets.formats import (
     test_minari_arrow,
     test_rlds,
     test_rllib,
+    test_success,
     test_torchrl,
 )
 
@@ -56,6 +57,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(f"takes/{number}").mkdir(parents=True)
         with h5py.File(f"takes/{number}/trajectory.h5", "w") as file:
             file["joints"], file["torque"] = rng.random((9, 3)), rng.random((9, 2))
+    test_success.write(Path("isaac_demos.hdf5"))
     Path("recordings").mkdir()
     Path("logs").mkdir()
     for number in range(2):

@@ -111,15 +111,16 @@ class Importing:
         str,
         typer.Option(
             metavar="HOW",
-            help="How episodes ended where the files do not say it: terminated, truncated or unknown.",
+            help="How episodes ended where the files do not say it: terminated, truncated or unknown. "
+            "Where they state success, terminated holds for those that succeeded.",
         ),
     ] = ""
     reward: Annotated[
         str,
         typer.Option(
             metavar="FROM",
-            help="Rewards in place of those of the files: constant, constant=NUMBER, success, or "
-            "FILE.py:function.",
+            help="Rewards in place of those of the files: constant, constant=NUMBER, success (1 where an "
+            "episode succeeded), or FILE.py:function.",
         ),
     ] = ""
     like: Annotated[

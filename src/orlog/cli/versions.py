@@ -106,7 +106,7 @@ def view(
     name: Name,
     save: Annotated[Path, typer.Option(help="JSON file to write; load_dataset opens it.")],
     where: Annotated[
-        str | None, typer.Option(help="Condition on episode columns, such as returns > 20.")
+        str | None, typer.Option(help="Condition on episodes, such as returns > 20, or success.")
     ] = None,
     top: Annotated[
         float | None, typer.Option(help="Keep this percentage of episodes, the best by return.")
