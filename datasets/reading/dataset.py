@@ -421,7 +421,7 @@ class Dataset:
         """Return a view of the best episodes: the top `percent` by a column of episodes.
 
         Raises:
-            ValueError: percent does not lie in (0, 100].
+            ValueError: percent does not lie in [1, 100].
         """
         return top_episodes(self, percent, by=by)
 

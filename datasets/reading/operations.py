@@ -105,6 +105,11 @@ def select_episodes(dataset: SourceT, index: slice | Sequence[int] | np.ndarray)
 
 def top_episodes(dataset: SourceT, percent: float, *, by: str = "returns") -> SourceT:
     """Return a view of the best episodes; see `Dataset.top_episodes`."""
+    if 0 < percent < 1:
+        raise ValueError(
+            f"{dataset.name}: top takes a percentage from 1 to 100; {percent:g} would keep {percent:g} % of the episodes. For "
+            f"{100 * percent:g} % give {100 * percent:g}."
+        )
     return apply_operation({"top": {"percent": float(percent), "by": by}}, [dataset])
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from orlog.datasets.reading.source import MOST_EPISODES, Source, SourceT
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,
+    InvalidNameError,
     ManifestError,
     NotFoundError,
     SchemaError,
@@ -88,7 +90,7 @@ def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
         stated = _read_view(path)[1]
     except FormatVersionError:  # a view, though a newer one
         stated = None
-    except ManifestError as error:
+    except (InvalidNameError, ManifestError) as error:
         raise VersionExistsError(
             f"{path} exists already and is not a view that orlog saved, so it is never replaced: "
             "choose another file."
@@ -148,8 +150,13 @@ def _read_view(path: Path) -> tuple[dict[str, Any], object]:
         body = parse_json(read_small_file(path, LARGEST_VIEW))
     except (OSError, ValueError) as error:
         raise ManifestError(f"{path}: no readable view: {clause(error)}.") from error
-    if not isinstance(body, dict) or type(body.get("view_version")) is not int:
-        raise ManifestError(f"{path}: no view: expected a JSON object with a view_version.")
+    if not isinstance(body, dict) or not body.keys() & {"view_version", "operation", "parents"}:
+        raise InvalidNameError(
+            f"{path}: neither a dataset nor a saved view, which is a JSON object with a view_version; data of others are "
+            f"read with: orlog import {shlex.quote(str(path))} NAME"
+        )
+    if type(body.get("view_version")) is not int:
+        raise ManifestError(f"{path}: expected a view_version, which a saved view has.")
     version, stated = body.pop("view_version"), body.pop("digest", None)
     if version < 1:
         raise ManifestError(f"{path}: there is no view_version {version}.")

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from orlog.loaders.arrays.arrays import Arrays
+from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import as_integer
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import draw_uniform
@@ -54,6 +56,16 @@ class Sampler(Protocol[BatchT_co]):
     def gather(self, chosen: torch.Tensor) -> BatchT_co:
         """Return the batch of some items; `chosen` is on the device of the arrays."""
         ...
+
+
+def _refuse_to_collate(batch: Any, **_how: Any) -> NoReturn:
+    raise TypeError(
+        f"{type(batch[0]).__name__}: a stream gives whole batches, which a DataLoader would put into batches again; "
+        "give it batch_size=None."
+    )
+
+
+default_collate_fn_map[Tensors] = _refuse_to_collate
 
 
 @runtime_checkable

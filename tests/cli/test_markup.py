@@ -73,6 +73,7 @@ RUNS = {
     "tune-curve m[b]=runs --plot u[b].svg": "m[b]",
     "ope runs/t[b] runs/i[b] --fqe-steps 2 --fqe-fits 1 --episodes 1": "runs/t[b] step 20",
     f"references {MINI}": "source: measured with orlog",
+    f"score {MINI} 20": "source: measured with orlog",
     f"reproduce bc {MINI} --seeds 1 --episodes 1 --workers 1 --out o[b] {SMALL}": "BC",
     f"reproduce --datasets {MINI} --algorithms bc --seeds 1 --episodes 1 --workers 1 --report q[b] {SMALL}": "report: q[b]",
     "report verify q[b]": "all numbers agree",

@@ -164,3 +164,19 @@ def test_a_view_is_published_as_itself_or_not_at_all(
     published = Dataset(tmp_path / "registry/lab/good-v1/1.0.0")
     assert published.total_episodes == 14
     assert published.lineage[0].digest == mini.digest
+
+
+def test_what_is_here_is_listed_alone(mini: Dataset, tmp_path: Path) -> None:
+    names = [
+        one["name"] for one in json.loads(run("list", "--here", "--json", cwd=tmp_path))["datasets"]
+    ]
+    assert mini.name in names
+    assert "classic/pendulum-mixed-v1" not in names
+    run("list", "--here", "--all", cwd=tmp_path, code=2)
+
+
+def test_a_file_that_is_no_view_says_how_data_are_read(tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('{"rows": [1, 2]}')
+    ended = command_line.orlog("show", str(tmp_path / "rows.json"))
+    assert ended.returncode == 1
+    assert "orlog import" in ended.stderr

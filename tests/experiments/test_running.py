@@ -56,6 +56,12 @@ def test_a_run_is_replaced_once_the_new_one_begins(mini: Dataset, empty: Path) -
     ]
 
 
+def test_a_dataset_in_the_place_of_the_algorithm_is_named(mini: Dataset) -> None:
+    for first in (mini, mini.name):
+        with pytest.raises(TypeError, match=r"comes first: orlog\.train\('iql', dataset\)"):
+            orlog.train(first, "iql")  # type: ignore[arg-type]
+
+
 def test_a_run_is_trained_and_scored_in_two_lines(mini: Dataset, empty: Path) -> None:
     run = orlog.train("iql", mini, seed=0, settings=SMALL, steps=20, evaluations=0)
     result = orlog.evaluate(run, episodes=12)

@@ -200,6 +200,15 @@ def test_both_layouts_choose_the_same_episodes() -> None:
     packed.load_state_dict(padded.state_dict())
 
 
+def test_a_loader_that_would_put_batches_into_batches_says_what_to_give() -> None:
+    stream = episodes(random_arrays([4, 7, 1], 0), 5, seed=1)
+    for size in (1, 32):
+        with pytest.raises(
+            TypeError, match=r"EpisodeBatch: a stream gives whole batches.*batch_size=None"
+        ):
+            next(iter(DataLoader(stream, batch_size=size)))
+
+
 def test_workers_give_the_stream_of_the_direct_loop() -> None:
     stream = episodes(random_arrays([4, 7, 1], 0), 5, seed=1)
     direct = list(itertools.islice(stream, 66))

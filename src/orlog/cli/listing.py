@@ -53,6 +53,9 @@ def list_datasets(
             show_default="all",
         ),
     ] = "",
+    here: Annotated[
+        bool, typer.Option("--here", help="List only what is on this machine.")
+    ] = False,
     every: Annotated[
         bool, typer.Option("--all", help="List what is here and what can be downloaded together.")
     ] = False,
@@ -68,7 +71,11 @@ def list_datasets(
 
     if family:
         find_family(family)  # what is wrong is said before anything is looked for
+    if here and (remote or every):
+        raise typer.BadParameter("--here lists this machine alone; leave out --remote and --all.")
     found = listed_here()
+    if here:  # without what the catalogue could build
+        found = {name: one for name, one in found.items() if one.source != "catalogue"}
     problems: dict[str, str] = {}
     if remote or every:
         offered, problems = listed_elsewhere(found)

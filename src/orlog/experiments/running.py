@@ -18,6 +18,7 @@ from orlog.algos.training.options import CURVE_EPISODES, Hooks, TrainOptions
 from orlog.algos.training.runs import OnlineRecord, PathLike, Run, as_path, run_folder
 from orlog.algos.training.train import train_run
 from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
 from orlog.experiments.logs import log_to
@@ -25,7 +26,7 @@ from orlog.experiments.progress import normalizer
 from orlog.experiments.run_folders import replacing
 from orlog.experiments.streaming import streams_by_default
 from orlog.experiments.videos import VIDEOS, Video, check_video, film
-from orlog.manifests.names import counted
+from orlog.manifests.names import counted, is_name
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.metrics.metrics import Number, Played, in_short, numbers_of
 from orlog.normalize.references import Protocol, References, score_caveats, simulator_of
@@ -235,6 +236,7 @@ def train(
 
     Raises:
         FileExistsError: the folder holds a run already, and neither `resume` nor `overwrite` is set.
+        TypeError: algorithm and dataset are in each other's place.
         ValueError: no such algorithm, preset, device or log, or a setting that the algorithm cannot
             have.
         MissingExtraError: the package that `log` needs is not installed.
@@ -243,6 +245,11 @@ def train(
         StoppedError: `stop` returned true.
         DivergedError: a metric or a weight is no longer finite; the last checkpoint is kept.
     """
+    first: object = algorithm
+    if isinstance(first, Dataset) or (isinstance(first, str) and is_name(first)):
+        raise TypeError(
+            f"{algorithm}: a dataset is in the place of the algorithm, which comes first: orlog.train('iql', dataset)."
+        )
     dataset = load_dataset(dataset)
     place = folder if out is None else out
     chosen = run_folder(RUNS, algorithm, dataset, seed) if place is None else as_path(place)

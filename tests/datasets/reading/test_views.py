@@ -36,6 +36,7 @@ from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import encoding
 from orlog.errors import (
     FormatVersionError,
+    InvalidNameError,
     ManifestError,
     NotFoundError,
     OrlogError,
@@ -310,7 +311,7 @@ def best(numbers: Sequence[int], values: Sequence[float], percent: float) -> lis
     return [numbers[place] for place in sorted(order[:count])]
 
 
-@pytest.mark.parametrize("percent", [0.001, 5, 10, 10.1, 33, 50, 99.9, 100])
+@pytest.mark.parametrize("percent", [1, 5, 10, 10.1, 33, 50, 99.9, 100])
 def test_the_best_episodes(rich: Dataset, percent: float) -> None:
     numbers = list(range(20))
     returns = [EPISODES[number].rewards.sum() for number in numbers]
@@ -324,7 +325,7 @@ def test_the_best_episodes(rich: Dataset, percent: float) -> None:
 
 def test_a_percentage_of_many_episodes_is_not_one_too_many(rich: Dataset) -> None:
     many = rich[np.arange(10_000) % 20]
-    assert len(many.top_episodes(0.07)) == 7
+    assert len(many.top_episodes(7)) == 700
     assert len(many[:100].top_episodes(7)) == 7
 
 
@@ -332,6 +333,11 @@ def test_a_percentage_of_many_episodes_is_not_one_too_many(rich: Dataset) -> Non
 def test_a_percentage_that_is_none_is_refused(rich: Dataset, percent: float) -> None:
     with pytest.raises(ValueError, match="percentage"):
         rich.top_episodes(percent)
+
+
+def test_a_share_in_place_of_a_percentage_is_refused(rich: Dataset) -> None:
+    with pytest.raises(ValueError, match=r"For 10 % give 10\."):
+        rich.top_episodes(0.1)
 
 
 @pytest.mark.parametrize("by", ["task", "grid", "nothing", "episodes/returns", ""])
@@ -770,7 +776,7 @@ TEXTS = [
 def test_a_file_that_is_no_view_is_refused(home: Path, data: bytes) -> None:
     path = home / "x.json"
     path.write_bytes(data)
-    with pytest.raises((ManifestError, FormatVersionError), match=r"x\.json"):
+    with pytest.raises((InvalidNameError, ManifestError, FormatVersionError), match=r"x\.json"):
         orlog.load_dataset(path)
 
 
