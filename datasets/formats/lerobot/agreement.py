@@ -5,11 +5,13 @@ The rows are what is read; what else is said of them is compared, and told where
     timestamp                               frame_index / fps   (lerobot#933, lerobot#1875, unitree_lerobot#41)
     index                                   counts all rows on
     dataset_from_index, data/file_index     where an episode's rows lie   (lerobot#1919, lerobot#2401)
-    meta/stats.json, episodes_stats.jsonl   the least and the largest numbers   (lerobot#3508)
+    meta/stats.json, episodes_stats.jsonl   the least and the largest numbers   (lerobot#3508), quantiles, and
+                                            means of images: `claimed_statistics.py`
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
 from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT
+from orlog.datasets.formats.lerobot.claimed_statistics import ClaimedImages, ClaimedQuantiles
 from orlog.datasets.formats.lerobot.metadata import Episodes, inside, places, row_size, tables_in
 from orlog.errors import OrlogError
 
@@ -31,6 +34,7 @@ STATISTICS = Path("meta") / "stats.json"
 EPISODE_STATISTICS = Path("meta") / "episodes_stats.jsonl"
 CHUNK_AND_FILE = re.compile(r"chunk-(\d{1,9})/file-(\d{1,9})\.parquet")
 COUNTED = ("bool", "int", "uint", "float")
+UNREADABLE = (OrlogError, OSError, ValueError, TypeError, KeyError, RecursionError)
 OWN_COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 
@@ -53,11 +57,21 @@ class Agreement:
             if is_counted and name not in OWN_COUNTERS and size <= left:
                 left -= size
                 self._limits[name] = np.full((2, len(episodes.lengths), row_size(one)), np.nan)
+        sizes = {name: limits.shape[2] for name, limits in self._limits.items()}
+        claims: Mapping[str, Any] = {}
+        with contextlib.suppress(*UNREADABLE):  # `doubts` tells it
+            claims = self._whole_statistics()
+        self._quantiles, self._images = ClaimedQuantiles(claims, sizes), ClaimedImages()
 
     @property
     def columns(self) -> list[str]:
         """Columns of the tables that are compared."""
         return ["timestamp", "index", *self._limits]
+
+    def add_frames(self, frames: Mapping[str, np.ndarray]) -> None:
+        """Take the next frames of each camera, (frames, height, width, channels) uint8."""
+        for name, one in frames.items():
+            self._images.add(name, one)
 
     def add(
         self, batch: Any, file: Path, episode: np.ndarray, step: np.ndarray, first: int
@@ -82,6 +96,7 @@ class Agreement:
             fits = name in rows and rows[name].shape[1] == limits.shape[2]
             if fits and rows[name].dtype.kind in "biuf":
                 values = rows[name].astype(np.float64)
+                self._quantiles.add(name, values)
                 for kind, reduce in enumerate((np.fmin, np.fmax)):
                     found = reduce.reduceat(values, starts, axis=0)
                     held = limits[kind, episode[starts]]
@@ -104,7 +119,7 @@ class Agreement:
         said += self._misplaced()
         try:
             said += self._other_statistics()
-        except (OrlogError, OSError, ValueError, TypeError, KeyError, RecursionError):
+        except UNREADABLE:
             said.append("The statistics cannot be read; they were computed anew.")
         return said
 
@@ -174,9 +189,8 @@ class Agreement:
     def _other_statistics(self) -> list[str]:
         """Return which statistics have another least or largest number than the rows."""
         said = []
-        path = inside(self._root, STATISTICS, self._where)
-        if path.is_file() and path.stat().st_size <= LARGEST_DOCUMENT:
-            whole = json.loads(path.read_bytes())
+        whole = self._whole_statistics()
+        if whole:
             odd = []
             for name, limits in self._limits.items():
                 low, high = np.fmin.reduce(limits[0]), np.fmax.reduce(limits[1])
@@ -187,18 +201,34 @@ class Agreement:
                     f"meta/stats.json is of other rows: {', '.join(odd)} reach other least and largest "
                     "numbers; statistics were computed anew."
                 )
+            said += self._quantiles.doubts()
         of_episodes: dict[str, list[int]] = {}
+        means: dict[str, list[tuple[Any, int]]] = {}
         for number, row in enumerate(self._statistics_of_episodes()):
             if number == len(self._episodes.lengths):
                 break
             for name, limits in self._limits.items():
                 if name in row and _differ(row[name], limits[0, number], limits[1, number]):
                     of_episodes.setdefault(name, []).append(number)
+            for name in self._images.names & {*row} - {*whole}:
+                means.setdefault(name, []).append((row[name], self._episodes.lengths[number]))
+        joined = {name: _joined(parts) for name, parts in means.items()}
+        said += self._images.doubts({**joined, **whole})
         said += [
             f"Statistics of single episodes are of other rows, {name}: {places(numbers)}."
             for name, numbers in of_episodes.items()
         ]
         return said
+
+    def _whole_statistics(self) -> Mapping[str, Any]:
+        """Return what `meta/stats.json` says of each feature; nothing where there is no such file."""
+        path = inside(self._root, STATISTICS, self._where)
+        if not path.is_file() or path.stat().st_size > LARGEST_DOCUMENT:
+            return {}
+        whole = json.loads(path.read_bytes())
+        if not isinstance(whole, Mapping):
+            raise TypeError("meta/stats.json is no object")
+        return whole
 
     def _statistics_of_episodes(self) -> Iterator[Mapping[str, Any]]:
         """Yield, of each episode in order, its features' statistics."""
@@ -230,6 +260,19 @@ def _differ(said: Any, low: np.ndarray, high: np.ndarray) -> bool:
         if (np.abs(found - true) > allowed).any():
             return True
     return False
+
+
+def _joined(parts: Sequence[tuple[Any, int]]) -> dict[str, np.ndarray]:
+    """Return mean and deviation of all episodes, from what is said of each, and its length."""
+    weights = np.array([length for _, length in parts], float)
+    means, deviations = (
+        np.array([np.ravel(one[key]) for one, _ in parts], np.float64) for key in ("mean", "std")
+    )
+    mean = np.average(means, 0, weights)
+    return {
+        "mean": mean,
+        "std": np.sqrt(np.average(deviations**2 + (means - mean) ** 2, 0, weights)),
+    }
 
 
 def _rows_of_metadata(root: Path, wanted: Sequence[str], where: str) -> Iterator[Mapping[str, Any]]:

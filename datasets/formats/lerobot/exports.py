@@ -214,6 +214,10 @@ class KeptRows:
             rows[role] = self._values(batch.column(feature), column, f"{where}, {feature}", first)
         return rows
 
+    def frames(self, _rows: Rows) -> Mapping[str, np.ndarray]:
+        """Return nothing: orlog wrote their statistics."""
+        return {}
+
     def completed(self, rows: Rows, batch: Any, where: str, first: int) -> Rows:
         """Return the columns of the next block with the observation after each step."""
         numbers = array_of(batch.column("episode_index"), "episode_index", where, first)

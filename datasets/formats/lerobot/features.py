@@ -210,6 +210,10 @@ class TableFeatures:
             said[PERSISTENT] = joined_texts(texts)
         return said
 
+    def frames(self, rows: Rows) -> Mapping[str, np.ndarray]:
+        """Return the frames of each camera."""
+        return {name: rows[self.roles[name]] for name in (*self.images, *self.videos)}
+
     def completed(self, rows: Rows, batch: Any, where: str, first: int) -> Rows:
         """Return the columns of a block but for what is one value in an episode, which is kept until it ends."""
         texts = rows.pop(OF_EPISODE, None)

@@ -46,6 +46,9 @@ class Features(Protocol):
     def rows(self, batch: Any, videos: Videos, where: str, first: int) -> Rows:
         """Return the columns of a block by what they are; it remembers nothing of another one but roundings."""
 
+    def frames(self, rows: Rows) -> Mapping[str, np.ndarray]:
+        """Return the frames of each camera whose statistics are compared."""
+
     def completed(self, rows: Rows, batch: Any, where: str, first: int) -> Rows:
         """Return the columns of the next block with what is known of it besides."""
 
@@ -130,6 +133,7 @@ class Tables:
             else:
                 rows, batch, file, episode, step, first = found
                 agreement.add(batch, file, episode, step, first)
+                agreement.add_frames(self.features.frames(rows))
                 rows = self.features.completed(rows, batch, self.where, first)
                 for piece in cutter.add(rows):
                     yield self.features.finished(piece)

@@ -62,6 +62,7 @@ OPTIONS = {
     "trust_environment": "--trust-environment",
     "trusted": "--trust",
     "video": "--video",
+    "codebase": "--codebase",
     "workers": "--workers",
 }
 """The option of each argument that a message may name."""

@@ -256,3 +256,92 @@ def test_numbers_of_subtasks_are_read_as_their_words(tmp_path: Path) -> None:
         SchemaError, match=r"subtask_index holds 2, and meta/subtasks\.parquet numbers"
     ):
         read_files(lerobot.FORMAT, root, tmp_path / "refused", NO_VIDEO)
+
+
+def claim(root: Path, **features: dict[str, Any]) -> None:
+    body = {name.replace("__", "."): one for name, one in features.items()}
+    (root / "meta/stats.json").write_text(json.dumps(body), "utf-8")
+
+
+def test_quantiles_that_are_not_those_of_all_steps_are_told(tmp_path: Path) -> None:
+    """As in lerobot#4156: the mean of the quantiles of two episodes."""
+    root, lengths = tmp_path / "arm", (900, 100)
+    parts = [np.linspace(0, 10, 900), np.linspace(0, 50, 100)]
+    rows = np.concatenate(parts)
+    (root / "data/chunk-000").mkdir(parents=True)
+    (root / "meta").mkdir()
+    frame = np.concatenate([np.arange(one) for one in lengths])
+    episode = np.repeat([0, 1], lengths)
+    table = {
+        "observation.state": rows,
+        "action": np.stack([rows, rows % 1], 1).tolist(),
+        "timestamp": frame / 10,
+        "frame_index": frame,
+        "episode_index": episode,
+    }
+    pq.write_table(pa.table(table), root / "data/chunk-000/episode_000000.parquet")
+    lines = [
+        {"episode_index": one, "tasks": [], "length": length} for one, length in enumerate(lengths)
+    ]
+    (root / "meta/episodes.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    feature = {"dtype": "float64", "shape": [1]}
+    info = {"codebase_version": "v2.0", "fps": 10, "total_episodes": 2, "total_frames": 1000}
+    info |= {"features": {"observation.state": feature, "action": feature | {"shape": [2]}}}
+    (root / "meta/info.json").write_text(json.dumps(info), "utf-8")
+    levels = {"q01": 1, "q10": 10, "q50": 50, "q90": 90, "q99": 99}
+
+    def statistics(values: np.ndarray) -> dict[str, Any]:
+        limits = {"min": values.min(0).tolist(), "max": values.max(0).tolist()}
+        return limits | {
+            key: np.percentile(values, q, axis=0).tolist() for key, q in levels.items()
+        }
+
+    right = {
+        "observation__state": statistics(rows[:, None]),
+        "action": statistics(np.stack([rows, rows % 1], 1)),
+    }
+    claim(root, **right)
+    _, found = read_files(lerobot.FORMAT, root, tmp_path / "right")
+    assert not any("quantiles" in one or "tatistics" in one for one in found.doubts)
+    joined = [
+        float(0.9 * np.percentile(parts[0], q) + 0.1 * np.percentile(parts[1], q))
+        for q in levels.values()
+    ]
+    assert round(joined[-1], 2) == 13.86
+    wrong = {key: [one, right["action"][key][1]] for key, one in zip(levels, joined, strict=True)}
+    claim(root, **right | {"action": right["action"] | wrong})
+    _, found = read_files(lerobot.FORMAT, root, tmp_path / "wrong")
+    (said,) = (one for one in found.doubts if "quantiles" in one)
+    assert ": action[0] q50 7 (64." in said
+    assert "q99 13.86 (92.8%)." in said
+    assert "observation.state" not in said
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_statistics_of_other_images_are_told(tmp_path: Path, version: str) -> None:
+    root, name = tmp_path / "arm", "observation.images.top"
+    arrays = write(root, version)
+    pixels = arrays[name].reshape(-1, 3) / 255
+    right = {
+        "mean": pixels.mean(0)[:, None, None].tolist(),
+        "std": pixels.std(0)[:, None, None].tolist(),
+    }
+
+    def told(statistics: dict[str, Any], case: str) -> str:
+        if version == "v3.0":
+            claim(root, **{name: statistics})
+        else:
+            lines = [{"episode_index": one, "stats": {name: statistics}} for one in range(3)]
+            text = "\n".join(map(json.dumps, lines))
+            (root / "meta/episodes_stats.jsonl").write_text(text, "utf-8")
+        _, found = read_files(lerobot.FORMAT, root, tmp_path / case, NO_VIDEO)
+        return " ".join(one for one in found.doubts if "images" in one and "tatistics" in one)
+
+    assert told(right, "right") == ""
+    bytes_of = {key: (255 * np.array(one)).tolist() for key, one in right.items()}
+    said = told(bytes_of, "bytes")
+    assert said.startswith(f"Statistics of images do not fit their frames: {name} mean 133,")
+    assert ", here 0.52," in said
+    assert told(right | {"std": [[[0.9]]] * 3}, "std").startswith(
+        f"Statistics of images do not fit their frames: {name} std 0.9,"
+    )
