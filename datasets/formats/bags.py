@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
+import re
 import shlex
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -53,6 +55,7 @@ from orlog.manifests.names import counted
 SECOND = 10**9
 MOST_ROWS = 2**31
 HEADER = ".header."
+COMMAND = re.compile(r"cmd|command|action|target|goal|desired")
 
 
 @contextlib.contextmanager
@@ -336,10 +339,12 @@ def _describe(files: Sequence[Path]) -> str:
         first = _each(Asked(files=files, sources=[str(file) for file in files])).files[0]
         with open_bag(first, str(first)) as topics:
             read = {name: one for name, one in topics.items() if not one.unread}
+            times = {name: [time for time, _ in one.messages()] for name, one in read.items()}
             lines = [
-                f"    {name}  {one.kind}, {counted(sum(1 for _ in one.messages()), 'message')}"
-                for name, one in read.items()
+                f"    {name}  {read[name].kind}, {counted(len(one), 'message')}"
+                for name, one in times.items()
             ]
+            rates = {name: _rate(read[name], one, str(first)) for name, one in times.items()}
             unread = [f"{one.name} ({one.unread})" for one in topics.values() if one.unread]
     except OrlogError as error:
         return f"\n{error}"
@@ -350,12 +355,29 @@ def _describe(files: Sequence[Path]) -> str:
     told = told if unread else ""
     if not lines:
         return told
+    numbers = [name for name, rate in rates.items() if rate]
+    action = next(filter(COMMAND.search, numbers), "TOPIC")
+    state = next((name for name in numbers if name != action), "TOPIC")
+    rate = min([rates[name] for name in (state, action) if name in rates], default=10.0)
     return (
         f"{told}\nThe topics of {first}:\n"
         + "\n".join(lines)
         + f"\nSay what they mean, for example: orlog.import_dataset({str(files[0])!r}, 'NAME', "
-        "columns={'observation/state': 'TOPIC', 'action': 'TOPIC'}, rate=10)"
+        f"columns={{'observation/state': {state!r}, 'action': {action!r}}}, rate={min(rate, 10.0):.3g})"
     )
+
+
+def _rate(topic: Topic, times: Sequence[int], where: str) -> float:
+    """Return how many messages a second a topic has; 0 where they hold no numbers, or cannot be read."""
+    with contextlib.suppress(OrlogError):
+        first = dataclasses.replace(
+            topic, messages=lambda: (message for message in itertools.islice(topic.messages(), 1))
+        )
+        fields = survey(first, where).leaves()
+        has_numbers = any(path and HEADER not in f".{path}" for path in fields)
+        if has_numbers and len(times) > 1 and times[-1] > times[0]:
+            return SECOND * (len(times) - 1) / (times[-1] - times[0])
+    return 0.0
 
 
 FORMAT = Format(

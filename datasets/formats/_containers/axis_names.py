@@ -199,7 +199,7 @@ def column_of(role: str) -> str:
 
 
 def dimension_names(arrays: Sequence[str], names_of: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the names of all numbers of the arrays that make a column; nothing unless all have some.
+    """Return the names of all numbers of the arrays that make a column; nothing unless all have short ones.
 
     The name of the array stands before them where they would not differ.
     """
@@ -212,7 +212,7 @@ def dimension_names(arrays: Sequence[str], names_of: Mapping[str, Sequence[str]]
             for array in arrays
             for name in names_of[array]
         ]
-    return names
+    return texts_of(names)
 
 
 def check_names(names: Sequence[str], expected: Sequence[str], array: str, where: str) -> None:

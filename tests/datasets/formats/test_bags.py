@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shlex
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -371,6 +372,9 @@ def test_the_command_line_takes_the_rate(tmp_path: Path) -> None:
     shown = run("import", str(path), "lab/drive-v1")
     assert shown.returncode == 1
     assert "/joints  sensor_msgs/msg/JointState, 190 messages" in shown.stderr
+    line = shown.stderr.strip().partition("for example: orlog ")[2].replace("NAME", "lab/first-v1")
+    assert "--map observation/state=/joints --map action=/cmd_vel --rate 10" in line
+    assert run(*shlex.split(line)).returncode == 0
     mapped = [word for role, topic in MAPPED.items() for word in ("--map", f"{role}={topic}")]
     done = run("import", str(path), "lab/drive-v1", *mapped, "--rate", "10", "--dry-run")
     assert done.returncode == 0, done.stderr
