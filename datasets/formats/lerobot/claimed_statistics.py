@@ -76,9 +76,9 @@ class ClaimedQuantiles:
                 said.append(f"{name}[{number}] {', '.join(each)}")
         if not said:
             return []
+        about = "in brackets is how many steps do not exceed them"
         return [
-            "meta/stats.json has quantiles that are not those of all steps; in brackets is how many steps do not "
-            f"exceed them: {'; '.join(said)}."
+            f"meta/stats.json has quantiles that are not those of all steps; {about}: {'; '.join(said)}."
         ]
 
 
