@@ -50,6 +50,9 @@ def import_dataset(
     rate: float | None = None,
     ends: str = "",
     reward: str = "",
+    shift: Mapping[str, int] | None = None,
+    flip: str | Sequence[str] = (),
+    bgr: str | Sequence[str] = (),
     like: str = "",
     environment: EnvironmentLike | None = None,
     action_low: Bound = None,
@@ -100,6 +103,11 @@ def import_dataset(
         reward: Where rewards come from, in place of those of the files: `constant`, `constant=NUMBER`,
             `success` (1 where an episode succeeded), or `FILE.py:function`, a function of yours that takes observations, actions and the
             observations after these, n rows each, and returns n numbers.
+        shift: By how many rows columns of steps move within each episode: `{"action": -1}` where each observation was
+            recorded after the action of its row, as LIBERO's were. Rewards and infos move with the action
+            unless they are named; rows without a partner at an end are left out.
+        flip: Columns of frames that are stored upside down (OpenGL), such as `observation/image`; patterns.
+        bgr: Columns of frames whose red and blue are swapped, as cv2 writes them; patterns.
         like: Name of a benchmark's dataset, such as `d4rl/hopper-medium-v2`, whose environment,
             bounds of actions, time limit and references hold for these data.
         environment: Environment that the data are of, with its spaces and time limit: its id, such as
@@ -159,6 +167,9 @@ def import_dataset(
         rate=rate,
         ends=ends,
         reward=reward,
+        shift=shift or {},
+        flip=(flip,) if isinstance(flip, str) else tuple(flip),
+        bgr=(bgr,) if isinstance(bgr, str) else tuple(bgr),
     )
     if like and environment is not None:
         raise ValueError(

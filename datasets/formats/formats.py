@@ -25,6 +25,7 @@ import orlog.datasets.formats
 from orlog.datasets.formats._containers.carried_sums import told_blanks
 from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._containers.pointers import refuse_pointers
+from orlog.datasets.formats._shared.conventions import CONVENTIONS, put_conventions
 from orlog.datasets.formats._shared.episodes import Asked as Asked
 from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
@@ -325,7 +326,7 @@ def read_version(
     if options.ends not in ("", *HOW):
         raise ValueError(f"{name}: ends={options.ends!r}: expected {', '.join(HOW)}.")
     for option in options.given():
-        if option not in (*file_format.options, "reward"):
+        if option not in (*file_format.options, "reward", *CONVENTIONS):
             raise ValueError(
                 f"{name}: the format {file_format.name} does not use {option}=; leave it out."
             )
@@ -345,6 +346,7 @@ def read_version(
         said = of_benchmark(benchmark, said)
     with file_format.open(asked) as opened:
         opened.schema = said.put_into(opened.schema, asked.sources[0])
+        put_conventions(opened, options, asked.sources[0])
         if options.reward:
             put_rewards(opened, options.reward)
         what = f"{name}@{wanted.version} ({asked.sources[0]})"

@@ -50,6 +50,10 @@ class Options:
         partial: Whether to read what is there of data that are shorter than their own index.
         reward: Where rewards come from, in place of those of the files (`_shared/said_rewards.py`); all
             formats use it.
+        shift: By how many rows a column of steps moves within its episode; this and what follows is for all
+            formats (`_shared/conventions.py`).
+        flip: Columns of frames whose rows come from the lowest to the highest; patterns.
+        bgr: Columns of frames whose red and blue are swapped; patterns.
     """
 
     horizon: int | None = None
@@ -65,6 +69,9 @@ class Options:
     ends: str = ""
     partial: bool = False
     reward: str = ""
+    shift: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    flip: Sequence[str] = ()
+    bgr: Sequence[str] = ()
 
     @property
     def limit(self) -> int | None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats._shared.conventions import joined, rows_of
 from orlog.datasets.formats._shared.episodes import Opened, Steps
 from orlog.datasets.formats._shared.flags import OF_STEPS, success_in
 from orlog.errors import NotFoundError, SchemaError
@@ -82,19 +83,14 @@ def _relabeled(
             )
         rewarded += int(np.count_nonzero(rewards))
         by_end += label is _successes and bool(rewards.any()) and not _states_success(steps)
-        before = None if steps.ends else _rows(steps.observations, slice(-1, None))
-        yield _with(steps, rewards)
+        before = None if steps.ends else rows_of(steps.observations, slice(-1, None))
+        yield dataclasses.replace(steps, rewards=rewards)
     if by_end:
         opened.doubts.append(
             f"Nothing states success: the last step of {counted(by_end, 'episode')} that the task ended has a reward of 1."
         )
     if not rewarded:
         opened.doubts.append("No step has a reward other than 0.")
-
-
-def _with(steps: Steps, rewards: np.ndarray) -> Steps:
-    changed = {name: getattr(steps, name) for name in Steps.__slots__}
-    return Steps(**{**changed, "rewards": rewards})
 
 
 def _successes(steps: Steps, _before: Any) -> np.ndarray:
@@ -114,20 +110,8 @@ def _states_success(steps: Steps) -> bool:
 
 def _called(function: Reward, said: str, steps: Steps, before: Any) -> Any:
     """Call the user's function with n observations, n actions, and the n observations after these."""
-    seen = steps.observations if before is None else _joined(before, steps.observations)
+    seen = steps.observations if before is None else joined(before, steps.observations)
     try:
-        return function(_rows(seen, slice(0, -1)), steps.actions, _rows(seen, slice(1, None)))
+        return function(rows_of(seen, slice(0, -1)), steps.actions, rows_of(seen, slice(1, None)))
     except Exception as error:  # a user's code raises anything
         raise ValueError(f"reward={said!r}: {type(error).__name__}: {error}.") from error
-
-
-def _rows(values: Any, rows: slice) -> Any:
-    if isinstance(values, dict):
-        return {name: _rows(one, rows) for name, one in values.items()}
-    return values[rows]
-
-
-def _joined(before: Any, values: Any) -> Any:
-    if isinstance(values, dict):
-        return {name: _joined(before[name], one) for name, one in values.items()}
-    return np.concatenate((before, values))

@@ -123,6 +123,28 @@ class Importing:
             "episode succeeded), or FILE.py:function.",
         ),
     ] = ""
+    shift: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=ROWS",
+            help="Move a column of steps by rows within each episode: action=-1 where each observation was recorded "
+            "after the action of its row (LIBERO). Rewards and infos move with the action.",
+        ),
+    ] = None
+    flip: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Turn frames that are stored upside down (OpenGL), such as observation/image.",
+        ),
+    ] = None
+    bgr: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Swap red and blue of frames, as where cv2 encoded them, such as observation/image.",
+        ),
+    ] = None
     like: Annotated[
         str,
         typer.Option(
@@ -162,7 +184,12 @@ class Importing:
 
     def arguments(self) -> dict[str, Any]:
         """Return them as `import_dataset` takes them."""
-        given = dataclasses.asdict(self) | {"columns": _columns(self.columns or [])}
+        given = dataclasses.asdict(self) | {
+            "columns": _columns(self.columns or []),
+            "shift": _shift(self.shift or []),
+            "flip": self.flip or (),
+            "bgr": self.bgr or (),
+        }
         for bound in ("action_low", "action_high", "observation_low", "observation_high"):
             given[bound] = _bound(f"--{bound.replace('_', '-')}", given[bound])
         del given["imports"]  # its modules are imported
@@ -226,6 +253,20 @@ def _columns(given: list[str]) -> dict[str, str]:
             )
         columns[name] = pattern
     return columns
+
+
+def _shift(given: list[str]) -> dict[str, int]:
+    """Return by how many rows columns move."""
+    shift = {}
+    for one in given:
+        name, _, rows = one.rpartition("=")
+        try:
+            shift[name] = int(rows)
+        except ValueError:
+            name = ""
+        if not name:
+            raise ValueError(f"--shift {one}: expected COLUMN=ROWS, such as action=-1.")
+    return shift
 
 
 def _bound(option: str, text: str | None) -> list[float] | float | None:

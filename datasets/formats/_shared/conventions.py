@@ -1,0 +1,217 @@
+"""Conventions of recordings that the user mends: rows that are off by one, frames upside down, colors swapped.
+
+    --shift action=-1            the action of a row is the one that the next row holds, as where observations were
+                                 recorded after the action (LIBERO); rewards and infos move with it
+    --shift infos/force=2        one column alone; `infos/force=0` keeps one where it is
+    --flip observation/image     the lowest row of a frame comes first (OpenGL)
+    --bgr observation/image      red and blue are swapped (frames that cv2 encoded)
+
+Rows move within their episode alone. Those without a partner at an end are left out: with -1 the last one of each
+episode, whose observation is then the final one. How episodes ended stays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats._shared.episode_cutter import MISSING
+from orlog.datasets.formats._shared.episodes import Opened, Options, Steps
+from orlog.errors import SchemaError
+from orlog.manifests.names import counted, did_you_mean
+
+CHANNELS = (1, 3, 4)
+CONVENTIONS = ("shift", "flip", "bgr")
+"""The options of this module, which all formats take."""
+
+
+def put_conventions(opened: Opened, options: Options, where: str) -> None:
+    """Mend the steps as the user says, and add a sentence about each change when they are read.
+
+    Raises SchemaError, then too, if a name is that of no column, or a column holds no such frames.
+    """
+    if options.flip:
+        opened.steps = _reframed(opened.steps, opened.doubts, ("flip", options.flip), where)
+    if options.bgr:
+        opened.steps = _reframed(opened.steps, opened.doubts, ("bgr", options.bgr), where)
+    if options.shift:
+        opened.steps = _shifted(opened.steps, opened.doubts, options.shift, where)
+
+
+def rows_of(values: Any, rows: slice) -> Any:
+    """Return some rows of the values of a space."""
+    return _changed("", values, lambda _, one: one[rows])
+
+
+def joined(before: Any, after: Any) -> Any:
+    """Return rows of the values of a space with those that follow."""
+    if isinstance(before, dict):
+        return {name: joined(before[name], one) for name, one in after.items()}
+    if isinstance(before, tuple):
+        return tuple(map(joined, before, after))
+    return before + after if isinstance(before, list) else np.concatenate((before, after))
+
+
+def _changed(name: str, values: Any, change: Callable[[str, Any], Any]) -> Any:
+    """Return values with all of their parts changed, each by its name and what it holds."""
+    if isinstance(values, dict):
+        return {key: _changed(f"{name}/{key}", one, change) for key, one in values.items()}
+    if isinstance(values, tuple):
+        return tuple(_changed(f"{name}/{n}", one, change) for n, one in enumerate(values))
+    return change(name, values)
+
+
+def _reframed(
+    pieces: Iterator[Steps], doubts: list[str], said: tuple[str, Sequence[str]], where: str
+) -> Iterator[Steps]:
+    chosen: list[str] = []
+    option, patterns = said
+    for steps in pieces:
+        if not chosen:
+            chosen = _frames(steps, option, patterns, where)
+            how = "turned upside down" if option == "flip" else "given red for blue"
+            doubts.append(f"Frames were {how} (--{option}): {', '.join(chosen)}.")
+
+        def change(name: str, values: Any, chosen: Collection[str] = chosen) -> Any:
+            return _mended(values, option) if name in chosen else values
+
+        yield dataclasses.replace(
+            steps,
+            observations=_changed("observation", steps.observations, change),
+            infos={
+                name: _changed(f"infos/{name}", one, change) for name, one in steps.infos.items()
+            },
+        )
+
+
+def _mended(frames: np.ndarray, option: str) -> np.ndarray:
+    """Return frames, (n, .., height, width[, channels]) or (n, .., channels, height, width), flipped or recolored."""
+    has_channels_last = frames.ndim > 3 and frames.shape[-1] in CHANNELS
+    if option == "flip":
+        return np.ascontiguousarray(np.flip(frames, -3 if has_channels_last else -2))
+    channels = -1 if has_channels_last else -3
+    order = [2, 1, 0, 3][: frames.shape[channels]]
+    return np.take(frames, order, axis=channels)
+
+
+def _frames(steps: Steps, option: str, patterns: Sequence[str], where: str) -> list[str]:
+    """Return the names of the columns of frames that patterns mean."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def note(name: str, values: Any) -> Any:
+        shapes[name] = values.shape[1:] if isinstance(values, np.ndarray) else ()
+
+    _changed("observation", steps.observations, note)
+    for name, values in steps.infos.items():
+        _changed(f"infos/{name}", values, note)
+    frames = [
+        name
+        for name, shape in shapes.items()
+        if len(shape) > 1
+        and (option == "flip" or (len(shape) > 2 and {3, 4} & {shape[-1], shape[-3]}))
+    ]
+    kind = "frames" if option == "flip" else "frames of 3 or 4 channels"
+    found: dict[str, None] = {}
+    for pattern in (one for several in patterns for one in several.split(",")):
+        names = [pattern] if pattern in frames else fnmatch.filter(frames, pattern)
+        if not names and pattern in shapes:
+            raise SchemaError(
+                f"{where}: {option}={pattern!r}: expected {kind}, found rows of shape {shapes[pattern]}."
+            )
+        if not names:
+            raise SchemaError(
+                f"{where}: {option}={pattern!r:.100}: no column of {kind} has this name"
+                + (did_you_mean(pattern, frames) or f"; there are {', '.join(frames) or 'none'}.")
+            )
+        found |= dict.fromkeys(names)
+    return [*found]
+
+
+def _shifted(
+    pieces: Iterator[Steps], doubts: list[str], shift: Mapping[str, int], where: str
+) -> Iterator[Steps]:
+    by: dict[str, int] = {}
+    held: dict[str, Any] = {}
+    rows = given = episodes = vanished = 0
+    for steps in pieces:
+        columns = {"action": steps.actions, "reward": steps.rewards}
+        columns |= {f"infos/{name}": values for name, values in steps.infos.items()}
+        by = by or _by_column(shift, [*columns], where)
+        # Of each column, rows before these have no partner; the column that lacks most says how many are ready.
+        start = max(0, *by.values())
+        skip = {name: start - by[name] for name in columns} | {"observation": start}
+        columns["observation"] = steps.observations
+        is_inside = bool(held)
+        for name, values in columns.items():
+            before = rows + (is_inside and name == "observation")
+            values = rows_of(values, slice(max(0, skip[name] - before), None))
+            held[name] = joined(held[name], values) if name in held else values
+        rows += len(steps.rewards)
+        ready = max(0, rows - max(skip.values()))
+        count, is_first = ready - given, given == 0
+        if count or (steps.ends and ready):
+            taken = {
+                name: rows_of(one, slice(count + (is_first and name == "observation")))
+                for name, one in held.items()
+            }
+            held = {
+                name: rows_of(one, slice(count + (is_first and name == "observation"), None))
+                for name, one in held.items()
+            }
+            given = ready
+            metadata = dict(steps.metadata)
+            if MISSING in metadata and min(by.values()) < 0:
+                metadata[MISSING] = False  # the observation of a row that was left out
+            yield dataclasses.replace(
+                steps,
+                observations=taken.pop("observation"),
+                actions=taken.pop("action"),
+                rewards=taken.pop("reward"),
+                infos={name.removeprefix("infos/"): one for name, one in taken.items()},
+                seed=None if start else steps.seed,
+                metadata=metadata,
+            )
+        if steps.ends:
+            episodes += 1
+            vanished += not ready
+            held, rows, given = {}, 0, 0
+    doubts += _moves(by, episodes, vanished)
+
+
+def _by_column(shift: Mapping[str, int], columns: Sequence[str], where: str) -> dict[str, int]:
+    """Return by how many rows each column moves: all as the action does, unless they are named."""
+    by = dict.fromkeys(columns, shift.get("action", 0))
+    for pattern, rows in shift.items():
+        names = [pattern] if pattern in columns else fnmatch.filter(columns, pattern)
+        if not names:
+            raise SchemaError(
+                f"{where}: shift={{{pattern!r:.100}: {rows}}}: no column of steps has this name"
+                + (did_you_mean(pattern, columns) or f"; they are {', '.join(columns)}.")
+            )
+        by |= dict.fromkeys(names, rows) if pattern != "action" else {}
+    return by
+
+
+def _moves(by: Mapping[str, int], episodes: int, vanished: int) -> list[str]:
+    """Return what was moved and left out, in sentences."""
+    moves: dict[int, list[str]] = {}
+    for name, rows in by.items():
+        moves.setdefault(rows, []).append(name)
+    moved = "; ".join(f"{', '.join(names)} by {rows:+d}" for rows, names in moves.items() if rows)
+    left = max(0, *by.values()) - min(0, *by.values()) if by else 0
+    if not left:
+        return []
+    within = f"{counted(left, 'step')} in each of {counted(episodes, 'episode')}"
+    told = [
+        f"Columns were moved by rows within each episode (--shift): {moved}.",
+        f"Left out at their ends, without a partner: {within}.",
+    ]
+    if vanished:
+        told.append(
+            f"{counted(vanished, 'episode')} vanished with them, since they were too short."
+        )
+    return told
