@@ -13,6 +13,7 @@ from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_
 from orlog.base.jobs import Execute
 from orlog.datasets.download.foreign import read_listed, reads_folder
 from orlog.datasets.formats._containers.carried_sums import note_table, noted_sums
+from orlog.datasets.formats._containers.episode_values import of_steps
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats._shared.said_spaces import (
     Bound,
@@ -88,7 +89,8 @@ def import_dataset(
             where that happened; none may be longer.
         columns: For tables, and for HDF5 and npz files of any layout: names of their columns or arrays, or
             patterns such as `obs_*`, by `observation`, `action`, `reward`, `terminated`, `truncated` and
-            `infos/NAME`.
+            `infos/NAME`. For HDF5 and Zarr also `episodes/NAME`: an attribute such as `@current_task`, a key of one
+            that is JSON such as `@problem_info:language_instruction`, or an array with a row for each episode.
         episode: What an episode is: the column or array that tells them apart, an array of ends, `file` for a
             file each, or a pattern of groups such as `demo_*`.
         step: For tables: the column that counts the steps of an episode.
@@ -187,7 +189,7 @@ def import_dataset(
     listed = _find_listed(wanted, files) if is_plain else None
     version = wanted.version or "1.0.0" if listed is None else listed.version
     wanted_format = format if listed is None else listed.entry.format
-    is_mapped = bool(options.columns)
+    is_mapped = bool(of_steps(options.columns))
     file_format = choose_format(files, wanted_format, wanted.name, is_mapped=is_mapped)
     file_format.check()
     check_unused(wanted.name, version, is_listed=listed is not None)

@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 
+from orlog.datasets.formats._containers.episode_values import EPISODES
 from orlog.datasets.formats._containers.hdf5_files import (
     create_hdf5,
     has_child,
@@ -83,7 +84,7 @@ FORMAT = Format(
     open=functools.partial(open_known, KNOWN),
     recognizes=_recognizes,
     extensions=("", ".hdf5", ".h5"),
-    options=("horizon", "ends"),
+    options=("horizon", "ends", EPISODES),
     shares=True,
     write=_write,
     losses=_losses,

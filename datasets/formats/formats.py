@@ -23,6 +23,7 @@ import msgspec
 
 import orlog.datasets.formats
 from orlog.datasets.formats._containers.carried_sums import told_blanks
+from orlog.datasets.formats._containers.episode_values import EPISODES, of_steps
 from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._containers.pointers import refuse_pointers
 from orlog.datasets.formats._shared.conventions import CONVENTIONS, put_conventions
@@ -62,7 +63,8 @@ class Format:
         recognizes: Whether files, or one folder, look like this format; looks at names and first
             bytes, and need not be certain. It raises nothing for files of others.
         extensions: Endings of the names of its files, such as `.hdf5`; the empty one is a folder.
-        options: Names of the fields of `Options` that it uses.
+        options: Names of the fields of `Options` that it uses; `episodes` stands for `columns` that are all
+            `episodes/NAME`.
         takes_benchmark: Whether it reads actions by the environment of a benchmark, as D4RL's files
             need, which hold choices as floats.
         doubts_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
@@ -326,7 +328,9 @@ def read_version(
     if options.ends not in ("", *HOW):
         raise ValueError(f"{name}: ends={options.ends!r}: expected {', '.join(HOW)}.")
     for option in options.given():
-        if option not in (*file_format.options, "reward", *CONVENTIONS):
+        is_of_episodes = option == "columns" and not of_steps(options.columns)
+        used = EPISODES if is_of_episodes and EPISODES in file_format.options else option
+        if used not in (*file_format.options, "reward", *CONVENTIONS):
             raise ValueError(
                 f"{name}: the format {file_format.name} does not use {option}=; leave it out."
             )

@@ -12,7 +12,8 @@ Isaac Lab write them, `_shared/episode_cutter.py` says what becomes of the last 
 these are zeros; both are told. `dones` may mean success or the end of the
 recording, as the file's maker chose: a demonstration whose last one is 1 is taken to have ended, and all
 of them are kept as `infos/done`; without `dones` all demonstrations were cut off. The attribute `success`, which
-Isaac Lab writes, becomes `episodes/success` where all demonstrations have it. `states` and all other arrays with a row a step in
+Isaac Lab writes, becomes `episodes/success` where all demonstrations have it, and the task in words, as LIBERO and
+RoboCasa keep it, `episodes/task`; `--map episodes/NAME=..` takes others (`_containers/episode_values.py`). `states` and all other arrays with a row a step in
 all demonstrations become infos by their paths, as `infos/datagen_info/eef_pose`. Demonstrations in masks named `train` and `valid`
 get `episodes/split`. https://robomimic.github.io/docs/datasets/overview.html
 """
@@ -21,10 +22,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import glob
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +36,19 @@ from gymnasium import spaces
 from orlog.datasets.columns.bounds import Bounds, count_outside, describe_outside, merge_outside
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.axis_names import names_in_demonstrations
+from orlog.datasets.formats._containers.episode_values import (
+    EPISODES,
+    AttributesAt,
+    attributes_in_hdf5,
+    attributes_read,
+    in_all,
+    of_episodes,
+    values_at,
+    values_of_rows,
+    whole_in_hdf5,
+)
 from orlog.datasets.formats._containers.hdf5_files import (
     attribute,
-    check_stored,
     child,
     datasets_in,
     flag_attribute,
@@ -47,6 +59,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.formats._containers.row_bytes import rows_differ
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps, tell_lack
 from orlog.datasets.formats._shared.flags import (
@@ -60,17 +73,20 @@ from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
 from orlog.datasets.formats._shared.robomimic_files import (
+    LAYOUT,
     OBSERVED,
+    conventions_stated,
+    is_frames,
+    lag_stated,
+    masks_in,
     robomimic_losses,
     takes_unit_actions,
     write_robomimic,
 )
-from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
 
-LAYOUT = "robomimic's layout"
 BLOCK_BYTES = 2**24
 LONGEST_ARGUMENTS = 5000
 MOST_INFOS = 256
@@ -93,9 +109,14 @@ def _open(asked: Asked) -> Iterator[Opened]:
                 file, source, where, [f"data/{name}" for name in reader.names], reader.parts
             )
             reader.left_out = [one for one in reader.left_out if one not in lists]
-            masks = _masks(file, where, source.stat().st_size)
+            masks = masks_in(file, where, source.stat().st_size)
             arguments = attribute(data, "env_args", where, "")
-            doubts = reader.doubts(asked.options)
+            at = attributes_in_hdf5(file, where)
+            said = of_episodes(asked.options.columns)
+            reader.values, left_out = in_all(
+                [reader.values_of(one, said, at) for one in reader.names]
+            )
+            doubts = reader.doubts(asked.options) + left_out
             doubts += reader.bound_actions(arguments)
             for lack in _lacks(reader, masks, attribute(data, "total", where, None), where):
                 tell_lack(asked.options, doubts, lack)
@@ -104,8 +125,14 @@ def _open(asked: Asked) -> Iterator[Opened]:
             steps=iter(()),
             total_steps=sum(reader.lengths),
             doubts=doubts,
-            reads=[*reader.paths(), *(f"*{glob.escape(one)}" for one in lists)],
+            reads=[
+                *reader.paths(),
+                *(f"*{glob.escape(one)}" for one in lists),
+                *attributes_read(said, reader.values[0]),
+                *(f"*{one}" for one in said.values() if "@" not in one),
+            ],
             dimension_names=named,
+            asides=reader.asides(at("data"), asked.options),
         )
         if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
             opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"
@@ -122,7 +149,11 @@ class _Reader:
         lengths: Steps of each.
         schema: Spaces.
         left_out: Paths of arrays of the first demonstration that do not have a row a step in all of them.
+        frames: Parts of the observations that are frames.
+        values: Values of each demonstration that are not of its steps.
     """
+
+    values: Sequence[Mapping[str, Any]] = ()
 
     def __init__(self, data: Any, where: str, file: Path) -> None:
         """Look at all demonstrations.
@@ -165,6 +196,7 @@ class _Reader:
         # A row of each, as a dtype; no part begins with a slash.
         self._first = {key: np.dtype((one.dtype, one.shape[1:])) for key, one in each.items()}
         self.left_out = self._find_more(first)
+        self.frames = [part for part, one in parts.items() if is_frames(one.dtype, one.shape[1:])]
         self.schema = Schema(
             observation_space=spaces.Dict(
                 {part: unbounded_space(one.dtype, one.shape[1:]) for part, one in parts.items()}
@@ -172,6 +204,19 @@ class _Reader:
             action_space=unbounded_space(actions.dtype, actions.shape[1:]),
             reward_dtype=reward_dtype,
         )
+
+    def values_of(self, name: str, said: Mapping[str, str], at: AttributesAt) -> Mapping[str, Any]:
+        """Return the values of a demonstration that the user maps, and its task in words.
+
+        Raises SchemaError if it has none of them.
+        """
+        where = f"{self._where}, {name}"
+        found = values_at(said, f"data/{name}", at, where)
+
+        def read(array: str) -> Any:
+            return whole_in_hdf5(self._group(name), array, where, self._file_bytes)
+
+        return found | values_of_rows(said, read, 1, where)[0]
 
     def doubts(self, options: Options) -> list[str]:
         """Return what to know about the columns, a sentence each, and take what all demonstrations state."""
@@ -182,13 +227,21 @@ class _Reader:
         if "dones" in self._numbers:
             said.append(MEANING)
         else:
-            columns = ["episodes/success"] if self._states_success else []
+            columns = [f"episodes/{name}" for name in self.values[0]]
+            columns += ["episodes/success"] if self._states_success else []
             said += unknown_ends(options, self._where, columns)
         if "rewards" not in self._numbers and not options.reward:
             said.append("No rewards: they are zeros.")
         if self.left_out:
             said.append(f"Left out, not a row for each step: {', '.join(self.left_out)}.")
         return said + told
+
+    def asides(self, attributes: Mapping[str, Any], options: Options) -> list[str]:
+        """Return the conventions that the file states or its first demonstration shows."""
+        told = conventions_stated(self.frames, attributes, options)
+        if "states" in self._infos:
+            told += lag_stated(functools.partial(self._column, self.names[0]), self.parts, options)
+        return told
 
     def bound_actions(self, arguments: object) -> list[str]:
         """Bound actions by -1 and 1 if the file's environment takes these, and all lie inside; return what to tell."""
@@ -225,7 +278,7 @@ class _Reader:
                 found["split"] = next((mask for mask in SPLITS if name in masks[mask]), "")
             if self._states_success:
                 found["success"] = self._success[episode]
-            return found
+            return {**found, **self.values[episode]}
 
         says = {"terminated"} if "dones" in self._numbers else set[str]()
         unknown = UnknownEnds(asked.options, self._where, says=says)
@@ -399,22 +452,6 @@ def _lacks(
         )
 
 
-def _masks(file: Any, where: str, file_bytes: int) -> dict[str, set[str]]:
-    """Return the names of demonstrations in each mask."""
-    if not has_child(file, "mask"):
-        return {}
-    h5py = import_h5py()
-    masks = {}
-    group = child(file, "mask", where, LAYOUT)
-    for name in names_in(group):
-        node = child(group, name, f"{where}, mask", LAYOUT)
-        if not isinstance(node, h5py.Dataset) or node.ndim != 1 or node.dtype.kind not in "SO":
-            raise SchemaError(f"{where}, mask/{name}: expected names of demonstrations.")
-        check_stored(node, f"{where}, mask/{name}", file_bytes)
-        masks[name] = {one.decode() if isinstance(one, bytes) else str(one) for one in node[:]}
-    return masks
-
-
 def _recognizes(files: Sequence[Path]) -> bool:
     where = str(files[0])
     return look_inside(
@@ -432,7 +469,7 @@ FORMAT = Format(
     shares=True,
     recognizes=_recognizes,
     extensions=(".hdf5", ".h5"),
-    options=("horizon", "ends", "partial"),
+    options=("horizon", "ends", "partial", EPISODES),
     write=write_robomimic,
     losses=robomimic_losses,
     check=lambda: import_h5py(),

@@ -19,6 +19,7 @@ import zarr
 from tests.command_line import orlog
 from tests.datasets.formats import (
     test_bags,
+    test_conventions,
     test_layouts,
     test_lerobot,
     test_minari_arrow,
@@ -83,6 +84,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test_lerobot.rename(Path("openpi_libero"))
     test_rlds.write(Path("bridge/1.0.0"), test_rlds.SAMPLE)
     test_rllib.write_steps(Path("offline/run-000001-00001/0.parquet"), ["e7", "0b"])
+    test_conventions.write_libero(Path("libero_demo.hdf5"))
+    test_layouts.write_aloha(Path("aloha"))
     test_torchrl.write(Path("buffer"), test_torchrl.arrays())
     test_layouts.write_dqn_replay(Path("dqn_logs"))
     test_minari_arrow.odd(tmp_path / "minari", "arrow").rename("my_minari_set")

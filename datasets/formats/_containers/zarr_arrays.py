@@ -7,6 +7,7 @@ with what the array says of it before it is decoded. https://zarr-specs.readthed
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import lzma
@@ -16,7 +17,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -138,7 +139,7 @@ class ZarrFile:
         tops = [name.rpartition("/")[0] for name in store.names() if name.endswith(GROUPS)]
         root = min((top for top in tops if top not in described), key=len, default="")
         start = f"{root}/" if root and all(one.startswith(f"{root}/") for one in described) else ""
-        self.root = start
+        self.root, self._documents = start, {*store.names()}
         self._described = {folder.removeprefix(start): name for folder, name in described.items()}
         self.names = sorted(self._described)
 
@@ -159,10 +160,24 @@ class ZarrFile:
         for name in self._store.names():
             folder, _, last = name.rpartition("/")
             if last in (".zattrs", VERSION_3):
-                body = self._document(name)
-                inner = body if last == ".zattrs" else body.get("attributes", {})
                 place = folder.removeprefix(self.root)
+                inner = self._attributes_of(name)
                 found += [f"{place}@{one}" for one in inner if not one.startswith("_ARRAY_")]
+        return found
+
+    def _attributes_of(self, document: str) -> dict[str, Any]:
+        body = self._document(document)
+        inner = body if document.endswith(".zattrs") else body.get("attributes", {})
+        return inner if isinstance(inner, dict) else {}
+
+    def attributes_at(self, path: str) -> dict[str, Callable[[], Any]]:
+        """Return what reads each attribute of the group or array at a path."""
+        found: dict[str, Callable[[], Any]] = {}
+        for last in (".zattrs", VERSION_3):
+            name = f"{self.root}{path}/{last}".lstrip("/") if path else f"{self.root}{last}"
+            if name in self._documents:
+                inner = self._attributes_of(name)
+                found |= {key: functools.partial(inner.__getitem__, key) for key in inner}
         return found
 
     def others(self) -> list[str]:

@@ -42,6 +42,15 @@ def put_conventions(opened: Opened, options: Options, where: str) -> None:
         opened.steps = _shifted(opened.steps, opened.doubts, options.shift, where)
 
 
+def about_pictures(columns: Collection[str], options: Options) -> list[str]:
+    """Return what to know about columns of frames that were decoded from pictures in arrays, as cv2 may have written them."""
+    if not columns or options.bgr:
+        return []
+    lines = " ".join(f"--bgr {name}" for name in columns)
+    why = "cv2 encoded those of ALOHA, RoboTwin and others with red and blue swapped"
+    return [f"Frames were decoded from pictures in arrays, and {why}. {lines} puts them right."]
+
+
 def rows_of(values: Any, rows: slice) -> Any:
     """Return some rows of the values of a space."""
     return _changed("", values, lambda _, one: one[rows])

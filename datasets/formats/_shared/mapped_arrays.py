@@ -30,8 +30,15 @@ from orlog.datasets.formats._containers.axis_names import (
     dimension_names,
     in_order,
 )
-from orlog.datasets.formats._containers.npz_files import NpzColumn
-from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
+from orlog.datasets.formats._containers.episode_values import (
+    attributes_read,
+    in_all,
+    of_episodes,
+    of_steps,
+    values_of_place,
+)
+from orlog.datasets.formats._containers.pictures import PictureColumn
+from orlog.datasets.formats._shared.conventions import about_pictures
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import (
@@ -50,8 +57,8 @@ from orlog.datasets.formats._shared.pieces import (
     read_pieces,
     spans_of,
 )
-from orlog.datasets.formats._shared.places import ARRAYS, FILE, Place, Places
-from orlog.datasets.formats._shared.roles import Layout, base_role, matching
+from orlog.datasets.formats._shared.places import ARRAYS, FILE, Place, Places, columns_by_role
+from orlog.datasets.formats._shared.roles import Layout, base_role, columns_there
 from orlog.errors import IntegrityError, SchemaError
 
 BLOCK_BYTES = 2**22
@@ -107,6 +114,7 @@ class _Seen:
     highest: int = 0
     names: dict[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     sources: set[str] = dataclasses.field(default_factory=set)
+    pictures: dict[str, None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,7 +148,8 @@ def open_known(known: Known, asked: Asked) -> Iterator[Opened]:
 
     Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
     """
-    said = dataclasses.replace(asked.options, columns=known.columns, episode=known.episode)
+    columns = {**asked.options.columns, **known.columns}
+    said = dataclasses.replace(asked.options, columns=columns, episode=known.episode)
     with open_mapped(dataclasses.replace(asked, options=said), known) as opened:
         opened.doubts += known.doubts
         yield opened
@@ -166,6 +175,8 @@ def open_mapped(asked: Asked, known: Known = NOTHING_KNOWN) -> Iterator[Opened]:
         reward_dtype=np.dtype(np.float32 if dtype == np.float32 else np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(seen.lengths))
+    seen.metadata, left_out = in_all(seen.metadata)
+    opened.doubts += left_out
     opened.doubts += put_success(seen.metadata, seen.success, asked.options, asked.sources[0])
     if "reward" not in layout.columns and not asked.options.reward:
         opened.doubts.append("No array of rewards was named: they are zeros.")
@@ -180,6 +191,8 @@ def open_mapped(asked: Asked, known: Known = NOTHING_KNOWN) -> Iterator[Opened]:
         if is_kept and seen.kinds[role][1] == (len(named),):
             opened.dimension_names[column_of(role)] = named
     opened.reads = [f"*{NUMBER.sub('#', one)}" for one in sorted(seen.sources - {""})]
+    opened.reads += attributes_read(of_episodes(asked.options.columns), seen.metadata[0])
+    opened.asides = about_pictures(seen.pictures, asked.options)
     opened.steps = _steps(asked, known.places, seen, opened)
     yield opened
 
@@ -193,9 +206,12 @@ def _look(asked: Asked, known: Known) -> _Seen:
     first, more, own = "", set[str](), set[str]()
     for piece, number, place in known.places.find(asked):
         if seen is None:
-            options = dataclasses.replace(asked.options, episode="")
+            columns = of_steps(asked.options.columns)
+            options = dataclasses.replace(asked.options, episode="", columns=columns)
             if known.columns:
-                options = dataclasses.replace(options, columns=_there(options.columns, place.names))
+                options = dataclasses.replace(
+                    options, columns=columns_there(options.columns, place.names)
+                )
             layout = Layout(place.names, options, place.where, needs_episode=False)
             seen, first, own = _Seen(layout), place.where, {*place.names}
         more |= {*place.names, *place.outside} - own
@@ -216,45 +232,10 @@ def _look(asked: Asked, known: Known) -> _Seen:
         if len(seen.lengths) > MOST_EPISODES:
             raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
     assert seen is not None
-    read = {asked.options.episode, *seen.sources}
+    read = {asked.options.episode, *seen.sources, *of_episodes(asked.options.columns).values()}
     left = [one for one in seen.layout.left_out if one not in read]
     seen.layout.left_out = left + sorted(more - seen.sources)[:MOST_TOLD]
     return seen
-
-
-def _there(columns: Mapping[str, str], names: list[str]) -> dict[str, str]:
-    """Return the columns without those that may be missing, and are."""
-    there = {
-        role: ",".join(one for one in patterns.split(",") if matching(one, names))
-        for role, patterns in columns.items()
-    }
-    return {role: patterns for role, patterns in there.items() if patterns}
-
-
-def _columns(place: Place, names_of: Mapping[str, list[str]]) -> dict[str, list[Any]]:
-    """Return the arrays of a place by their roles."""
-    found = {}
-    for role, names in names_of.items():
-        found[role] = [_numbers(place, role, name) for name in names]
-    return found
-
-
-def _numbers(place: Place, role: str, name: str) -> Any:
-    """Return an array, as frames where its rows are files of pictures.
-
-    Raises SchemaError if it holds other bytes.
-    """
-    column, where = place.column(name), f"{place.where}, {name}"
-    is_text = column.dtype.kind == "S"
-    may_be = is_text or (column.dtype == np.uint8 and len(column.shape) == 2)
-    may_be = (
-        may_be and base_role(role).endswith("observation") and not isinstance(column, NpzColumn)
-    )
-    if may_be and begins_a_picture(column[0:1][0]):
-        return PictureColumn(column, where)
-    if is_text:
-        raise SchemaError(f"{where}: expected numbers or frames, found {column.dtype}.")
-    return column
 
 
 def _look_at(
@@ -265,7 +246,7 @@ def _look_at(
     about: tuple[Mapping[str, Any], int | None],
 ) -> int:
     """Note what a place holds, and return its rows."""
-    columns = _columns(place, seen.layout.columns)
+    columns = columns_by_role(place, seen.layout.columns)
     rows = len(columns["action"][0])
     lengths = _lengths(place, columns, options, rows)
     is_one = options.episode != "" and lengths == [rows]
@@ -289,6 +270,7 @@ def _look_at(
                     f"{place.where}, {name}: expected {expected} rows, found {len(one)}."
                 )
         kind = _kind(role, several)
+        seen.pictures |= {role: None} if isinstance(several[0], PictureColumn) else {}
         if seen.kinds.setdefault(role, kind) != kind:
             raise SchemaError(
                 f"{place.where}: {role} has rows of {kind[0]} {kind[1]}, and {first} of "
@@ -303,7 +285,8 @@ def _look_at(
             seen.lowest = low if is_first else min(seen.lowest, low)
             seen.highest = high if is_first else max(seen.highest, high)
     metadata, seed = about
-    seen.metadata += [metadata] * len(lengths)
+    said = of_episodes(options.columns)
+    seen.metadata += values_of_place(said, place, len(lengths), metadata)
     seen.seeds += [seed] * len(lengths)
     seen.success += [place.success if len(lengths) == 1 else None] * len(lengths)
     seen.lengths += lengths
@@ -469,7 +452,7 @@ def _blocks(place: Place, reader: _Reader, first: int, last: int) -> Iterator[Ro
                 else column
                 for name, column in zip(reader.columns[role], several, strict=True)
             ]
-            for role, several in _columns(place, reader.columns).items()
+            for role, several in columns_by_role(place, reader.columns).items()
         }
     held: Rows = {}  # the observation after the last row so far
     for start in range(first, last, reader.most):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from orlog.datasets.formats._containers.axis_names import (
     NO_NAMES,
@@ -18,7 +21,13 @@ from orlog.datasets.formats._containers.axis_names import (
     lists_in_zarr,
     names_for,
 )
+from orlog.datasets.formats._containers.episode_values import (
+    AttributesAt,
+    attributes_in_hdf5,
+    whole_in_hdf5,
+)
 from orlog.datasets.formats._containers.hdf5_files import (
+    check_heaps,
     datasets_in,
     flag_attribute,
     is_hdf5,
@@ -26,13 +35,14 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._containers.npz_files import is_npz, open_npz, reading_npz
+from orlog.datasets.formats._containers.npz_files import NpzColumn, is_npz, open_npz, reading_npz
+from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
 from orlog.datasets.formats._containers.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._containers.table_files import ENDINGS
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.flags import SUCCESS, outcome_of
-from orlog.datasets.formats._shared.roles import by_numbers
+from orlog.datasets.formats._shared.roles import base_role, by_numbers
 from orlog.datasets.formats._shared.trees import spanned
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.names import did_you_mean
@@ -65,6 +75,9 @@ class Place:
         taken: Which messages of recordings are in rows, by topic.
         names_of: Returns what the numbers in a row of an array are called; nothing where nothing says it.
         success: Whether an episode that is all of this place succeeded, where its attributes or its path state it.
+        path: Where it lies in its file.
+        attributes: Gives the attributes at a path of the file.
+        whole: Reads a small array that may hold texts, or one value; None where `column` reads it.
     """
 
     where: str
@@ -76,6 +89,9 @@ class Place:
     taken: Mapping[str, Taken] = dataclasses.field(default_factory=dict)
     names_of: Callable[[str], AxisNames] = lambda _name: NO_NAMES
     success: bool | None = None
+    path: str = ""
+    attributes: AttributesAt = lambda _path: {}
+    whole: Callable[[str], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +111,32 @@ class Places:
         for numbered in enumerate(self.pieces(asked)):
             for number, place in enumerate(self.open(numbered[1], asked.options)):
                 yield numbered, number, place
+
+
+def columns_by_role(place: Place, names_of: Mapping[str, list[str]]) -> dict[str, list[Any]]:
+    """Return the arrays of a place by their roles."""
+    found = {}
+    for role, names in names_of.items():
+        found[role] = [_numbers(place, role, name) for name in names]
+    return found
+
+
+def _numbers(place: Place, role: str, name: str) -> Any:
+    """Return an array, as frames where its rows are files of pictures.
+
+    Raises SchemaError if it holds other bytes.
+    """
+    column, where = place.column(name), f"{place.where}, {name}"
+    is_text = column.dtype.kind == "S"
+    may_be = is_text or (column.dtype == np.uint8 and len(column.shape) == 2)
+    may_be = (
+        may_be and base_role(role).endswith("observation") and not isinstance(column, NpzColumn)
+    )
+    if may_be and begins_a_picture(column[0:1][0]):
+        return PictureColumn(column, where)
+    if is_text:
+        raise SchemaError(f"{where}: expected numbers or frames, found {column.dtype}.")
+    return column
 
 
 def holds_arrays(path: Path) -> bool:
@@ -184,7 +226,14 @@ def open_arrays(given: tuple[Path, str], options: Options) -> Generator[Place]:
                 lists = lists_in_zarr(file, arrays.root, near)
                 return names_for(name, arrays.column(name).shape, lists) if lists else NO_NAMES
 
-            yield Place(where, arrays.names, arrays.column, reading_zarr, names_of=names_in_zarr)
+            yield Place(
+                where,
+                arrays.names,
+                arrays.column,
+                reading_zarr,
+                names_of=names_in_zarr,
+                attributes=arrays.attributes_at,
+            )
     elif is_npz(file):
         with open_npz(file, where) as archive:
 
@@ -214,6 +263,8 @@ def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
             paths = [path for path, _ in datasets_in(opened, where, LAYOUT)]
             size = file.stat().st_size
         around = lists_in_hdf5(opened, file, where)
+        check = functools.cache(lambda: check_heaps(file, opened, where))
+        attributes = attributes_in_hdf5(opened, where, check)
         groups, outside = _groups(paths, episode, where)
         for group, names in groups.items():
             place = f"{where}, {group}" if group else where
@@ -230,6 +281,11 @@ def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
             success = flag_attribute(node, SUCCESS, place)
             if success is None and not group:
                 success = outcome_of(file.absolute().as_posix())
+
+            def whole(name: str, node: Any = node, place: str = place) -> Any:
+                check()
+                return whole_in_hdf5(node, name, place, size)
+
             yield Place(
                 place,
                 sorted(names),
@@ -238,6 +294,9 @@ def _groups_of_hdf5(file: Path, where: str, episode: str) -> Iterator[Place]:
                 outside=outside,
                 names_of=names_of,
                 success=success,
+                path=group,
+                attributes=attributes,
+                whole=whole,
             )
             outside = []
 

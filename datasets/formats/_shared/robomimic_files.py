@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,43 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.formats._containers.hdf5_files import create_hdf5, write_checked
+from orlog.datasets.formats._containers.episode_values import plain
+from orlog.datasets.formats._containers.hdf5_files import (
+    check_stored,
+    child,
+    create_hdf5,
+    has_child,
+    names_in,
+    write_checked,
+)
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.flat_writing import file_stem, stop_losses
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
 
+LAYOUT = "robomimic's layout"
 OBSERVED = ("obs", "next_obs")
 NO_ROWS: np.ndarray = np.zeros(0)
+JOINTS = ("joint_states", "robot0_joint_pos")
 ROBOSUITE, GYMNASIUM = 1, 2
 """Robomimic's numbers of kinds of environments (`EnvType`)."""
+
+
+def masks_in(file: Any, where: str, file_bytes: int) -> dict[str, set[str]]:
+    """Return the names of demonstrations in each mask."""
+    if not has_child(file, "mask"):
+        return {}
+    h5py = import_h5py()
+    masks = {}
+    group = child(file, "mask", where, LAYOUT)
+    for name in names_in(group):
+        node = child(group, name, f"{where}, mask", LAYOUT)
+        if not isinstance(node, h5py.Dataset) or node.ndim != 1 or node.dtype.kind not in "SO":
+            raise SchemaError(f"{where}, mask/{name}: expected names of demonstrations.")
+        check_stored(node, f"{where}, mask/{name}", file_bytes)
+        masks[name] = {one.decode() if isinstance(one, bytes) else str(one) for one in node[:]}
+    return masks
 
 
 def write_robomimic(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
@@ -129,6 +157,47 @@ def takes_unit_actions(arguments: object) -> bool:
         and one.get("input_type") != "absolute"
         for one in _dicts_in(told.get("env_kwargs"))
     )
+
+
+def is_frames(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    """Return whether rows of this dtype and shape are frames."""
+    return dtype == np.uint8 and len(shape) == 3 and shape[-1] in (1, 3, 4)
+
+
+def conventions_stated(
+    frames: Sequence[str], attributes: Mapping[str, Callable[[], Any]], options: Options
+) -> list[str]:
+    """Return what the attributes of a file say about its frames, as robosuite's macros, with the options that mend it."""
+    read = attributes.get("macros_image_convention", lambda: "")
+    if not frames or options.flip or plain(read()) != "opengl":
+        return []
+    lines = " ".join(f"--flip observation/{part}" for part in frames)
+    return [
+        f"Frames lie upside down, since macros_image_convention is opengl; to turn them: {lines}"
+    ]
+
+
+def lag_stated(
+    column: Callable[[str], Any], parts: Mapping[str, str], options: Options
+) -> list[str]:
+    """Return what to know where the joints of each row are in the state of the next one, as LIBERO records them.
+
+    A state of robosuite begins with the time, then come the joints of the robot. `column` opens an array of a
+    demonstration, and `parts` says where the parts of observations lie.
+    """
+    for part in () if "action" in options.shift else JOINTS:
+        if part in parts:
+            joints, states = column(f"obs/{parts[part]}")[:], column("states")[:]
+            states = states.reshape(len(states), -1)[:, 1 : 1 + joints.shape[-1]]
+            if len(joints) < 2 or joints.shape != states.shape:
+                continue
+            here, after = np.abs(joints - states).mean(), np.abs(joints[:-1] - states[1:]).mean()
+            if after < here / 10:
+                told = f"{part} of a row is in states of the next one, as in LIBERO"
+                return [
+                    f"Each observation was recorded after the action of its row: {told}. --shift action=-1 pairs them."
+                ]
+    return []
 
 
 def _dicts_in(value: Any) -> Iterator[dict[str, Any]]:

@@ -149,6 +149,8 @@ def said_roles(columns: Mapping[str, str], names: list[str], where: str) -> dict
 
 
 def _about_role(role: str, where: str) -> str:
+    if base_role(role) == "episodes":
+        return f"{where}: columns={{{role!r}: '..'}}: values of episodes are mapped in HDF5, Zarr and npz alone."
     return (
         f"{where}: columns={{{role!r}: '..'}}: expected {', '.join(ROLES)}, observation/NAME or "
         f"infos/NAME{did_you_mean(role, ROLES) or '.'}"
@@ -185,6 +187,15 @@ def matching(patterns: str, names: list[str]) -> list[str]:
         is_name = pattern in names
         found += [pattern] if is_name else sorted(fnmatch.filter(names, pattern), key=by_numbers)
     return found
+
+
+def columns_there(columns: Mapping[str, str], names: list[str]) -> dict[str, str]:
+    """Return the columns without those that may be missing, and are."""
+    there = {
+        role: ",".join(one for one in patterns.split(",") if matching(one, names))
+        for role, patterns in columns.items()
+    }
+    return {role: patterns for role, patterns in there.items() if patterns}
 
 
 def usual(names: list[str]) -> dict[str, list[str]]:

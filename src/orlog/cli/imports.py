@@ -63,7 +63,8 @@ class Importing:
             "--map",
             metavar="NAME=COLUMNS",
             help="For tables, HDF5, npz, Zarr and recordings of any layout: which columns, arrays or topics are "
-            "the observation, action, reward, terminated, truncated or infos/NAME, such as observation=obs_*.",
+            "the observation, action, reward, terminated, truncated or infos/NAME, such as observation=obs_*. "
+            "For HDF5 and Zarr also episodes/NAME: an attribute such as @current_task or @ep_meta:lang.",
         ),
     ] = None
     episode: Annotated[

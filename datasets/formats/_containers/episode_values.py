@@ -1,0 +1,228 @@
+"""Values of whole episodes: attributes, keys in those that are JSON, and arrays with a row for each episode.
+
+    --map episodes/task=@current_task                        the attribute current_task
+    --map episodes/task=@problem_info:language_instruction   a key in an attribute that is JSON; `:a.b` is a key in a key
+    --map episodes/task=metadata@instruction                 an attribute of the group metadata
+    --map episodes/score=meta/scores                         an array with a row for each episode
+
+The attribute nearest to an episode counts: that of its own group, then those of the groups around it, up to the file's.
+Where nothing says `episodes/task`, the names count by which LIBERO, RoboCasa, DROID and others keep it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats._containers.hdf5_files import (
+    LARGEST_ATTRIBUTE,
+    attribute,
+    check_stored,
+    child,
+    has_child,
+    reading,
+)
+from orlog.errors import SchemaError
+from orlog.manifests.names import did_you_mean
+
+EPISODES, AXIS = "episodes", "episodes/"
+TASK = "task"
+TASKS = (
+    "@language_instruction",
+    "@natural_language_instruction",
+    "@instruction",
+    "@problem_info:language_instruction",  # LIBERO
+    "@ep_meta:lang",  # RoboCasa
+    "@current_task",  # DROID
+    "@task_description",
+)
+"""Where files keep the task in words."""
+
+Read = Callable[[], Any]
+AttributesAt = Callable[[str], Mapping[str, Read]]
+"""Gives the attributes of the group or array at a path, unread; none where nothing lies there."""
+
+
+def of_episodes(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return what `--map` says of values of episodes, by their names without `episodes/`."""
+    return {
+        role.removeprefix(AXIS): said for role, said in columns.items() if role.startswith(AXIS)
+    }
+
+
+def of_steps(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return what `--map` says of everything else."""
+    return {role: said for role, said in columns.items() if not role.startswith(AXIS)}
+
+
+def attributes_in_hdf5(
+    file: Any, where: str, check: Callable[[], None] = lambda: None
+) -> AttributesAt:
+    """Return what gives the attributes in an open file; `check` looks at its heaps before texts are read."""
+
+    def read(node: Any, name: str) -> Any:
+        if node.attrs.get_id(name).dtype.kind == "O":
+            check()
+        with reading(where):
+            return attribute(node, name, where)
+
+    @functools.cache
+    def at(path: str) -> Mapping[str, Read]:
+        node = file
+        for part in filter(None, path.split("/")):
+            if not has_child(node, part):
+                return {}
+            node = child(node, part, where, "attributes")
+        return {name: functools.partial(read, node, name) for name in node.attrs}
+
+    return at
+
+
+def whole_in_hdf5(file: Any, path: str, where: str, file_bytes: int) -> Any:
+    """Return a small array of an open file, whose heaps of texts were checked.
+
+    Raises SchemaError if it is not there, or large.
+    """
+    node = file
+    for part in path.split("/"):
+        node = child(node, part, where, f"an array {path}")
+    if not hasattr(node, "dtype") or node.size is None or node.size > LARGEST_ATTRIBUTE:
+        raise SchemaError(f"{where}, {path}: expected an array with a row for each episode.")
+    if node.dtype.kind != "O":
+        check_stored(node, f"{where}, {path}", file_bytes)
+    elif node.chunks is not None or node.is_virtual or node.external:
+        raise SchemaError(f"{where}, {path}: texts that are stored in chunks are not read.")
+    with reading(where):
+        return node[()]
+
+
+def value_at(said: str, path: str, at: AttributesAt, where: str) -> Any:
+    """Return the value that `@ATTRIBUTE`, `@ATTRIBUTE:KEY` or `GROUP@ATTRIBUTE` means for the episode at a path.
+
+    Raises SchemaError if there is no such attribute or key.
+    """
+    group, _, rest = said.partition("@")
+    name, _, keys = rest.partition(":")
+    parts = [part for part in path.split("/") if part]
+    there: dict[str, None] = {}
+    for end in range(len(parts), -1, -1):
+        attributes = at("/".join(filter(None, (*parts[:end], group))))
+        if name in attributes:
+            return _inside(attributes[name](), keys, f"{where}, {name}")
+        there |= dict.fromkeys(attributes)
+    raise SchemaError(
+        f"{where}: has no attribute {name!r:.100}"
+        + (did_you_mean(name, there) or f"; there are {', '.join(there) or 'no attributes'}.")
+    )
+
+
+def _inside(value: Any, keys: str, where: str) -> Any:
+    """Return a value as a number, a text or an array, or what the keys name in a text of JSON."""
+    value = plain(value)
+    for key in filter(None, keys.split(".")):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                value = None
+        if not isinstance(value, dict):
+            raise SchemaError(f"{where}: expected an object of JSON with the key {key!r:.100}.")
+        if key not in value:
+            raise SchemaError(
+                f"{where}: has no key {key!r:.100}"
+                + (did_you_mean(key, value) or f"; its keys are {', '.join(value) or 'none'}.")
+            )
+        value = value[key]
+    if isinstance(value, dict):
+        raise SchemaError(f"{where}: an object of JSON; name one of its keys: {', '.join(value)}.")
+    if value is None:
+        raise SchemaError(f"{where}: holds nothing (null).")
+    return plain(value)
+
+
+def plain(value: Any) -> Any:
+    """Return what a file holds as a bool, a number, a text, or an array of numbers; a list of words as one text."""
+    value = np.asarray(value).reshape(-1) if isinstance(value, list | tuple) else value
+    if isinstance(value, np.ndarray | np.generic):
+        if value.size == 1:
+            value = value.reshape(-1)[0]
+            value = value.item() if isinstance(value, np.generic) else value
+        elif value.dtype.kind in "OSU":
+            value = " ".join(str(plain(one)) for one in value.reshape(-1).tolist())
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def values_at(said: Mapping[str, str], path: str, at: AttributesAt, where: str) -> dict[str, Any]:
+    """Return the values that attributes hold for the episode at a path: those that are said, and the task in words.
+
+    Raises SchemaError if it has no such attribute, or no such key in it.
+    """
+    found = {name: value_at(one, path, at, where) for name, one in said.items() if "@" in one}
+    for one in TASKS if TASK not in said else ():
+        with contextlib.suppress(SchemaError):
+            value = value_at(one, path, at, where)
+            if isinstance(value, str) and value.strip():
+                return {TASK: value, **found}
+    return found
+
+
+def values_of_rows(
+    said: Mapping[str, str], read: Callable[[str], Any], count: int, where: str
+) -> list[dict[str, Any]]:
+    """Return the values that arrays hold for so many episodes, a row each; with one episode also as a single value.
+
+    Raises SchemaError if an array has another number of rows.
+    """
+    found: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name, array in ((name, one) for name, one in said.items() if "@" not in one):
+        rows = np.asarray(read(array))
+        rows = rows[None] if rows.ndim == 0 and count == 1 else rows
+        if len(rows) != count:
+            raise SchemaError(
+                f"{where}, {array}: expected a row for each of {count:,} episodes, found {len(rows):,}."
+            )
+        for values, row in zip(found, rows, strict=True):
+            values[name] = plain(row)
+    return found
+
+
+def values_of_place(
+    said: Mapping[str, str], place: Any, count: int, known: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Return the values of so many episodes in a place of arrays (`places.py`), beside those that are known of it.
+
+    Raises SchemaError if one that is said is not there, or an array has another number of rows.
+    """
+    found = values_at(said, place.path, place.attributes, place.where)
+    found = {**found, **known, **{name: one for name, one in found.items() if name in said}}
+    if all("@" in one for one in said.values()):
+        return [found] * count
+
+    def read(name: str) -> Any:
+        if place.whole is not None:
+            return place.whole(name)
+        column = place.column(name)
+        return column[: len(column)]
+
+    return [{**found, **one} for one in values_of_rows(said, read, count, place.where)]
+
+
+def attributes_read(said: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+    """Return the attributes that were read, as patterns of `Format.reads`, given the values of an episode."""
+    read = [*said.values(), *(TASKS if TASK in values and TASK not in said else ())]
+    return [f"*@{one.partition('@')[2].partition(':')[0]}" for one in read if "@" in one]
+
+
+def in_all(values: list[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the values that all episodes have, and a sentence about those that only some have."""
+    names = {name: None for one in values for name in one}
+    some = [name for name in names if not all(name in one for one in values)]
+    if not some:
+        return values, []
+    told = f"Left out, since only some episodes have it: {', '.join(some)}."
+    return [{name: one[name] for name in one if name not in some} for one in values], [told]
