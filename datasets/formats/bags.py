@@ -178,7 +178,7 @@ def _open_recording(
             stream = _Stream(topic, asked, groups, where)
             streams[topic.name] = stream
             of_field |= dict.fromkeys(asked, stream)
-            used = {group for field in asked.values() for group in field.groups}
+            used = {group for field in asked.values() for group in field.groups} or {ALL}
             for group in used:
                 is_in = np.flatnonzero(groups == group) if group != ALL else np.arange(len(groups))
                 called_so = topic.name if group == ALL else called[group]

@@ -53,8 +53,8 @@ def texts_of(value: Any) -> list[str]:
     values = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(values, list) or not 0 < len(values) <= MOST_NAMES:
         return []
-    texts = [one.decode(errors="replace") if isinstance(one, bytes) else one for one in values]
-    is_named = all(isinstance(one, str) and one.isprintable() and one for one in texts)
+    texts = [text.decode(errors="replace") if isinstance(text, bytes) else text for text in values]
+    is_named = all(isinstance(text, str) and text.isprintable() and text for text in texts)
     is_short = is_named and max(map(len, texts)) <= LONGEST_NAME
     return texts if is_short and len({*texts}) == len(texts) else []
 
@@ -87,7 +87,7 @@ def _may_name(path: str, array: str) -> bool:
     """Return whether a list that lies beside an array may be about it, by their names."""
     match, last = NAMES.fullmatch(re.split("[/@]", path)[-1]), array.rpartition("/")[2].lower()
     stem = match[1] if match else None
-    is_of_joints = any(one in last for one in JOINTS)
+    is_of_joints = any(joint in last for joint in JOINTS)
     if stem is None or stem.lower() in JOINTS:
         return is_of_joints or NO_JOINTS.search(last) is None
     return last.startswith(stem.lower())
@@ -151,7 +151,7 @@ def lists_in_hdf5(file: Any, path: Path, where: str) -> Callable[[str], dict[str
     def around(array: str) -> dict[str, Read]:
         parts = array.split("/")
         places = ["/".join(parts[:end]) for end in range(len(parts) + 1)]
-        return {name: one for place in places for name, one in lists_at(place).items()}
+        return {name: read for place in places for name, read in lists_at(place).items()}
 
     return around
 
@@ -171,7 +171,7 @@ def names_in_demonstrations(
     Raises SchemaError if another group has other names than the first, or has them in another order.
     """
     around = lists_in_hdf5(file, path, where)
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     sources: list[str] = []
     arrays = {f"observations/{part}": f"obs/{inner}" for part, inner in parts.items()}
     arrays["actions"] = "actions"
@@ -180,16 +180,16 @@ def names_in_demonstrations(
             inside = f"{group}/{array}"
             texts, source = names_for(inside, file[inside].shape, around(inside))
             if group == groups[0] and texts:
-                found[column] = [*texts]
+                names[column] = [*texts]
                 sources.append(source.removeprefix(group).lstrip("/"))
-            if [*texts] != found.get(column, []):
+            if [*texts] != names.get(column, []):
                 raise SchemaError(
                     f"{where}, {inside}: its numbers are called {', '.join(texts) or 'nothing'}, and those of "
-                    f"{groups[0]} {', '.join(found[column])}, in this order. Import these groups apart, with --map."
+                    f"{groups[0]} {', '.join(names[column])}, in this order. Import these groups apart, with --map."
                 )
             if not source.startswith(group):
                 break  # no list, or one of all groups
-    return found, sources
+    return names, sources
 
 
 def column_of(role: str) -> str:

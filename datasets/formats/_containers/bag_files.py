@@ -141,7 +141,7 @@ def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
         schema = summary.schemas.get(channel.schema_id)
         kind = "" if schema is None else schema.name
         if channel.message_encoding == "json":
-            decode: Callable[[bytes], Any] = functools.partial(json.loads, parse_int=_float)
+            decode: Callable[[bytes], Any] = functools.partial(json.loads, parse_int=_number)
         elif channel.message_encoding in ("cdr", "ros1") and schema is not None:
             text, is_idl = schema.data.decode(errors="replace"), schema.encoding == "ros2idl"
             decode = _decoder(text, kind, is_idl=is_idl, is_ros1=channel.message_encoding == "ros1")
@@ -212,11 +212,9 @@ def _decoder(text: str, kind: str, *, is_idl: bool, is_ros1: bool) -> Callable[[
     return decode
 
 
-def _float(text: str) -> float:
-    """Return a number of JSON, in which 1 and 1.0 are the same."""
-    if int(text) != float(text):
-        raise ValueError(f"{text:.50} is no number of 64 bits")
-    return float(text)
+def _number(text: str) -> float:
+    """Return a whole number of JSON, in which 1 and 1.0 are the same, as a float where that has all of its digits."""
+    return float(text) if abs(int(text)) <= 2**53 else int(text)
 
 
 def _refuser(where: str, topic: str, encoding: str) -> Callable[[bytes], Any]:

@@ -50,10 +50,10 @@ class Survey:
 
     def leaves(self) -> Leaves:
         """Return each field as the first message that has it holds it."""
-        found: Leaves = {}
-        for leaves in self.firsts:
-            found |= {path: leaf for path, leaf in leaves.items() if path not in found}
-        return found
+        merged: Leaves = {}
+        for leaves in reversed(self.firsts):
+            merged = leaves | {path: leaf for path, leaf in merged.items() if path not in leaves}
+        return merged
 
 
 @dataclasses.dataclass
@@ -99,7 +99,12 @@ class Field:
             raise SchemaError(
                 f"{where}: expected {self.shape} in each message, found {values.shape}."
             )
-        return values
+        kept = values.astype(self.dtype)
+        if kept.dtype != values.dtype and (kept.astype(values.dtype) != values).any():
+            raise SchemaError(
+                f"{where}: {values.tolist()} does not fit {self.dtype}, which the first message has."
+            )
+        return kept
 
 
 def survey(topic: Topic, where: str) -> Survey:
@@ -121,7 +126,7 @@ def survey(topic: Topic, where: str) -> Survey:
             else [
                 path
                 for path in paths_of(message)
-                if not any(one.startswith(path) for one in leaves)
+                if not any(inner.startswith(path) for inner in leaves)
             ]
         )
         if is_picture or not has_lists(message):
@@ -162,21 +167,21 @@ def names_of_fields(topic: str, seen: Survey, wanted: Sequence[str]) -> list[str
 
     `wanted` are patterns: `/joint_states.position.elbow` means one number of a field, and `/joint_states.*` whole ones.
     """
-    found = []
+    fields = []
     for path, leaf in seen.leaves().items():
         whole = f"{topic}.{path}" if path else topic
         names = [f"{whole}.{name}" for name in _all_names(path, seen)] if leaf.names else []
-        patterns = [one for one in wanted if not matching(one, [whole])]
-        single = [one for one in names if matching(",".join(patterns), [one])]
+        patterns = [pattern for pattern in wanted if not matching(pattern, [whole])]
+        single = [name for name in names if matching(",".join(patterns), [name])]
         is_whole = not single or len(patterns) < len(wanted)
-        found += [whole, *single] if is_whole else names
-    return found
+        fields += [whole, *single] if is_whole else names
+    return fields
 
 
 def _all_names(path: str, seen: Survey) -> list[str]:
     return [
         *dict.fromkeys(
-            one for leaves in seen.firsts if path in leaves for one in leaves[path].names
+            name for leaves in seen.firsts if path in leaves for name in leaves[path].names
         )
     ]
 
@@ -192,18 +197,23 @@ def fields_of(
     asked: dict[str, tuple[str, str]] = {}
     for full in wanted:
         path = full.removeprefix(topic).removeprefix(".")
-        inside = [one for one in leaves if path.startswith(f"{one}.")]
+        inside = [outer for outer in leaves if path.startswith(f"{outer}.")]
         asked[full] = (path, "") if path in leaves else (inside[0], path[len(inside[0]) + 1 :])
     whole = {leaves[path].source for path, name in asked.values() if not name} - {""}
     single = {(leaves[path].source, name) for path, name in asked.values() if name}
     for path, _ in asked.values():
         single |= {key for key in leaves[path].keys if key[0] != leaves[path].source}
     sets = [frozenset(k for k in keys if k[0] in whole or k in single) for keys in seen.keys]
-    distinct = [one for one in dict.fromkeys(sets) if one]
-    example = next((one for one, (_, name) in asked.items() if whole and not name), topic)
-    _check_apart(distinct, f"{where}, {topic}", example)
-    group_of = [distinct.index(one) if one else ALL for one in sets]
-    found = {}
+    distinct = [keys for keys in dict.fromkeys(sets) if keys]
+    clash = _clash(distinct)
+    if clash is not None:
+        common = _common(asked, leaves, clash[0] & clash[1])
+        raise SchemaError(
+            f"{where}, {topic}: some messages hold {_listed(clash[0])}, and others {_listed(clash[1])}; rows cannot "
+            f"have both. Map what all of them hold: {common or 'nothing that you name'}."
+        )
+    group_of = [distinct.index(keys) if keys else ALL for keys in sets]
+    fields = {}
     for full, (path, name) in asked.items():
         groups: dict[int, tuple[str, ...]] = {}
         for first, group in zip(seen.firsts, group_of, strict=True):
@@ -215,15 +225,15 @@ def fields_of(
                     f"{where}, {full}: some of its messages name their numbers, and others do not."
                 )
             groups.setdefault(group if leaf.keys else ALL, (name,) if name else leaf.names)
-        found[full] = _field(path, name, groups, leaves[path], topic)
-    called = [f"{topic} ({_listed(one)})" if len(distinct) > 1 else topic for one in distinct]
-    return found, np.array(group_of)[seen.kinds], called
+        fields[full] = _field(path, name, groups, leaves[path], topic)
+    called = [f"{topic} ({_listed(keys)})" if len(distinct) > 1 else topic for keys in distinct]
+    return fields, np.array(group_of)[seen.kinds], called
 
 
 def _field(
     path: str, name: str, groups: dict[int, tuple[str, ...]], leaf: Leaf, topic: str
 ) -> Field:
-    names = [one for several in groups.values() for one in several]
+    names = [called for several in groups.values() for called in several]
     inner = leaf.values.shape[1:]
     shape = leaf.values.shape if not names else inner if name else (len(names), *inner)
     if shape == ():
@@ -234,18 +244,26 @@ def _field(
     )
 
 
-def _check_apart(sets: Sequence[frozenset[Key]], where: str, field: str) -> None:
-    """Refuse sets of names that have some in common and differ."""
-    seen: dict[Key, frozenset[Key]] = {}
-    for one in sets:
-        for key in one:
-            other = seen.setdefault(key, one)
-            if other is not one:
-                common = ",".join(f"{field}.{name}" for _, name in sorted(other & one)[:20])
-                raise SchemaError(
-                    f"{where}: some messages hold {_listed(other)}, and others {_listed(one)}; rows cannot have "
-                    f"both. Name what all of them hold, here {common}."
-                )
+def _clash(sets: Sequence[frozenset[Key]]) -> tuple[frozenset[Key], frozenset[Key]] | None:
+    """Return two sets of names that differ and have some in common."""
+    first_with: dict[Key, frozenset[Key]] = {}
+    for keys in sets:
+        for key in keys:
+            if first_with.setdefault(key, keys) is not keys:
+                return first_with[key], keys
+    return None
+
+
+def _common(asked: Mapping[str, tuple[str, str]], leaves: Leaves, keys: frozenset[Key]) -> str:
+    """Return the fields, or single numbers of them, that two sets of names have in common."""
+    names = []
+    for full, (path, name) in asked.items():
+        leaf = leaves[path]
+        if name or not leaf.names:
+            names += [full] if {*leaf.keys} <= keys or (leaf.source, name) in keys else []
+        else:
+            names += [f"{full}.{inner}" for inner in leaf.names if (leaf.source, inner) in keys]
+    return ",".join(names[:20])
 
 
 def _listed(keys: frozenset[Key]) -> str:

@@ -600,7 +600,7 @@ def test_messages_that_name_nothing_are_left_out_and_told(tmp_path: Path) -> Non
         (
             [(["a", "b"], {}), (["a", "c"], {})],
             "position",
-            r"some messages hold a, b, and others a, c; .*here /t.position.a",
+            r"some messages hold a, b, and others a, c; .*: /t.position.a\.",
         ),
         ([(["a", "b"], {}), (["a"], {})], "position", "some messages hold a, b, and others a;"),
         (
@@ -627,6 +627,50 @@ def test_names_that_do_not_fit_each_other_are_refused(
     path = write_named(tmp_path / "a", states(*sent * 4))
     with pytest.raises(SchemaError, match=text):
         read_named(path, tmp_path / "s", f"/t.{field}")
+
+
+def test_models_that_appear_are_refused_with_those_that_are_always_there(tmp_path: Path) -> None:
+    kind = "gazebo_msgs/msg/ModelStates"
+    sent = [
+        (START + n * 10**8, "/t", kind, message_of(kind, ["arm", "box"][: 1 + n // 3], n))
+        for n in range(6)
+    ]
+    path = write_named(tmp_path / "a", sent)
+    with pytest.raises(
+        SchemaError, match=r"hold arm, and others arm, box; .* hold: /t.pose.arm.position.x,"
+    ):
+        read_named(path, tmp_path / "s", "/t.pose")
+    dataset, _ = read_named(path, tmp_path / "again", "/t.pose.arm")
+    assert dataset[0].observations[:, 0].tolist() == [value("arm", n) for n in range(6)]
+    with pytest.raises(SchemaError, match=r"no column '/t.pose.lamp'"):
+        read_named(path, tmp_path / "s", "/t.pose.lamp", action="/t.pose.lamp")
+
+
+def test_whole_numbers_of_json_are_those_that_were_written(tmp_path: Path) -> None:
+    """A first 1 does not cut 1.5; time stamps keep their digits."""
+    from mcap.writer import Writer
+
+    def write(last: Any) -> Path:
+        with (tmp_path / "a.mcap").open("wb") as file:
+            writer = Writer(file)
+            writer.start()
+            channel = writer.register_channel(
+                "/t", "json", writer.register_schema("P", "jsonschema", b"{}")
+            )
+            for number, x in enumerate((1, 1.5, 2)):
+                body = {"x": x, "ns": START + 1 if number < 2 else last}
+                writer.add_message(
+                    channel, number * 10**8, json.dumps(body).encode(), number * 10**8
+                )
+            writer.finish()  # type: ignore[no-untyped-call]
+        return tmp_path / "a.mcap"
+
+    mapped = {"action": "/t.x", "infos/ns": "/t.ns"}
+    dataset, _ = read_named(write(START + 3), tmp_path / "s", "/t.x", **mapped)
+    assert dataset[0].observations[:, 0].tolist() == [1, 1.5, 2]
+    assert dataset[0].infos["ns"].tolist() == [START + 1] * 2
+    with pytest.raises(SchemaError, match=r"/t.ns at row 2: 0.5 does not fit int64"):
+        read_named(write(0.5), tmp_path / "again", "/t.x", **mapped)
 
 
 def test_recordings_of_other_orders_have_that_of_the_first(tmp_path: Path) -> None:
