@@ -56,6 +56,7 @@ from orlog.datasets.home.presence import (
 from orlog.datasets.reading.choice import Choice, check_choice, choose
 from orlog.datasets.reading.finding import folders_to_repair
 from orlog.datasets.reading.given import Given, as_name, as_stored_folder
+from orlog.datasets.recipes.catalogue import catalogue
 from orlog.datasets.recording.finishing import finish_version
 from orlog.datasets.store.verify import Problem, find_link, verify_folder
 from orlog.errors import (
@@ -222,7 +223,7 @@ def repair_dataset(
         on_objects: Called with files done and files in all, from one thread at a time.
 
     Raises:
-        NotFoundError: no place is known to download it from.
+        NotFoundError: it is damaged, and no place is known to download it from.
         TransferError, IntegrityError, StorageError: as `repair_version`.
     """
     folder = as_stored_folder(folder, folders_to_repair)
@@ -303,7 +304,21 @@ def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source | ForeignF
         return _source_of_digest(places, "" if origin is None else origin.digest)
     if places:
         return Source(manifest=manifest, mirrors=tuple(places))
-    return find_source(DatasetName(manifest.name, manifest.version, manifest.digest))
+    try:
+        return find_source(DatasetName(manifest.name, manifest.version, manifest.digest))
+    except NotFoundError as error:
+        problems = verify_folder(folder)[1]
+        if not problems:
+            return Source(manifest=manifest, mirrors=())
+        again = (
+            f"its recipe makes it again: orlog build {manifest.name} --replace"
+            if manifest.name in catalogue()
+            else f"import or record it again, or give a copy with mirrors=[URL]; {clause(error)}"
+        )
+        raise NotFoundError(
+            f"{folder}: {len(problems)} of {len(manifest.objects)} files are damaged or missing, and no place is known "
+            f"to download them from; {again}"
+        ) from error
 
 
 def _source_of_digest(places: Sequence[str], digest: str) -> Source:

@@ -180,3 +180,19 @@ def test_a_file_that_is_no_view_says_how_data_are_read(tmp_path: Path) -> None:
     ended = command_line.orlog("show", str(tmp_path / "rows.json"))
     assert ended.returncode == 1
     assert "orlog import" in ended.stderr
+
+
+def test_what_was_built_is_checked_before_it_is_called_identical(mini_folder: Path) -> None:
+    repaired = command_line.orlog("repair", MINI)
+    assert (repaired.returncode, "no damage found" in repaired.stdout) == (0, True)
+    shard = mini_folder / "rewards" / "c.0"
+    data = bytearray(shard.read_bytes())
+    data[100] ^= 1
+    shard.unlink()
+    shard.write_bytes(data)
+    again = f"orlog build {MINI} --replace"
+    for command, code in (("build", 3), ("repair", 1)):
+        ended = command_line.orlog(command, MINI)
+        assert (ended.returncode, again in ended.stderr) == (code, True)
+    assert command_line.orlog(*again.split()[1:]).returncode == 0
+    assert "identical" in command_line.orlog("build", MINI).stdout

@@ -21,7 +21,7 @@ from orlog.cli.options import (
     app,
     takes_options,
 )
-from orlog.errors import LockError, NotFoundError, VersionExistsError
+from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def build(
     from orlog.datasets.loading import load_dataset
     from orlog.datasets.recipes.build import build_dataset
     from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
+    from orlog.datasets.store.verify import verify_folder
     from orlog.manifests.rebuilds import is_rebuild
     from orlog.manifests.shipped import recorded_folder
 
@@ -81,6 +82,10 @@ def build(
             execute=execute,
             progress=update,
             on_wait=waits("building it", say),
+        )
+    if verify_folder(folder)[1]:
+        raise IntegrityError(
+            f"{folder}: files of the version that is here are damaged; to build it again, run: orlog build {name} --replace"
         )
     dataset = load_dataset(folder)
     comparison = compare_with_recorded(dataset)
