@@ -249,10 +249,13 @@ class _Reader:
         if not takes_unit_actions(arguments) or first.base.kind != "f":
             return []
         bounds = Bounds(np.array(-1.0), np.array(1.0))
+        rows = max(1, BLOCK_BYTES // first.itemsize)
         outside = merge_outside(
             {"actions": count}
-            for name in self.names
-            if (count := count_outside(self._column(name, "actions")[:], bounds)) is not None
+            for name, length in zip(self.names, self.lengths, strict=True)
+            for start in range(0, length, rows)
+            if (count := count_outside(self._actions(name, start, start + rows), bounds))
+            is not None
         )
         if outside:
             told = describe_outside(outside["actions"], bounds)
@@ -263,6 +266,11 @@ class _Reader:
         bounded = spaces.Box(-1, 1, first.shape, kind)
         self.schema = dataclasses.replace(self.schema, action_space=bounded)
         return []
+
+    def _actions(self, name: str, start: int, stop: int) -> np.ndarray:
+        with reading(f"{self._where}, {name}"):
+            values: np.ndarray = self._column(name, "actions")[start:stop]
+        return values
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is open in this process."""

@@ -142,18 +142,33 @@ def test_without_success_rewards_are_at_ends_that_files_or_the_user_state(tmp_pa
     assert "Nothing states success" not in told
 
 
-def test_steps_state_success_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "rows", "returns"),
+    [
+        ("success", [2, 8], [1, 0, 1]),
+        ("is_success", [0, 8], [1, 0, 1]),
+        ("is_episode_successful", [6, 7, 8], [0, 0, 1]),
+    ],
+)
+def test_steps_state_success_too(
+    tmp_path: Path, name: str, rows: list[int], returns: list[float]
+) -> None:
+    """By any step, or the last one; or each step says it of its episode, as in LeRobot's copy of DROID."""
     success = np.zeros(9, bool)
-    success[[2, 8]] = True
+    success[rows] = True
+    done = [name == "success", False, True]
     np.savez(tmp_path / "a.npz", o=np.zeros((9, 2)), a=np.zeros((9, 1)), s=success, e=[4, 6, 9])
     said: dict[str, Any] = {
-        "columns": {"observation": "o", "action": "a", "infos/success": "s"},
+        "columns": {"observation": "o", "action": "a", f"infos/{name}": "s"},
         "episode": "e",
     }
     dataset, told = read(tmp_path / "a.npz", **said, ends="terminated", reward="success")
-    assert [bool(one.terminations[-1]) for one in dataset] == [True, False, True]
-    assert returns_of(dataset) == [1, 0, 1]
-    assert "2 succeeded" in told
+    assert [bool(one.terminations[-1]) for one in dataset] == done
+    assert returns_of(dataset) == returns
+    assert [len(one) for one in dataset.filter_episodes("success")] == [
+        len(one) for one, is_done in zip(dataset, done, strict=True) if is_done
+    ]
+    assert f"{sum(done)} succeeded" in told
     assert "all were taken" not in told
 
 
