@@ -41,11 +41,13 @@ def unknown_ends(options: Options, where: str, columns: Collection[str] = ()) ->
     Where these state success and it decides, `UnknownEnds.doubts` tells it with counts.
     Raises SchemaError if rewards are to be those of success, and neither files nor user state any.
     """
-    if states_success(columns):
-        if assumed(options) == "terminated":
-            return []
-    else:
+    if not states_success(columns):
         check_success_stated(options, where)
+    elif assumed(options) == "terminated":
+        return []
+    elif not options.ends:
+        said = "(--ends terminated ends those that succeeded)"
+        return [f"Nothing says how episodes ended: all were taken to be {HOW['truncated']} {said}."]
     return [f"Nothing says how episodes ended: {taken(options, 'all were taken')}."]
 
 
