@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     names_in,
     reading,
 )
-from orlog.datasets.formats._containers.npz_files import reading_npz
+from orlog.datasets.formats._containers.npz_files import NpzFile, reading_npz
 from orlog.datasets.formats._containers.zarr_arrays import UNREADABLE
 from orlog.errors import SchemaError
 
@@ -93,14 +94,18 @@ def _may_name(path: str, array: str) -> bool:
     return last.startswith(stem.lower())
 
 
-def lists_in_npz(path: Path, names: Sequence[str], where: str) -> dict[str, Read]:
+def lists_in_npz(path: Path, archive: NpzFile) -> dict[str, Read]:
     """Return the lists of names in an npz file; arrays of objects are pickles, and not read."""
 
     def read(name: str) -> Any:
-        with reading_npz(where), np.load(path, allow_pickle=False) as arrays:
+        with reading_npz(archive.where), np.load(path, allow_pickle=False) as arrays:
             return arrays[name]
 
-    return {name: functools.partial(read, name) for name in filter(is_list_of_names, names)}
+    return {
+        name: functools.partial(read, name)
+        for name in filter(is_list_of_names, archive.names)
+        if archive.dtype(name).kind in "US" and math.prod(archive.shape(name)) <= MOST_NAMES
+    }
 
 
 def lists_in_zarr(path: Path, root: str, names: Sequence[str]) -> dict[str, Read]:

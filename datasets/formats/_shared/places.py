@@ -238,7 +238,7 @@ def open_arrays(given: tuple[Path, str], options: Options) -> Generator[Place]:
         with open_npz(file, where) as archive:
 
             def names_in_npz(name: str) -> AxisNames:
-                lists = lists_in_npz(file, archive.names, where)
+                lists = lists_in_npz(file, archive)
                 return names_for(name, archive.shape(name), lists)
 
             yield Place(
