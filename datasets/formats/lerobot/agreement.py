@@ -234,7 +234,7 @@ class Agreement:
         """Yield, of each episode in order, its features' statistics."""
         path = inside(self._root, EPISODE_STATISTICS, self._where)
         if path.is_file() and path.stat().st_size <= LARGEST_DOCUMENT:
-            for line in path.read_text("utf-8").splitlines():
+            for line in filter(str.strip, path.read_text("utf-8").split("\n")):
                 yield json.loads(line)["stats"]
             return
         kinds = ("min", "max")

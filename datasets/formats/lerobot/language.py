@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats._containers.arrow_files import array_of, parquet_batches, reading_arrow
 from orlog.datasets.formats.lerobot.metadata import inside
 from orlog.errors import SchemaError
 
@@ -25,6 +25,7 @@ OF_EPISODE = f"episodes/{PERSISTENT}"
 ROW_BYTES = 2**14  # that the rows of a step may take
 SUBTASKS = Path("meta") / "subtasks.parquet"
 NOTHING = "[]"
+ROWS, MOST_SUBTASKS = 1000, 2**20
 
 
 def language_texts(column: Any, name: str, where: str, first: int) -> np.ndarray:
@@ -35,15 +36,18 @@ def language_texts(column: Any, name: str, where: str, first: int) -> np.ndarray
     from pyarrow import types
 
     kind = column.type
-    if not (types.is_list(kind) or types.is_large_list(kind)):
-        return array_of(column, name, where, first)
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_string(kind)):
+        raise SchemaError(
+            f"{where}: {name} holds {kind} from row {first} on, expected rows of texts."
+        )
     texts = np.empty(len(column), object)
     before, text = None, NOTHING
     for row in range(len(column)):
         rows = column[row]
         if before is None or not rows.equals(before):
             try:
-                text = json.dumps(rows.as_py() or [], ensure_ascii=False)
+                value = rows.as_py() or []
+                text = json.dumps([value] if isinstance(value, str) else value, ensure_ascii=False)
             except (TypeError, ValueError) as error:
                 raise SchemaError(
                     f"{where}: {name} holds {kind}, expected rows of texts, numbers and lists."
@@ -71,10 +75,15 @@ def subtasks_in_force(texts: np.ndarray, times: np.ndarray) -> np.ndarray:
     found = np.full(len(texts), "", object)
     moments = times.reshape(-1).astype(np.float32)  # as LeRobot stores both
     for text in dict.fromkeys(texts.tolist()):
-        rows = [row for row in json.loads(text) if row.get("style") == SUBTASK]
-        rows.sort(key=lambda row: row["timestamp"])
-        starts = np.array([row["timestamp"] for row in rows], np.float32)
-        contents = np.array(["", *(row.get("content") or "" for row in rows)], object)
+        began = sorted(
+            (row["timestamp"], str(row.get("content") or ""))
+            for row in json.loads(text)
+            if isinstance(row, dict)
+            and row.get("style") == SUBTASK
+            and isinstance(row.get("timestamp"), int | float)
+        )
+        starts = np.array([start for start, _ in began], np.float32)
+        contents = np.array(["", *(content for _, content in began)], object)
         here = texts == text
         found[here] = contents[np.searchsorted(starts, moments[here], "right")]
     return found
@@ -92,11 +101,19 @@ def read_subtasks(root: Path, where: str) -> dict[int, str]:
     with reading_arrow(where):
         import pyarrow.parquet
 
-        table = pyarrow.parquet.read_table(path)
-        texts = [name for name in table.schema.names if name in (SUBTASK, "__index_level_0__")]
-        if not texts or "subtask_index" not in table.schema.names:
-            raise SchemaError(
-                f"{where}: expected subtask and subtask_index, found {table.schema.names}."
-            )
-        numbers = array_of(table.column("subtask_index"), "subtask_index", where, 0).tolist()
-        return dict(zip(numbers, table.column(texts[0]).to_pylist(), strict=True))
+        names = pyarrow.parquet.read_schema(path).names
+    words = next((name for name in (SUBTASK, "__index_level_0__") if name in names), "")
+    if not words or "subtask_index" not in names:
+        raise SchemaError(
+            f"{where}: expected the columns {SUBTASK} and subtask_index, found {names}."
+        )
+    found: dict[int, str] = {}
+    for batch in parquet_batches(path, where, ["subtask_index", words], ROWS):
+        numbers, texts = (
+            array_of(batch.column(name), name, where, len(found)).tolist()
+            for name in ("subtask_index", words)
+        )
+        found |= dict(zip(numbers, map(str, texts), strict=True))
+        if len(found) > MOST_SUBTASKS:
+            raise SchemaError(f"{where}: more than {MOST_SUBTASKS:,} subtasks are not read.")
+    return found

@@ -293,7 +293,7 @@ def _rows_of_lines(root: Path, where: str) -> list[Any]:
     if not file.is_file() or file.stat().st_size > LARGEST_DOCUMENT:
         raise SchemaError(f"{where}: has no meta/episodes.jsonl.")
     try:
-        return [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
+        return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
     except (ValueError, RecursionError) as error:
         raise IntegrityError(
             f"{where}: meta/episodes.jsonl is damaged: {error}.", file=where

@@ -257,7 +257,7 @@ class _Metadata(contextlib.ExitStack):
 
 
 def _line(body: Mapping[str, Any]) -> str:
-    return json.dumps(body, ensure_ascii=False) + "\n"
+    return json.dumps(body) + "\n"
 
 
 def _tasks(episode: Episode, default: str) -> list[str]:
@@ -298,9 +298,9 @@ def _features(schema: Schema) -> dict[str, str]:
             name = f"observation.{part or whole}"
         elif root == "actions":
             name = f"action.{part}" if part else "action"
-        elif column == TIME and columns[column] == ColumnSpec(TIME, np.dtype(np.float32), ()):
+        elif column == TIME and columns.get(column) == ColumnSpec(TIME, np.dtype(np.float32), ()):
             name = "timestamp"
-        elif column == SUCCESS and columns[column].shape == ():
+        elif column == SUCCESS and column in columns and columns[column].shape == ():
             name = "next.success"
         elif root == "infos":
             name = f"infos.{part}" if part.startswith(RESERVED) or part in COUNTERS else part

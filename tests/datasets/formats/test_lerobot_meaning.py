@@ -241,6 +241,33 @@ def test_persistent_rows_that_differ_in_an_episode_are_all_kept_and_told(tmp_pat
     assert any("differs among the steps of 1 episode;" in one for one in found.doubts)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["open it"] * ROWS,
+        [[{"style": "subtask", "content": None}]] * ROWS,
+        [["open it", "close it"]] * ROWS,
+        [None] * ROWS + [[]],
+        [[{"style": "subtask", "timestamp": "now"}]] * ROWS,
+    ],
+)
+def test_language_columns_of_other_forms_are_kept_as_they_are(
+    tmp_path: Path, values: list[Any]
+) -> None:
+    root = tmp_path / "arm"
+    write(root)
+    column = pa.array(values)[:ROWS]
+    change_table(root / TABLE, language_persistent=column, language_events=column)
+    dataset, _ = read_files(lerobot.FORMAT, root, tmp_path / "store", NO_VIDEO)
+    expected = [values[0]] if isinstance(values[0], str) else values[0] or []
+    assert json.loads(dataset[0].metadata["language_persistent"]) == expected
+    assert json.loads(dataset[0].infos["language_events"][0]) == expected
+    assert {*dataset[0].infos["subtask"]} == {""}
+    change_table(root / TABLE, language_events=pa.array(np.zeros(ROWS)))
+    with pytest.raises(SchemaError, match="language_events holds double from row 0 on"):
+        read_files(lerobot.FORMAT, root, tmp_path / "refused", NO_VIDEO)
+
+
 def test_numbers_of_subtasks_are_read_as_their_words(tmp_path: Path) -> None:
     root = tmp_path / "arm"
     numbers = np.arange(ROWS) // 3 % 2

@@ -138,6 +138,25 @@ def test_the_files_are_those_of_lerobot(arm: orlog.Dataset, tmp_path: Path) -> N
     assert stats["observation.state"]["count"] == [14]
 
 
+@pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
+def test_success_has_the_name_of_lerobot_and_words_may_be_of_several_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    words = "eins\nzwei\u2028drei\x85"
+    flags = record("lab/flags-v0", success=lambda count: np.arange(count) == count - 1)
+    texts = record(
+        "lab/texts-v0", success=lambda count: [words] * count, task=lambda count: [words] * count
+    )
+    for ours, feature in ((flags, "next.success"), (texts, "success")):
+        out = tmp_path / ours.name.rpartition("/")[2]
+        export_dataset(ours, out, to="lerobot", codebase=codebase)
+        assert feature in json.loads((out / "meta/info.json").read_text("utf-8"))["features"]
+        theirs, found = read_files(lerobot.FORMAT, out, tmp_path / f"{out.name}-store")
+        check_equal(ours, theirs)
+        assert found.doubts == []
+
+
 def test_version_2_has_files_of_each_episode(arm: orlog.Dataset, tmp_path: Path) -> None:
     out = tmp_path / "arm"
     done = run("export", str(arm.folder), str(out), "--to", "lerobot", "--codebase", "v2.1")
