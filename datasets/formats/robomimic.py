@@ -492,5 +492,6 @@ FORMAT = Format(
         *(f"data/demo_#@{name}" for name in ("num_samples", *SUCCESS)),
         "data@env_args",
         "data@total",
+        "data@macros_image_convention",
     ),
 )

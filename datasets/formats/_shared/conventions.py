@@ -48,7 +48,9 @@ def about_pictures(columns: Collection[str], options: Options) -> list[str]:
         return []
     lines = " ".join(f"--bgr {name}" for name in columns)
     why = "cv2 encoded those of ALOHA, RoboTwin and others with red and blue swapped"
-    return [f"Frames were decoded from pictures in arrays, and {why}. {lines} puts them right."]
+    return [
+        f"Frames were decoded from pictures in arrays; {why}. {lines} puts them right if they look so."
+    ]
 
 
 def rows_of(values: Any, rows: slice) -> Any:
@@ -82,8 +84,12 @@ def _reframed(
     for steps in pieces:
         if not chosen:
             chosen = _frames(steps, option, patterns, where)
-            how = "turned upside down" if option == "flip" else "given red for blue"
-            doubts.append(f"Frames were {how} (--{option}): {', '.join(chosen)}.")
+            what = (
+                "Frames were turned upside down"
+                if option == "flip"
+                else "Red and blue were swapped"
+            )
+            doubts.append(f"{what} (--{option}): {', '.join(chosen)}.")
 
         def change(name: str, values: Any, chosen: Collection[str] = chosen) -> Any:
             return _mended(values, option) if name in chosen else values
@@ -188,6 +194,8 @@ def _shifted(
             episodes += 1
             vanished += not ready
             held, rows, given = {}, 0, 0
+    if by and min(by.values()) < 0:  # the rows that were left out hold the final observations
+        doubts[:] = [one for one in doubts if f"{MISSING} is true" not in one]
     doubts += _moves(by, episodes, vanished)
 
 

@@ -172,9 +172,7 @@ def conventions_stated(
     if not frames or options.flip or plain(read()) != "opengl":
         return []
     lines = " ".join(f"--flip observation/{part}" for part in frames)
-    return [
-        f"Frames lie upside down, since macros_image_convention is opengl; to turn them: {lines}"
-    ]
+    return [f"Frames lie upside down, since macros_image_convention is opengl. {lines} turns them."]
 
 
 def lag_stated(

@@ -158,6 +158,16 @@ def test_libero_is_paired_and_turned(tmp_path: Path) -> None:
     assert "1 step in each of 2 episodes" in told
     assert "Frames were turned upside down (--flip): observation/agentview_rgb." in told
     assert "(--bgr): observation/agentview_rgb." in told
+    assert "final_observation_missing" not in told
+    assert "macros" not in told
+
+
+def test_rewards_that_are_made_see_what_was_moved(tmp_path: Path) -> None:
+    write_libero(tmp_path / "a.hdf5")
+    (tmp_path / "r.py").write_text("def r(before, actions, after): return actions[:, 0] * 100")
+    dataset = imported(tmp_path / "a.hdf5", shift={"action": -1}, reward=f"{tmp_path / 'r.py'}:r")
+    assert dataset[0].rewards == pytest.approx([7, 14, 21, 28])
+    assert "(--shift): action, reward" in dataset.manifest.description
 
 
 @pytest.mark.parametrize(
