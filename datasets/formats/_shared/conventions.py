@@ -194,6 +194,10 @@ def _shifted(
             episodes += 1
             vanished += not ready
             held, rows, given = {}, 0, 0
+    if episodes and episodes == vanished:
+        raise SchemaError(
+            f"{where}: shift={dict(shift)}: no episode is long enough to be moved so far."
+        )
     if by and min(by.values()) < 0:  # the rows that were left out hold the final observations
         doubts[:] = [one for one in doubts if f"{MISSING} is true" not in one]
     doubts += _moves(by, episodes, vanished)

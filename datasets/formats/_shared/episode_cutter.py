@@ -2,7 +2,8 @@
 
 What followed the last row of an episode is not among them, unless there are next observations. A row that
 ends the task keeps its step with a final observation of zeros, and `episodes/final_observation_missing`
-is true; any other last row is left out, and its observation is the final one.
+is true; any other last row is left out, and its observation is the final one. Where actions are moved up (`--shift`), all keep
+their step, since `conventions.py` then makes the last observation the final one.
 """
 
 from __future__ import annotations
@@ -178,14 +179,15 @@ class EpisodeCutter:
         )
         self._check_inside(rows, start, stop - 1 - is_final_row)
         last = slice(stop - 1, stop)
-        is_missing = terminated and not has_next and not is_final_row
+        is_kept = terminated or self._unknown.keeps_last
+        is_missing = is_kept and not has_next and not is_final_row
         if has_next:
             final = _part(rows, last, "next_observation")
         elif is_final_row:
             final = _part(rows, last)
             stop -= 1
             self.finals += 1
-        elif terminated:
+        elif is_kept:
             final = _changed(_part(rows, last), np.zeros_like)
             self.missing += 1
         else:

@@ -109,6 +109,11 @@ class UnknownEnds:
         self.count, self.succeeded, self.failed, self.is_cutting = 0, 0, 0, False
         self._states_success = False
 
+    @property
+    def keeps_last(self) -> bool:
+        """Whether the last row of an episode keeps its step, since `--shift` pairs it with the observation before."""
+        return self._options.shift.get("action", 0) < 0
+
     def how(self, steps: int, success: bool | None = None) -> str:
         """Return how an episode of some steps ended: `terminated`, `truncated` or `unknown`.
 

@@ -60,6 +60,7 @@ def test_a_shift_is_the_same_in_any_pieces_and_stays_within_episodes(
     counts: list[int], cuts: list[int], action: int, force: int | None
 ) -> None:
     shift = {"action": action} | ({} if force is None else {"infos/force": force})
+    counts.append(9)  # one is long enough
     opened = opened_of([one for n in counts for one in pieces_of(n, cuts, missing=True)])
     put_conventions(opened, Options(shift=shift), "a.h5")
     episodes: list[list[Steps]] = [[]]
@@ -162,6 +163,18 @@ def test_libero_is_paired_and_turned(tmp_path: Path) -> None:
     assert "macros" not in told
 
 
+def test_rows_without_a_final_observation_lose_one_step_alone(tmp_path: Path) -> None:
+    lines = [f"{run},{t},{t},{t}" for run in "ab" for t in range(5)]
+    (tmp_path / "a.csv").write_text("\n".join(["episode,obs_0,action,reward", *lines]))
+    dataset = imported(tmp_path / "a.csv", shift={"action": -1})
+    for episode in dataset:
+        assert episode.observations[:, 0].tolist() == [0, 1, 2, 3, 4]
+        assert episode.rewards.tolist() == [1, 2, 3, 4]
+        assert episode.truncations[-1]
+        assert not episode.metadata["final_observation_missing"]
+    assert "left out, since what followed" not in dataset.manifest.description
+
+
 def test_rewards_that_are_made_see_what_was_moved(tmp_path: Path) -> None:
     write_libero(tmp_path / "a.hdf5")
     (tmp_path / "r.py").write_text("def r(before, actions, after): return actions[:, 0] * 100")
@@ -175,6 +188,7 @@ def test_rewards_that_are_made_see_what_was_moved(tmp_path: Path) -> None:
     [
         ({"shift": {"actions": -1}}, "no column of steps has this name; did you mean action?"),
         ({"shift": {"observation": -1}}, "they are action, reward, infos/done"),
+        ({"shift": {"infos/states": -5}}, "no episode is long enough"),
         ({"flip": "observation/agentview"}, "did you mean observation/agentview_rgb?"),
         ({"flip": ["agentview_rgb"]}, "did you mean observation/agentview_rgb?"),
         ({"bgr": "observation/joint_states"}, r"expected frames .*, found rows of shape \(7,\)"),
