@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.audit.findings import Check, Facts, Finding
-from orlog.datasets.audit.pieces import Piece, dimension, sampled_pieces
+from orlog.datasets.audit.pieces import Piece, dimension
 from orlog.datasets.audit.rewards import computed_rewards
 from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
@@ -231,7 +231,7 @@ def _fit_changes(facts: Facts, rows: _Rows) -> _Changes | Finding | str:
     """Return the model of changes; the finding if all actions are shifted; why neither can be told."""
     now, changes = [], []
     taken: list[list[np.ndarray]] = [[], [], []]
-    for piece in sampled_pieces(facts.dataset, facts.missing_finals):
+    for piece in facts.sample():
         steps = rows.inside(piece)
         if not len(steps):
             continue
@@ -310,7 +310,7 @@ def _fit_rewards(facts: Facts, rows: _Rows) -> _Rewards | Finding | str | None:
     """
     inputs: list[np.ndarray] = []
     given: list[list[np.ndarray]] = [[], [], []]
-    for piece in sampled_pieces(facts.dataset, facts.missing_finals):
+    for piece in facts.sample():
         if not inputs and computed_rewards(facts, piece) is not None:
             return None
         steps = rows.inside(piece)

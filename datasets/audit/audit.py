@@ -20,18 +20,21 @@ from orlog.datasets.audit.duplicates import check_duplicates, check_splits
 from orlog.datasets.audit.episodes import check_flags, check_lengths, check_returns, check_times
 from orlog.datasets.audit.finals import check_final_observations, check_next_observations
 from orlog.datasets.audit.findings import SEVERITIES, Audit, Check, Facts, Finding
-from orlog.datasets.audit.frames import check_frames
+from orlog.datasets.audit.frames import check_frames, check_held
 from orlog.datasets.audit.jumps import check_jumps
+from orlog.datasets.audit.motion import check_motion
 from orlog.datasets.audit.partial import Part, open_part
 from orlog.datasets.audit.pieces import Piece, pieces
+from orlog.datasets.audit.quaternions import check_quaternions
+from orlog.datasets.audit.relations import check_copies, check_sense
 from orlog.datasets.audit.rewards import check_rewards
 from orlog.datasets.audit.roles import ROLE_CHECKS
 from orlog.datasets.audit.seen import Packed, Seen
-from orlog.datasets.audit.stuck import check_saturated_episodes, check_stuck
 from orlog.datasets.audit.values import (
     check_bounds,
     check_finite,
     check_ranges,
+    check_saturated_episodes,
     check_texts,
     check_unused_actions,
 )
@@ -54,9 +57,13 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "finite": check_finite,
     "bounds": check_bounds,
     "constant and saturated": check_ranges,
-    "stuck": check_stuck,
+    "motion": check_motion,
     "saturated episodes": check_saturated_episodes,
     "frames": check_frames,
+    "held rows": check_held,
+    "copies": check_copies,
+    "quaternions": check_quaternions,
+    "sense of actions": check_sense,
     "unused actions": check_unused_actions,
     "flags": check_flags,
     "final observations": check_final_observations,

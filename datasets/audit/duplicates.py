@@ -15,6 +15,7 @@ from orlog.datasets.audit.hashing import ODD, OTHER, mixed
 from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
+from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.names import said_of
 
 _HELD_OUT = re.compile(
@@ -319,8 +320,18 @@ class _Sample:
 
 
 def _transitions(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hash of each step's transition, and whether its observation changes in it."""
+    """Return the hash of each step's transition, and whether its observation changes in it.
+
+    A single number of several that changes, such as that of a gripper of a resting arm, repeats by itself.
+    """
     observed = piece.hashes("observations")
     before, after = observed[piece.before], observed[piece.before + 1]
     taken, rewards = piece.hashes("actions"), piece.hashes("rewards")
-    return mixed(mixed(before + ODD * taken) + OTHER * after + rewards), before != after
+    is_moving = before != after
+    names = [one for one in piece.columns if axis_of(one) == "observation"]
+    if all(piece.columns[one].dtype.kind == "f" and not is_part(one) for one in names):
+        sizes = [piece.columns[one][0].size for one in names]
+        if sum(sizes) <= limit("wide rows"):
+            changed = sum(np.count_nonzero(piece.changes(one), axis=0) for one in names)
+            is_moving &= np.asarray(changed >= min(2, sum(sizes)))
+    return mixed(mixed(before + ODD * taken) + OTHER * after + rewards), is_moving

@@ -24,8 +24,10 @@ def check_final_observations(facts: Facts) -> Check:
     first, final, before_final = (seen.of_episodes(np.uint64) for _ in range(3))  # hashes
     starts_at_zero, ends_at_zero = (seen.of_episodes(np.bool_) for _ in range(2))
     moved = seen.of_episodes(np.bool_)  # whether the step before the last one changed something
+    leaps = seen.of_episodes(np.float64, 3)  # of the first step, of the last one, of all
     counts = seen.counts()
     while (piece := (yield seen)) is not None:
+        _note_leaps(piece, names, leaps)
         hashes = piece.hashes("observations")
         same = hashes[piece.before] == hashes[piece.before + 1]
         others = np.delete(same, piece.lasts)
@@ -52,13 +54,39 @@ def check_final_observations(facts: Facts) -> Check:
     steps = counts["steps"]
     usual = counts["repeats"] / max(1, steps)
     findings += _repeated(repeated, moved[repeated], usual, steps, int(known.sum()))
-    if (first != first[0]).any() and len(shifted) >= max(2, limit("shifted finals") * count):
-        text = "the final observation of {} is the first one of the next episode"
-        findings.append(about_episodes(CHECK, "error", "observations", text, shifted))
+    if len(shifted) >= max(2, limit("shifted finals") * count):
+        findings += _shifted(shifted, leaps, facts.dataset.episode_lengths)
     if len(zero):
         text = "the final observation of {} is zero: it was probably never recorded"
         findings.append(about_episodes(CHECK, "warning", "observations", text, zero))
     return findings
+
+
+def _note_leaps(piece: Piece, names: list[str], leaps: np.ndarray) -> None:
+    """Add up how much the real numbers of the observations change in the first step, the last one, and all."""
+    real = [one for one in names if piece.columns[one].dtype.kind == "f"]
+    change = np.sum(
+        [np.nan_to_num(np.abs(piece.changes(one)).mean(axis=0)) for one in real], axis=0
+    )
+    firsts, begun = piece.ends - piece.lengths, slice(bool(piece.first_step), None)
+    leaps[0, piece.episodes[begun]] = change[firsts[begun]]
+    leaps[1, piece.episodes[piece.ending]] = change[piece.lasts]
+    leaps[2, piece.episodes] += np.add.reduceat(change, firsts)
+
+
+def _shifted(shifted: np.ndarray, leaps: np.ndarray, lengths: np.ndarray) -> list[Finding]:
+    """Return the finding about episodes that end as the next one begins, if it was not one recording at rest.
+
+    The observation that is at the wrong end of the seam is far from the rest of its episode.
+    """
+    usual = limit("seam") * np.median(leaps[2] / lengths)
+    if np.median(leaps[1, shifted]) > usual:
+        text = "the final observation of {} is the first one of the next episode"
+        return [about_episodes(CHECK, "error", "observations", text, shifted)]
+    if np.median(leaps[0, shifted + 1]) > usual:
+        text = "the first observation of {} is the final one of the episode before: stale"
+        return [about_episodes(CHECK, "warning", "observations", text, shifted + 1, step=0)]
+    return []
 
 
 def _repeated(

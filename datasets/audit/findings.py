@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import itertools
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
-from orlog.datasets.audit.pieces import Piece
+from orlog.datasets.audit.pieces import Piece, sampled_pieces
 from orlog.datasets.audit.seen import Seen
 from orlog.datasets.reading.dataset import Dataset
 
 Severity = Literal["error", "warning", "note"]
 
+SAMPLE_BYTES = 2**26
 SEVERITIES: dict[Severity, str] = {
     "error": "the data are wrong",
     "warning": "probably wrong: look at it",
@@ -100,6 +102,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         splits: The splits that each episode belongs to, (E,) sets of names; None without splits.
         trust_environment: Consent to environment arguments that come with the data.
         known: What was found out from a sample of the data before all of them are seen, by check.
+        kept: That sample, if it is small.
     """
 
     dataset: Dataset
@@ -107,6 +110,19 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     splits: list[frozenset[str]] | None = None
     trust_environment: bool = False
     known: dict[str, Any] = msgspec.field(default_factory=dict)
+    kept: list[Piece] = msgspec.field(default_factory=list)
+
+    def sample(self) -> Iterable[Piece]:
+        """Return some episodes that lie evenly in the data; read once, unless they are large."""
+        if self.kept:
+            return self.kept
+        some, read = sampled_pieces(self.dataset, self.missing_finals), []
+        for piece in some:
+            read.append(piece)
+            if sum(one.nbytes for other in read for one in other.columns.values()) > SAMPLE_BYTES:
+                return itertools.chain(read, some)
+        self.kept.extend(read)
+        return read
 
     def once(self, what: str, find_out: Callable[[], Any]) -> Any:
         """Return what is found out from a sample: once, also where several machines see the data."""

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from orlog.datasets.audit.findings import Check, Facts, Finding
-from orlog.datasets.audit.pieces import Piece, dimension, sampled_pieces
+from orlog.datasets.audit.pieces import Piece, dimension
+from orlog.datasets.audit.quaternions import flips, quaternions
 from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.audit.values import judged_columns
@@ -39,8 +40,13 @@ def check_jumps(facts: Facts) -> Check:
     seen = Seen(facts.dataset)
     largest = [seen.part(_Largest()) for _ in range(model.outputs)]
     counts = seen.counts()
+    turning = quaternions(facts)
     while (piece := (yield seen)) is not None:
         changes, residuals = model.residuals(piece)
+        for name, places in turning.items():  # another check finds these
+            for first in places:
+                start = model.numbers[name].start + first
+                residuals[start : start + 4, flips(piece, name, first)] = np.nan
         counts["still"] += np.count_nonzero(changes == 0, axis=1)
         counts["steps"] += piece.steps
         for number, one in enumerate(largest):
@@ -251,7 +257,7 @@ def _fit(facts: Facts, names: list[str]) -> _Model:
     actions = judged_columns(facts, "actions", kinds="fiu")
     model = _Model(numbers, actions, None, np.zeros(starts[-1]))
     inputs, outputs = [], []
-    for piece in sampled_pieces(facts.dataset, facts.missing_finals):
+    for piece in facts.sample():
         changes, _ = model.residuals(piece)
         given = model.inputs(piece)
         good = np.isfinite(changes).all(axis=0) & np.isfinite(given).all(axis=0)

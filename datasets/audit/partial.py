@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 
 from orlog.datasets.audit.findings import Finding
-from orlog.datasets.columns.schema import Schema
+from orlog.datasets.audit.pieces import optional_columns
 from orlog.datasets.home.presence import is_partial, is_whole, present_objects
 from orlog.datasets.reading import opening
 from orlog.datasets.reading.choice import Choice
@@ -24,7 +23,6 @@ from orlog.datasets.store.zarr_metadata import column_of
 from orlog.errors import NotFoundError
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import counted, parse_name
-from orlog.manifests.spaces import named_parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +48,7 @@ def open_part(given: Given) -> Part | None:
     here = {item.path for item in present_objects(folder, manifest)}
     absent = {item.path for item in manifest.objects} - here
     schema = schema_of_manifest(manifest, folder)
-    left_out = {name for name in _optional(schema) if _is_absent(name, manifest, absent)}
+    left_out = {name for name in optional_columns(schema) if _is_absent(name, manifest, absent)}
     finder = DamageFinder(folder, manifest, absent)
     is_here = np.ones(manifest.total_episodes, np.bool_)
     for path in absent:
@@ -65,7 +63,7 @@ def open_part(given: Given) -> Part | None:
             f"{manifest.name}@{manifest.version}: no episode is on this machine whole; run: orlog "
             f"download {manifest.name}"
         )
-    columns = sorted(_optional(schema) - left_out) if left_out else None
+    columns = sorted(optional_columns(schema) - left_out) if left_out else None
     episodes = np.flatnonzero(is_here)
     dataset = opening.open_part(folder, Choice(episodes=episodes.tolist(), columns=columns))
     without = f", without {', '.join(sorted(left_out))}" if left_out else ""
@@ -94,13 +92,6 @@ def _folder(given: str | Path) -> Path | None:
     except NotFoundError:
         return find_part_folder(wanted)
     return None
-
-
-def _optional(schema: Schema) -> set[str]:
-    """Return the columns that a download may leave out."""
-    space = schema.observation_space
-    keys = named_parts(space) if isinstance(space, gymnasium.spaces.Dict) else []
-    return {*schema.extras, *(f"observations/{name}" for _, name, _ in keys)}
 
 
 def _belongs(column: str, name: str) -> bool:

@@ -13,19 +13,25 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import gymnasium
 import numpy as np
 
 from orlog.datasets.audit.hashing import ODD, mixed, row_hashes, sums_of
+from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.columns.blocks import Block, episode_blocks, slice_block
+from orlog.datasets.columns.schema import Schema
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.episode_ranges import row_bytes_of
 from orlog.manifests.columns import axis_of, has_offsets, is_offsets, is_part, offsets_of
+from orlog.manifests.spaces import named_parts
 
 LONG_EPISODE_BYTES = 2**26
 SAMPLED_EPISODES = 64
 SAMPLED_STEPS = 2**16
+MOST_RUNS = 4  # of neighboring dimensions, which are named one by one
 PIECE_BYTES = 2**21  # so that most of what checks compute stays in the CPU's cache
 
 
@@ -48,6 +54,7 @@ class Piece:
     first_step: int
     is_end: bool
     missing_finals: np.ndarray
+    views: dict[Any, Any] = dataclasses.field(default_factory=dict)  # what checks share
     _numbers: Block = dataclasses.field(default_factory=dict)
     _hashes: Block = dataclasses.field(default_factory=dict)
 
@@ -128,10 +135,14 @@ class Piece:
         return total
 
     def changes(self, name: str) -> np.ndarray:
-        """Return how much each number of an observation changes in each step, (numbers, steps)."""
-        numbers = self.numbers(name)
-        changed = np.diff(numbers.astype(np.float64, copy=False), axis=1)
-        return changed.take(self.before, axis=1)
+        """Return how much each real number of an observation changes in each step, (numbers, steps)."""
+        if (name, "changes") not in self.views:
+            changes = np.diff(self.numbers(name), axis=1)
+            self.views[name, "changes"] = (
+                changes if len(self.lengths) == 1 else changes.take(self.before, axis=1)
+            )
+        changed: np.ndarray = self.views[name, "changes"]
+        return changed
 
     def counted(self, name: str) -> int:
         """Return how many rows of a column are here and not in the next piece too."""
@@ -150,6 +161,23 @@ def dimension(dataset: Dataset, name: str, index: int) -> str:
     """Return the name of one number in the rows of a column: `observations[3]`."""
     shape = dataset.schema.columns()[name].shape
     return name + "".join(f"[{one}]" for one in np.unravel_index(index, shape)) if shape else name
+
+
+def dimensions(dataset: Dataset, name: str, indices: Sequence[int] | np.ndarray) -> str:
+    """Return the names of some numbers in the rows of a column: `observations[0] to [5], [7] (waist to wrist)`."""
+    texts, names = [], dataset.dimension_names.get(name)
+    indices = np.asarray(indices)
+    runs = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
+    for run in runs[:MOST_RUNS]:
+        ends = [dimension(dataset, name, int(one)) for one in (run[0], run[-1])]
+        texts.append(ends[0] + (f" to {ends[1].removeprefix(name)}" if len(run) > 1 else ""))
+    text = ", ".join([texts[0], *(one.removeprefix(name) for one in texts[1:])])
+    if len(runs) > MOST_RUNS:
+        text += f" and others, {len(indices)} in all"
+    if names is None or len(indices) > len(names):
+        return text
+    ends = [names[int(indices[0])], names[int(indices[-1])]]
+    return f"{text} ({ends[0]}" + (f" to {ends[1]})" if len(indices) > 1 else ")")
 
 
 def pieces(
@@ -182,19 +210,44 @@ def pieces(
             done += len(counts)
 
 
-def sampled_pieces(dataset: Dataset, missing_finals: np.ndarray) -> Iterator[Piece]:
+def sampled_pieces(
+    dataset: Dataset,
+    missing_finals: np.ndarray,
+    episodes: int = SAMPLED_EPISODES,
+    *,
+    images: bool = False,
+) -> Iterator[Piece]:
     """Yield some episodes that lie evenly in the data, until there are enough steps.
 
-    Models are fitted to them before everything is read.
+    Models are fitted to them before everything is read. Images are left out where other observations are
+    there, unless they are wanted.
     """
-    chosen = np.linspace(0, dataset.total_episodes - 1, SAMPLED_EPISODES).astype(np.int64)
+    chosen = np.linspace(0, dataset.total_episodes - 1, episodes).astype(np.int64)
     chosen = np.unique(chosen)
+    some = dataset[chosen]
+    specs = dataset.schema.columns()
+    wide = {
+        name
+        for name in plain_columns(dataset, "observations")
+        if math.prod(specs[name].shape) > limit("wide rows")
+    }
+    if wide and not images and isinstance(dataset.observation_space, gymnasium.spaces.Dict):
+        kept = [one for one in optional_columns(dataset.schema) if one not in wide]
+        if any(one.startswith("observations") for one in kept):
+            some = some.select_columns(kept)
     steps = 0
-    for piece in pieces(dataset[chosen], missing_finals[chosen]):
+    for piece in pieces(some, missing_finals[chosen]):
         yield piece
         steps += piece.steps
         if steps > SAMPLED_STEPS:
             return
+
+
+def optional_columns(schema: Schema) -> set[str]:
+    """Return the columns that a view or a download may leave out."""
+    space = schema.observation_space
+    keys = named_parts(space) if isinstance(space, gymnasium.spaces.Dict) else []
+    return {*schema.extras, *(f"observations/{name}" for _, name, _ in keys)}
 
 
 def _parts(

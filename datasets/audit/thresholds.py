@@ -34,30 +34,36 @@ THRESHOLDS = {
         "A dimension that stays the same in more than this share of the steps is not judged for jumps, "
         "stuck or saturated values.",
     ),
-    "hardly still": Threshold(
-        0.05,
-        "A dimension may count as stuck, or a frame as frozen, if it stays the same in less than this share of "
-        "the other steps.",
-    ),
     "stuck steps": Threshold(
-        20, "Steps of an episode from which a dimension that never changes in it counts as stuck."
+        20, "Steps from which a number or a frame that stays the same counts as stuck."
     ),
-    "hardly frozen": Threshold(
+    "hardly still": Threshold(
         0.01,
-        "A dimension that stays the same in less than this share of the other steps may count as frozen in a "
-        "few episodes, however it goes on. In our datasets, dimensions that never rest for long have 0; the "
-        "least that one that does has is 0.028.",
+        "A number that stays the same in more than this share of its other steps rests by nature: in our datasets, "
+        "those that ever do have 0.028 or more, the others 0.",
     ),
     "frozen episodes": Threshold(
-        0.05, "Share of the episodes up to which a dimension may be frozen, however it goes on."
+        0.05,
+        "Share of the episodes (or 3 of them) up to which a number may hang in a part of them.",
     ),
     "episodes of a kind": Threshold(
-        10, "Episodes of a task from which their stuck values are told from those of its others."
+        10, "Episodes of a task from which those that rest are told from its others."
     ),
-    "frozen leap": Threshold(
-        1.0,
-        "How many times as large as the usual change the one after a frozen dimension is, if there are more or "
-        "the dimension rests elsewhere. What rests by nature has 0 to 0.4 in our datasets.",
+    "few values": Threshold(8, "Different values up to which an action is a switch."),
+    "standing still": Threshold(
+        0.1, "Share of its median change up to which a number does not move in an episode."
+    ),
+    "standing dimensions": Threshold(
+        0.8,
+        "Share of the numbers of observations that must not move in an episode that stands still.",
+    ),
+    "unit error": Threshold(
+        1.8,
+        "Factor by which values and changes in two units may differ from the ratio of the units.",
+    ),
+    "units apart": Threshold(
+        4.0,
+        "Factor between the largest episode in one unit and the smallest in the other, at least.",
     ),
     "saturated share": Threshold(
         0.15,
@@ -77,8 +83,64 @@ THRESHOLDS = {
         "The same share where others are saturated in part. The largest in our mazes, whose controllers are: 0.7.",
     ),
     "partly saturated": Threshold(0.75, "The share that no other episode may exceed for that."),
-    "frozen steps": Threshold(
-        20, "Steps from which a frame that stays the same is reported, if nearly all others change."
+    "moving pixel": Threshold(
+        0.1,
+        "Share of the full brightness from which the change of a pixel is no noise or compression.",
+    ),
+    "moving pixels": Threshold(
+        0.002, "Share of the pixels that change so from which a frame moves."
+    ),
+    "still frames": Threshold(
+        0.05, "Share of the other steps up to which frames may stay the same if one camera hangs."
+    ),
+    "stale frame": Threshold(
+        0.2,
+        "Distance of a stale first frame from the end of the episode before, as a share of its leap.",
+    ),
+    "seam": Threshold(
+        3.0,
+        "How many times the usual change an observation leaps where two episodes were mixed up.",
+    ),
+    "late frames": Threshold(
+        0.2,
+        "Share of the changes of frames that the speed of the states must explain to judge a delay.",
+    ),
+    "late evidence": Threshold(
+        5.0, "How many standard errors better than none another delay must be, over the episodes."
+    ),
+    "same colors": Threshold(
+        0.8, "Correlation of the colors of two episodes from which they are of one scene."
+    ),
+    "same scene": Threshold(
+        0.9, "Share of the episodes that must be of one scene to judge its colors."
+    ),
+    "held rows": Threshold(50, "Times that a row must be held for the same number of steps."),
+    "held share": Threshold(0.8, "Share of the changes that must come after that number of steps."),
+    "copied action": Threshold(
+        0.02,
+        "Distance of an action from a state, as a share of the usual change, up to which they are equal.",
+    ),
+    "copied rows": Threshold(0.98, "Share of the rows in which they must be equal."),
+    "moving rows": Threshold(0.05, "Share of the rows in which they must change."),
+    "same sense": Threshold(
+        0.7,
+        "Correlation of an action with a position, or its change, from which they belong together.",
+    ),
+    "clear kind": Threshold(
+        0.3,
+        "How much larger one of these correlations is than the other, if it is clear which is meant.",
+    ),
+    "clear sign": Threshold(0.4, "The same, of single episodes, whose sign is compared."),
+    "episodes before": Threshold(
+        5, "Episodes before and after the only change of where a switch begins, at least."
+    ),
+    "two senses": Threshold(
+        0.9, "Share of the episodes that must be of one of two kinds to report that there are two."
+    ),
+    "unit length": Threshold(0.02, "How far the squared length of a quaternion may be from 1."),
+    "unit rows": Threshold(0.99, "Share of the rows in which four numbers must be of length 1."),
+    "sign flip": Threshold(
+        0.9, "Cosine between a quaternion and minus the next one from which its sign has flipped."
     ),
     "jump ratio": Threshold(
         2.0, "How many times as large as the largest of the rest the smallest jump is, at least."

@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.audit.findings import Check, Facts, Finding, Severity
-from orlog.datasets.audit.pieces import Piece, dimension, plain_columns
+from orlog.datasets.audit.findings import Check, Facts, Finding
+from orlog.datasets.audit.pieces import Piece, dimensions, plain_columns
 from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.columns.bounds import Bounds, bounds_of, describe_outside, lies_inside
@@ -152,20 +152,23 @@ class _Extremes:
         self.still = np.zeros(numbers, np.int64)
         self.rows = 0
 
-    def add(self, values: np.ndarray) -> None:
-        """Take in values, (dimensions, rows)."""
+    def add(self, values: np.ndarray, starts: np.ndarray | None = None) -> None:
+        """Take in values, (dimensions, rows).
+
+        Given where episodes start, only rows in which some dimension moved count as values at an extreme.
+        """
         self.rows += values.shape[1]
+        same = values[:, 1:] == values[:, :-1]
+        self.still += np.count_nonzero(same, axis=1)
         low, high = values.min(axis=1), values.max(axis=1)
-        at_low = np.count_nonzero(values == low[:, None], axis=1)
-        at_high = np.count_nonzero(values == high[:, None], axis=1)
-        self.at_low = np.where(low < self.low, 0, self.at_low) + np.where(
-            low <= self.low, at_low, np.count_nonzero(values == self.low[:, None], axis=1)
-        )
-        self.at_high = np.where(high > self.high, 0, self.at_high) + np.where(
-            high >= self.high, at_high, np.count_nonzero(values == self.high[:, None], axis=1)
-        )
-        self.low, self.high = np.fmin(self.low, low), np.fmax(self.high, high)
-        self.still += np.count_nonzero(values[:, 1:] == values[:, :-1], axis=1)
+        if starts is not None and len(values) > 1:
+            moved = np.append(False, ~same.all(axis=0))
+            moved[starts] = False
+            values = values[:, moved]
+        self.low, self.high = np.fmin(low, before := self.low), np.fmax(high, above := self.high)
+        for at, value, old in ((self.at_low, self.low, before), (self.at_high, self.high, above)):
+            at[value != old] = 0
+            at += np.count_nonzero(values == value[:, None], axis=1)
 
     def join(self, other: _Extremes) -> None:
         """Take in what another one has."""
@@ -182,19 +185,20 @@ def check_ranges(facts: Facts) -> Check:
     dataset = facts.dataset
     names = judged_columns(facts, "observations", "actions", kinds="fiu")
     sizes = {name: math.prod(dataset.schema.columns()[name].shape) for name in names}
+    actions = dict(leaf_spaces(dataset.action_space, "actions"))
     seen = Seen(dataset)
     extremes = {name: seen.part(_Extremes(size)) for name, size in sizes.items()}
     while (piece := (yield seen)) is not None:
         for name, one in extremes.items():
-            one.add(piece.numbers(name)[:, : piece.counted(name)])
-    actions = dict(leaf_spaces(dataset.action_space, "actions"))
+            values = piece.numbers(name)[:, : piece.counted(name)]
+            one.add(values, None if name in actions else piece.before[piece.ends - piece.lengths])
     bounds = bounds_of(dataset.observation_space, dataset.action_space)
     findings: list[Finding] = []
     for name, one in extremes.items():
         if one.rows < limit("fewest rows"):
             continue
         constant = one.low == one.high
-        findings += _constant(facts, name, one, constant)
+        findings += _constant(facts, name, one, constant, extremes)
         if name not in actions:
             findings += _clipped(facts, name, one, constant)
         elif isinstance(actions[name], gymnasium.spaces.Box) and name in bounds:
@@ -203,21 +207,55 @@ def check_ranges(facts: Facts) -> Check:
 
 
 def _constant(
-    facts: Facts, name: str, extremes: _Extremes, constant: np.ndarray
+    facts: Facts,
+    name: str,
+    extremes: _Extremes,
+    constant: np.ndarray,
+    of_columns: Mapping[str, _Extremes],
 ) -> Iterator[Finding]:
-    is_action = name.startswith("actions")
-    severity: Severity = "warning" if is_action else "note"
-    for run in _runs(np.flatnonzero(constant)):
-        value = extremes.low[run[0]] + 0.0  # no minus zero
-        same = np.all(extremes.low[run] == value)
-        yield Finding(
-            check="unused actions" if is_action else "constant",
-            severity=severity,
-            column=_dimensions(facts, name, run),
-            text=f"always {f'{value:g}' if same else 'the same'} in {counted(extremes.rows, 'row')}"
-            + (": this action was never used" if is_action else ""),
-            count=len(run),
-        )
+    numbers = np.flatnonzero(constant)
+    if not len(numbers):
+        return
+    value = extremes.low[numbers[0]] + 0.0  # no minus zero
+    same = np.all(extremes.low[numbers] == value)
+    text = f"always {f'{value:g}' if same else 'the same'} in {counted(extremes.rows, 'row')}"
+    is_unused = name.startswith("actions") and same and value == 0
+    if is_unused:
+        moving = _moving_states(facts, name, numbers, of_columns)
+        text += f": never used, though {moving} move" if moving else ": this action was never used"
+    yield Finding(
+        check="unused actions" if name.startswith("actions") else "constant",
+        severity="warning" if is_unused else "note",
+        column=dimensions(facts.dataset, name, numbers),
+        text=text,
+        count=len(numbers),
+    )
+
+
+def _moving_states(
+    facts: Facts, name: str, numbers: np.ndarray, of_columns: Mapping[str, _Extremes]
+) -> str:
+    """Return which numbers of the observations belong to those of an action and move; nothing if none do.
+
+    They have the same names, or the same places in a column that has numbers for all other actions too.
+    """
+    names = facts.dataset.dimension_names
+    for column, extremes in of_columns.items():
+        if not column.startswith("observations"):
+            continue
+        moves = extremes.low < extremes.high
+        if name in names and column in names:
+            wanted = {str(names[name][one]) for one in numbers.tolist()}
+            places = [one for one, text in enumerate(names[column]) if str(text) in wanted]
+        else:
+            fits = (
+                len(moves) >= len(of_columns[name].low) and moves[: len(of_columns[name].low)].all()
+            )
+            places = numbers.tolist() if fits else []
+        places = [one for one in places if moves[one]]
+        if places:
+            return dimensions(facts.dataset, column, places)
+    return ""
 
 
 def _clipped(
@@ -235,12 +273,13 @@ def _clipped(
         ("smallest", extremes.at_low, extremes.low),
         ("largest", extremes.at_high, extremes.high),
     ):
-        for run in _runs(np.flatnonzero(moves & (at > most))):
+        run = np.flatnonzero(moves & (at > most))
+        if len(run):
             each = "" if np.all(value[run] == value[run[0]]) else " and others"
             yield Finding(
                 check="saturated",
                 severity="note",
-                column=_dimensions(facts, name, run),
+                column=dimensions(facts.dataset, name, run),
                 text=f"{at[run].sum() / extremes.rows / len(run):.1%} of the values equal the {kind} "
                 f"one, {value[run[0]]:g}{each}: clipped, or a sensor at its limit",
                 count=int(at[run].sum()),
@@ -256,13 +295,12 @@ def _on_bounds(
     )
     on = np.where(extremes.low == low, extremes.at_low, 0)
     on = on + np.where(extremes.high == high, extremes.at_high, 0)
-    for run in _runs(
-        np.flatnonzero(~constant & (on > limit("actions on a bound") * extremes.rows))
-    ):
+    run = np.flatnonzero(~constant & (on > limit("actions on a bound") * extremes.rows))
+    if len(run):
         yield Finding(
             check="saturated",
             severity="note",
-            column=_dimensions(facts, name, run),
+            column=dimensions(facts.dataset, name, run),
             text=f"{on[run].sum() / extremes.rows / len(run):.1%} of the values lie on a bound of "
             "the Box: policies that squash actions with tanh never reach it",
             count=int(on[run].sum()),
@@ -300,22 +338,6 @@ def check_unused_actions(facts: Facts) -> Check:
         if len(unused := np.flatnonzero(count == 0))
         and count.sum() >= limit("fewest rows") * len(count)
     ]
-
-
-def _runs(indices: np.ndarray) -> list[np.ndarray]:
-    """Return indices in groups of neighbors."""
-    if not len(indices):
-        return []
-    return np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
-
-
-def _dimensions(facts: Facts, name: str, run: np.ndarray) -> str:
-    """Return the name of some neighboring dimensions: `observations[3]` or `observations[3] to [7]`."""
-    first = dimension(facts.dataset, name, int(run[0]))
-    if len(run) == 1:
-        return first
-    last = dimension(facts.dataset, name, int(run[-1])).removeprefix(name)
-    return f"{first} to {last}"
 
 
 def _listed(values: np.ndarray) -> str:
@@ -397,3 +419,77 @@ def check_texts(facts: Facts) -> Check:
         for one in columns
         if one.count
     ]
+
+
+def check_saturated_episodes(facts: Facts) -> Check:
+    """Find episodes whose actions sit on their own extremes, as nearly no others of the dataset do."""
+    specs = facts.dataset.schema.columns()
+    names = judged_columns(facts, "actions")
+    if not names:
+        return "actions are no real numbers, or have too many dimensions to be judged"
+    sizes = {name: math.prod(specs[name].shape) for name in names}
+    seen = Seen(facts.dataset)
+    # The largest values of each number, and the largest of minus it.
+    tops = {n: seen.of_episodes(np.float64, 2, size, fill=-np.inf) for n, size in sizes.items()}
+    counts = {n: seen.of_episodes(np.int64, 2, size) for n, size in sizes.items()}
+    while (piece := (yield seen)) is not None:
+        firsts = piece.ends - piece.lengths
+        for name in names:
+            values = piece.numbers(name)
+            moves = np.append(True, (values[:, 1:] != values[:, :-1]).any(axis=0))
+            moves[firsts] = True
+            for side, sign in enumerate((1, -1)):
+                before = tops[name][side][:, piece.episodes]
+                after = np.maximum(before, np.maximum.reduceat(sign * values, firsts, axis=1))
+                on = (sign * values == np.repeat(after, piece.lengths, axis=1)) & moves
+                at = np.add.reduceat(on, firsts, axis=1, dtype=np.int64)
+                count = counts[name][side]
+                count[:, piece.episodes] = at + count[:, piece.episodes] * (after == before)
+                tops[name][side][:, piece.episodes] = after
+    findings = []
+    for name in names:
+        episodes = {
+            number: episodes_on
+            for number in range(sizes[name])
+            if len(episodes_on := _saturated(facts, tops[name][:, number], counts[name][:, number]))
+        }
+        if episodes:
+            number, some = next(iter(episodes.items()))
+            first, count = int(some[0]), len(np.unique(np.concatenate([*episodes.values()])))
+            share = counts[name][:, number, first].sum() / facts.dataset.episode_lengths[first]
+            high, low = tops[name][:, number, first] * (1, -1)
+            findings.append(
+                Finding(
+                    check="saturated",
+                    severity="warning",
+                    column=dimensions(facts.dataset, name, [*episodes]),
+                    text=f"{share:.0%} of the values equal the episode's smallest or largest one, {low:g} or {high:g}, "
+                    f"in {counted(count, 'episode')}, though hardly any does in the others: clipped",
+                    episode=first,
+                    step=0,
+                    last_step=int(facts.dataset.episode_lengths[first]) - 1,
+                    count=count,
+                )
+            )
+    return findings
+
+
+def _saturated(facts: Facts, tops: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the episodes in which a number is saturated, of its largest value and minus its smallest."""
+    lengths = facts.dataset.episode_lengths
+    on = np.where(-tops[1] < tops[0], counts.sum(axis=0), 0)
+    share = on / lengths
+    is_long = lengths >= limit("stuck steps")
+    saturated = is_long & (share >= limit("saturated share")) & (on >= limit("stuck steps"))
+    others = is_long & ~saturated
+    rare = saturated.sum() <= max(1, limit("saturated episodes") * is_long.sum())
+    if not saturated.any() or not rare or others.sum() < limit("fewest episodes"):
+        return np.empty(0, np.int64)
+    usual = (on[others].sum() - 2 * others.sum()) / max(1, lengths[others].sum())
+    if usual > limit("hardly saturated"):
+        # Where controllers saturate, only an episode that nearly always does stands out.
+        saturated = is_long & (share >= limit("wholly saturated"))
+        if share[is_long & ~saturated].max(initial=0) > limit("partly saturated"):
+            return np.empty(0, np.int64)
+    episodes: np.ndarray = np.flatnonzero(saturated)
+    return episodes

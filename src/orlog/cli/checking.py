@@ -379,11 +379,12 @@ def audit(
 ) -> None:
     """Check whether the data of a dataset make sense. Exit code 3 if something is wrong.
 
-    It reads every value: NaN, bounds, constant, stuck and clipped dimensions, flags against the
-    time limit, final observations, returns, lengths and times, jumps inside of episodes, actions and
-    rewards that are shifted by a step, rewards as the environment computes them, duplicates, and
-    splits that share data. Errors mean that the data are wrong; warnings and notes leave the exit
-    code 0. The page of --html plots the first places.
+    It reads every value: NaN, bounds, constant, stuck and clipped dimensions, other units, flags against the
+    time limit, final observations, returns, lengths and times, jumps inside of episodes, cameras that hang or
+    are late, rows that are held, actions that are copies or change their sense, actions and rewards that are
+    shifted by a step, rewards as the environment computes them, duplicates, and splits that share data. Errors
+    mean that the data are wrong; warnings and notes leave the exit code 0. The page of --html plots the
+    first places.
     With --workers several processes read the data; with --executor a cluster does, from a disk that all of
     its machines share, or where the dataset is, if it is read in place. The findings are the same.
     """

@@ -414,9 +414,9 @@ def test_blank_and_frozen_frames_are_found(monkeypatch: pytest.MonkeyPatch) -> N
     found = [one for one in orlog.audit("lab/camera-v1").findings if one.check == "frames"]
     assert [(one.severity, one.episode, one.step, one.count) for one in found] == [
         ("warning", 1, 17, 1),
-        ("warning", 4, 50, 2),
+        ("warning", 4, 120, 1),
     ]
-    assert found[1].text.startswith("stays the same for 79 steps at most, in 2 places")
+    assert found[1].text.startswith("stays the same for 79 steps in 1 episode")
     for steps in (25, 75):  # pieces that end inside of a run, and with one
         monkeypatch.setattr(audit_pieces, "LONG_EPISODE_BYTES", steps * 450)
         again = orlog.audit("lab/camera-v1").findings
