@@ -9,7 +9,6 @@ A format of one's own needs `Format`, `Asked`, `Opened` and `Steps` from here (d
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import runpy
@@ -25,6 +24,8 @@ import orlog.datasets.formats
 from orlog.datasets.formats._containers.carried_sums import told_blanks
 from orlog.datasets.formats._containers.episode_values import EPISODES, of_steps
 from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
+from orlog.datasets.formats._containers.pickle_recipes import about_pickle
+from orlog.datasets.formats._containers.pickles import is_pickle
 from orlog.datasets.formats._containers.pointers import refuse_pointers
 from orlog.datasets.formats._shared.conventions import CONVENTIONS, put_conventions
 from orlog.datasets.formats._shared.episodes import Asked as Asked
@@ -49,7 +50,6 @@ from orlog.manifests.names import did_you_mean
 
 NOTHING_SAID = SaidSpaces()
 MOST_AROUND = 4  # folders that a file lies in
-PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,8 +165,8 @@ def choose_format(
         return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset)
     endings = {"" if file.is_dir() else file.suffix.lower() for file in files}
     for file in files:
-        if _is_pickle(file):
-            raise ValueError(_about_pickles(dataset, file))
+        if is_pickle(file):
+            raise ValueError(about_pickle(dataset, file))
         if is_hdf5(file) and look_inside([file], _is_tianshou):
             raise ValueError(_about_tianshou(dataset, file))
     possible = {name: one for name, one in known.items() if endings <= set(one.extensions)}
@@ -226,33 +226,6 @@ def only_file(path: Path) -> Path:
     if len(files) != 1 or not files[0].is_file() or any(_of_folder(path, formats())):
         return path
     return files[0]
-
-
-def _is_pickle(path: Path) -> bool:
-    """Return whether a file is called a pickle, or starts as one of protocol 2 or later does."""
-    if path.suffix.lower() in PICKLES:
-        return True
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        head = file.read(2)
-        return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
-    return False
-
-
-def _about_pickles(dataset: str, file: Path) -> str:
-    return (
-        f"{dataset}: {file.name} looks like a pickle, and reading a pickle runs the program in it. "
-        "Where you trust it, convert it yourself; here for a list with a dict of arrays for each "
-        "episode:\n"
-        "    import pickle, numpy as np\n"
-        f"    with open({file.name!r}, 'rb') as file: episodes = pickle.load(file)\n"
-        "    names = [name for name in episodes[0] if isinstance(episodes[0][name], np.ndarray)]\n"
-        "    columns = {name: np.concatenate([one[name] for one in episodes]) for name in names}\n"
-        "    ends = np.cumsum([len(one['rewards']) for one in episodes]) - 1\n"
-        "    timeouts = np.isin(np.arange(ends[-1] + 1), ends) & (columns.get('terminals', 0) == 0)\n"
-        "    np.savez('data.npz', **columns, timeouts=timeouts)\n"
-        "(One dict of arrays with a row for each step: np.savez('data.npz', **data).) "
-        "Then: orlog import data.npz NAME"
-    )
 
 
 def _is_tianshou(file: Any) -> bool:

@@ -35,6 +35,7 @@ from orlog.datasets.formats._shared.flat_rows import (
     open_flat_rows,
 )
 from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
+from orlog.datasets.formats._shared.roles import USUAL
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
@@ -101,7 +102,7 @@ def _rows(file: NpzFile, doubts: list[str], options: Options) -> FlatRows:
         if STARTS not in file.names:
             raise SchemaError(
                 f"{file.where}: nothing says where episodes end: expected one of "
-                f"{', '.join(NAMES['terminals'])} or {STARTS}."
+                f"{', '.join(NAMES['terminals'])} or {STARTS}. Say it, for example: {_example(file)}"
             )
         found["terminals"] = np.zeros(count, bool)
         ends = _ends(_small(file, STARTS, count) != 0)
@@ -137,6 +138,17 @@ def _rows(file: NpzFile, doubts: list[str], options: Options) -> FlatRows:
     actions = next(other for other in NAMES["actions"] if other in file.names)
     choices = count_choices(file.column(actions), file.where)
     return FlatRows(found, file.where, infos=infos, left_out=left_out, ends=ends, choices=choices)
+
+
+def _example(file: NpzFile) -> str:
+    """Return a call that says what an episode is, by an array of ends or of their numbers if there is one."""
+    columns = {
+        role: next(other for other in NAMES[f"{role}s"] if other in file.names)
+        for role in ("observation", "action", "reward")
+    }
+    numbers = [name for name in file.names if "ends" in name or name.lower() in USUAL["episode"]]
+    episode = (*numbers, "ARRAY|file")[0]
+    return f"orlog.import_dataset({file.where!r}, 'NAME', {episode=}, {columns=})"
 
 
 def _small(file: NpzFile, name: str, most: int) -> np.ndarray:
