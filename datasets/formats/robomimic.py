@@ -65,8 +65,8 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Step
 from orlog.datasets.formats._shared.flags import (
     SUCCESS,
     UnknownEnds,
-    all_state,
     flags_of,
+    put_success,
     unknown_ends,
 )
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
@@ -222,13 +222,12 @@ class _Reader:
         """Return what to know about the columns, a sentence each, and take what all demonstrations state."""
         said = []
         stated = [flag_attribute(self._group(name), SUCCESS, self._where) for name in self.names]
-        self._states_success, told = all_state(stated, options, self._where)
-        self._success = stated
+        self.values = values = [*self.values]
+        told = put_success(values, stated, options, self._where)
         if "dones" in self._numbers:
             said.append(MEANING)
         else:
             columns = [f"episodes/{name}" for name in self.values[0]]
-            columns += ["episodes/success"] if self._states_success else []
             said += unknown_ends(options, self._where, columns)
         if "rewards" not in self._numbers and not options.reward:
             said.append("No rewards: they are zeros.")
@@ -284,8 +283,6 @@ class _Reader:
             found: dict[str, Any] = {f"mask/{mask}": name in names for mask, names in masks.items()}
             if set(SPLITS) <= masks.keys():
                 found["split"] = next((mask for mask in SPLITS if name in masks[mask]), "")
-            if self._states_success:
-                found["success"] = self._success[episode]
             return {**found, **self.values[episode]}
 
         says = {"terminated"} if "dones" in self._numbers else set[str]()

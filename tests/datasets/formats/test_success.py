@@ -50,7 +50,7 @@ def write(
 
 
 def read(path: Path, **said: Any) -> tuple[Dataset, str]:
-    file_format = choose_format([path], None, "lab/a-v1", is_mapped="columns" in said)
+    file_format = choose_format([path], None, "lab/a-v1", is_mapped="episode" in said)
     store = path.parent / f"store-{len(list(path.parent.iterdir()))}"
     dataset, found = read_files(file_format, path, store, Options(**said))
     return dataset, " ".join(found.doubts)
@@ -170,6 +170,18 @@ def test_steps_state_success_too(
     ]
     assert f"{sum(done)} succeeded" in told
     assert "all were taken" not in told
+
+
+def test_success_that_the_user_names_goes_before_that_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.hdf5", (True, None, True))
+    with h5py.File(path, "a") as file:
+        for number, done in enumerate(DONE):
+            file[f"data/demo_{number}"].attrs["done_well"] = done
+    columns = {"episodes/success": "@done_well"}
+    dataset, told = read(path, columns=columns, ends="terminated", reward="success")
+    assert dataset.column("episodes/success").astype(bool).tolist() == list(DONE)
+    assert returns_of(dataset) == [0, 0, 1]
+    assert "1 succeeded" in told
 
 
 MAPPED: dict[str, Any] = {
