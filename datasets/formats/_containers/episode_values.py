@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -71,14 +71,17 @@ def attributes_in_hdf5(
         with reading(where):
             return attribute(node, name, where)
 
-    @functools.cache
+    @functools.lru_cache(maxsize=64)
+    def node_at(path: str) -> Any:
+        group, _, name = path.rpartition("/")
+        node = node_at(group) if group else file
+        return child(node, name, where, "attributes") if has_child(node, name) else None
+
+    @functools.lru_cache(maxsize=64)
     def at(path: str) -> Mapping[str, Read]:
-        node = file
-        for part in filter(None, path.split("/")):
-            if not has_child(node, part):
-                return {}
-            node = child(node, part, where, "attributes")
-        return {name: functools.partial(read, node, name) for name in node.attrs}
+        node = node_at(path) if path else file
+        names = () if node is None else node.attrs
+        return {name: functools.partial(read, node, name) for name in names}
 
     return at
 
@@ -106,12 +109,9 @@ def value_at(said: str, path: str, at: AttributesAt, where: str) -> Any:
 
     Raises SchemaError if there is no such attribute or key.
     """
-    group, _, rest = said.partition("@")
-    name, _, keys = rest.partition(":")
-    parts = [part for part in path.split("/") if part]
+    name, keys = _parts(said)[1:]
     there: dict[str, None] = {}
-    for end in range(len(parts), -1, -1):
-        attributes = at("/".join(filter(None, (*parts[:end], group))))
+    for attributes in _around(said, path, at):
         if name in attributes:
             return _inside(attributes[name](), keys, f"{where}, {name}")
         there |= dict.fromkeys(attributes)
@@ -119,6 +119,20 @@ def value_at(said: str, path: str, at: AttributesAt, where: str) -> Any:
         f"{where}: has no attribute {name!r:.100}"
         + (did_you_mean(name, there) or f"; there are {', '.join(there) or 'no attributes'}.")
     )
+
+
+def _parts(said: str) -> tuple[str, str, str]:
+    """Return group, attribute and keys."""
+    group, _, rest = said.partition("@")
+    name, _, keys = rest.partition(":")
+    return group, name, keys
+
+
+def _around(said: str, path: str, at: AttributesAt) -> Iterator[Mapping[str, Read]]:
+    """Yield the attributes where an episode may have one that is said, the nearest first."""
+    parts = [part for part in path.split("/") if part]
+    for end in range(len(parts), -1, -1):
+        yield at("/".join(filter(None, (*parts[:end], _parts(said)[0]))))
 
 
 def _inside(value: Any, keys: str, where: str) -> Any:
@@ -164,6 +178,8 @@ def values_at(said: Mapping[str, str], path: str, at: AttributesAt, where: str) 
     """
     found = {name: value_at(one, path, at, where) for name, one in said.items() if "@" in one}
     for one in TASKS if TASK not in said else ():
+        if not any(_parts(one)[1] in attributes for attributes in _around(one, path, at)):
+            continue
         with contextlib.suppress(SchemaError):
             value = value_at(one, path, at, where)
             if isinstance(value, str) and value.strip():
