@@ -24,6 +24,7 @@ import orlog.datasets.formats
 from orlog.datasets.formats._containers.carried_sums import told_blanks
 from orlog.datasets.formats._containers.episode_values import EPISODES, of_steps
 from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
+from orlog.datasets.formats._containers.other_files import about_others
 from orlog.datasets.formats._containers.pickle_recipes import about_pickle
 from orlog.datasets.formats._containers.pickles import is_pickle
 from orlog.datasets.formats._containers.pointers import refuse_pointers
@@ -163,7 +164,7 @@ def choose_format(
         raise ValueError(f"{dataset}: {files[0]} is an empty folder; name one that holds files.")
     if wanted is not None:
         return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset)
-    endings = {"" if file.is_dir() else file.suffix.lower() for file in files}
+    endings = {"" if file.is_dir() else file.suffix.lower() or "." for file in files}
     for file in files:
         if is_pickle(file):
             raise ValueError(about_pickle(dataset, file))
@@ -186,7 +187,7 @@ def choose_format(
     is_table = fitting == ["table"] and not is_mapped
     around = _around(files[0], known, dataset) if is_table or not fitting else ""
     if not fitting or around:
-        told = "".join(one.describe(files) for one in possible.values())
+        told = "".join(one.describe(files) for one in possible.values()) or about_others(files)
         raise ValueError(
             f"{dataset}: the files look like no known format. orlog formats lists those that are read, and a file of "
             f"your own can be one: docs/your-own-format.md{told}{around}"
