@@ -320,6 +320,19 @@ def shy(seed: int) -> list[Draft]:
     return drafts
 
 
+def test_findings_are_one_line_with_the_names_of_the_joints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joints = ["waist", "shoulder", "elbow", "roll", "pitch", "yaw", "gripper"]
+    names = property(lambda _self: {"actions": joints, "observations/state": joints})
+    monkeypatch.setattr(orlog.Dataset, "dimension_names", names)
+    drafts = arm(0)
+    same_row(drafts)
+    (finding,) = alarms(drafts)
+    assert finding.column == "actions[0] to [5] (waist to yaw)"
+    assert "observations/state[0] to [5] (waist to yaw) of the same row" in finding.text
+
+
 CLEAN: dict[str, Callable[[int], list[Draft]]] = {
     **{f"arm-{one}": functools.partial(arm, action=one) for one in ("next", "target", "delta")},
     "arm-exact": functools.partial(arm, noise=0, action="target"),
