@@ -34,6 +34,11 @@ AS_LINES = (
     "orlog import data.jsonl NAME"
 )
 TFRECORD = "a shard of TensorFlow records. Name the folder of the dataset, which holds dataset_info.json and features.json"
+ARRAY = (
+    "one array. Put those that belong together, with a row for each step, in one file: np.savez('data.npz', "
+    "observations=np.load(..), actions=np.load(..), rewards=np.load(..), terminals=np.load(..)); then: "
+    "orlog import data.npz NAME"
+)
 FILES = (
     ("*data.json", UNITREE),
     ("*.tar", UNPACK.replace("{module}", "tarfile")),
@@ -43,6 +48,11 @@ FILES = (
     ("*.gz", "a packed file. Run: gunzip -k {file}; then import the file that it leaves"),
     ("*.mat", MATLAB),
     ("*.tsv", "a table with tabs. " + AS_CSV.format(read="read_csv({path!r}, sep='\\t')")),
+    (
+        "*.txt",
+        "a text. Where it has columns, " + AS_CSV.format(read="read_csv({path!r}, sep=r'\\s+')"),
+    ),
+    ("*.npy", ARRAY),
     ("*.xlsx", "a spreadsheet. " + AS_CSV.format(read="read_excel({path!r})")),
     ("*.arrow", AS_PARQUET),
     ("*.feather", AS_PARQUET),

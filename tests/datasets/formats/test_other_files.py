@@ -52,6 +52,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     ),
     "a.mat": matlab,
     "a.tsv": lambda path: pd.DataFrame(ROWS).to_csv(path, sep="\t", index=False),
+    "a.txt": lambda path: pd.DataFrame(ROWS).to_csv(path, sep=" ", index=False),
     "a.arrow": lambda path: pyarrow.feather.write_feather(pa.table(ROWS), path),
     "a.json": lambda path: path.write_text(json.dumps(pd.DataFrame(ROWS).to_dict("records"))),
     "no_ending": lambda path: pq.write_table(pa.table(ROWS), path),
