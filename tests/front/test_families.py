@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +14,7 @@ from orlog.errors import NotFoundError
 from orlog.manifests.families import FAMILIES, families_of
 from orlog.manifests.roles import ROLES
 from orlog.manifests.shipped import SHIPPED, shipped_names
-from orlog.normalize.metrics.metrics import metrics
 from tests.command_line import orlog as run
-from tests.front.test_budget import PRODUCT, tracked
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,54 +105,3 @@ def test_an_unknown_family_names_the_nearest_and_all() -> None:
     ended = run("list", "--remote", "--family", "safetyy")
     assert ended.returncode == 1
     assert "did you mean safety?" in ended.stderr
-
-
-WORDS = "cost costs cost_limit normalized_cost legal_actions objectives speaker demonstration hypervolume wins safety"
-OWN = (
-    "manifests/roles.py",
-    "manifests/families.py",
-    "manifests/environments.py",  # modules and extras of worlds
-    "datasets/audit/roles.py",
-    "normalize/metrics/",
-    "datasets/recipes/",
-    "datasets/environments/",
-    "loaders/scalarize.py",
-    "loaders/logged_choices.py",
-    "loaders/token_sequences.py",
-    "loaders/best_episodes.py",
-    "datasets/formats/",  # the layouts of others, by their words
-)
-"""Where families are named: in their tables and in files of their own, as those of algorithms are."""
-SCORES = (
-    "normalize/formulas.py",
-    "normalize/published_scores.py",
-    "normalize/references.py",
-    "src/orlog/cli/baselines.py",
-    "src/orlog/scoring/normalized_scores.py",
-)
-"""What benchmarks publish, by name: DSRL's scores have costs."""
-OTHER = ("normalize/ranks.py", "loaders/arrays/infos.py")
-"""Where a word is something else: wins of methods and costs of an order, and the example in a message."""
-
-
-def test_nothing_of_a_family_is_named_in_the_core() -> None:
-    words = {*WORDS.split(), *(name for name, one in metrics().items() if one.role)}
-    pattern = re.compile(rf"(?<![a-z])({'|'.join(words)})(?![a-z])", re.IGNORECASE)
-    found = []
-    for file in tracked(*PRODUCT):
-        name = file.relative_to(ROOT).as_posix()
-        if name.startswith((*OWN, *SCORES, *OTHER)) or re.fullmatch(r"algos/\w+\.py", name):
-            continue
-        tree = ast.parse(file.read_text("utf-8"))
-        for node in ast.walk(tree):  # docstrings and comments may use any word
-            body = getattr(node, "body", None)
-            if isinstance(body, list):
-                body[:] = [one for one in body if not isinstance(one, ast.Expr) or not is_text(one)]
-                body[:] = body or [ast.Pass()]
-        code = ast.unparse(ast.fix_missing_locations(tree))
-        found += [f"{name}: {line.strip()}" for line in code.splitlines() if pattern.search(line)]
-    assert found == []
-
-
-def is_text(statement: ast.Expr) -> bool:
-    return isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
