@@ -178,7 +178,8 @@ def _frozen(
     few = max(limit("fewest episodes"), limit("frozen episodes") * len(lengths))
     suspect = (elsewhere <= limit("hardly still")) & ((motion.rest * rests).sum(axis=1) < steps / 2)
     hangs = whole | (rests & (rests.sum(axis=1, keepdims=True) <= few))
-    hangs &= suspect[:, None] & (rests[suspect].sum(axis=0) <= suspect.sum() / 2)
+    apart = rests[suspect].sum(axis=0) <= suspect.sum() / 2
+    hangs &= suspect[:, None] & (apart | (whole & is_action))
     if not is_action:
         hangs &= motion.rest > _told_to_rest(facts, kept) + 1
     numbers = [
