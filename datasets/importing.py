@@ -92,9 +92,11 @@ def import_dataset(
             `infos/NAME`. For HDF5 and Zarr also `episodes/NAME`: an attribute such as `@current_task`, a key of one
             that is JSON such as `@problem_info:language_instruction`, or an array with a row for each episode.
         episode: What an episode is: the column or array that tells them apart, an array of ends, `file` for a
-            file each, or a pattern of groups such as `demo_*`.
+            file each, `row` for a row each of arrays [episodes, time, ..], `#` for the arrays of a number each
+            (`states_#`), or a pattern of groups such as `demo_*`.
         step: For tables: the column that counts the steps of an episode.
-        length: For tables: the column that holds the length of an episode.
+        length: For tables: the column that holds the length of an episode; with `episode="row"` the array of the
+            lengths of episodes, or of a mask of their steps.
         sort: For tables: put rows in the order of episodes and steps, where they are in none.
         task: Which of several tasks to take the rewards of, or which of several vaults.
         no_video: For LeRobotDatasets: leave out the frames of videos.

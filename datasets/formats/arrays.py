@@ -1,4 +1,4 @@
-"""Reads arrays of HDF5, npz and Zarr that the user names, whatever their layout.
+"""Reads arrays of HDF5, npz, npy and Zarr that the user names, whatever their layout.
 
     orlog import my.h5 lab/mine-v1 --episode "demo_*" --map observation=obs/qpos,obs/qvel --map action=actions
     orlog import logs/*.npz lab/mine-v1 --episode file --map observation=obs* --map action=a --horizon 200
@@ -10,18 +10,53 @@ make one observation are put side by side. `_shared/mapped_arrays.py` says what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from orlog.datasets.formats._containers.npz_files import is_npy_folder
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr
-from orlog.datasets.formats._shared.episodes import Asked
+from orlog.datasets.formats._shared.episodes import Asked, Opened
 from orlog.datasets.formats._shared.flags import FLAGS
 from orlog.datasets.formats._shared.mapped_arrays import open_mapped
-from orlog.datasets.formats._shared.places import ARRAYS, FILE, Place, holds_arrays
+from orlog.datasets.formats._shared.places import (
+    ARRAYS,
+    FILE,
+    NUMBER,
+    ROW,
+    Place,
+    files_of_arrays,
+    holds_arrays,
+)
 from orlog.datasets.formats._shared.roles import USUAL
 from orlog.datasets.formats._shared.trees import Kind, Tree, likely, map_of
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
+
+
+@contextlib.contextmanager
+def _open(asked: Asked) -> Iterator[Opened]:
+    with open_mapped(_understood(asked)) as opened:
+        if any(is_npy_folder(file) for file, _ in files_of_arrays(asked)):
+            opened.reads = [*opened.reads, "./*.npy"]
+        yield opened
+
+
+def _understood(asked: Asked) -> Asked:
+    """Return what is asked, where `#` in the names of arrays alone says what an episode is.
+
+    Raises SchemaError if lengths of episodes are given that are not rows.
+    """
+    options = asked.options
+    if options.length and options.episode != ROW:
+        raise SchemaError(
+            f"{asked.sources[0]}: length={options.length!r} says the steps of episodes that are rows of arrays "
+            "[episodes, time, ..]; give episode='row' too, or leave it out."
+        )
+    if options.episode not in ("", FILE) or NUMBER not in "".join(options.columns.values()):
+        return asked
+    return dataclasses.replace(asked, options=dataclasses.replace(options, episode=NUMBER))
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
@@ -73,10 +108,10 @@ def _kind(place: Place, name: str, kinds: dict[str, Kind]) -> str:
 
 FORMAT = Format(
     name="arrays",
-    open=open_mapped,
+    open=_open,
     recognizes=_recognizes,
-    extensions=(".hdf5", ".h5", ".npz", ".zarr", ".zip", ""),
-    options=("columns", "episode", "horizon", "ends"),
+    extensions=(".hdf5", ".h5", ".npz", ".npy", ".zarr", ".zip", ""),
+    options=("columns", "episode", "length", "horizon", "ends"),
     shares=True,
     only_mapped=True,
     any_layout=True,

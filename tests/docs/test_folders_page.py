@@ -69,6 +69,17 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         np.savez(f"logs/{number}.npz", obs=rng.random((9, 3)), **flat)
     done = np.arange(20) % 5 == 4
     np.savez("all.npz", obs=rng.random((20, 3)), a=rng.random((20, 1)), r=np.ones(20), done=done)
+    mask = np.arange(20) < np.arange(15, 21)[:, None]
+    np.savez("padded.npz", obs=rng.random((6, 20, 4)), actions=rng.random((6, 20, 1)), mask=mask)
+    Path("arrays").mkdir()
+    with h5py.File("numbered.h5", "w") as file:
+        for number in range(3):
+            file[f"states_{number}"], file[f"actions_{number}"] = (
+                rng.random((9, 3)),
+                np.ones((9, 2)),
+            )
+    for name, width in (("obs", 3), ("actions", 2)):
+        np.save(f"arrays/{name}.npy", rng.random((9, width)))
     for name, action, ends in (("replay", "action", "episode_ends"), ("all", "move", "ends")):
         group = zarr.open_group(f"{name}.zarr", mode="w", zarr_format=2)
         group["data/state"], group[f"data/{action}"] = rng.random((30, 4)), rng.random((30, 2))

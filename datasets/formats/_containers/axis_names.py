@@ -23,7 +23,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     names_in,
     reading,
 )
-from orlog.datasets.formats._containers.npz_files import NpzFile, reading_npz
+from orlog.datasets.formats._containers.npz_files import NpyFolder, NpzFile, reading_npz
 from orlog.datasets.formats._containers.zarr_arrays import UNREADABLE
 from orlog.errors import SchemaError
 
@@ -94,12 +94,15 @@ def _may_name(path: str, array: str) -> bool:
     return last.startswith(stem.lower())
 
 
-def lists_in_npz(path: Path, archive: NpzFile) -> dict[str, Read]:
-    """Return the lists of names in an npz file; arrays of objects are pickles, and not read."""
+def lists_in_npz(path: Path, archive: NpzFile | NpyFolder) -> dict[str, Read]:
+    """Return the lists of names in an npz file or a folder of npy; arrays of objects are pickles, and not read."""
 
     def read(name: str) -> Any:
-        with reading_npz(archive.where), np.load(path, allow_pickle=False) as arrays:
-            return arrays[name]
+        with reading_npz(archive.where):
+            if path.is_dir():
+                return np.load(path / f"{name}.npy", allow_pickle=False)
+            with np.load(path, allow_pickle=False) as arrays:
+                return arrays[name]
 
     return {
         name: functools.partial(read, name)

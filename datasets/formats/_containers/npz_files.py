@@ -1,4 +1,4 @@
-"""Reads NumPy's npz files of others by rows, in order: no pickle, memory is bounded.
+"""Reads NumPy's npz files of others, and folders of npy files, by rows, in order: no pickle, memory is bounded.
 
 An npz file is a Zip archive of arrays. Compressed arrays cannot be read from the middle, so each
 column is a stream of its own, which gives its rows from the first to the last.
@@ -144,22 +144,76 @@ class NpzFile:
         self._check_stored(item, where)
         with reading_npz(where):
             stream = self._stack.enter_context(self._archive.open(item))
-            shape, is_fortran, dtype = npy_header(stream, where)
-            header_bytes = stream.tell()
-        if dtype.kind not in "biuf" or dtype.itemsize > 8:
-            what = "Python objects, which are not read" if dtype.kind == "O" else str(dtype)
-            raise SchemaError(f"{where}: expected numbers, found {what}.")
-        row_bytes = dtype.itemsize * math.prod(shape[1:])
-        if not shape or not 0 < shape[0] <= MOST_ROWS or not 0 < row_bytes <= LARGEST_ROW_BYTES:
-            raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
-        if item.file_size - header_bytes != shape[0] * row_bytes:
-            raise IntegrityError(
-                f"{where}: the shape {shape} takes {shape[0] * row_bytes:,} bytes, but the file "
-                f"holds {item.file_size - header_bytes:,}.",
-                file=self.where,
-            )
-        column = NpzColumn(stream, where, shape, dtype)
-        return column.transposed() if is_fortran and len(shape) > 1 else column
+        return _column_in(stream, item.file_size, where, self.where)
+
+
+def is_npy_folder(path: Path) -> bool:
+    """Return whether a folder holds arrays in npy files."""
+    return path.is_dir() and any(one.suffix == ".npy" and one.is_file() for one in path.iterdir())
+
+
+@contextlib.contextmanager
+def open_npy(folder: Path, where: str) -> Iterator[NpyFolder]:
+    """Open the npy files of a folder, to read from them."""
+    with contextlib.ExitStack() as stack:
+        yield NpyFolder(folder, where, stack)
+
+
+class NpyFolder:
+    """The arrays of a folder with a file for each.
+
+    Attributes:
+        where: What errors call the folder.
+        names: Names of all arrays: those of the files without `.npy`.
+    """
+
+    def __init__(self, folder: Path, where: str, stack: contextlib.ExitStack) -> None:
+        self.where = where
+        self._folder, self._stack = folder, stack
+        self.names = sorted(one.stem for one in folder.iterdir() if one.suffix == ".npy")
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an array."""
+        return self._header(name)[0]
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Return the dtype of an array."""
+        return self._header(name)[2]
+
+    def _header(self, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+        where = f"{self.where}/{name}.npy"
+        with reading_npz(where), (self._folder / f"{name}.npy").open("rb") as stream:
+            return npy_header(stream, where)
+
+    def column(self, name: str) -> NpzColumn:
+        """Return an array as `NpzFile.column` does, and raise as it does."""
+        where, path = f"{self.where}/{name}.npy", self._folder / f"{name}.npy"
+        if path.is_symlink():
+            raise SchemaError(f"{where}: a link, which is not followed.")
+        with reading_npz(where):
+            stream = self._stack.enter_context(path.open("rb"))
+        return _column_in(stream, path.stat().st_size, where, where)
+
+
+def _column_in(stream: IO[bytes], size: int, where: str, file: str) -> NpzColumn:
+    """Return the array that a stream of so many bytes holds, numbers with a row for each step."""
+    with reading_npz(where):
+        shape, is_fortran, dtype = npy_header(stream, where)
+        header_bytes = stream.tell()
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        what = "Python objects, which are not read" if dtype.kind == "O" else str(dtype)
+        raise SchemaError(f"{where}: expected numbers, found {what}.")
+    row_bytes = dtype.itemsize * math.prod(shape[1:])
+    if not shape or not 0 < shape[0] <= MOST_ROWS or not 0 < row_bytes <= LARGEST_ROW_BYTES:
+        raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
+    if size - header_bytes != shape[0] * row_bytes:
+        raise IntegrityError(
+            f"{where}: the shape {shape} takes {shape[0] * row_bytes:,} bytes, but the file "
+            f"holds {size - header_bytes:,}.",
+            file=file,
+        )
+    column = NpzColumn(stream, where, shape, dtype)
+    return column.transposed() if is_fortran and len(shape) > 1 else column
 
 
 class NpzColumn:

@@ -1,9 +1,10 @@
 """Reads arrays whose meaning is said, by the user or by a known layout, place by place.
 
 `--episode` says what an episode is: a group whose name fits a pattern (with the names of `--map` beginning in
-it); a whole file (`file`); the rows with one number in an array of as many rows; or the rows up to each number
-of an array of ends. Without it, rows end where `terminated` or `truncated` say so. Groups and files come in the order
-of the numbers in their names, and all have the arrays of the first one, with rows of one shape and dtype.
+it); a whole file (`file`); a row of arrays [episodes, time, ..] (`row`); the arrays of one number (`#`); the rows with
+one number in an array of as many rows; or the rows up to each number of an array of ends. Without it, rows end where
+`terminated` or `truncated` say so. Groups and files come in the order of the numbers in their names, and all have the
+arrays of the first one, with rows of one shape and dtype.
 
 With one row more of observations than of actions the last one is the final observation; otherwise
 `_shared/episode_cutter.py` says what becomes of the last row. Observations that are PNG or JPEG files in rows become frames.
@@ -30,6 +31,7 @@ from orlog.datasets.formats._containers.axis_names import (
     dimension_names,
     in_order,
 )
+from orlog.datasets.formats._containers.episode_arrays import are_episodes, lengths_by
 from orlog.datasets.formats._containers.episode_values import (
     attributes_read,
     in_all,
@@ -97,6 +99,7 @@ class _Seen:
         highest: The highest one.
         names: What the numbers in a row are called, by array, as the first place says.
         sources: The lists that say it.
+        doubts: What to know about places, a sentence each.
     """
 
     layout: Layout
@@ -115,6 +118,7 @@ class _Seen:
     names: dict[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     sources: set[str] = dataclasses.field(default_factory=set)
     pictures: dict[str, None] = dataclasses.field(default_factory=dict)
+    doubts: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,6 +182,7 @@ def open_mapped(asked: Asked, known: Known = NOTHING_KNOWN) -> Iterator[Opened]:
     seen.metadata, left_out = in_all(seen.metadata)
     opened.doubts += left_out
     opened.doubts += put_success(seen.metadata, seen.success, asked.options, asked.sources[0])
+    opened.doubts += seen.doubts
     if "reward" not in layout.columns and not asked.options.reward:
         opened.doubts.append("No array of rewards was named: they are zeros.")
     if not {*FLAGS} & layout.columns.keys():
@@ -207,17 +212,18 @@ def _look(asked: Asked, known: Known) -> _Seen:
     for piece, number, place in known.places.find(asked):
         if seen is None:
             columns = of_steps(asked.options.columns)
-            options = dataclasses.replace(asked.options, episode="", columns=columns)
+            options = dataclasses.replace(asked.options, episode="", length="", columns=columns)
             if known.columns:
                 options = dataclasses.replace(
                     options, columns=columns_there(options.columns, place.names)
                 )
             layout = Layout(place.names, options, place.where, needs_episode=False)
+            layout.columns |= _later(place, layout)
             seen, first, own = _Seen(layout), place.where, {*place.names}
         more |= {*place.names, *place.outside} - own
         for names in seen.layout.columns.values():
             for name in names:
-                if name not in place.names:
+                if name not in place.names and name not in place.later.values():
                     raise SchemaError(f"{place.where}: has no array {name!r}, and {first} has.")
         with place.reading(place.where):
             for array in sorted({one for names in seen.layout.columns.values() for one in names}):
@@ -228,14 +234,26 @@ def _look(asked: Asked, known: Known) -> _Seen:
                 elif array in seen.names:
                     check_names(place.names_of(array).texts, seen.names[array], array, place.where)
             rows = _look_at(place, seen, asked.options, first, known.about(place))
+        seen.doubts += [one for one in place.doubts if one not in seen.doubts]
         seen.places.append(_Lying(piece, number, rows, place.where, place.job_bytes))
         if len(seen.lengths) > MOST_EPISODES:
             raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
     assert seen is not None
-    read = {asked.options.episode, *seen.sources, *of_episodes(asked.options.columns).values()}
+    episode = "" if asked.options.episode == FILE else asked.options.episode  # one may be called so
+    read = {episode, *seen.sources, *of_episodes(asked.options.columns).values()}
     left = [one for one in seen.layout.left_out if one not in read]
     seen.layout.left_out = left + sorted(more - seen.sources)[:MOST_TOLD]
     return seen
+
+
+def _later(place: Place, layout: Layout) -> dict[str, list[str]]:
+    """Return what follows each observation, where arrays hold one step more of them than of actions."""
+    found = {
+        f"next_{role}": [place.later[name] for name in layout.columns[role]]
+        for role in layout.observations
+        if {*layout.columns[role]} <= place.later.keys()
+    }
+    return found if len(found) == len(layout.observations) else {}
 
 
 def _look_at(
@@ -248,6 +266,8 @@ def _look_at(
     """Note what a place holds, and return its rows."""
     columns = columns_by_role(place, seen.layout.columns)
     rows = len(columns["action"][0])
+    if options.episode == FILE:
+        _check_axes(place, columns, seen.layout)
     lengths = _lengths(place, columns, options, rows)
     is_one = options.episode != "" and lengths == [rows]
     finals = {
@@ -293,32 +313,32 @@ def _look_at(
     return rows
 
 
+def _check_axes(place: Place, columns: Mapping[str, list[Any]], layout: Layout) -> None:
+    """Refuse a file whose arrays look like [episodes, time, ..] as one episode."""
+    action = columns["action"][0]
+    observations = [one for role in layout.observations for one in columns[role]]
+    if len(columns["action"]) == 1 and are_episodes(observations, action):
+        count, steps = action.shape[:2]
+        raise SchemaError(
+            f"{place.where}: {layout.columns['action'][0]} has the axes {tuple(action.shape)}, and observations begin with "
+            f"the same ones. Give episode='row' if these are {count} episodes of {steps} steps; if each row is a step, name "
+            "an array of the rows up to which episodes go as episode=."
+        )
+
+
 def _lengths(place: Place, columns: dict[str, list[Any]], options: Options, rows: int) -> list[int]:
     """Return the rows of each episode of a place."""
     episode = options.episode
-    if episode in place.names:
-        values = _small(place, episode)
-        if len(values) != rows or rows == 1:
-            ends = values.astype(np.int64)
-            if not len(ends) or (np.diff(ends, prepend=0) <= 0).any() or ends[-1] != rows:
-                raise SchemaError(
-                    f"{place.where}, {episode}: expected the number of an episode in each of {rows} rows, or "
-                    f"ends that grow up to {rows}."
-                )
-            return np.diff(ends, prepend=0).tolist()  # type: ignore[no-any-return]
-        starts = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
-        again, count = np.unique(values[starts], return_counts=True)
-        if (count > 1).any():
-            raise SchemaError(
-                f"{place.where}, {episode}: the rows of episode {again[count > 1][0]} do not follow each other."
-            )
-        return np.diff(np.append(starts, rows)).tolist()  # type: ignore[no-any-return]
+    if place.lengths:
+        return [*place.lengths]
+    if episode in place.names and episode != FILE:
+        return lengths_by(place.column(episode), rows, f"{place.where}, {episode}")
     if episode:
         return [rows]
     named = [role for role in FLAGS if role in columns]
     if not named:
         raise SchemaError(
-            f"{place.where}: nothing says what an episode is; give episode= (a pattern of groups, file, or "
+            f"{place.where}: nothing says what an episode is; give episode= (a pattern of groups, file, row, or "
             "the name of an array), or name terminated and truncated in columns=."
         )
     ends = np.zeros(rows, bool)
@@ -335,19 +355,6 @@ def _lengths(place: Place, columns: dict[str, list[Any]], options: Options, rows
         return lengths  # type: ignore[no-any-return]
     most = options.horizon  # nothing else says where a time limit ended an episode
     return [min(most, one - start) for one in lengths for start in range(0, one, most)]
-
-
-def _small(place: Place, name: str) -> np.ndarray:
-    """Return a whole array of one whole number a row."""
-    column = place.column(name)
-    if len(column) > 2**27 or column.shape not in ((len(column),), (len(column), 1)):
-        raise SchemaError(
-            f"{place.where}, {name}: expected one number a row, found {column.shape}."
-        )
-    values = np.asarray(column[: len(column)]).reshape(-1)
-    if values.dtype.kind not in "iub" and not (np.isfinite(values) & (values % 1 == 0)).all():
-        raise SchemaError(f"{place.where}, {name}: expected whole numbers.")
-    return values
 
 
 def _kind(role: str, columns: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -72,14 +72,19 @@ class Importing:
         typer.Option(
             metavar="COLUMN",
             help="What an episode is: a column or an array that tells them apart, an array of ends, file for a "
-            "file each, or a pattern of groups such as demo_*.",
+            "file each, row for a row each of arrays [episodes, time, ..], # for the arrays of a number each "
+            "(--map observation=states_#), or a pattern of groups such as demo_*.",
         ),
     ] = ""
     step: Annotated[
         str, typer.Option(metavar="COLUMN", help="For tables: what counts an episode's steps.")
     ] = ""
     length: Annotated[
-        str, typer.Option(metavar="COLUMN", help="For tables: an episode's length.")
+        str,
+        typer.Option(
+            metavar="COLUMN",
+            help="An episode's length: a column of a table, or with --episode row an array of lengths or a mask.",
+        ),
     ] = ""
     sort: Annotated[
         bool,

@@ -365,6 +365,153 @@ def test_a_file_of_a_folder_that_is_damaged_at_its_start_is_refused(tmp_path: Pa
         )
 
 
+def write_arrays(place: str, folder: Path, body: Mapping[str, np.ndarray]) -> Path:
+    """Write arrays into an HDF5 or npz file, a folder of npy, or Zarr."""
+    path = folder / f"a.{place}"
+    if place == "npz":
+        write_npz(path, **body)
+    elif place == "h5":
+        write_hdf5(path, body)
+    elif place == "npy":
+        path.mkdir()
+        for name, values in body.items():
+            np.save(path / f"{name}.npy", values)
+    else:
+        root = zarr.open_group(path, mode="w", zarr_format=2 if place == "zarr2" else 3)
+        for name, values in body.items():
+            root.create_array(name, data=values)
+    return path
+
+
+PLACES = ("h5", "npz", "npy", "zarr2", "zarr3")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_episode_that_nothing_is_called_is_refused(tmp_path: Path, place: str) -> None:
+    body = {"state": np.zeros((10, 4)), "action": np.zeros((10, 1)), "episode_ends": [4, 10]}
+    path = write_arrays(place, tmp_path, {name: np.array(one) for name, one in body.items()})
+    columns = {"observation": "state", "action": "action"}
+    options = Options(columns=columns, episode="episode_end")
+    with pytest.raises(SchemaError, match=r"episode_end'.* did you mean episode_ends\?"):
+        read_files(arrays.FORMAT, path, tmp_path / "store", options)
+    options = Options(columns=columns, episode="episode_ends")
+    dataset, _ = read_files(arrays.FORMAT, path, tmp_path / "store", options)
+    assert dataset.episode_lengths.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 500, 2**22])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("name", "values", "length"),
+    [
+        ("other", None, ""),
+        ("mask", "mask", ""),  # by its name
+        ("len", "lengths", "len"),
+        ("late", "late", "late"),  # filled up in front
+    ],
+)
+@pytest.mark.parametrize("has_final", [False, True])
+def test_rows_of_arrays_are_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, values: str | None,
+    length: str, has_final: bool, block_bytes: int
+) -> None:  # fmt: skip
+    monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
+    rng, steps = np.random.default_rng(0), 9
+    lengths = np.array([9, 0, 4, 7]) if values else np.full(4, steps)
+    starts = steps - lengths if values == "late" else np.zeros(4, int)
+    step = np.arange(steps)
+    mask = (starts[:, None] <= step) & (step < (starts + lengths)[:, None])
+    body = {
+        "obs": rng.normal(size=(4, steps + has_final, 3)).astype("f4"),
+        "act": rng.normal(size=(4, steps, 2)),
+        "r": rng.normal(size=(4, steps)),
+        name: {"lengths": lengths, None: np.arange(4)}.get(values, mask),
+    }
+    path = write_arrays(place, tmp_path, body)
+    options = Options(
+        columns={"observation": "obs", "action": "act", "reward": "r"}, episode="row", length=length
+    )
+    dataset, found = read_files(arrays.FORMAT, path, tmp_path / "store", options)
+    kept = [row for row in range(4) if lengths[row]]
+    assert dataset.episode_lengths.tolist() == [lengths[row] - (not has_final) for row in kept]
+    for row, episode in zip(kept, dataset, strict=True):
+        rows = slice(starts[row], starts[row] + len(episode))
+        np.testing.assert_array_equal(episode.actions, body["act"][row, rows])
+        np.testing.assert_array_equal(episode.rewards, body["r"][row, rows])
+        after = slice(rows.start, rows.stop + 1)
+        np.testing.assert_array_equal(episode.observations, body["obs"][row, after])
+    said = " ".join(found.doubts)
+    assert ("were taken from mask" in said) == (values == "mask")
+    assert ("Left out, not named: other" in said) == (values is None)
+    assert ("1 row of the arrays hold" in said) == (values is not None)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, {"episode": "file"}, "Give episode='row' if these are 6 episodes of 20 steps"),
+        ({"actions": np.zeros((6, 20), int)}, {"episode": "file"}, "Give episode='row'"),
+        ({}, {"length": "msk"}, r"length='msk': there is no such array.*mask\?"),
+        ({"mask": np.eye(6, 20) + np.eye(6, 20, 2)}, {}, "the steps of episode 0 do not follow"),
+        ({"mask": np.full(6, 21)}, {}, "says 21 steps of episode 0"),
+        ({"mask": np.zeros((6, 20))}, {}, "no episode has a step"),
+        ({"mask": np.full((6, 20), 2)}, {}, "expected the steps of each of 6 episodes"),
+        ({"obs": np.zeros((6, 19, 4))}, {}, r"obs: expected \[6, 20, ..\] as of actions"),
+        ({"actions": np.zeros(6)}, {}, r"needs actions \[episodes, time, ..\]"),
+        ({}, {"episode": "", "length": "mask"}, "give episode='row' too"),
+    ],
+)  # fmt: skip
+def test_rows_that_are_no_episodes_are_refused(
+    tmp_path: Path, change: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    body = {"obs": np.zeros((6, 20, 4)), "actions": np.zeros((6, 20, 1)), "mask": np.ones((6, 20))}
+    path = write_arrays("npz", tmp_path, body | change)
+    columns = {"observation": "obs", "action": "actions"}
+    asked = Options(**{"columns": columns, "episode": "row", **options})
+    with pytest.raises(SchemaError, match=message):
+        read_files(arrays.FORMAT, path, tmp_path / "store", asked)
+
+
+def test_rows_of_few_columns_are_steps(tmp_path: Path) -> None:
+    """Three agents, whose observations and actions have an axis in common."""
+    body = {"obs": np.zeros((20, 3, 4)), "actions": np.zeros((20, 3, 1))}
+    options = Options(columns={"observation": "obs", "action": "actions"}, episode="file")
+    path = write_arrays("npz", tmp_path, body)
+    dataset, _ = read_files(arrays.FORMAT, path, tmp_path / "store", options)
+    assert dataset.observation_space.shape == (3, 4)
+
+
+@pytest.mark.parametrize("episode", ["", "#"])
+@pytest.mark.parametrize("place", PLACES)
+def test_arrays_of_one_number_are_an_episode(tmp_path: Path, place: str, episode: str) -> None:
+    rng, body = np.random.default_rng(0), {}
+    for number in (10, 9, 2):
+        body[f"states_{number}"] = rng.normal(size=(number, 3))
+        body[f"actions_{number}"] = rng.normal(size=(number, 2))
+    path = write_arrays(place, tmp_path, body | {"rate": np.ones(1)})
+    columns = {"observation": "states_#", "action": "actions_#"}
+    options = Options(columns=columns, episode=episode)
+    dataset, found = read_files(arrays.FORMAT, path, tmp_path / "store", options)
+    assert dataset.episode_lengths.tolist() == [1, 8, 9]
+    np.testing.assert_array_equal(dataset[1].observations, body["states_9"])
+    assert "Left out, not named: rate." in found.doubts
+    options = Options(columns=columns | {"action": "action_#"}, episode="#")
+    with pytest.raises(SchemaError, match=r"called action_#.*did you mean actions_#\?"):
+        read_files(arrays.FORMAT, path, tmp_path / "other", options)
+    more = write_arrays("npz", tmp_path / "store", body | {"states_11": np.zeros((2, 3))})
+    with pytest.raises(SchemaError, match="has states_11, and no actions_11"):
+        read_files(arrays.FORMAT, more, tmp_path / "third", Options(columns=columns))
+
+
+def test_an_npy_file_alone_is_refused_with_its_folder(tmp_path: Path) -> None:
+    folder = write_arrays("npy", tmp_path, {"obs": np.zeros((3, 2)), "act": np.zeros((3, 1))})
+    options = Options(columns={"observation": "obs", "action": "act"}, episode="file")
+    with pytest.raises(
+        SchemaError, match=f"name the folder that holds it and the others: {folder}"
+    ):
+        read_files(arrays.FORMAT, folder / "obs.npy", tmp_path / "store", options)
+
+
 JOINTS = ["hip", "knee", "ankle"]
 
 
