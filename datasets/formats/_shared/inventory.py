@@ -43,12 +43,10 @@ def not_read(
     if not known:
         return []
     known = (*known, *BESIDE)
-    stored = {*columns}
-    words = {*re.split(r"[\s,;()]+", told)}
-    words |= {one.rstrip(".:") for one in words} | {one.rpartition(":")[2] for one in words}
-    words |= {
-        part for name in stored for part in (*re.split(r"[/.@]", name), name.partition("/")[2])
-    }
+    words = _names_told(told)
+    for name in columns:
+        part = name.partition("/")[2]  # the axis alone, as `episodes`, is no name of a file's
+        words |= {name, part, *re.split(r"[/.@]", part or name)} - {""}
     words = {NUMBER.sub("#", one) for one in words}
     counts = Counter(name for name in _names(files) if not _is_known(name, known, words))
     left = {name: count for name, count in counts.items() if not words & _spellings(name)}
@@ -57,6 +55,19 @@ def not_read(
     shown = [f"{name} ({count})" if count > 1 else name for name, count in sorted(left.items())]
     more = f" and {len(shown) - MOST_TOLD} more" if len(shown) > MOST_TOLD else ""
     return [f"Not read: {', '.join(one[:100] for one in shown[:MOST_TOLD])}{more}."]
+
+
+def _names_told(told: str) -> set[str]:
+    """Return what may be names in sentences.
+
+    A word of letters alone, such as `file` or `steps`, is one only where it is an item after a colon.
+    """
+    words = {*re.split(r"[\s,;()]+", told)}
+    words |= {one.rstrip(".:") for one in words} | {one.rpartition(":")[2] for one in words}
+    items = (re.split(r"[,;.](?:\s|$)|\s(?:is|\(\d+\))", one) for one in told.split(": ")[1:])
+    return {one for one in words if not one.isalpha()} | {
+        one.strip() for some in items for one in some
+    }
 
 
 def holds(folder: Path, file: Path, patterns: Sequence[str]) -> bool:
