@@ -187,12 +187,27 @@ def attribute(node: Any, name: str, where: str, default: Any = None) -> Any:
     return node.attrs[name]
 
 
+WORDS = {
+    **dict.fromkeys(("true", "yes", "success", "succeeded", "1"), True),
+    **dict.fromkeys(("false", "no", "failure", "failed", "0"), False),
+}
+
+
 def flag_attribute(node: Any, names: Sequence[str], where: str) -> bool | None:
-    """Return whether the first attribute there is of some names is true; None if there is none, or it is no number."""
-    for name in names:
-        value = np.asarray(attribute(node, name, where, ""))
-        if value.dtype.kind in "biuf" and value.size == 1:
-            return bool(value.reshape(-1)[0] > 0)
+    """Return whether the first attribute there is of some names is true, as a number or a word; None if there is none.
+
+    Raises SchemaError if it is neither true nor false.
+    """
+    for name in filter(lambda name: name in node.attrs, names):
+        value = np.asarray(attribute(node, name, where)).reshape(-1)
+        text = value[0].decode(errors="replace") if isinstance(value[0], bytes) else str(value[0])
+        if value.size == 1 and value.dtype.kind in "biuf" and value[0] in (0, 1):
+            return bool(value[0])
+        if value.size == 1 and text.lower() in WORDS:
+            return WORDS[text.lower()]
+        raise SchemaError(
+            f"{where}: the attribute {name} is {text!r:.60}, expected 1 or 0, or true or false; correct or rename it."
+        )
     return None
 
 

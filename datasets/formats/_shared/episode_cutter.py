@@ -163,9 +163,10 @@ class EpisodeCutter:
         terminated, truncated = (self._flag(rows, one, stop) for one in FLAGS)
         metadata = self._metadata(self._episode)
         if not (terminated or truncated):
-            stated = success_in(metadata)
             self._note_success(rows, start, stop)
-            success = self._success if stated is None else bool(stated[0])
+            success = self._success
+            if self._unknown.follows_success and (stated := success_in(metadata)) is not None:
+                success = bool(stated[0])
             how_so = self._unknown.how(self._first + stop - self._begin, success)
             terminated, truncated = (how_so == one for one in FLAGS)
         has_next = any(role.split("/")[0] == "next_observation" for role in rows)
@@ -208,6 +209,8 @@ class EpisodeCutter:
 
     def _note_success(self, rows: Rows, start: int, stop: int) -> None:
         """Note whether these rows of the open episode state that it succeeded."""
+        if not self._unknown.follows_success:
+            return
         infos = {name: rows[f"infos/{name}"] for name in NAMES if f"infos/{name}" in rows}
         stated = success_in({name: values[start:stop] for name, values in infos.items()})
         if stated is not None:

@@ -110,6 +110,11 @@ class UnknownEnds:
         self._states_success = False
 
     @property
+    def follows_success(self) -> bool:
+        """Whether an episode of unknown end may have been ended by the task, if it succeeded."""
+        return self._are_over or assumed(self._options) == "terminated"
+
+    @property
     def keeps_last(self) -> bool:
         """Whether the last row of an episode keeps its step, since `--shift` pairs it with the observation before."""
         return self._options.shift.get("action", 0) < 0
@@ -192,12 +197,22 @@ def states_success(columns: Collection[str]) -> bool:
 
 
 def success_in(values: Mapping[str, Any], names: Sequence[str] = NAMES) -> np.ndarray | None:
-    """Return whether steps or an episode succeeded, (n,) bool, by infos or metadata; None where nothing states it."""
+    """Return whether steps or an episode succeeded, (n,) bool, by infos or metadata; None where nothing states it.
+
+    Raises SchemaError if it is neither 0 nor 1, as a share of success is.
+    """
     for name in names:
         if name in values:
             found = np.asarray(values[name])
             if found.dtype.kind in "biuf":
-                return found.reshape(-1) > 0
+                odd = found[(found != 0) & (found != 1)]
+                if odd.size:
+                    raise SchemaError(
+                        f"{name} is {odd.flat[0]:g}, and rewards or ends that follow it need 0 or 1; map it under another "
+                        "name, or leave out reward='success' and ends='terminated'."
+                    )
+                flags: np.ndarray = found.reshape(-1) != 0
+                return flags
     return None
 
 

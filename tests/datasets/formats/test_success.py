@@ -326,3 +326,35 @@ def test_actions_are_bounded_where_the_environment_of_the_file_says_it(
     assert not [one for one in orlog.audit(dataset).findings if one.check == "bounds"]
     with pytest.raises(SchemaError, match="--action-low -1 --action-high 3"):
         orlog.train("bc", dataset, steps=1, evaluations=0)
+
+
+@pytest.mark.parametrize(
+    "stated", [("True", "False", "false"), (b"success", b"failure", "FAILED"), (1.0, 0, "no")]
+)
+def test_success_in_words_is_read(stated: tuple[Any, ...], tmp_path: Path) -> None:
+    dataset, _ = read(write(tmp_path / "a.hdf5", stated), ends="terminated", reward="success")
+    assert dataset.column("episodes/success").tolist() == [True, False, False]
+    assert returns_of(dataset) == [1, 0, 0]
+
+
+@pytest.mark.parametrize("odd", [0.4, "maybe", -1])
+def test_success_that_is_neither_true_nor_false_is_refused(odd: Any, tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"the attribute success is .*, expected 1 or 0"):
+        read(write(tmp_path / "a.hdf5", (odd, 1, 0)))
+
+
+def test_shares_of_success_in_steps_are_no_rewards(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "a.npz",
+        observations=rng.normal(size=(6, 2)),
+        actions=rng.normal(size=(6, 1)),
+        rewards=np.zeros(6),
+        terminals=np.zeros(6, bool),
+        timeouts=np.arange(6) % 3 == 2,
+        success=np.array([0, 0.4, 1, 0, 0, 0.2]),
+    )
+    dataset, _ = read(tmp_path / "a.npz")
+    assert dataset.column("infos/success")[1] == 0.4
+    with pytest.raises(SchemaError, match=r"success is 0\.4, and rewards or ends"):
+        read(tmp_path / "a.npz", reward="success")
