@@ -13,58 +13,53 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from orlog.datasets.formats.lerobot.metadata import Episodes, inside, places
-from orlog.datasets.formats.lerobot.video_frames import Video, check_order, frame_times, open_video
+from orlog.datasets.formats.lerobot.video_frames import Video, frame_times, open_video
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.names import counted
 
 TOLERANCE = 0.1  # of the time between two frames: more is told
 HALF = 0.5  # likewise: more is refused
 EXACT = 1e-6  # seconds by which equal times may differ
-MANY_FRAMES = 1000
 
 
-class Shown(NamedTuple):
+@dataclasses.dataclass
+class Shown:
     """Frames of a file that were asked for.
 
     Attributes:
         camera: The camera.
         file: The file.
+        held: How many frames it holds.
+        in_order: Whether frames and rows are paired in order.
         first: The second that the first row asked for.
         last: That of the last one.
         used: How many frames were asked for.
-        held: How many the file holds.
         off: By how many seconds a frame lies off at most, where that is more than `TOLERANCE`.
-        in_order: Whether frames and rows were paired in order.
     """
 
     camera: str
     file: str
-    first: float
-    last: float
-    used: int
     held: int
-    off: float
     in_order: bool
+    first: float = math.nan
+    last: float = -math.inf
+    used: int = 0
+    off: float = 0.0
 
 
 @dataclasses.dataclass
 class _OpenFile:
-    """A file whose frames are read, when each is shown, and what rows asked for so far."""
+    """A file whose frames are read, when each of them is shown, and the last one that a row took."""
 
-    file: str
+    shown: Shown
     video: Video
     stack: contextlib.ExitStack
     times: np.ndarray
-    in_order: bool
-    first: float = math.nan
-    last: float = -math.inf
     taken: int = -1
-    off: float = 0.0
 
 
 class Videos:
@@ -93,6 +88,7 @@ class Videos:
         self._open: dict[str, _OpenFile] = {}
         self._is_part = begins is not None
         self._first, self._frames = (0, episodes.frames()) if begins is None else begins
+        self._begun: set[tuple[str, str]] = set()
         self.shown: list[Shown] = []
 
     def check_first(self) -> None:
@@ -102,13 +98,9 @@ class Videos:
         """
         for camera, films in self._episodes.videos.items():
             path = inside(self._root, Path(films[0].file), self._where)
-            where, most = (
-                f"{self._where}, {films[0].file}",
-                self._most_frames(camera, films[0].file),
-            )
             with (
                 contextlib.suppress(IntegrityError, FileNotFoundError),
-                open_video(path, where, shape=self._shapes[camera], most_frames=most),
+                open_video(path, f"{self._where}, {films[0].file}", self._shapes[camera]),
             ):
                 pass
 
@@ -147,29 +139,27 @@ class Videos:
 
     def _frame_of(self, opened: _OpenFile, row: int, time: float) -> int:
         """Return the number of the frame in its file that belongs to a row of that file, and a second."""
-        where, times = opened.video.where, opened.times
-        if math.isnan(opened.first):
-            opened.first = time
-        check_order(where, opened.last, time)
-        place = row if opened.in_order else int(_nearest(times, np.array([time]))[0])
+        where, times, shown = opened.video.where, opened.times, opened.shown
+        if math.isnan(shown.first):
+            shown.first = time
+        _check_order(where, shown.last, time)
+        place = row if shown.in_order else int(_nearest(times, np.array([time]))[0])
         off = abs(float(times[place]) - time)
-        if (not opened.in_order and off >= HALF / self._fps) or time == opened.last:
-            said = f"expected a frame at {time:.4f} s"
+        if (not shown.in_order and off >= HALF / self._fps) or time == shown.last:
+            next_at = f"the next one is at {times[place]:.4f} s; frames are missing, or the timestamps are of another recording"
             if place == len(times) - 1 and time > times[place]:
-                raise IntegrityError(f"{where}: {said}, and the video ends before.", file=where)
+                next_at = "and the video ends before"
             raise IntegrityError(
-                f"{where}: {said}, the next one is at {times[place]:.4f} s; frames are missing, or the "
-                "timestamps are of another recording.",
-                file=where,
+                f"{where}: expected a frame at {time:.4f} s, {next_at}.", file=where
             )
         if place <= opened.taken:
             raise IntegrityError(
                 f"{where}: the frame at {times[place]:.4f} s is next to two rows; frames are missing.",
                 file=where,
             )
-        opened.last, opened.taken = time, place
+        shown.last, opened.taken = time, place
         if off > TOLERANCE / self._fps:
-            opened.off = max(opened.off, off)
+            shown.off = max(shown.off, off)
         return place
 
     def _all_missing(self) -> str:
@@ -183,42 +173,36 @@ class Videos:
             for number, film in enumerate(films):
                 files.setdefault(film.file, []).append(number)
             for file, numbers in files.items():
-                lengths = [self._episodes.lengths[one] for one in numbers]
                 try:
-                    path = inside(self._root, Path(file), self._where)
-                    times = frame_times(path, file, most_frames=2 * sum(lengths) + MANY_FRAMES)
+                    times = frame_times(inside(self._root, Path(file), self._where), file)
                 except (OrlogError, OSError):
-                    lost += numbers
+                    lost += [self._first + number for number in numbers]
                     continue
-                of_steps = np.concatenate([np.arange(one) for one in lengths])
-                owners = np.repeat(numbers, lengths)
-                starts = np.array([films[one].start for one in owners.tolist()])
-                bad = self._without_frame(times, starts + of_steps / self._fps)
+                lengths = [self._episodes.lengths[number] for number in numbers]
+                of_steps = np.concatenate([np.arange(length) for length in lengths])
+                starts = np.repeat([films[number].start for number in numbers], lengths)
+                wanted = starts + of_steps / self._fps
+                if len(times) == self._frames[camera][file] and (np.diff(wanted) > 0).all():
+                    continue
+                near = _nearest(times, wanted)
+                taken = np.maximum.accumulate(np.concatenate([[-1], near[:-1]]))
+                bad = (np.abs(times[near] - wanted) >= HALF / self._fps) | (near <= taken)
                 steps += of_steps[bad].tolist()
-                episodes += owners[bad].tolist()
+                episodes += (self._first + np.repeat(numbers, lengths)[bad]).tolist()
             if steps:
                 said.append(f"{camera} has no frame of its own for {places(episodes, steps)}")
             if lost:
                 said.append(f"the videos of {camera} cannot be read for {places(lost)}")
         return f" In all: {'. '.join(said)}. no_video=True leaves videos out." if said else ""
 
-    def _without_frame(self, times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Return for which of these seconds a file whose frames are shown at `times` has no frame of its own."""
-        if len(times) == len(wanted) and (np.diff(wanted) > 0).all():
-            return np.zeros(len(wanted), bool)
-        near = _nearest(times, wanted)
-        taken = np.maximum.accumulate(np.concatenate([[-1], near[:-1]]))
-        is_far: np.ndarray = np.abs(times[near] - wanted) >= HALF / self._fps
-        return is_far | (near <= taken)
-
     def _opened(self, camera: str, file: str) -> _OpenFile:
-        if camera in self._open and self._open[camera].file == file:
+        if camera in self._open and self._open[camera].shown.file == file:
             return self._open[camera]
         self._close(camera)
         where = f"{self._where}, {file}"
-        rows, most = self._frames[camera].get(file, 0), self._most_frames(camera, file)
-        if not self._frames[camera].pop(file, 0):
+        if (camera, file) in self._begun:
             raise _do_not_follow(where)
+        self._begun.add((camera, file))
         path = inside(self._root, Path(file), self._where)
         if not path.is_file():
             raise SchemaError(
@@ -226,25 +210,18 @@ class Videos:
                 "videos out."
             )
         with contextlib.ExitStack() as stack:
-            opened = open_video(path, where, shape=self._shapes[camera], most_frames=most)
-            video = stack.enter_context(opened)
-            times = frame_times(path, where, most_frames=most)
-            self._open[camera] = _OpenFile(
-                file, video, stack.pop_all(), times, in_order=len(times) == rows
-            )
+            video = stack.enter_context(open_video(path, where, self._shapes[camera]))
+            times = frame_times(path, where)
+            shown = Shown(camera, file, len(times), len(times) == self._frames[camera][file])
+            self._open[camera] = _OpenFile(shown, video, stack.pop_all(), times)
         return self._open[camera]
-
-    def _most_frames(self, camera: str, file: str) -> int:
-        return 2 * self._frames[camera].get(file, 0) + MANY_FRAMES
 
     def _close(self, camera: str) -> None:
         if camera in self._open:
-            one = self._open.pop(camera)
-            used, held = one.video.used, len(one.times)
-            self.shown.append(
-                Shown(camera, one.file, one.first, one.last, used, held, one.off, one.in_order)
-            )
-            one.stack.close()
+            opened = self._open.pop(camera)
+            opened.shown.used = opened.video.used
+            self.shown.append(opened.shown)
+            opened.stack.close()
 
 
 class ShownFrames:
@@ -263,9 +240,9 @@ class ShownFrames:
         """
         before = self._open.get(shown.camera)
         if before is not None and before.file == shown.file:
-            check_order(f"{self._where}, {shown.file}", before.last, shown.first)
-            off = max(before.off, shown.off)
-            shown = shown._replace(first=before.first, used=before.used + shown.used, off=off)
+            _check_order(f"{self._where}, {shown.file}", before.last, shown.first)
+            shown.first, shown.used = before.first, before.used + shown.used
+            shown.off = max(before.off, shown.off)
         elif before is not None:
             self._close(before)
         if (shown.camera, shown.file) in self._closed:
@@ -307,6 +284,14 @@ def _nearest(times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     before = np.maximum(after - 1, 0)
     nearest: np.ndarray = np.where(wanted - times[before] <= times[after] - wanted, before, after)
     return nearest
+
+
+def _check_order(where: str, last: float, time: float) -> None:
+    if time < last:
+        raise SchemaError(
+            f"{where}: the frame at {time:.4f} s is asked for after the one at {last:.4f} s; "
+            "episodes lie in another order in the video than in the tables."
+        )
 
 
 def _do_not_follow(where: str) -> SchemaError:

@@ -42,7 +42,9 @@ class VideoFiles:
         """Add the frames (rows, height, width, 1 or 3) of an episode; return where they are."""
         import av
 
-        if self._container is None or self._is_alone or self._path.stat().st_size >= FILE_BYTES:
+        # H.264 looks ahead, so after a few frames there may be no file yet.
+        is_full = self._path.is_file() and self._path.stat().st_size >= FILE_BYTES
+        if self._container is None or self._is_alone or is_full:
             self._begin(frames.shape[1:3])
         first = self._frames
         for pixels in frames:

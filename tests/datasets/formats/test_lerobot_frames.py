@@ -16,6 +16,7 @@ from PIL import Image
 
 import orlog
 from orlog.datasets.formats._containers.pictures import PictureColumn
+from orlog.datasets.formats._shared import pieces
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import rows as lerobot_rows
@@ -128,6 +129,7 @@ def test_several_processes_pair_frames_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(pieces, "JOB_BYTES", 1)
     root = tmp_path / "arm"
     write(root, timestamp=1.04 * CLOCK)
     change_episodes(root, **{f"videos__{CAMERA}__from_timestamp": [0.0, 0.49, 0.05]})
@@ -138,6 +140,18 @@ def test_several_processes_pair_frames_alike(
     assert ours.manifest.description == theirs.manifest.description
     assert shades_of(ours) == shades_of(theirs)
     assert shades_of(ours)[0] == READ[0]
+
+
+def test_several_processes_name_the_episodes_that_lack_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(pieces, "JOB_BYTES", 1)
+    root = tmp_path / "arm"
+    write(root, "v2.1")
+    write_video(root / f"videos/chunk-000/{CAMERA}/episode_000002.mp4", 0, 3)
+    with pytest.raises(IntegrityError, match=r"own for episode 2, steps? (3 to )?4\."):
+        orlog.import_dataset(root, "lab/many-v1", workers=2)
 
 
 PATHS = (

@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.exporting import export_dataset
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import rows as lerobot_rows
 from orlog.datasets.formats.lerobot import table_writing, video_writing
@@ -523,6 +524,24 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
         orlog.export_dataset(ours, tmp_path / "x", to="lerobot", rate=2.5)
     with pytest.raises(SchemaError, match="zarr is written without --video; leave it out"):
         orlog.export_dataset(ours, tmp_path / "x", to="zarr", video=True)
+
+
+@pytest.mark.parametrize("codebase", ["v3.0", "v2.1"])
+def test_episodes_of_a_few_frames_can_be_videos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codebase: str
+) -> None:
+    """The first packet of H.264 comes after some frames, and its file with it."""
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
+    space, lengths = spaces.Box(0, 255, (24, 32, 3), np.uint8), (1, 2, 3)
+    frames = [np.full((count + 1, *space.shape), 20 * count, np.uint8) for count in lengths]
+    episodes = [whole_episode(one, np.zeros(len(one) - 1, np.int64)) for one in frames]
+    record_episodes("lab/few-v0", episodes, space, spaces.Discrete(2))
+    export_dataset("lab/few-v0", tmp_path / "few", to="lerobot", video=True, codebase=codebase)
+    columns = {"observation/image": "observation.image", "action": "action"}
+    options = Options(columns=columns)
+    theirs, _ = read_files(lerobot.FORMAT, tmp_path / "few", tmp_path / "store", options)
+    shown = [int(one.observations["image"][:-1].mean().round()) for one in theirs]
+    np.testing.assert_allclose(shown, [20, 40, 60], atol=3)
 
 
 def test_a_robot_is_kept_and_a_rate_that_nobody_tells_is_said(tmp_path: Path) -> None:
