@@ -20,22 +20,27 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats._containers.arrow_files import array_of
 from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT
 from orlog.datasets.formats.lerobot.claimed_statistics import ClaimedImages, ClaimedQuantiles
-from orlog.datasets.formats.lerobot.metadata import Episodes, inside, places, row_size, tables_in
+from orlog.datasets.formats.lerobot.metadata import (
+    COUNTERS,
+    Episodes,
+    episode_batches,
+    inside,
+    places,
+    row_size,
+)
 from orlog.errors import OrlogError
 
 TOLERANCE = 1e-4  # seconds, LeRobot's own
 ROUNDING = 1e-6  # of numbers that were float32 on their way
 MOST_NUMBERS = 2**23  # of all episodes and features whose statistics are compared
-AT_ONCE = 1000
 STATISTICS = Path("meta") / "stats.json"
 EPISODE_STATISTICS = Path("meta") / "episodes_stats.jsonl"
 CHUNK_AND_FILE = re.compile(r"chunk-(\d{1,9})/file-(\d{1,9})\.parquet")
 COUNTED = ("bool", "int", "uint", "float")
 UNREADABLE = (OrlogError, OSError, ValueError, TypeError, KeyError, RecursionError)
-OWN_COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 
 class Agreement:
@@ -54,14 +59,15 @@ class Agreement:
         for name, one in features.items():
             size = row_size(one) * len(episodes.lengths)
             is_counted = str(one.get("dtype")).rstrip("0123456789") in COUNTED if size else False
-            if is_counted and name not in OWN_COUNTERS and size <= left:
+            if is_counted and name not in COUNTERS and size <= left:
                 left -= size
                 self._limits[name] = np.full((2, len(episodes.lengths), row_size(one)), np.nan)
         sizes = {name: limits.shape[2] for name, limits in self._limits.items()}
-        claims: Mapping[str, Any] = {}
+        self._images, self._quantiles = ClaimedImages(), ClaimedQuantiles({}, sizes)
+        self._claims: Mapping[str, Any] | None = None  # of `meta/stats.json`, if it can be read
         with contextlib.suppress(*UNREADABLE):  # `doubts` tells it
             claims = self._whole_statistics()
-        self._quantiles, self._images = ClaimedQuantiles(claims, sizes), ClaimedImages()
+            self._quantiles, self._claims = ClaimedQuantiles(claims, sizes), claims
 
     @property
     def columns(self) -> list[str]:
@@ -159,9 +165,9 @@ class Agreement:
         lengths = self._episodes.lengths
         ends = np.cumsum(lengths).tolist()
         rows, tables = [], []
-        for number, row in zip(
-            range(len(lengths)), _rows_of_metadata(self._root, names, self._where), strict=False
-        ):
+        batches = episode_batches(self._root, names, self._where)
+        stored = (row for batch in batches for row in batch.to_pylist())
+        for number, row in zip(range(len(lengths)), stored, strict=False):
             said = [row.get(name) for name in names]
             true = [
                 ends[number] - lengths[number],
@@ -189,19 +195,21 @@ class Agreement:
     def _other_statistics(self) -> list[str]:
         """Return which statistics have another least or largest number than the rows."""
         said = []
-        whole = self._whole_statistics()
-        if whole:
-            odd = []
-            for name, limits in self._limits.items():
-                low, high = np.fmin.reduce(limits[0]), np.fmax.reduce(limits[1])
-                if name in whole and _differ(whole[name], low, high):
-                    odd.append(name)
-            if odd:
-                said.append(
-                    f"meta/stats.json is of other rows: {', '.join(odd)} reach other least and largest "
-                    "numbers; statistics were computed anew."
-                )
-            said += self._quantiles.doubts()
+        whole = self._claims
+        if whole is None:
+            raise ValueError("meta/stats.json cannot be read")
+        odd = [
+            name
+            for name, limits in self._limits.items()
+            if name in whole
+            and _differ(whole[name], np.fmin.reduce(limits[0]), np.fmax.reduce(limits[1]))
+        ]
+        if odd:
+            said.append(
+                f"meta/stats.json is of other rows: {', '.join(odd)} reach other least and largest "
+                "numbers; statistics were computed anew."
+            )
+        said += self._quantiles.doubts()
         of_episodes: dict[str, list[int]] = {}
         means: dict[str, list[tuple[Any, int]]] = {}
         for number, row in enumerate(self._statistics_of_episodes()):
@@ -239,11 +247,12 @@ class Agreement:
             return
         kinds = ("min", "max")
         columns = [f"stats/{name}/{kind}" for name in self._limits for kind in kinds]
-        for row in _rows_of_metadata(self._root, columns, self._where):
-            yield {
-                name: {kind: row.get(f"stats/{name}/{kind}") for kind in kinds}
-                for name in self._limits
-            }
+        for batch in episode_batches(self._root, columns, self._where):
+            for row in batch.to_pylist():
+                yield {
+                    name: {kind: row.get(f"stats/{name}/{kind}") for kind in kinds}
+                    for name in self._limits
+                }
 
 
 def _differ(said: Any, low: np.ndarray, high: np.ndarray) -> bool:
@@ -273,17 +282,3 @@ def _joined(parts: Sequence[tuple[Any, int]]) -> dict[str, np.ndarray]:
         "mean": mean,
         "std": np.sqrt(np.average(deviations**2 + (means - mean) ** 2, 0, weights)),
     }
-
-
-def _rows_of_metadata(root: Path, wanted: Sequence[str], where: str) -> Iterator[Mapping[str, Any]]:
-    """Yield some columns of the metadata of all episodes, as far as there are any."""
-    import pyarrow.parquet
-
-    for file in tables_in(root, "meta/episodes", where):
-        with (
-            reading_arrow(f"{where}, {file.name}"),
-            pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table,
-        ):
-            known = [one for one in wanted if one in table.schema_arrow.names]
-            for batch in table.iter_batches(AT_ONCE, columns=known) if known else ():
-                yield from batch.to_pylist()

@@ -76,7 +76,7 @@ class Videos:
         shapes: Mapping[str, tuple[int, ...]],
         fps: float,
         where: str,
-        begins: tuple[int, dict[str, dict[str, int]]] | None = None,
+        begins: tuple[int, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> None:
         """Take what is known of them: all episodes, the shape of each camera's frames, and frames per second.
 

@@ -15,24 +15,23 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import gymnasium
 import msgspec
 import numpy as np
 
 from orlog.datasets.columns.restored_values import unflatten
-from orlog.datasets.columns.schema import Kind, Schema
+from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.stored_spaces import space_columns
-from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats._containers.arrow_files import array_of
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
 from orlog.datasets.formats.lerobot.image_tables import decoded_images
-from orlog.datasets.formats.lerobot.metadata import Episodes, read_document, tables_in
+from orlog.datasets.formats.lerobot.metadata import Episodes, episode_batches, read_document
 from orlog.errors import IntegrityError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec
-from orlog.manifests.manifest import EnvironmentRecord
+from orlog.manifests.manifest import EnvironmentRecord, Manifest
 from orlog.manifests.spaces import space_from_json, space_to_json
 
 KEPT = Path("meta") / "orlog.json"
@@ -47,10 +46,12 @@ class _Extra(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     dtype: str
     shape: list[int]
-    kind: str = ""
+    kind: Literal["", "text"] = ""
 
 
-class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `meta/orlog.json` holds; `features` says which column each feature holds."""
+
     observation_space: dict[str, Any]
     action_space: dict[str, Any]
     reward_dtype: str
@@ -61,48 +62,28 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     license: str
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Kept:
-    """What an export keeps.
-
-    Attributes:
-        schema: The columns that were written.
-        features: The column that each feature holds.
-        environment: What recorded the data.
-        description: What the data are.
-        license: Their SPDX identifier.
-        dimension_names: Names of the numbers of columns; they are in `meta/info.json`.
-    """
-
-    schema: Schema
-    features: Mapping[str, str]
-    environment: EnvironmentRecord | None
-    description: str
-    license: str
-    dimension_names: Mapping[str, list[str]] = dataclasses.field(default_factory=dict)
-
-    def to_json(self) -> bytes:
-        """Return the form that `read_kept` reads."""
-        schema = self.schema
-        extras = {
-            name: _Extra(str(spec.dtype), list(spec.shape), schema.variable.get(name, ""))
+def write_kept(root: Path, schema: Schema, features: dict[str, str], manifest: Manifest) -> None:
+    """Write what `read_kept` reads."""
+    kept = Kept(
+        observation_space=space_to_json(schema.observation_space),
+        action_space=space_to_json(schema.action_space),
+        reward_dtype=str(schema.reward_dtype),
+        features=features,
+        extras={
+            name: _Extra(
+                str(spec.dtype), list(spec.shape), "text" if name in schema.variable else ""
+            )
             for name, spec in schema.extras.items()
-        }
-        document = _Document(
-            observation_space=space_to_json(schema.observation_space),
-            action_space=space_to_json(schema.action_space),
-            reward_dtype=str(schema.reward_dtype),
-            features=dict(self.features),
-            extras=extras,
-            environment=self.environment,
-            description=self.description,
-            license=self.license,
-        )
-        return msgspec.json.format(msgspec.json.encode(document), indent=1)
+        },
+        environment=manifest.environment,
+        description=manifest.description,
+        license=manifest.license,
+    )
+    (root / KEPT).write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
 
-def read_kept(root: Path, where: str) -> Kept | None:
-    """Return what an export keeps; None where the dataset is not one of orlog's.
+def read_kept(root: Path, where: str) -> tuple[Kept, Schema] | None:
+    """Return what an export keeps, and its columns; None where the dataset is not one of orlog's.
 
     Raises SchemaError if it is not of this form; IntegrityError if it is damaged.
     """
@@ -110,44 +91,31 @@ def read_kept(root: Path, where: str) -> Kept | None:
         return None
     where = f"{where}, {KEPT.as_posix()}"
     try:
-        document = msgspec.convert(read_document(root, KEPT, where), _Document)
-        extras = {
-            name: ColumnSpec(name, _numbers(one.dtype), _shape(one.shape))
-            for name, one in document.extras.items()
-        }
-        variable: dict[str, Kind] = {}
-        for name, one in document.extras.items():
-            if one.kind == "text":
-                variable[name] = "text"
-            elif one.kind:
-                raise SchemaError(f"{where}: {name} is of the kind {one.kind!r:.20}.")
+        kept = msgspec.convert(read_document(root, KEPT, where), Kept)
         schema = Schema(
-            observation_space=_space(document.observation_space, where),
-            action_space=_space(document.action_space, where),
-            reward_dtype=_numbers(document.reward_dtype),
-            extras=extras,
-            variable=variable,
+            observation_space=space_from_json(kept.observation_space),
+            action_space=space_from_json(kept.action_space),
+            reward_dtype=_numbers(kept.reward_dtype),
+            extras={
+                name: ColumnSpec(name, _numbers(extra.dtype), tuple(extra.shape))
+                for name, extra in kept.extras.items()
+            },
+            variable={name: "text" for name, extra in kept.extras.items() if extra.kind},
         )
-        schema.check(where)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise SchemaError(f"{where}: {error!s:.300}.") from error
+    except (msgspec.ValidationError, TypeError, SchemaError) as error:
+        raise SchemaError(f"{where}: {clause(error):.300}.") from error
+    schema.check(where)
     wanted = [
         name
         for name in {*schema.columns(), *schema.variable}
         if not name.startswith("episodes/") and name.partition("@")[0] not in schema.variable
     ]
     wanted += [name for name in schema.variable if name.startswith("infos/")]
-    if sorted(document.features.values()) != sorted(wanted):
+    if sorted(kept.features.values()) != sorted(wanted):
         raise SchemaError(
-            f"{where}: expected a feature for each of {sorted(wanted)}, found {document.features}."
+            f"{where}: expected a feature for each of {sorted(wanted)}, found {kept.features}."
         )
-    return Kept(
-        schema=schema,
-        features=document.features,
-        environment=document.environment,
-        description=document.description,
-        license=document.license,
-    )
+    return kept, schema
 
 
 def image_shape(spec: ColumnSpec) -> tuple[int, ...] | None:
@@ -164,14 +132,18 @@ class KeptRows:
         videos: None of them.
     """
 
-    def __init__(self, kept: Kept, root: Path, where: str, options: Options) -> None:
-        """Take what an export keeps, and what the user says."""
-        self.schema, self.videos = kept.schema, dict[str, tuple[int, ...]]()
-        self._kept, self._root, self._where = kept, root, where
-        self._options = options
-        self._specs = kept.schema.columns()
+    def __init__(
+        self, kept: Kept, schema: Schema, root: Path, where: str, options: Options
+    ) -> None:
+        """Take what an export keeps, its columns, and what the user says."""
+        self.schema, self.videos = schema, dict[str, tuple[int, ...]]()
+        self._features, self._root, self._where = kept.features, root, where
+        self._options, self._specs = options, schema.columns()
         self._observations = [
-            one.name for one in space_columns(self.schema.observation_space, "observations")
+            spec.name for spec in space_columns(schema.observation_space, "observations")
+        ]
+        self._extras = [
+            name.removeprefix("episodes/") for name in schema.extras if name.startswith("episodes/")
         ]
         self._lengths: np.ndarray = np.zeros(0, np.int64)
         self._details: Iterator[dict[str, Any]] = iter(())
@@ -189,7 +161,7 @@ class KeptRows:
 
     def columns(self) -> Mapping[str, str]:
         """Return the column that each feature holds."""
-        return self._kept.features
+        return self._features
 
     def doubts(self) -> list[str]:
         """Return nothing: all is known."""
@@ -204,7 +176,7 @@ class KeptRows:
     def rows(self, batch: Any, _videos: object, where: str, first: int) -> Rows:
         """Return the columns of a block by what they are."""
         rows: Rows = {}
-        for feature, column in self._kept.features.items():
+        for feature, column in self._features.items():
             if feature not in batch.schema.names:
                 raise SchemaError(f"{where}: has no column {feature}, which orlog.json says.")
             role = ROLES.get(column, "")
@@ -255,11 +227,7 @@ class KeptRows:
         return dataclasses.replace(
             piece,
             seed=None if seed < 0 else seed,
-            metadata={
-                name.removeprefix("episodes/"): details[EPISODE + name.removeprefix("episodes/")]
-                for name in schema.extras
-                if name.startswith("episodes/")
-            },
+            metadata={name: details[EPISODE + name] for name in self._extras},
         )
 
     def _values(self, column: Any, name: str, where: str, first: int) -> np.ndarray:
@@ -283,41 +251,25 @@ class KeptRows:
 
     def _read_details(self) -> Iterator[dict[str, Any]]:
         """Yield what is known of each episode, a few at a time."""
-        import pyarrow.parquet
-
-        extras = [name for name in self.schema.extras if name.startswith("episodes/")]
         columns = {FINAL + name: name for name in self._observations}
-        columns |= {EPISODE + name.removeprefix("episodes/"): name for name in extras}
-        done = 0
-        is_alone = (self._root / DETAILS).is_dir()
-        for file in tables_in(self._root, DETAILS if is_alone else "meta/episodes", self._where):
-            where = f"{self._where}, {file.parent.name}/{file.name}"
-            with (
-                reading_arrow(where),
-                pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table,
-            ):
-                missing = {*columns, SEED} - set(table.schema_arrow.names)
-                if missing:
-                    raise SchemaError(f"{where}: has no column {min(missing)}.")
-                for batch in table.iter_batches(16, columns=[*columns, SEED]):
-                    values = {
-                        kept: self._values(batch.column(kept), name, f"{where}, {kept}", done)
-                        for kept, name in columns.items()
-                    }
-                    values[SEED] = array_of(batch.column(SEED), SEED, where, done)
-                    for row in range(batch.num_rows):
-                        yield {name: one[row] for name, one in values.items()}
-                    done += batch.num_rows
+        columns |= {EPISODE + name: f"episodes/{name}" for name in self._extras}
+        folder, done = DETAILS if (self._root / DETAILS).is_dir() else "meta/episodes", 0
+        for batch in episode_batches(self._root, [*columns, SEED], self._where, folder):
+            missing = {*columns, SEED} - {*batch.schema.names}
+            if missing:
+                raise SchemaError(f"{self._where}, {folder}: has no column {min(missing)}.")
+            values = {
+                kept: self._values(batch.column(kept), name, f"{self._where}, {kept}", done)
+                for kept, name in columns.items()
+            }
+            values[SEED] = array_of(batch.column(SEED), SEED, self._where, done)
+            for row in range(batch.num_rows):
+                yield {name: several[row] for name, several in values.items()}
+            done += batch.num_rows
         raise IntegrityError(
             f"{self._where}: meta/episodes holds {done} episodes, and the tables more.",
             file=self._where,
         )
-
-
-def _shape(shape: list[int]) -> tuple[int, ...]:
-    if any(one < 1 for one in shape) or math.prod(shape) > LARGEST_ROW:
-        raise TypeError(f"expected a shape, found {shape!r:.50}")
-    return tuple(shape)
 
 
 def _numbers(dtype: str) -> np.dtype[Any]:
@@ -325,10 +277,3 @@ def _numbers(dtype: str) -> np.dtype[Any]:
     if found.kind not in "biuf":
         raise TypeError(f"expected a dtype of numbers, found {dtype!r:.20}")
     return found
-
-
-def _space(body: object, where: str) -> gymnasium.Space[Any]:
-    try:
-        return space_from_json(body)
-    except SchemaError as error:
-        raise SchemaError(f"{where}: {clause(error)}.") from error

@@ -29,9 +29,7 @@ from orlog.datasets.formats.lerobot.language import (
     language_texts,
     subtasks_in_force,
 )
-from orlog.datasets.formats.lerobot.metadata import Episodes
-from orlog.datasets.formats.lerobot.rows import PLACE, column_of
-from orlog.datasets.formats.lerobot.writing import COUNTERS
+from orlog.datasets.formats.lerobot.metadata import COUNTERS, PLACE, Episodes, column_of, row_size
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted
 
@@ -322,12 +320,12 @@ class TableFeatures:
 
 
 def _shape(feature: dict[str, Any], where: str) -> tuple[int, ...]:
-    shape = feature.get("shape")
-    if not isinstance(shape, list) or not all(isinstance(one, int) and one > 0 for one in shape):
-        raise SchemaError(f"{where}: expected a shape, found {shape!r:.50}.")
-    if math.prod(shape) > LARGEST_IMAGE:
-        raise SchemaError(f"{where}: the shape {shape} is too large.")
-    return tuple(shape)
+    if not 0 < row_size(feature) <= LARGEST_IMAGE:
+        shape = feature.get("shape")
+        raise SchemaError(
+            f"{where}: expected a shape of at most {LARGEST_IMAGE:,} numbers, found {shape!r:.50}."
+        )
+    return tuple(feature["shape"])
 
 
 def _image_shape(feature: dict[str, Any], shape: tuple[int, ...]) -> tuple[int, ...]:

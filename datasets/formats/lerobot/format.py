@@ -36,13 +36,14 @@ from orlog.datasets.formats.lerobot.features import TableFeatures
 from orlog.datasets.formats.lerobot.language import read_subtasks
 from orlog.datasets.formats.lerobot.metadata import (
     INFO,
+    PLACE,
     Episodes,
     data_tables,
     read_document,
     read_episodes,
     read_names,
 )
-from orlog.datasets.formats.lerobot.rows import PLACE, Tables
+from orlog.datasets.formats.lerobot.rows import Tables
 from orlog.datasets.formats.lerobot.unlisted import add_unlisted
 from orlog.datasets.formats.lerobot.writing import lerobot_losses, write_lerobot
 from orlog.errors import SchemaError
@@ -83,7 +84,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         unlisted = add_unlisted(info, files, where)
         features = TableFeatures(info, asked.options, where, read_subtasks(root, where))
     else:
-        features = KeptRows(kept, root, where, asked.options)
+        features = KeptRows(*kept, root, where, asked.options)
     if is_first:
         episodes = version1.read_episodes(root, list(features.videos), where)
     else:
@@ -111,8 +112,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
             f"info.json has no codebase_version: taken to be {version} by its files."
         )
     if kept is not None:
-        opened.environment, opened.license = kept.environment, kept.license
-        opened.description = kept.description
+        opened.environment, opened.license = kept[0].environment, kept[0].license
+        opened.description = kept[0].description
     if features.videos:
         Videos(root, episodes, features.videos, fps, where).check_first()
     agreement = Agreement(root, info, episodes, where)
@@ -148,7 +149,7 @@ def _whole_episodes(
             f"Read in part, as asked for: the tables hold {rows:,} frames, and the metadata says "
             f"{ends[-1]:,}; the first {whole:,} of {len(ends):,} episodes are whole."
         )
-    return episodes.first(whole)
+    return episodes.some(0, whole)
 
 
 def _guessed(root: Path, is_first: bool) -> str:

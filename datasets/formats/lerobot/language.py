@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import array_of, parquet_batches, reading_arrow
+from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
 from orlog.datasets.formats.lerobot.metadata import inside
 from orlog.errors import SchemaError
 
@@ -25,7 +25,6 @@ OF_EPISODE = f"episodes/{PERSISTENT}"
 ROW_BYTES = 2**14  # that the rows of a step may take
 SUBTASKS = Path("meta") / "subtasks.parquet"
 NOTHING = "[]"
-ROWS, MOST_SUBTASKS = 1000, 2**20
 
 
 def language_texts(column: Any, name: str, where: str, first: int) -> np.ndarray:
@@ -101,19 +100,14 @@ def read_subtasks(root: Path, where: str) -> dict[int, str]:
     with reading_arrow(where):
         import pyarrow.parquet
 
-        names = pyarrow.parquet.read_schema(path).names
+        table = pyarrow.parquet.read_table(path)
+    names = table.column_names
     words = next((name for name in (SUBTASK, "__index_level_0__") if name in names), "")
     if not words or "subtask_index" not in names:
         raise SchemaError(
             f"{where}: expected the columns {SUBTASK} and subtask_index, found {names}."
         )
-    found: dict[int, str] = {}
-    for batch in parquet_batches(path, where, ["subtask_index", words], ROWS):
-        numbers, texts = (
-            array_of(batch.column(name), name, where, len(found)).tolist()
-            for name in ("subtask_index", words)
-        )
-        found |= dict(zip(numbers, map(str, texts), strict=True))
-        if len(found) > MOST_SUBTASKS:
-            raise SchemaError(f"{where}: more than {MOST_SUBTASKS:,} subtasks are not read.")
-    return found
+    numbers, texts = (
+        array_of(table[name], name, where, 0).tolist() for name in ("subtask_index", words)
+    )
+    return dict(zip(numbers, map(str, texts), strict=True))

@@ -14,13 +14,14 @@ import glob
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import reading_arrow
+from orlog.datasets.formats._containers.arrow_files import parquet_batches, reading_arrow
 from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT, read_json_object
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.errors import IntegrityError, SchemaError
@@ -34,9 +35,11 @@ VIDEO_PATHS = {
 DATA_PATH = "data/chunk-*/*.parquet"
 FIELDS = ("video_key", "chunk_index", "file_index", "episode_chunk", "episode_index")
 FIELD = re.compile(r"\{(\w+)(?::(?:0(\d{1,2}))?d)?\}")
+COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+PLACE = ("episode_index", "frame_index", "timestamp")
 VIDEO_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 SAFE_KEY = re.compile(r"\w[\w.-]*")
-MOST_EPISODES, LONGEST_EPISODE = 2**22, 2**40
+LONGEST_EPISODE = 2**40
 EPISODES_AT_ONCE = 1000
 LONGEST_NAME = 100
 MOST_PLACES = 40  # that a sentence names
@@ -64,10 +67,6 @@ class Episodes:
     tasks: list[str] | None
     videos: dict[str, list[Film]]
 
-    def first(self, count: int) -> Episodes:
-        """Return the first ones."""
-        return self.some(0, count)
-
     def some(self, first: int, last: int) -> Episodes:
         """Return those from one on and before another one."""
         return Episodes(
@@ -76,13 +75,13 @@ class Episodes:
             {camera: places[first:last] for camera, places in self.videos.items()},
         )
 
-    def frames(self) -> dict[str, dict[str, int]]:
+    def frames(self) -> Mapping[str, Mapping[str, int]]:
         """Return how many frames each file should hold, by camera and file."""
-        found: dict[str, dict[str, int]] = {camera: {} for camera in self.videos}
-        for camera, places in self.videos.items():
-            for film, length in zip(places, self.lengths, strict=True):
-                found[camera][film.file] = found[camera].get(film.file, 0) + length
-        return found
+        counts = {camera: Counter[str]() for camera in self.videos}
+        for camera, films in self.videos.items():
+            for film, length in zip(films, self.lengths, strict=True):
+                counts[camera][film.file] += length
+        return counts
 
 
 def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
@@ -96,13 +95,22 @@ def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
     return read_json_object(file, where, missing=missing, name=name)
 
 
-def tables_in(root: Path, folder: str, where: str) -> list[Path]:
-    """Return the Parquet files in the chunks of a folder, sorted.
+def episode_batches(
+    root: Path, columns: Sequence[str], where: str, folder: str = "meta/episodes"
+) -> Iterator[Any]:
+    """Yield some columns of the tables of all episodes, as far as there are any, in batches of Arrow.
 
-    Raises SchemaError if one is a link.
+    Raises SchemaError if a table is a link; IntegrityError if one is damaged.
     """
-    files = sorted((root / folder).glob("chunk-*/*.parquet"))
-    return [inside(root, file.relative_to(root), where) for file in files]
+    for file in sorted((root / folder).glob("chunk-*/*.parquet")):
+        path = file.relative_to(root)
+        name = f"{where}, {path.parent.name}/{path.name}"
+        with reading_arrow(name):
+            import pyarrow.parquet
+
+            names = pyarrow.parquet.read_schema(inside(root, path, where)).names
+        known = [column for column in columns if column in names]
+        yield from parquet_batches(file, name, known, EPISODES_AT_ONCE)
 
 
 def data_tables(root: Path, info: Mapping[str, Any], where: str) -> list[Path]:
@@ -145,6 +153,16 @@ def read_names(features: Mapping[str, Any], columns: Mapping[str, str]) -> dict[
     return found
 
 
+def column_of(batch: Any, name: str, where: str) -> Any:
+    """Return a column of a table.
+
+    Raises SchemaError if it is not there.
+    """
+    if name not in batch.schema.names:
+        raise SchemaError(f"{where}: has no column {name}, which info.json says.")
+    return batch.column(name)
+
+
 def row_size(feature: Any) -> int:
     """Return how many numbers a row of a feature has, as `info.json` says; 0 where it says no shape."""
     shape = feature.get("shape") if isinstance(feature, dict) else None
@@ -163,14 +181,18 @@ def read_episodes(
     is_v3 = info["codebase_version"] == V3
     cameras = list(cameras)
     template = _check_video_paths(info, cameras, where) if cameras else ""
-    rows = _rows_of_tables(root, cameras, where) if is_v3 else _rows_of_lines(root, where)
+    if is_v3:
+        wanted = ["episode_index", "length", "tasks"]
+        wanted += [f"videos/{camera}/{name}" for camera in cameras for name in VIDEO_COLUMNS]
+        batches = episode_batches(root, wanted, where)
+        rows: Iterable[Any] = (row for batch in batches for row in batch.to_pylist())
+    else:
+        rows = _rows_of_lines(root, where)
     lengths, tasks = [], []
     videos: dict[str, list[Film]] = {camera: [] for camera in cameras}
     frames: dict[tuple[str, str], int] = {}
     for number, row in enumerate(rows):
         length: Any = row.get("length") if isinstance(row, dict) else None
-        if number == MOST_EPISODES:
-            raise SchemaError(f"{where}: more than {MOST_EPISODES:,} episodes are not read.")
         is_length = isinstance(length, int) and 0 < length < LONGEST_EPISODE
         if not is_length or row.get("episode_index") != number:
             raise SchemaError(f"{where}: the metadata of episode {number} is {row!r:.100}.")
@@ -202,15 +224,12 @@ def check_template(template: object, name: str, where: str) -> str:
         raise SchemaError(
             f"{where}: expected the path {name} in info.json, found {template!r:.100}."
         )
-    known = [match[0] for match in FIELD.finditer(template) if match[1] in FIELDS]
-    left = template
-    for field in known:
-        left = left.replace(field, "")
-    if "{" in left or "}" in left:
-        odd = re.search(r"\{[^{}]*\}|[{}]", left)
+    left = FIELD.sub(lambda match: "" if match[1] in FIELDS else match[0], template)
+    odd = re.search(r"\{[^{}]*\}|[{}]", left)
+    if odd:
         raise SchemaError(
-            f"{where}: {name} in info.json has the field {odd[0] if odd else left!r:.50}; known are "
-            f"{', '.join(f'{{{one}}}' for one in FIELDS)}, numbers with or without a width such as :03d."
+            f"{where}: {name} in info.json has the field {odd[0]!r:.50}; known are "
+            f"{', '.join(f'{{{field}}}' for field in FIELDS)}, numbers with or without a width such as :03d."
         )
     if PurePosixPath(template).is_absolute() or ".." in PurePosixPath(template).parts:
         raise SchemaError(
@@ -221,11 +240,7 @@ def check_template(template: object, name: str, where: str) -> str:
 
 def filled(template: str, values: Mapping[str, int | str]) -> str:
     """Return a path with values in place of its fields."""
-
-    def text(match: re.Match[str]) -> str:
-        return str(values[match[1]]).zfill(int(match[2] or 0))
-
-    return FIELD.sub(text, template)
+    return FIELD.sub(lambda match: str(values[match[1]]).zfill(int(match[2] or 0)), template)
 
 
 def _check_video_paths(info: Mapping[str, Any], cameras: list[str], where: str) -> str:
@@ -271,21 +286,6 @@ def _place(
     fields: dict[str, int | str] = {"video_key": camera, "chunk_index": chunk, "file_index": file}
     fields |= {"episode_chunk": own_chunk, "episode_index": number}
     return filled(template, fields), start
-
-
-def _rows_of_tables(root: Path, cameras: list[str], where: str) -> Iterator[Any]:
-    import pyarrow.parquet
-
-    wanted = ["episode_index", "length", "tasks"]
-    wanted += [f"videos/{camera}/{name}" for camera in cameras for name in VIDEO_COLUMNS]
-    for file in tables_in(root, "meta/episodes", where):
-        with (
-            reading_arrow(f"{where}, {file.name}"),
-            pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table,
-        ):
-            known = [one for one in wanted if one in table.schema_arrow.names]
-            for batch in table.iter_batches(EPISODES_AT_ONCE, columns=known):
-                yield from batch.to_pylist()
 
 
 def _rows_of_lines(root: Path, where: str) -> list[Any]:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,50 +16,19 @@ from orlog.datasets.formats._containers.arrow_files import (
     reading_arrow,
     table_batches,
 )
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows
+from orlog.datasets.formats._shared.episode_cutter import Rows
 from orlog.datasets.formats._shared.episodes import Asked, Steps
 from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
 from orlog.datasets.formats.lerobot.agreement import Agreement
 from orlog.datasets.formats.lerobot.camera_frames import Shown, ShownFrames, Videos
-from orlog.datasets.formats.lerobot.metadata import Episodes
-from orlog.errors import IntegrityError, SchemaError
+from orlog.datasets.formats.lerobot.exports import KeptRows
+from orlog.datasets.formats.lerobot.features import TableFeatures
+from orlog.datasets.formats.lerobot.metadata import Episodes, column_of
+from orlog.errors import IntegrityError
 
 BLOCK_BYTES = 2**24
-PLACE = ("episode_index", "frame_index", "timestamp")
 MOST_ROWS = 2**62
 OVER = 4  # times that `row_bytes` of features says too much, since a number may take one byte
-
-
-class Features(Protocol):
-    """What the columns of the tables are."""
-
-    @property
-    def videos(self) -> Mapping[str, tuple[int, ...]]:
-        """Features that are videos, and the shape of a frame."""
-
-    def row_bytes(self) -> int:
-        """Return about how many bytes a row takes, or more."""
-
-    def cutter(self, episodes: Episodes) -> EpisodeCutter:
-        """Return what cuts the rows of all files, which come next, into episodes."""
-
-    def rows(self, batch: Any, videos: Videos, where: str, first: int) -> Rows:
-        """Return the columns of a block by what they are; it remembers nothing of another one but roundings."""
-
-    def frames(self, rows: Rows) -> Mapping[str, np.ndarray]:
-        """Return the frames of each camera whose statistics are compared."""
-
-    def completed(self, rows: Rows, batch: Any, where: str, first: int) -> Rows:
-        """Return the columns of the next block with what is known of it besides."""
-
-    def finished(self, piece: Steps) -> Steps:
-        """Return the next piece with what is known of it besides."""
-
-    def rounded(self) -> set[str]:
-        """Return the columns whose numbers were rounded so far; more can be added."""
-
-    def later_doubts(self) -> list[str]:
-        """Return what to tell of these and of what rows say besides; after the last row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +47,7 @@ class _Part:
     episodes: Episodes
     number: int = 0
     begin: int = 0
-    frames: dict[str, dict[str, int]] | None = None
+    frames: Mapping[str, Mapping[str, int]] | None = None
 
 
 class _Block(NamedTuple):
@@ -110,7 +79,7 @@ class Tables:
     root: Path
     where: str
     files: Sequence[Path]
-    features: Features
+    features: TableFeatures | KeptRows
     fps: float
     total: int
     is_partial: bool
@@ -229,13 +198,3 @@ class Tables:
                     file=self.where,
                 )
         return episode, step
-
-
-def column_of(batch: Any, name: str, where: str) -> Any:
-    """Return a column of a table.
-
-    Raises SchemaError if it is not there.
-    """
-    if name not in batch.schema.names:
-        raise SchemaError(f"{where}: has no column {name}, which info.json says.")
-    return batch.column(name)

@@ -18,7 +18,7 @@ from orlog.datasets.formats._containers.arrow_files import (
 )
 from orlog.datasets.formats.lerobot.image_tables import image_size
 from orlog.datasets.formats.lerobot.language import EVENTS, PERSISTENT
-from orlog.datasets.formats.lerobot.writing import COUNTERS
+from orlog.datasets.formats.lerobot.metadata import COUNTERS
 from orlog.errors import IntegrityError, SchemaError
 
 ROWS = 1000

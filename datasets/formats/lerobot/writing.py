@@ -38,12 +38,11 @@ from orlog.datasets.formats.lerobot.exports import (
     DETAILS,
     EPISODE,
     FINAL,
-    KEPT,
     SEED,
-    Kept,
     image_shape,
+    write_kept,
 )
-from orlog.datasets.formats.lerobot.metadata import INFO, VIDEO_PATHS
+from orlog.datasets.formats.lerobot.metadata import COUNTERS, INFO, VIDEO_PATHS
 from orlog.datasets.formats.lerobot.table_writing import (
     FILES_OF_CHUNK,
     TableFiles,
@@ -63,7 +62,6 @@ DATA_PATHS = {
 }
 FILE_BYTES = 10**8
 MOST_AXES = 5
-COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 RESERVED = (
     "observation",
     "action",
@@ -118,49 +116,44 @@ def write_lerobot(
             f"{dataset.name}: LeRobot counts whole frames a second, found the rate {rate:g}."
         )
     schema, manifest = _kept_schema(dataset.schema), dataset.manifest
-    kept = Kept(
-        schema=schema,
-        features=_features(schema),
-        environment=manifest.environment,
-        description=manifest.description,
-        license=manifest.license,
-        dimension_names=dataset.dimension_names,
-    )
     columns, is_v3 = schema.columns(), codebase == V3
+    features = _features(schema)
     cameras = [
         feature
-        for feature, column in kept.features.items()
+        for feature, column in features.items()
         if video and column in columns and image_shape(columns[column])
     ]
-    features = _described(kept, cameras)
+    described = _described(schema, features, dataset.dimension_names, cameras)
     films: dict[str, VideoFiles] = {}
-    default_task = dataset.name if manifest.environment is None else manifest.environment.id
+    environment = "" if manifest.environment is None else manifest.environment.id
     tasks: dict[str, int] = {}
     statistics: dict[str, FeatureStatistics] = {}
-    fps, total = 0, 0
+    fps, total = 0 if rate is None else int(rate), 0
     (folder / "meta").mkdir()
     with contextlib.ExitStack() as stack:
-        kinds, largest = "" if is_v3 else kinds_of(features), FILE_BYTES if is_v3 else 0
+        kinds, largest = "" if is_v3 else kinds_of(described), FILE_BYTES if is_v3 else 0
         data = TableFiles(folder, DATA_PATHS[is_v3], largest, dataset.name, kinds)
         stack.enter_context(contextlib.closing(data))
         metadata = stack.enter_context(_Metadata(folder, dataset.name, is_v3=is_v3))
         for number, episode in enumerate(dataset):
-            fps = fps or (_frames_per_second(episode) if rate is None else int(rate))
-            said = _tasks(episode, default_task)
-            rows = _rows(episode, kept, fps)
+            fps = fps or _frames_per_second(episode)
+            words = _tasks(episode, environment or dataset.name)
+            rows = _rows(episode, schema, features, fps)
             count = len(episode)
             rows["episode_index"] = np.full(count, number)
             rows["index"] = np.arange(total, total + count)
-            rows["task_index"] = np.array([tasks.setdefault(one, len(tasks)) for one in said])
-            found = {
+            rows["task_index"] = np.array([tasks.setdefault(text, len(tasks)) for text in words])
+            of_episode = {
                 name: FeatureStatistics.of(values, are_images=are_images(values))
                 for name, values in rows.items()
                 if isinstance(values, np.ndarray)
             }
-            for name, one in found.items():
-                statistics[name] = statistics[name].with_more(one) if name in statistics else one
-            place = data.next_place()
-            shown: dict[str, np.ndarray] = {}
+            for name, new in of_episode.items():
+                statistics[name] = statistics[name].with_more(new) if name in statistics else new
+            chunk, file = data.next_place()
+            places = {"dataset_from_index": total, "dataset_to_index": total + count}
+            places |= {"data/chunk_index": chunk, "data/file_index": file}
+            shown: dict[str, Any] = {name: np.array([value]) for name, value in places.items()}
             for camera in cameras:
                 if camera not in films:
                     films[camera] = VideoFiles(
@@ -170,40 +163,44 @@ def write_lerobot(
                 shown |= films[camera].add(rows.pop(camera))
             data.write(rows)
             metadata.add(
-                {"episode_index": number, "tasks": list(dict.fromkeys(said)), "length": count},
-                found,
-                {
-                    "dataset_from_index": np.array([total]),
-                    "dataset_to_index": np.array([total + count]),
-                    "data/chunk_index": np.array([place[0]]),
-                    "data/file_index": np.array([place[1]]),
-                    **shown,
-                },
+                {"episode_index": number, "tasks": list(dict.fromkeys(words)), "length": count},
+                of_episode,
+                shown,
                 {} if cameras else _details(episode, schema),
             )
             total += count
             progress(total, dataset.total_steps)
     files = sorted((folder / "data").rglob("*.parquet"))
-    stats = {
-        name: {key: value.tolist() for key, value in one.values().items()}
-        for name, one in with_quantiles(statistics, files, dataset.name).items()
+    stats = with_quantiles(statistics, files, dataset.name)
+    robot = ROBOT.search(manifest.description)
+    episodes = dataset.total_episodes
+    info = {
+        "codebase_version": codebase,
+        "robot_type": robot[1] if robot else environment,
+        "total_episodes": episodes,
+        "total_frames": total,
+        "total_tasks": len(tasks),
+        "chunks_size": FILES_OF_CHUNK,
+        **({"data_files_size_in_mb": FILE_BYTES // 10**6} if is_v3 else {}),
+        **({"video_files_size_in_mb": 200} if is_v3 else {}),
+        "fps": fps,
+        "splits": {"train": f"0:{episodes}"},
+        "data_path": DATA_PATHS[is_v3],
+        "video_path": VIDEO_PATHS[is_v3] if cameras else None,
+        "features": described,
     }
-    info = _info(kept, fps, dataset.total_episodes, total, len(tasks)) | {"features": features}
-    info |= {"codebase_version": codebase, "data_path": DATA_PATHS[is_v3]}
-    info["video_path"] = VIDEO_PATHS[is_v3] if cameras else None
     if not is_v3:
-        chunks = -(-dataset.total_episodes // FILES_OF_CHUNK)
-        info |= {"total_chunks": chunks, "total_videos": dataset.total_episodes * len(cameras)}
-        info = {name: one for name, one in info.items() if not name.endswith("_size_in_mb")}
+        info |= {"total_chunks": -(-episodes // FILES_OF_CHUNK)}
+        info |= {"total_videos": episodes * len(cameras)}
     (folder / INFO).write_text(json.dumps(info, indent=4), "utf-8")
-    (folder / "meta" / "stats.json").write_text(json.dumps(stats, indent=4), "utf-8")
+    (folder / "meta" / "stats.json").write_text(json.dumps(_listed(stats), indent=4), "utf-8")
     if is_v3:
         _write_tasks(folder / "meta" / "tasks.parquet", list(tasks))
     else:
         lines = [{"task_index": number, "task": task} for task, number in tasks.items()]
         (folder / "meta" / "tasks.jsonl").write_text("".join(map(_line, lines)), "utf-8")
     if not cameras:  # what a video shows is not what was recorded
-        (folder / KEPT).write_bytes(kept.to_json())
+        write_kept(folder, schema, features, manifest)
 
 
 class _Metadata(contextlib.ExitStack):
@@ -232,8 +229,10 @@ class _Metadata(contextlib.ExitStack):
             place = self._table.next_place()
             of_table = {name: np.array([value]) for name, value in known.items() if name != "tasks"}
             row = of_table | {"tasks": [known["tasks"]]}
-            row |= {"meta/episodes/chunk_index": np.array([place[0]])}
-            row |= {"meta/episodes/file_index": np.array([place[1]])}
+            row |= {
+                f"meta/episodes/{name}_index": np.array([number])
+                for name, number in zip(("chunk", "file"), place, strict=True)
+            }
             row |= {
                 f"stats/{name}/{key}": value[None]
                 for name, one in statistics.items()
@@ -241,19 +240,20 @@ class _Metadata(contextlib.ExitStack):
             }
             self._table.write(row | {**places} | {**details})
             return
-        of_features = {
-            name: {key: value.tolist() for key, value in one.values().items()}
-            for name, one in statistics.items()
-        }
-        for file, line in zip(
-            self._lines,
-            (known, {"episode_index": known["episode_index"], "stats": of_features}),
-            strict=True,
-        ):
+        of_statistics = {"episode_index": known["episode_index"], "stats": _listed(statistics)}
+        for file, line in zip(self._lines, (known, of_statistics), strict=True):
             file.write(_line(line))
         if details:
             self._table.next_place()
             self._table.write(details)
+
+
+def _listed(statistics: Mapping[str, FeatureStatistics]) -> dict[str, Any]:
+    """Return the statistics of features as JSON has them."""
+    return {
+        name: {key: value.tolist() for key, value in one.values().items()}
+        for name, one in statistics.items()
+    }
 
 
 def _line(body: Mapping[str, Any]) -> str:
@@ -322,9 +322,11 @@ def _frames_per_second(episode: Episode) -> int:
     return 1
 
 
-def _rows(episode: Episode, kept: Kept, fps: int) -> dict[str, Any]:
+def _rows(
+    episode: Episode, schema: Schema, features: Mapping[str, str], fps: int
+) -> dict[str, Any]:
     """Return the rows of each feature, but for what depends on other episodes."""
-    schema, count = kept.schema, len(episode)
+    count = len(episode)
     block: dict[str, Any] = {
         name: values[:-1]
         for name, values in flatten(
@@ -337,7 +339,7 @@ def _rows(episode: Episode, kept: Kept, fps: int) -> dict[str, Any]:
     frames = np.arange(count)
     return {
         "timestamp": (frames / fps).astype(np.float32),
-        **{feature: block[column] for feature, column in kept.features.items()},
+        **{feature: block[column] for feature, column in features.items()},
         "next.done": episode.terminations | episode.truncations,
         "frame_index": frames,
     }
@@ -359,53 +361,28 @@ def _details(episode: Episode, schema: Schema) -> dict[str, Any]:
     return found
 
 
-def _robot(kept: Kept) -> str:
-    """Return the robot that an import of a LeRobotDataset tells, or the id of the environment."""
-    told = ROBOT.search(kept.description)
-    if told:
-        return told[1]
-    return "" if kept.environment is None else kept.environment.id
-
-
-def _described(kept: Kept, cameras: Sequence[str]) -> dict[str, Any]:
-    """Return what `meta/info.json` says of each feature; `cameras` are videos."""
-    schema = kept.schema
+def _described(
+    schema: Schema,
+    features: Mapping[str, str],
+    names: Mapping[str, list[str]],
+    cameras: Sequence[str],
+) -> dict[str, Any]:
+    """Return what `meta/info.json` says of each feature; `names` are those of numbers, `cameras` are videos."""
     columns = schema.columns()
-    features: dict[str, Any] = {"next.done": _feature("bool", ())}
-    for feature, column in kept.features.items():
+    described: dict[str, Any] = {"next.done": _feature("bool", ())}
+    for feature, column in features.items():
         if column in schema.variable:
-            features[feature] = _feature("string", ())
+            described[feature] = _feature("string", ())
         elif image_shape(columns[column]):
-            kind, names = (
-                "video" if feature in cameras else "image",
-                ["height", "width", "channels"],
-            )
-            features[feature] = _feature(kind, columns[column].shape) | {"names": names}
+            kind = "video" if feature in cameras else "image"
+            described[feature] = _feature(kind, columns[column].shape)
+            described[feature]["names"] = ["height", "width", "channels"]
         else:
-            features[feature] = _feature(str(columns[column].dtype), columns[column].shape)
-            features[feature]["names"] = kept.dimension_names.get(column)
+            described[feature] = _feature(str(columns[column].dtype), columns[column].shape)
+            described[feature]["names"] = names.get(column)
     for counter in COUNTERS:
-        features[counter] = _feature("float32" if counter == "timestamp" else "int64", ())
-    return features
-
-
-def _info(kept: Kept, fps: int, episodes: int, steps: int, tasks: int) -> dict[str, Any]:
-    """Return what `meta/info.json` holds in version 3.0, but for its features."""
-    return {
-        "codebase_version": V3,
-        "robot_type": _robot(kept),
-        "total_episodes": episodes,
-        "total_frames": steps,
-        "total_tasks": tasks,
-        "chunks_size": FILES_OF_CHUNK,
-        "data_files_size_in_mb": FILE_BYTES // 10**6,
-        "video_files_size_in_mb": 200,
-        "fps": fps,
-        "splits": {"train": f"0:{episodes}"},
-        "data_path": "",
-        "video_path": None,
-        "features": {},
-    }
+        described[counter] = _feature("float32" if counter == "timestamp" else "int64", ())
+    return described
 
 
 def _feature(dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:

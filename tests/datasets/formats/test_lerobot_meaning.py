@@ -342,6 +342,9 @@ def test_quantiles_that_are_not_those_of_all_steps_are_told(tmp_path: Path) -> N
     assert ": action[0] q50 7 (64." in said
     assert "q99 13.86 (92.8%)." in said
     assert "observation.state" not in said
+    claim(root, **right | {"action": right["action"] | {"q99": [1]}})
+    _, found = read_files(lerobot.FORMAT, root, tmp_path / "ragged")
+    assert any("The statistics cannot be read" in one for one in found.doubts)
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
