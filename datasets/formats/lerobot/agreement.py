@@ -163,7 +163,7 @@ class Agreement:
         """Return which episodes are said to lie in other rows or files than they do."""
         names = ("dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index")
         lengths = self._episodes.lengths
-        ends = np.cumsum(lengths).tolist()
+        ends = self._episodes.ends.tolist()
         rows, tables = [], []
         batches = episode_batches(self._root, names, self._where)
         stored = (row for batch in batches for row in batch.to_pylist())

@@ -76,18 +76,11 @@ class Videos:
         shapes: Mapping[str, tuple[int, ...]],
         fps: float,
         where: str,
-        begins: tuple[int, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> None:
-        """Take what is known of them: all episodes, the shape of each camera's frames, and frames per second.
-
-        `episodes` may be some, which begin at an episode; then `begins` says which, and how many frames their
-        files hold for all of them.
-        """
+        """Take the episodes, the shape of each camera's frames, and frames per second."""
         self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
         self._fps = fps
         self._open: dict[str, _OpenFile] = {}
-        self._is_part = begins is not None
-        self._first, self._frames = (0, episodes.frames()) if begins is None else begins
         self._begun: set[tuple[str, str]] = set()
         self.shown: list[Shown] = []
 
@@ -120,11 +113,11 @@ class Videos:
         found = np.empty((len(episodes), *self._shapes[camera]), np.uint8)
         rows = zip(episodes.tolist(), steps.tolist(), timestamps.tolist(), strict=True)
         for row, (episode, step, time) in enumerate(rows):
-            film = self._episodes.videos[camera][episode - self._first]
+            film = self._episodes.videos[camera][episode - self._episodes.number]
             try:
                 opened = self._opened(camera, film.file)
                 place = self._frame_of(opened, film.first + step, film.start + time)
-                if self._is_part and not opened.video.used:
+                if place and not opened.video.used:
                     opened.video.begin_near(float(opened.times[place]))
                 found[row] = opened.video.frame_at(float(opened.times[place]), EXACT)
             except (IntegrityError, SchemaError) as error:
@@ -176,19 +169,22 @@ class Videos:
                 try:
                     times = frame_times(inside(self._root, Path(file), self._where), file)
                 except (OrlogError, OSError):
-                    lost += [self._first + number for number in numbers]
+                    lost += [self._episodes.number + number for number in numbers]
                     continue
                 lengths = [self._episodes.lengths[number] for number in numbers]
                 of_steps = np.concatenate([np.arange(length) for length in lengths])
                 starts = np.repeat([films[number].start for number in numbers], lengths)
                 wanted = starts + of_steps / self._fps
-                if len(times) == self._frames[camera][file] and (np.diff(wanted) > 0).all():
+                if (
+                    len(times) == self._episodes.frames[camera][file]
+                    and (np.diff(wanted) > 0).all()
+                ):
                     continue
                 near = _nearest(times, wanted)
                 taken = np.maximum.accumulate(np.concatenate([[-1], near[:-1]]))
                 bad = (np.abs(times[near] - wanted) >= HALF / self._fps) | (near <= taken)
                 steps += of_steps[bad].tolist()
-                episodes += (self._first + np.repeat(numbers, lengths)[bad]).tolist()
+                episodes += (self._episodes.number + np.repeat(numbers, lengths)[bad]).tolist()
             if steps:
                 said.append(f"{camera} has no frame of its own for {places(episodes, steps)}")
             if lost:
@@ -212,7 +208,9 @@ class Videos:
         with contextlib.ExitStack() as stack:
             video = stack.enter_context(open_video(path, where, self._shapes[camera]))
             times = frame_times(path, where)
-            shown = Shown(camera, file, len(times), len(times) == self._frames[camera][file])
+            shown = Shown(
+                camera, file, len(times), len(times) == self._episodes.frames[camera][file]
+            )
             self._open[camera] = _OpenFile(shown, video, stack.pop_all(), times)
         return self._open[camera]
 

@@ -25,12 +25,11 @@ class ClaimedQuantiles:
 
     def __init__(self, claims: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         """Take what `meta/stats.json` claims of each feature, and how many numbers a row of each has."""
-        self._claims: dict[str, np.ndarray] = {}
-        self._near: dict[str, np.ndarray] = {}
-        self._counts: dict[
-            str, np.ndarray
-        ] = {}  # below, at most, and at most the claimed one itself
-        self._rows: dict[str, int] = {}
+        self._claims: dict[
+            str, tuple[np.ndarray, np.ndarray]
+        ] = {}  # and by how much they may be off
+        # How many steps lie below, at most at, and at most at the claimed one itself, and how many there are.
+        self._counts: dict[str, np.ndarray] = {}
         for name, size in sizes.items():
             claim = claims.get(name)
             if not isinstance(claim, Mapping) or not {*QUANTILES, "min", "max"} <= {*claim}:
@@ -41,30 +40,29 @@ class ClaimedQuantiles:
             )
             is_whole = marks.shape[1:] == limits.shape[1:] == (size,) and size <= MOST_NUMBERS
             if is_whole and np.isfinite(marks).all() and np.isfinite(limits).all():
-                self._claims[name], self._near[name] = marks, NEAR * np.abs(limits[1] - limits[0])
-                self._counts[name] = np.zeros((3, *marks.shape), np.int64)
-                self._rows[name] = 0
+                self._claims[name] = marks, NEAR * np.abs(limits[1] - limits[0])
+                self._counts[name] = np.zeros((4, *marks.shape), np.int64)
 
     def add(self, name: str, rows: np.ndarray) -> None:
         """Take the next rows of a feature, (rows, numbers) of floats."""
         if name not in self._claims:
             return
-        marks, near, counts = self._claims[name], self._near[name], self._counts[name]
+        (marks, near), counts = self._claims[name], self._counts[name]
         for number, mark in enumerate(marks):
             counts[0, number] += (rows < mark - near).sum(0)
             counts[1, number] += (rows <= mark + near).sum(0)
             counts[2, number] += (rows <= mark).sum(0)
-        self._rows[name] += len(rows)
+        counts[3] += len(rows)
 
     def doubts(self) -> list[str]:
         """Return a sentence about those that are wrong, of each feature those of the number that is worst; after the last row."""
         said = []
         levels = np.array(list(QUANTILES.values()))[:, None]
-        for name, marks in self._claims.items():
-            count = self._rows[name]
+        for name, (marks, _) in self._claims.items():
+            count = int(self._counts[name][3].max())
             if not count:
                 continue
-            below, upto, share = self._counts[name] / count
+            below, upto, share = self._counts[name][:3] / count
             wrong = np.maximum(below - levels, levels - upto) - FEW - 1 / count
             if wrong.max() > 0:
                 number = int(wrong.max(0).argmax())

@@ -19,6 +19,7 @@ QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 MOST_NUMBERS = 1024  # of a row that has quantiles
 LEVELS = np.arange(256) / 255
 ROWS = 2**14
+COLUMN_BYTES = 2**28  # of a feature's numbers that are in memory at once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,7 +100,7 @@ class FeatureStatistics:
 def with_quantiles(
     statistics: Mapping[str, FeatureStatistics], files: Sequence[Path], where: str
 ) -> dict[str, FeatureStatistics]:
-    """Return statistics with the quantiles of all rows, which tables hold; one feature is in memory at a time."""
+    """Return statistics with the quantiles of all rows, which tables hold; `COLUMN_BYTES` of a feature are in memory at a time."""
     found = {}
     for name, one in statistics.items():
         if one.levels is None and one.lowest.size <= MOST_NUMBERS:
@@ -114,19 +115,19 @@ def _quantiles(
     files: Sequence[Path], name: str, size: int, count: int, where: str
 ) -> dict[str, np.ndarray]:
     """Return the quantiles of a column of `count` rows of `size` numbers, (size,) each."""
-    rows, done = np.empty((0, size)), 0
-    for file in files:
-        for batch in parquet_batches(file, where, [name], ROWS):
-            values = array_of(batch.column(0), name, where, done).reshape(-1, size)
-            if not done:
-                rows = np.empty((count, size), values.dtype)
-            rows[done : done + len(values)] = values
-            done += len(values)
     marks = np.empty((len(QUANTILES), size))
-    with np.errstate(invalid="ignore", over="ignore"):
-        for number in range(size):
-            numbers = rows[:, number].astype(np.float64)
-            marks[:, number] = np.quantile(numbers, list(QUANTILES.values()))
+    at_once = max(1, COLUMN_BYTES // (8 * count))
+    for start in range(0, size, at_once):
+        rows, done = np.empty((count, min(at_once, size - start))), 0
+        for file in files:
+            for batch in parquet_batches(file, where, [name], ROWS):
+                values = array_of(batch.column(0), name, where, done).reshape(-1, size)
+                rows[done : done + len(values)] = values[:, start : start + at_once]
+                done += len(values)
+        with np.errstate(invalid="ignore", over="ignore"):
+            for number in range(rows.shape[1]):
+                found = np.quantile(rows[:, number], list(QUANTILES.values()))
+                marks[:, start + number] = found
     return dict(zip(QUANTILES, marks, strict=True))
 
 

@@ -129,16 +129,24 @@ class KeptRows:
 
     Attributes:
         schema: The columns.
-        videos: None of them.
+        columns: The column that each feature holds.
+        row_bytes: About how many bytes a row takes.
+        videos, rounded, doubts: Nothing, since all is known.
     """
 
     def __init__(
         self, kept: Kept, schema: Schema, root: Path, where: str, options: Options
     ) -> None:
         """Take what an export keeps, its columns, and what the user says."""
-        self.schema, self.videos = schema, dict[str, tuple[int, ...]]()
-        self._features, self._root, self._where = kept.features, root, where
-        self._options, self._specs = options, schema.columns()
+        self.schema, self.columns = schema, kept.features
+        self.videos: dict[str, tuple[int, ...]] = {}
+        self.rounded: set[str] = set()
+        self.doubts: list[str] = []
+        self._root, self._where, self._options = root, where, options
+        self._specs = schema.columns()
+        self.row_bytes = sum(
+            2 * (spec.dtype.itemsize * math.prod(spec.shape) + 8) for spec in self._specs.values()
+        )
         self._observations = [
             spec.name for spec in space_columns(schema.observation_space, "observations")
         ]
@@ -159,24 +167,10 @@ class KeptRows:
         unknown = UnknownEnds(self._options, self._where, says=FLAGS)
         return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, unknown=unknown)
 
-    def columns(self) -> Mapping[str, str]:
-        """Return the column that each feature holds."""
-        return self._features
-
-    def doubts(self) -> list[str]:
-        """Return nothing: all is known."""
-        return []
-
-    def row_bytes(self) -> int:
-        """Return about how many bytes a row takes."""
-        return 2 * sum(
-            one.dtype.itemsize * math.prod(one.shape) + 8 for one in self._specs.values()
-        )
-
     def rows(self, batch: Any, _videos: object, where: str, first: int) -> Rows:
         """Return the columns of a block by what they are."""
         rows: Rows = {}
-        for feature, column in self._features.items():
+        for feature, column in self.columns.items():
             if feature not in batch.schema.names:
                 raise SchemaError(f"{where}: has no column {feature}, which orlog.json says.")
             role = ROLES.get(column, "")
@@ -204,12 +198,8 @@ class KeptRows:
             self._ends.append(details)
         return rows | {f"next_observation/{name}": values for name, values in nexts.items()}
 
-    def rounded(self) -> set[str]:
-        """Return nothing, and forget what is added: numbers are what the schema says."""
-        return set()
-
     def later_doubts(self) -> list[str]:
-        """Return nothing, likewise."""
+        """Return nothing: all is known."""
         return []
 
     def finished(self, piece: Steps) -> Steps:

@@ -55,6 +55,8 @@ class TableFeatures:
         images: Columns that hold images, and the shape of one.
         videos: Features that are videos, and the shape of a frame.
         schema: Spaces.
+        row_bytes: About how many bytes a row takes, or more.
+        rounded: Columns whose numbers were rounded so far.
     """
 
     def __init__(
@@ -75,16 +77,16 @@ class TableFeatures:
         self.images: dict[str, tuple[int, ...]] = {}
         self.videos: dict[str, tuple[int, ...]] = {}
         self._left_out: list[str] = []
-        self._rounded: set[str] = set()
+        self.rounded: set[str] = set()
         self._language: set[str] = set()
         self._persistent: dict[int, dict[str, None]] = {}  # texts of open episodes
         self._differing = 0  # episodes whose steps have several
-        self._row_bytes = 0
+        self.row_bytes = 0
         self._said = said_roles(options.columns, list(features), where)
         parts: dict[str, Any] = {}
         for name, feature in features.items():
             kind, shape = feature.get("dtype"), _shape(feature, f"{where}, {name}")
-            self._row_bytes += 8 * math.prod(shape) + 8
+            self.row_bytes += 8 * math.prod(shape) + 8
             if name in COUNTERS and name != "timestamp":
                 continue
             if kind == "video" and options.no_video:
@@ -96,7 +98,7 @@ class TableFeatures:
                 kind = "uint8"
             elif kind == "language":
                 self._language.add(name)
-                self._row_bytes += ROW_BYTES
+                self.row_bytes += ROW_BYTES
             elif kind not in (*NUMBERS, *FLOATS, "string"):
                 raise SchemaError(
                     f"{where}, {name}: expected numbers, images or texts, found {kind!r:.20}."
@@ -139,8 +141,9 @@ class TableFeatures:
         taken = {base_role(one) for one in self._said.values()}
         return f"infos/{name}" if base_role(role) in taken - {"infos"} else role
 
+    @property
     def columns(self) -> dict[str, str]:
-        """Return the column here of each feature whose numbers may have names."""
+        """The column here of each feature whose numbers may have names."""
         found = {}
         for name, role in self.roles.items():
             root, _, part = role.partition("/")
@@ -149,8 +152,9 @@ class TableFeatures:
                 found[name] = f"{root}/{part}" if part else root
         return found
 
+    @property
     def doubts(self) -> list[str]:
-        """Return what is left out or not known."""
+        """What is left out or not known."""
         said = []
         if self._left_out:
             said.append(f"Left out, as asked for: the videos {', '.join(self._left_out)}.")
@@ -171,8 +175,8 @@ class TableFeatures:
     def later_doubts(self) -> list[str]:
         """Return which numbers were not what info.json says, and texts of episodes that differ; after the last row."""
         said = []
-        if self._rounded:
-            names = ", ".join(sorted(self._rounded))
+        if self.rounded:
+            names = ", ".join(sorted(self.rounded))
             said.append(
                 f"Numbers of the tables were rounded to the dtype that info.json says: {names}."
             )
@@ -182,10 +186,6 @@ class TableFeatures:
                 f"{OF_EPISODE} holds all of its rows."
             )
         return said
-
-    def row_bytes(self) -> int:
-        """Return about how many bytes a row takes."""
-        return self._row_bytes
 
     def cutter(self, episodes: Episodes) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
@@ -224,10 +224,6 @@ class TableFeatures:
     def finished(self, piece: Steps) -> Steps:
         """Return a piece as it is."""
         return piece
-
-    def rounded(self) -> set[str]:
-        """Return the columns whose numbers were rounded so far; more can be added."""
-        return self._rounded
 
     def rows(self, batch: Any, videos: Videos, where: str, first: int) -> Rows:
         """Return the columns of a block by what they are."""
@@ -315,7 +311,7 @@ class TableFeatures:
                     f"{where}, {name}: holds {values[differ][0]} as {values.dtype}, which {dtype} cannot; correct "
                     "the dtype of the feature in info.json."
                 )
-            self._rounded.add(name)
+            self.rounded.add(name)
         return found
 
 

@@ -100,12 +100,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
         total_steps=sum(episodes.lengths),
         description=about,
         always_said=about if robot else "",
-        doubts=[*lacks, *unlisted, *features.doubts()],
+        doubts=[*lacks, *unlisted, *features.doubts],
         reads=[
             *(f"{table}:{name}" for name in info["features"] for table in TABLES),
             *(f"./*{NUMBER.sub('#', name)}*.mp4" for name in info["features"]),
         ],
-        dimension_names=read_names(info["features"], features.columns()),
+        dimension_names=read_names(info["features"], features.columns),
     )
     if not says_version:
         opened.doubts.append(
@@ -140,14 +140,13 @@ def _whole_episodes(
     """
     with reading_arrow(where):
         rows = sum(count_rows(file) for file in files)
-    ends = np.cumsum(episodes.lengths)
-    whole = int(np.searchsorted(ends, rows, "right"))
+    whole = int(np.searchsorted(episodes.ends, rows, "right"))
     if whole == 0:
         raise SchemaError(f"{where}: the tables hold {rows:,} frames, less than the first episode.")
-    if whole < len(ends):
+    if whole < len(episodes.lengths):
         doubts.append(
             f"Read in part, as asked for: the tables hold {rows:,} frames, and the metadata says "
-            f"{ends[-1]:,}; the first {whole:,} of {len(ends):,} episodes are whole."
+            f"{episodes.ends[-1]:,}; the first {whole:,} of {len(episodes.lengths):,} episodes are whole."
         )
     return episodes.some(0, whole)
 

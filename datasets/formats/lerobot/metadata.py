@@ -10,11 +10,11 @@ videos/chunk-000/KEY/episode_000000.mp4   one episode each                      
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -55,33 +55,44 @@ class Film(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """All episodes, in their order.
+    """All episodes, or some that follow each other.
 
     Attributes:
         lengths: Frames of each.
         tasks: What was done in each, in words; None where no metadata tell it.
         videos: Of each camera, where the frames of each episode are; files are relative to the dataset.
+        frames: How many frames each file should hold, by camera and file, of all episodes of the dataset.
+        number: The number of the first one.
+        begin: Its first row.
     """
 
     lengths: list[int]
     tasks: list[str] | None
     videos: dict[str, list[Film]]
+    frames: dict[str, dict[str, int]]
+    number: int = 0
+    begin: int = 0
+
+    @functools.cached_property
+    def ends(self) -> np.ndarray:
+        """The row after the last one of each."""
+        ends: np.ndarray = self.begin + np.cumsum(np.array(self.lengths, np.int64))
+        return ends
 
     def some(self, first: int, last: int) -> Episodes:
         """Return those from one on and before another one."""
+        videos = {camera: films[first:last] for camera, films in self.videos.items()}
         return Episodes(
             self.lengths[first:last],
             None if self.tasks is None else self.tasks[first:last],
-            {camera: places[first:last] for camera, places in self.videos.items()},
+            videos,
+            {
+                camera: {film.file: self.frames[camera][film.file] for film in films}
+                for camera, films in videos.items()
+            },
+            self.number + first,
+            int(self.ends[first - 1]) if first else self.begin,
         )
-
-    def frames(self) -> Mapping[str, Mapping[str, int]]:
-        """Return how many frames each file should hold, by camera and file."""
-        counts = {camera: Counter[str]() for camera in self.videos}
-        for camera, films in self.videos.items():
-            for film, length in zip(films, self.lengths, strict=True):
-                counts[camera][film.file] += length
-        return counts
 
 
 def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
@@ -190,7 +201,7 @@ def read_episodes(
         rows = _rows_of_lines(root, where)
     lengths, tasks = [], []
     videos: dict[str, list[Film]] = {camera: [] for camera in cameras}
-    frames: dict[tuple[str, str], int] = {}
+    frames: dict[str, dict[str, int]] = {camera: {} for camera in cameras}
     for number, row in enumerate(rows):
         length: Any = row.get("length") if isinstance(row, dict) else None
         is_length = isinstance(length, int) and 0 < length < LONGEST_EPISODE
@@ -201,9 +212,9 @@ def read_episodes(
         tasks.append("; ".join(map(str, said)) if isinstance(said, list) else "")
         for camera in cameras:
             file, start = _place(row, camera, info, template, f"{where}, episode {number}")
-            first = frames.get((camera, file), 0)
+            first = frames[camera].get(file, 0)
             videos[camera].append(Film(file, start, first))
-            frames[camera, file] = first + length
+            frames[camera][file] = first + length
     if not lengths:
         raise SchemaError(f"{where}: the metadata names no episode.")
     for name, found in (("total_episodes", len(lengths)), ("total_frames", sum(lengths))):
@@ -212,7 +223,7 @@ def read_episodes(
                 f"{where}: info.json says {name} {info.get(name)!r:.20}, and the episodes are {found}.",
                 file=where,
             )
-    return Episodes(lengths, tasks, videos)
+    return Episodes(lengths, tasks, videos, frames)
 
 
 def check_template(template: object, name: str, where: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,23 +31,11 @@ MOST_ROWS = 2**62
 OVER = 4  # times that `row_bytes` of features says too much, since a number may take one byte
 
 
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """Rows that are read together, and the episodes that they are of.
-
-    Attributes:
-        spans: The rows of tables, each with its first row among all.
-        episodes: The episodes.
-        number: The number of the first one.
-        begin: Its first row among all.
-        frames: How many frames their videos hold for all episodes; None where these are all.
-    """
+class _Part(NamedTuple):
+    """Rows that are read together, each span with its first row among all, and the episodes that they are of."""
 
     spans: Sequence[Span]
     episodes: Episodes
-    number: int = 0
-    begin: int = 0
-    frames: Mapping[str, Mapping[str, int]] | None = None
 
 
 class _Block(NamedTuple):
@@ -98,7 +86,7 @@ class Tables:
             if isinstance(found, Shown):
                 shown.add(found)
             elif isinstance(found, set):
-                self.features.rounded().update(found)
+                self.features.rounded.update(found)
             else:
                 rows, batch, file, episode, step, first = found
                 agreement.add(batch, file, episode, step, first)
@@ -121,19 +109,13 @@ class Tables:
         if asked.sharing is None:
             yield _Part([Span((file, 0), 0, MOST_ROWS) for file in self.files], episodes)
             return
-        size, frames = max(1, self.features.row_bytes() // OVER), episodes.frames()
-        ends = np.cumsum(episodes.lengths)
+        size, ends = max(1, self.features.row_bytes // OVER), episodes.ends
         for spans in jobs_of(asked, self._counts(), size):
             several = list(spans)
             first = several[0].of[1] + several[0].start
             last = several[-1].of[1] + several[-1].stop
-            one, after = np.searchsorted(ends, (first, max(first, last - 1)), "right").tolist()
-            some = episodes.some(one, after + 1)
-            counts = {
-                camera: {film.file: frames[camera][film.file] for film in films}
-                for camera, films in some.videos.items()
-            }
-            yield _Part(several, some, one, int(ends[one - 1]) if one else 0, counts)
+            start, stop = np.searchsorted(ends, (first, max(first, last - 1)), "right").tolist()
+            yield _Part(several, episodes.some(start, stop + 1))
 
     def _counts(self) -> Iterator[tuple[tuple[Path, int], int]]:
         """Yield each table with its first row among all, and how many rows it has."""
@@ -150,43 +132,40 @@ class Tables:
 
     def read(self, part: _Part) -> Iterator[_Block | Shown | set[str]]:
         """Yield blocks of rows, the frames that were asked for, and which columns were rounded."""
-        episodes, features = part.episodes, self.features
-        begins = None if part.frames is None else (part.number, part.frames)
-        arguments = (self.root, episodes, features.videos, self.fps, self.where, begins)
-        lengths, done = np.array(episodes.lengths, np.int64), 0
-        ends = part.begin + np.cumsum(lengths)
-        with contextlib.closing(Videos(*arguments)) as videos:
+        features, done = self.features, 0
+        with contextlib.closing(
+            Videos(self.root, part.episodes, features.videos, self.fps, self.where)
+        ) as videos:
             for span in part.spans:
                 file, first = span.of
                 name, done = self._name(file), max(done, first + span.start)
-                block_rows = max(1, BLOCK_BYTES // features.row_bytes())
+                block_rows = max(1, BLOCK_BYTES // features.row_bytes)
                 with reading_arrow(name):
                     for read in table_batches(file, block_rows, span.start, span.stop):
                         left = max(0, self.total - done)
                         batch = read.slice(0, left) if self.is_partial else read
                         if self.is_partial and not batch.num_rows:
                             break
-                        episode, step = self._places(
-                            batch, part.number, (lengths, ends), name, done
-                        )
+                        episode, step = self._places(batch, part.episodes, name, done)
                         columns = features.rows(batch, videos, name, done)
                         kept = [one for one in self.wanted if one in batch.schema.names]
                         yield _Block(columns, batch.select(kept), file, episode, step, done)
                         done += batch.num_rows
         yield from videos.shown
-        yield features.rounded()
+        yield features.rounded
 
     def _places(
-        self, batch: Any, number: int, episodes: tuple[np.ndarray, np.ndarray], name: str, done: int
+        self, batch: Any, episodes: Episodes, name: str, done: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the episode of each row, and which of its steps it is, as the lengths and ends of some say.
+        """Return the episode of each row, and which of its steps it is, as the metadata say.
 
         Raises IntegrityError if the table says otherwise.
         """
-        (lengths, ends), count = episodes, batch.num_rows
+        count = batch.num_rows
         known = np.arange(done, min(self.total, done + count))
-        place = np.searchsorted(ends, known, "right")
-        episode, step = place + number, known - (ends[place] - lengths[place])
+        place = np.searchsorted(episodes.ends, known, "right")
+        begins = np.concatenate([[episodes.begin], episodes.ends[:-1]])
+        episode, step = place + episodes.number, known - begins[place]
         for column, rows in {"episode_index": episode, "frame_index": step}.items():
             found = array_of(column_of(batch, column, name), column, name, done)
             odd = np.flatnonzero(found[: len(rows)] != rows)

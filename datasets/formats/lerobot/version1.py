@@ -115,17 +115,19 @@ def read_episodes(root: Path, cameras: list[str], where: str) -> Episodes:
         raise SchemaError(
             f"{where}: {INDEX.name} does not give the rows of one episode after another."
         )
-    return Episodes(
-        lengths=(ends - starts).tolist(),
-        tasks=None,
-        videos={
-            camera: [
-                Film(VIDEO_PATH.format(camera=camera, episode=number), 0.0, 0)
-                for number in range(len(starts))
-            ]
-            for camera in cameras
-        },
-    )
+    lengths = (ends - starts).tolist()
+    videos = {
+        camera: [
+            Film(VIDEO_PATH.format(camera=camera, episode=number), 0.0, 0)
+            for number in range(len(lengths))
+        ]
+        for camera in cameras
+    }
+    frames = {
+        camera: {film.file: length for film, length in zip(films, lengths, strict=True)}
+        for camera, films in videos.items()
+    }
+    return Episodes(lengths, None, videos, frames)
 
 
 def video_times(column: Any, camera: str, episodes: np.ndarray, where: str) -> np.ndarray:
