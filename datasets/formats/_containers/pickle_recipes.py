@@ -25,6 +25,7 @@ NAMES = {
     "next_observations": "next_observations next_observation next_obs new_obs obs_next next_states next_state s_ ns",
     "terminals": "terminals terminal terminations terminated terminateds dones done d",
     "timeouts": "timeouts timeout truncations truncated truncateds",
+    "episodes": "episode episodes episode_id episode_index traj trajectory traj_id trajectory_id",
 }
 """Usual names of what a pickle holds, by our names in npz files."""
 BY_HAND = (
@@ -71,13 +72,19 @@ ORDERS = (
 
 def about_pickle(dataset: str, file: Path) -> str:
     """Return that a file is a pickle, what it holds, and lines that write that as npz, or as Parquet."""
+    if not file.stat().st_size:
+        return f"{dataset}: {file.name} is empty; get this file again."
     said = f"{dataset}: {file.name} is a pickle, and reading a pickle runs the program in it, so it is not read."
+    outline = None
     try:
         outline = outline_of(file)
         far = "" if outline.is_whole else ", as far as was looked,"
         said += f" It holds{far} {in_words(outline.value)}."
         lines = [*_load(file, outline), *_program(outline.value)]
     except UNREADABLE:
+        if outline is None:
+            said = f"{dataset}: {file.name} is called a pickle, or begins as one, and is damaged or something else. A pickle "
+            said += "is not read, since reading it runs the program in it."
         return f"{said} {BY_HAND}"
     program = "".join(f"    {line}\n" for line in lines)
     foreign = sorted({one.partition(".")[0] for one in outline.calls} - KNOWN_MODULES)
@@ -154,6 +161,12 @@ def _program(value: Any) -> list[str]:
 def _of_rows(rows: Mapping[str, str]) -> list[str]:
     """Return lines for one set of rows; where episodes end, their flags say, or next observations that do not follow."""
     lines = [f"columns = {_written(rows)}"]
+    if "episodes" in rows and "timeouts" not in rows:
+        lines += [
+            "number = columns.pop('episodes')",
+            "last = np.append(number[1:] != number[:-1], True)",
+        ]
+        return [*lines, *_END]
     if "timeouts" in rows or "terminals" not in rows:
         return [*lines, "np.savez('data.npz', **columns)"]
     if "next_observations" in rows:
@@ -168,7 +181,7 @@ def _of_rows(rows: Mapping[str, str]) -> list[str]:
 
 def _of_episodes(rows: Mapping[str, str], each: str) -> list[str]:
     """Return lines for a set of rows for each episode."""
-    rows = {role: how for role, how in rows.items() if role != "timeouts"}
+    rows = {role: how for role, how in rows.items() if role not in ("timeouts", "episodes")}
     return [
         f"episodes = [{_written(rows)} {each}]",
         "columns = {name: np.concatenate([one[name] for one in episodes]) for name in episodes[0]}",
@@ -201,7 +214,12 @@ def _rows(value: Any, data: str) -> dict[str, str]:
     if isinstance(first, Thing) and isinstance(first.arguments, tuple):  # a named tuple
         first = plain(first.arguments)
     if isinstance(first, dict) and not _rows_of_dict(first, "one"):
-        keys = {role: key for role, key in _keys(first).items() if _shape(first[key]) is not None}
+        keys = _keys(first)
+        keys = {
+            role: key
+            for role, key in keys.items()
+            if role == "episodes" or _shape(first[key]) is not None
+        }
         if {"observations", "actions"} <= keys.keys():
             return {
                 role: f"np.asarray([step[{key!r}] for step in {data}])"

@@ -111,6 +111,11 @@ KINDS: dict[str, Callable[[], Any]] = {
     "transitions in the order of TD3": lambda: transitions("o after a r d"),
     "a list of lists of transitions": lambda: by_episode(transitions()),
     "a dict for each step": step_dicts,
+    "a dict for each step that numbers its episode": lambda: [
+        {"traj": f"run {number}", "obs": step[0], "act": step[1], "rew": step[2], "done": step[4]}
+        for number, steps in enumerate(by_episode(transitions()))
+        for step in steps
+    ],
     "a list of lists of dicts": lambda: by_episode(step_dicts()),
     "a tuple of arrays": lambda: tuple(arrays().values()),
 }
@@ -297,3 +302,5 @@ def test_damaged_pickles_are_told_too(
     file.write_bytes(sound[:at] + noise + sound[at + len(noise) :])
     assert is_pickle(file)
     assert "runs the program in it" in about_pickle("lab/x", file)
+    file.write_bytes(b"")
+    assert "is empty" in about_pickle("lab/x", file)
