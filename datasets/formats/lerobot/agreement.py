@@ -5,8 +5,8 @@ The rows are what is read; what else is said of them is compared, and told where
     timestamp                               frame_index / fps   (lerobot#933, lerobot#1875, unitree_lerobot#41)
     index                                   counts all rows on
     dataset_from_index, data/file_index     where an episode's rows lie   (lerobot#1919, lerobot#2401)
-    meta/stats.json, episodes_stats.jsonl   the least and the largest numbers   (lerobot#3508), quantiles, and
-                                            means of images: `claimed_statistics.py`
+    meta/stats.json, episodes_stats.jsonl   the least and the largest numbers   (lerobot#3508), quantiles
+                                            (lerobot#4156), and means of images
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import array_of
-from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT
-from orlog.datasets.formats.lerobot.claimed_statistics import ClaimedImages, ClaimedQuantiles
+from orlog.datasets.formats.lerobot.episode_statistics import MOST_NUMBERS as MOST_OF_A_ROW
+from orlog.datasets.formats.lerobot.episode_statistics import QUANTILES
 from orlog.datasets.formats.lerobot.metadata import (
     COUNTERS,
     Episodes,
-    episode_batches,
+    episode_rows,
     inside,
     places,
     row_size,
@@ -42,9 +42,18 @@ CHUNK_AND_FILE = re.compile(r"chunk-(\d{1,9})/file-(\d{1,9})\.parquet")
 COUNTED = ("bool", "int", "uint", "float")
 UNREADABLE = (OrlogError, OSError, ValueError, TypeError, KeyError, RecursionError)
 
+NEAR = 0.01  # of the claimed range: a quantile may be off by that much
+FEW = 0.005  # of the steps: likewise
+PIXELS = 2**12  # of a frame that are looked at
+OTHER = 0.05  # of the range of pixels: means and deviations that differ by more are told
+
 
 class Agreement:
-    """Takes all rows in their order, and says afterwards what is said of other rows."""
+    """Takes all rows in their order, and says afterwards what is said of other rows.
+
+    Attributes:
+        images: Takes the frames.
+    """
 
     def __init__(self, root: Path, info: Mapping[str, Any], episodes: Episodes, where: str) -> None:
         self._root, self._where, self._episodes = root, where, episodes
@@ -63,21 +72,16 @@ class Agreement:
                 left -= size
                 self._limits[name] = np.full((2, len(episodes.lengths), row_size(one)), np.nan)
         sizes = {name: limits.shape[2] for name, limits in self._limits.items()}
-        self._images, self._quantiles = ClaimedImages(), ClaimedQuantiles({}, sizes)
+        self.images, self._quantiles = _ClaimedImages(), _ClaimedQuantiles({}, sizes)
         self._claims: Mapping[str, Any] | None = None  # of `meta/stats.json`, if it can be read
         with contextlib.suppress(*UNREADABLE):  # `doubts` tells it
             claims = self._whole_statistics()
-            self._quantiles, self._claims = ClaimedQuantiles(claims, sizes), claims
+            self._quantiles, self._claims = _ClaimedQuantiles(claims, sizes), claims
 
     @property
     def columns(self) -> list[str]:
         """Columns of the tables that are compared."""
         return ["timestamp", "index", *self._limits]
-
-    def add_frames(self, frames: Mapping[str, np.ndarray]) -> None:
-        """Take the next frames of each camera, (frames, height, width, channels) uint8."""
-        for name, one in frames.items():
-            self._images.add(name, one)
 
     def add(
         self, batch: Any, file: Path, episode: np.ndarray, step: np.ndarray, first: int
@@ -165,8 +169,7 @@ class Agreement:
         lengths = self._episodes.lengths
         ends = self._episodes.ends.tolist()
         rows, tables = [], []
-        batches = episode_batches(self._root, names, self._where)
-        stored = (row for batch in batches for row in batch.to_pylist())
+        stored = episode_rows(self._root, names, self._where)
         for number, row in zip(range(len(lengths)), stored, strict=False):
             said = [row.get(name) for name in names]
             true = [
@@ -218,10 +221,10 @@ class Agreement:
             for name, limits in self._limits.items():
                 if name in row and _differ(row[name], limits[0, number], limits[1, number]):
                     of_episodes.setdefault(name, []).append(number)
-            for name in self._images.names & {*row} - {*whole}:
+            for name in {*self.images.sums} & {*row} - {*whole}:
                 means.setdefault(name, []).append((row[name], self._episodes.lengths[number]))
         joined = {name: _joined(parts) for name, parts in means.items()}
-        said += self._images.doubts({**joined, **whole})
+        said += self.images.doubts({**joined, **whole})
         said += [
             f"Statistics of single episodes are of other rows, {name}: {places(numbers)}."
             for name, numbers in of_episodes.items()
@@ -231,7 +234,7 @@ class Agreement:
     def _whole_statistics(self) -> Mapping[str, Any]:
         """Return what `meta/stats.json` says of each feature; nothing where there is no such file."""
         path = inside(self._root, STATISTICS, self._where)
-        if not path.is_file() or path.stat().st_size > LARGEST_DOCUMENT:
+        if not path.is_file():
             return {}
         whole = json.loads(path.read_bytes())
         if not isinstance(whole, Mapping):
@@ -241,18 +244,18 @@ class Agreement:
     def _statistics_of_episodes(self) -> Iterator[Mapping[str, Any]]:
         """Yield, of each episode in order, its features' statistics."""
         path = inside(self._root, EPISODE_STATISTICS, self._where)
-        if path.is_file() and path.stat().st_size <= LARGEST_DOCUMENT:
-            for line in filter(str.strip, path.read_text("utf-8").split("\n")):
-                yield json.loads(line)["stats"]
+        if path.is_file():
+            with path.open(encoding="utf-8", newline="\n") as lines:
+                for line in filter(str.strip, lines):
+                    yield json.loads(line)["stats"]
             return
         kinds = ("min", "max")
         columns = [f"stats/{name}/{kind}" for name in self._limits for kind in kinds]
-        for batch in episode_batches(self._root, columns, self._where):
-            for row in batch.to_pylist():
-                yield {
-                    name: {kind: row.get(f"stats/{name}/{kind}") for kind in kinds}
-                    for name in self._limits
-                }
+        for row in episode_rows(self._root, columns, self._where):
+            yield {
+                name: {kind: row.get(f"stats/{name}/{kind}") for kind in kinds}
+                for name in self._limits
+            }
 
 
 def _differ(said: Any, low: np.ndarray, high: np.ndarray) -> bool:
@@ -282,3 +285,104 @@ def _joined(parts: Sequence[tuple[Any, int]]) -> dict[str, np.ndarray]:
         "mean": mean,
         "std": np.sqrt(np.average(deviations**2 + (means - mean) ** 2, 0, weights)),
     }
+
+
+class _ClaimedQuantiles:
+    """Counts the steps below claimed quantiles.
+
+    A quantile of all steps cannot be computed from parts, but it can be counted how many steps lie below one that is
+    claimed: LeRobot joined the quantiles of episodes by their mean (lerobot#4156), and later by the largest one.
+    """
+
+    def __init__(self, claims: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        """Take what `meta/stats.json` claims of each feature, and how many numbers a row of each has."""
+        self._claims: dict[
+            str, tuple[np.ndarray, np.ndarray]
+        ] = {}  # and by how much they may be off
+        # How many steps lie below, at most at, and at most at the claimed one itself, and how many there are.
+        self._counts: dict[str, np.ndarray] = {}
+        for name, size in sizes.items():
+            claim = claims.get(name)
+            if not isinstance(claim, Mapping) or not {*QUANTILES, "min", "max"} <= {*claim}:
+                continue
+            marks, limits = (
+                np.array([np.ravel(np.asarray(claim[key], np.float64)) for key in keys])
+                for keys in (QUANTILES, ("min", "max"))
+            )
+            is_whole = marks.shape[1:] == limits.shape[1:] == (size,) and size <= MOST_OF_A_ROW
+            if is_whole and np.isfinite(marks).all() and np.isfinite(limits).all():
+                self._claims[name] = marks, NEAR * np.abs(limits[1] - limits[0])
+                self._counts[name] = np.zeros((4, *marks.shape), np.int64)
+
+    def add(self, name: str, rows: np.ndarray) -> None:
+        """Take the next rows of a feature, (rows, numbers) of floats."""
+        if name not in self._claims:
+            return
+        (marks, near), counts = self._claims[name], self._counts[name]
+        for number, mark in enumerate(marks):
+            counts[0, number] += (rows < mark - near).sum(0)
+            counts[1, number] += (rows <= mark + near).sum(0)
+            counts[2, number] += (rows <= mark).sum(0)
+        counts[3] += len(rows)
+
+    def doubts(self) -> list[str]:
+        """Return a sentence about those that are wrong, of each feature those of the number that is worst; after the last row."""
+        said = []
+        levels = np.array(list(QUANTILES.values()))[:, None]
+        for name, (marks, _) in self._claims.items():
+            count = int(self._counts[name][3].max())
+            if not count:
+                continue
+            below, upto, share = self._counts[name][:3] / count
+            wrong = np.maximum(below - levels, levels - upto) - FEW - 1 / count
+            if wrong.max() > 0:
+                number = int(wrong.max(0).argmax())
+                each = [
+                    f"{key} {marks[place, number]:.4g} ({share[place, number]:.1%})"
+                    for place, key in enumerate(QUANTILES)
+                    if wrong[place, number] > 0
+                ]
+                said.append(f"{name}[{number}] {', '.join(each)}")
+        if not said:
+            return []
+        about = "in brackets is how many steps do not exceed them"
+        return [
+            f"meta/stats.json has quantiles that are not those of all steps; {about}: {'; '.join(said)}."
+        ]
+
+
+class _ClaimedImages:
+    """Sums over a few pixels of each frame, which tell images of other sets, or in other units than [0, 1]."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, np.ndarray] = {}
+
+    def add(self, name: str, frames: np.ndarray) -> None:
+        """Take the next frames of a camera, (frames, height, width, channels) uint8."""
+        step = max(1, int(np.sqrt(frames.shape[1] * frames.shape[2] / PIXELS)))
+        pixels = frames[:, ::step, ::step].reshape(-1, frames.shape[3]) / 255
+        found = np.array([np.full(pixels.shape[1], len(pixels)), pixels.sum(0), (pixels**2).sum(0)])
+        self.sums[name] = self.sums.get(name, 0) + found
+
+    def doubts(self, claims: Mapping[str, Any]) -> list[str]:
+        """Return a sentence about claimed means and deviations that are those of other images; after the last frame."""
+        said = []
+        for name, (count, total, squares) in self.sums.items():
+            claim = claims.get(name)
+            if not isinstance(claim, Mapping):
+                continue
+            mean = total / count
+            true = {"mean": mean, "std": np.sqrt(np.maximum(0, squares / count - mean**2))}
+            for key, numbers in true.items():
+                if claim.get(key) is None:
+                    continue
+                claimed = np.ravel(np.asarray(claim[key], np.float64))
+                is_alike = claimed.shape == numbers.shape
+                if not is_alike or not (np.abs(claimed - numbers) <= OTHER).all():
+                    said.append(f"{name} {key} {_listed(claimed)}, here {_listed(numbers)}")
+                    break
+        return [f"Statistics of images do not fit their frames: {'; '.join(said)}."] if said else []
+
+
+def _listed(numbers: np.ndarray) -> str:
+    return ", ".join(f"{one:.3g}" for one in numbers[:4].tolist())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,7 +131,7 @@ class KeptRows:
         schema: The columns.
         columns: The column that each feature holds.
         row_bytes: About how many bytes a row takes.
-        videos, rounded, doubts: Nothing, since all is known.
+        videos, cameras, rounded, doubts: Nothing, since all is known.
     """
 
     def __init__(
@@ -140,6 +140,7 @@ class KeptRows:
         """Take what an export keeps, its columns, and what the user says."""
         self.schema, self.columns = schema, kept.features
         self.videos: dict[str, tuple[int, ...]] = {}
+        self.cameras: dict[str, str] = {}
         self.rounded: set[str] = set()
         self.doubts: list[str] = []
         self._root, self._where, self._options = root, where, options
@@ -179,10 +180,6 @@ class KeptRows:
                 role = f"infos/{name}" if root == "infos" else f"{root.rstrip('s')}/{column}"
             rows[role] = self._values(batch.column(feature), column, f"{where}, {feature}", first)
         return rows
-
-    def frames(self, _rows: Rows) -> Mapping[str, np.ndarray]:
-        """Return nothing: orlog wrote their statistics."""
-        return {}
 
     def completed(self, rows: Rows, batch: Any, where: str, first: int) -> Rows:
         """Return the columns of the next block with the observation after each step."""

@@ -208,9 +208,10 @@ class TableFeatures:
             said[PERSISTENT] = joined_texts(texts)
         return said
 
-    def frames(self, rows: Rows) -> Mapping[str, np.ndarray]:
-        """Return the frames of each camera."""
-        return {name: rows[self.roles[name]] for name in (*self.images, *self.videos)}
+    @property
+    def cameras(self) -> dict[str, str]:
+        """What the frames of each camera are here."""
+        return {name: self.roles[name] for name in (*self.images, *self.videos)}
 
     def completed(self, rows: Rows, batch: Any, where: str, first: int) -> Rows:
         """Return the columns of a block but for what is one value in an episode, which is kept until it ends."""
@@ -229,38 +230,32 @@ class TableFeatures:
         """Return the columns of a block by what they are."""
         rows: Rows = {}
         cut = np.zeros(batch.num_rows, bool)
-        space = self.schema.observation_space
+        space: Any = self.schema.observation_space
         for name, role in self.roles.items():
+            place = f"{where}, {name}"
             if name in self.videos:
-                numbers = [
-                    array_of(column_of(batch, one, where), one, where, first) for one in PLACE
-                ]
-                rows_of, steps, times = numbers
+                episodes, steps, times = (
+                    array_of(column_of(batch, column, where), column, where, first)
+                    for column in PLACE
+                )
                 if name in batch.schema.names:  # as in version 1
-                    times = version1.video_times(
-                        batch.column(name), name, rows_of, f"{where}, {name}"
-                    )
-                values = videos.frames(name, rows_of, steps, times)
+                    times = version1.video_times(batch.column(name), name, episodes, place)
+                values = videos.frames(name, episodes, steps, times)
             elif name in self.images:
                 column = column_of(batch, name, where)
-                values = decoded_images(column, self.images[name], f"{where}, {name}", first)
+                values = decoded_images(column, self.images[name], place, first)
             elif name in self._language:
                 values = language_texts(column_of(batch, name, where), name, where, first)
             else:
                 values = array_of(column_of(batch, name, where), name, where, first)
-            if base_role(role) == "observation":
-                part: Any = space
-                if isinstance(space, spaces.Dict):
-                    part = space[role.partition("/")[2]]
-                values = _shaped(values, part, f"{where}, {name}")
-                values = self._typed(values, part.dtype, name, where)
-            elif role == "action":
-                space_of = self.schema.action_space
-                values = _shaped(values, space_of, f"{where}, {name}")
-                values = self._typed(values, space_of.dtype, name, where)
+            if base_role(role) in ("observation", "action"):
+                part = self.schema.action_space if role == "action" else space
+                if isinstance(part, spaces.Dict):
+                    part = part[role.partition("/")[2]]
+                values = self._typed(_shaped(values, part, place), part.dtype, place)
             elif role == "reward":
                 values = _single(values, name, where, first)
-                values = self._typed(values, self.schema.reward_dtype, name, where)
+                values = self._typed(values, self.schema.reward_dtype, place)
             elif role == "truncated":
                 values = _single(values, name, where, first)
                 cut = flags_of(values, name, where, first=first)
@@ -297,7 +292,7 @@ class TableFeatures:
             )
         return np.array([self._subtasks[one] for one in numbers.reshape(-1).tolist()], object)
 
-    def _typed(self, values: np.ndarray, dtype: Any, name: str, where: str) -> np.ndarray:
+    def _typed(self, values: np.ndarray, dtype: Any, where: str) -> np.ndarray:
         """Return numbers in the dtype that info.json says; rounding them is told."""
         if values.dtype == dtype:
             return values
@@ -308,10 +303,10 @@ class TableFeatures:
             is_rounded = found.dtype.kind == values.dtype.kind == "f"
             if not is_rounded or np.isinf(found[differ]).any():
                 raise SchemaError(
-                    f"{where}, {name}: holds {values[differ][0]} as {values.dtype}, which {dtype} cannot; correct "
+                    f"{where}: holds {values[differ][0]} as {values.dtype}, which {dtype} cannot; correct "
                     "the dtype of the feature in info.json."
                 )
-            self.rounded.add(name)
+            self.rounded.add(where.rpartition(", ")[2])
         return found
 
 

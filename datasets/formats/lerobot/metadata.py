@@ -124,6 +124,12 @@ def episode_batches(
         yield from parquet_batches(file, name, known, EPISODES_AT_ONCE)
 
 
+def episode_rows(root: Path, columns: Sequence[str], where: str) -> Iterator[Any]:
+    """Yield what `episode_batches` yields, a dict for each episode."""
+    for batch in episode_batches(root, columns, where):
+        yield from batch.to_pylist()
+
+
 def data_tables(root: Path, info: Mapping[str, Any], where: str) -> list[Path]:
     """Return the tables of rows, in the order of their numbers, where `data_path` of info.json says they are.
 
@@ -195,8 +201,7 @@ def read_episodes(
     if is_v3:
         wanted = ["episode_index", "length", "tasks"]
         wanted += [f"videos/{camera}/{name}" for camera in cameras for name in VIDEO_COLUMNS]
-        batches = episode_batches(root, wanted, where)
-        rows: Iterable[Any] = (row for batch in batches for row in batch.to_pylist())
+        rows: Iterable[Any] = episode_rows(root, wanted, where)
     else:
         rows = _rows_of_lines(root, where)
     lengths, tasks = [], []

@@ -90,7 +90,8 @@ class Tables:
             else:
                 rows, batch, file, episode, step, first = found
                 agreement.add(batch, file, episode, step, first)
-                agreement.add_frames(self.features.frames(rows))
+                for camera, role in self.features.cameras.items():
+                    agreement.images.add(camera, rows[role])
                 rows = self.features.completed(rows, batch, self.where, first)
                 for piece in cutter.add(rows):
                     yield self.features.finished(piece)

@@ -76,37 +76,43 @@ def _feature(files: Sequence[Path], name: str, where: str) -> dict[str, Any]:
 
     Raises SchemaError if it is none that can be read.
     """
-    from pyarrow import types
-
     if name in (PERSISTENT, EVENTS):
         return {"dtype": "language", "shape": [1]}
     feature: dict[str, Any] = {}
     for file in files:
         place, done = _place(file), 0
         for batch in parquet_batches(file, f"{where}, {place}", [name], ROWS):
-            column = batch.column(0)
-            if types.is_struct(column.type) and {one.name for one in column.type} == {
-                "bytes",
-                "path",
-            }:
-                try:
-                    size = image_size(column[0].as_py(), f"{place}, row {done}")
-                except IntegrityError as error:
-                    raise SchemaError(str(error)) from error
-                return {"dtype": "image", "shape": list(size)}
-            values = array_of(column, name, place, done)
-            dtype = "string" if values.dtype.kind == "O" else str(values.dtype)
-            found = {"dtype": dtype, "shape": list(values.shape[1:]) or [1]}
+            found = feature_of(batch.column(0), name, place, done)
+            if found["dtype"] == "image":
+                return found
             feature = feature or found
             if found != feature:
                 raise SchemaError(
                     f"{place} holds {found['dtype']} {found['shape']} from row {done} on, and tables before "
                     f"{feature['dtype']} {feature['shape']}"
                 )
-            done += len(column)
+            done += batch.num_rows
     if not feature or 0 in feature["shape"]:
         raise SchemaError("its rows hold nothing")
     return feature
+
+
+def feature_of(column: Any, name: str, where: str, first: int) -> dict[str, Any]:
+    """Return what info.json would say of some rows: numbers, texts, or images as the first one of these.
+
+    Raises SchemaError if they are none of these, or an image is damaged.
+    """
+    from pyarrow import types
+
+    if types.is_struct(column.type) and {one.name for one in column.type} == {"bytes", "path"}:
+        try:
+            shape = image_size(column[0].as_py(), f"{where}, row {first}")
+        except IntegrityError as error:
+            raise SchemaError(str(error)) from error
+        return {"dtype": "image", "shape": list(shape)}
+    values = array_of(column, name, where, first)
+    dtype = "string" if values.dtype.kind == "O" else str(values.dtype)
+    return {"dtype": dtype, "shape": list(values.shape[1:]) or [1]}
 
 
 def _place(file: Path) -> str:

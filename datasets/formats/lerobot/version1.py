@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow, table_batches
-from orlog.datasets.formats.lerobot.image_tables import image_size
 from orlog.datasets.formats.lerobot.metadata import LONGEST_EPISODE, Episodes, Film, inside
+from orlog.datasets.formats.lerobot.unlisted import feature_of
 from orlog.datasets.formats.lerobot.video_frames import video_shape
 from orlog.errors import IntegrityError, SchemaError
 
@@ -30,8 +30,6 @@ READS = (
     "train/dataset_info.json:**",
 )
 """Names that are read, or say what the tables say."""
-DTYPES = {"float": "float32", "double": "float64", "halffloat": "float16"}
-DTYPES |= {"large_string": "string"}
 VIDEO_PATH = "videos/{camera}_episode_{episode:06d}.mp4"
 
 
@@ -67,23 +65,15 @@ def _feature(root: Path, name: str, column: Any, no_video: bool, where: str) -> 
     """Return what the first row of a column says of it."""
     from pyarrow import types
 
-    kind, value = column.type, column[0].as_py()
-    if types.is_struct(kind):
-        fields = {kind.field(number).name for number in range(kind.num_fields)}
-        if fields == {"bytes", "path"}:
-            shape: Any = image_size(value, f"{where}, {name}")
-            return {"dtype": "image", "shape": list(shape)}
-        if fields == {"path", "timestamp"}:
-            path = Path(VIDEO_PATH.format(camera=name, episode=0))
-            video = inside(root, path, where)
-            if not (no_video or video.is_file()):
-                raise SchemaError(f"{where}: {path} is missing; no_video=True leaves videos out.")
-            shape = (1, 1, 3) if no_video else video_shape(video, f"{where}, {path}")
-            return {"dtype": "video", "shape": list(shape)}
-        raise SchemaError(f"{where}: {name} holds {fields}, expected images or videos.")
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        kind = kind.value_type
-    return {"dtype": DTYPES.get(str(kind), str(kind)), "shape": list(np.shape(value)) or [1]}
+    fields = {field.name for field in column.type} if types.is_struct(column.type) else set()
+    if fields != {"path", "timestamp"}:
+        return feature_of(column, name, where, 0)
+    path = Path(VIDEO_PATH.format(camera=name, episode=0))
+    video = inside(root, path, where)
+    if not (no_video or video.is_file()):
+        raise SchemaError(f"{where}: {path} is missing; no_video=True leaves videos out.")
+    shape = (1, 1, 3) if no_video else video_shape(video, f"{where}, {path}")
+    return {"dtype": "video", "shape": list(shape)}
 
 
 def read_episodes(root: Path, cameras: list[str], where: str) -> Episodes:
