@@ -126,6 +126,31 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
     return arrays
 
 
+def change_info(root: Path, change: dict[str, Any] | Callable[[dict[str, Any]], object]) -> None:
+    path = next(root.glob("meta*/info.json"))
+    info = json.loads(path.read_text("utf-8"))
+    if callable(change):
+        change(info)
+    else:
+        info |= change
+    path.write_text(json.dumps(info), "utf-8")
+
+
+def change_feature(root: Path, name: str, **values: Any) -> None:
+    change_info(root, lambda info: info["features"].setdefault(name, {}).update(values))
+
+
+def change_episodes(root: Path, **columns: list[Any]) -> None:
+    """Give the metadata of the episodes of a set of version 3.0 other columns."""
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        plain = name.replace("__", "/")
+        kept = table.drop([plain]) if plain in table.column_names else table
+        table = kept.append_column(plain, pa.array(values))
+    pq.write_table(table, path)
+
+
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 @pytest.mark.parametrize("block_bytes", [1, 2**24])
 def test_episodes_are_read_frame_by_frame(
@@ -178,8 +203,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         ({"features": ["action"]}, SchemaError, "info.json has no features"),
     ):
         write(root)
-        info = json.loads((root / "meta/info.json").read_text("utf-8"))
-        (root / "meta/info.json").write_text(json.dumps({**info, **change}), "utf-8")
+        change_info(root, change)
         with pytest.raises(error, match=message):
             read_files(lerobot.FORMAT, root, tmp_path / "store")
 
@@ -228,10 +252,8 @@ def test_numbers_that_are_not_what_is_said_are_told_or_refused(tmp_path: Path) -
 
     def told(dtype: str, **change: Any) -> list[str]:
         write(root, **change)
-        info = json.loads((root / "meta/info.json").read_text("utf-8"))
         for name in change:
-            info["features"][name]["dtype"] = dtype
-        (root / "meta/info.json").write_text(json.dumps(info), "utf-8")
+            change_feature(root, name, dtype=dtype)
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
         _, found = read_files(lerobot.FORMAT, root, tmp_path / "store")
         return [doubt for doubt in found.doubts if "rounded" in doubt]
@@ -341,14 +363,6 @@ def test_version_1_that_does_not_agree_is_refused(tmp_path: Path) -> None:
             read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 
-def change_videos(root: Path, **change: float) -> None:
-    """Change where the metadata says that the last episode's video lies."""
-    path = root / "meta/episodes/chunk-000/file-000.parquet"
-    rows = pq.read_table(path).to_pylist()
-    rows[2] |= {f"videos/{CAMERA}/{name}": value for name, value in change.items()}
-    pq.write_table(pa.Table.from_pylist(rows), path)
-
-
 def test_videos_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     root = tmp_path / "arm"
     write(root)
@@ -372,9 +386,12 @@ def test_videos_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     refused("is a link")
     video.unlink()
     video.write_bytes(good)
-    change_videos(root, from_timestamp=0.0, to_timestamp=0.9)
+    place = f"videos__{CAMERA}__"
+    change_episodes(root, **{f"{place}to_timestamp": [0.4, 0.5, 0.9]})
     refused("lasts 0.900 s, and its 5 frames take 0.500 s")
-    change_videos(root, file_index=0, from_timestamp=0.1, to_timestamp=0.6)
+    change_episodes(root, **{f"{place}file_index": [0, 0, 0]})
+    change_episodes(root, **{f"{place}from_timestamp": [0.0, 0.4, 0.1]})
+    change_episodes(root, **{f"{place}to_timestamp": [0.4, 0.5, 0.6]})
     refused("the frame at 0.1000 s is asked for after the one at 0.4000 s")
 
 
@@ -388,9 +405,7 @@ def test_frames_that_belong_to_no_row_are_told(tmp_path: Path) -> None:
 def test_a_video_that_is_a_column_of_something_else_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "arm"
     write(root, "v2.1")
-    info = json.loads((root / "meta/info.json").read_text("utf-8"))
-    info["features"]["force"] = info["features"][CAMERA]
-    (root / "meta/info.json").write_text(json.dumps(info), "utf-8")
+    change_feature(root, "force", dtype="video", shape=[24, 32, 3])
     with pytest.raises(SchemaError, match="force: expected paths and timestamps of videos, found"):
         read_files(lerobot.FORMAT, root, tmp_path / "store")
 
@@ -411,9 +426,7 @@ def test_claims_without_end_are_refused(tmp_path: Path) -> None:
     write(root, "v2.1")
     row = {"episode_index": 0, "length": 2**39, "tasks": []}
     (root / "meta/episodes.jsonl").write_text(json.dumps(row), "utf-8")
-    info = json.loads((root / "meta/info.json").read_text("utf-8"))
-    claims = {"total_episodes": 1, "total_frames": 2**39}
-    (root / "meta/info.json").write_text(json.dumps(info | claims), "utf-8")
+    change_info(root, lambda info: info.update(total_episodes=1, total_frames=2**39))
     with pytest.raises(
         IntegrityError, match=r"frame_index of row 4 is 0|episode_index of row 4 is 1"
     ):
@@ -485,9 +498,12 @@ def rename(root: Path) -> None:
         table = pq.read_table(path)
         names = [RENAMED.get(name, name) for name in table.column_names]
         pq.write_table(table.rename_columns(names), path)
-    info = json.loads((root / "meta" / "info.json").read_text())
-    info["features"] = {RENAMED.get(name, name): one for name, one in info["features"].items()}
-    (root / "meta" / "info.json").write_text(json.dumps(info))
+    change_info(
+        root,
+        lambda info: info.update(
+            features={RENAMED.get(name, name): one for name, one in info["features"].items()}
+        ),
+    )
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
@@ -541,31 +557,17 @@ def test_names_that_do_not_fit_are_refused(tmp_path: Path, said: dict[str, str],
 def test_a_dataset_that_does_not_say_its_version_is_known_by_its_files(
     tmp_path: Path, version: str
 ) -> None:
-    path = tmp_path / "arm" / ("meta_data" if version == "v1" else "meta") / "info.json"
     if version == "v1":
         write_first(tmp_path / "arm")
     else:
         write(tmp_path / "arm", version)
     expected, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "expected")
-    info = json.loads(path.read_text())
-    del info["codebase_version"]
-    path.write_text(json.dumps(info))
+    change_info(tmp_path / "arm", lambda info: info.pop("codebase_version"))
     assert choose_format([tmp_path / "arm"], None, "lab/x") is lerobot.FORMAT
     dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
     for one, other in zip(dataset, expected, strict=True):
         np.testing.assert_array_equal(one.actions, other.actions)
     assert any(f"taken to be {version}" in one for one in found.doubts)
-
-
-def change_episodes(root: Path, **columns: list[Any]) -> None:
-    """Give the metadata of the episodes of a set of version 3.0 other columns."""
-    path = root / "meta/episodes/chunk-000/file-000.parquet"
-    table = pq.read_table(path)
-    for name, values in columns.items():
-        plain = name.replace("__", "/")
-        kept = table.drop([plain]) if plain in table.column_names else table
-        table = kept.append_column(plain, pa.array(values))
-    pq.write_table(table, path)
 
 
 def doubts_of(root: Path, store: Path) -> str:
@@ -693,12 +695,12 @@ def test_names_of_joints_are_kept_and_written_back(
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "home"))
     root = tmp_path / "arm"
     write(root)
-    info = json.loads((root / "meta" / "info.json").read_text("utf-8"))
-    features = info["features"]
-    features["observation.state"]["names"] = {"motors": ["shoulder", "elbow", "wrist"]}
-    features["action"]["names"] = {"grip": 1, "turn": 0}
-    features["force"]["names"] = ["one", "too many"]
-    (root / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
+    for name, names in (
+        ("observation.state", {"motors": ["shoulder", "elbow", "wrist"]}),
+        ("action", {"grip": 1, "turn": 0}),
+        ("force", ["one", "too many"]),
+    ):
+        change_feature(root, name, names=names)
     expected = {"observations/state": ["shoulder", "elbow", "wrist"], "actions": ["turn", "grip"]}
 
     orlog.import_dataset(root, "lab/arm-v1", no_video=True)

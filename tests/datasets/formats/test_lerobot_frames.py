@@ -23,8 +23,15 @@ from orlog.datasets.formats.lerobot import rows as lerobot_rows
 from orlog.datasets.formats.lerobot.metadata import FIELDS
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from tests.datasets.formats.reading import read_files
-from tests.datasets.formats.test_lerobot import CAMERA, LENGTHS, change_episodes, write, write_video
-from tests.datasets.formats.test_lerobot_meaning import TABLE, change_info, change_table
+from tests.datasets.formats.test_lerobot import (
+    CAMERA,
+    LENGTHS,
+    change_episodes,
+    change_info,
+    write,
+    write_video,
+)
+from tests.datasets.formats.test_lerobot_meaning import TABLE, change_table
 
 CLOCK = np.concatenate([np.arange(one) / 10 for one in LENGTHS])
 

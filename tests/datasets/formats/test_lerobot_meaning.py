@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,12 @@ from orlog.datasets.formats.lerobot import rows as lerobot_rows
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
-from tests.datasets.formats.test_lerobot import LENGTHS, write
+from tests.datasets.formats.test_lerobot import LENGTHS, change_info, write
 
 NO_VIDEO = Options(no_video=True)
 ROWS = sum(LENGTHS)
 LAST = np.cumsum(LENGTHS) - 1
 TABLE = "data/chunk-000/file-000.parquet"
-
-
-def change_info(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    path = root / "meta" / "info.json"
-    info = json.loads(path.read_text("utf-8"))
-    change(info)
-    path.write_text(json.dumps(info), "utf-8")
 
 
 def change_table(path: Path, **columns: Any) -> None:
