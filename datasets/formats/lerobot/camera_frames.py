@@ -28,27 +28,16 @@ EXACT = 1e-6  # seconds by which equal times may differ
 
 @dataclasses.dataclass
 class Shown:
-    """Frames of a file that were asked for.
-
-    Attributes:
-        camera: The camera.
-        file: The file.
-        held: How many frames it holds.
-        in_order: Whether frames and rows are paired in order.
-        first: The second that the first row asked for.
-        last: That of the last one.
-        used: How many frames were asked for.
-        off: By how many seconds a frame lies off at most, where that is more than `TOLERANCE`.
-    """
+    """Frames of a file that were asked for."""
 
     camera: str
     file: str
-    held: int
-    in_order: bool
-    first: float = math.nan
+    held: int  # frames of the file
+    in_order: bool  # whether frames and rows are paired in order
+    first: float = math.nan  # the second that the first row asked for
     last: float = -math.inf
     used: int = 0
-    off: float = 0.0
+    off: float = 0.0  # seconds that a frame lies off at most, where that is more than `TOLERANCE`
 
 
 @dataclasses.dataclass
@@ -100,13 +89,7 @@ class Videos:
     def frames(
         self, camera: str, episodes: np.ndarray, steps: np.ndarray, timestamps: np.ndarray
     ) -> np.ndarray:
-        """Return the next frames of a camera, (rows, height, width, channels) uint8.
-
-        Args:
-            camera: The camera.
-            episodes: The episode of each row.
-            steps: The place of each row in its episode.
-            timestamps: Seconds since the episode began.
+        """Return the next frames of a camera, (rows, height, width, channels) uint8; timestamps begin with the episode.
 
         Raises IntegrityError if a row has no frame; SchemaError if seconds do not grow.
         """

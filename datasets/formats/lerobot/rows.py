@@ -51,27 +51,16 @@ class _Block(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tables:
-    """The tables of a dataset.
-
-    Attributes:
-        root: Folder of the dataset.
-        where: What errors call it.
-        files: The tables, in order.
-        features: What their columns are.
-        fps: Frames a second.
-        total: Rows of all episodes.
-        is_partial: Whether tables may end before the metadata do.
-        wanted: Columns whose numbers are compared with what else is said of them.
-    """
+    """The tables of a dataset."""
 
     root: Path
     where: str
     files: Sequence[Path]
     features: TableFeatures | KeptRows
     fps: float
-    total: int
-    is_partial: bool
-    wanted: Sequence[str]
+    total: int  # rows of all episodes
+    is_partial: bool  # whether tables may end before the metadata do
+    wanted: Sequence[str]  # columns that are compared with what else is said of them
 
     def steps(
         self, asked: Asked, episodes: Episodes, agreement: Agreement, doubts: list[str]

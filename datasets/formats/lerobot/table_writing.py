@@ -33,14 +33,9 @@ class TableFiles:
     def __init__(
         self, root: Path, template: str, largest: int, where: str, kinds: str = ""
     ) -> None:
-        """Begin without a file.
+        """Take the path of the files, and from how many bytes on one is full: with 0 each call of `write` fills one.
 
-        Args:
-            root: Folder of the dataset.
-            template: Path of the files in it.
-            largest: Bytes from which on a file is full; 0 for one for each call of `write`.
-            where: What errors call the dataset.
-            kinds: What Hugging Face's datasets are told of the columns, as JSON.
+        `kinds` is what Hugging Face's datasets are told of the columns, as JSON.
         """
         self._root, self._template, self._largest, self._where = root, template, largest, where
         self._kinds = kinds

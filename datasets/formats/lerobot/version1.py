@@ -127,9 +127,8 @@ def video_times(column: Any, camera: str, episodes: np.ndarray, where: str) -> n
     """
     from pyarrow import types
 
-    if not types.is_struct(column.type) or not {"path", "timestamp"} <= {
-        one.name for one in column.type
-    }:
+    fields = {field.name for field in column.type} if types.is_struct(column.type) else set()
+    if not {"path", "timestamp"} <= fields:
         raise SchemaError(f"{where}: expected paths and timestamps of videos, found {column.type}.")
     for row, (path, episode) in enumerate(
         zip(column.field("path").to_pylist(), episodes.tolist(), strict=True)

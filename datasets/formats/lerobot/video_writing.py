@@ -38,7 +38,7 @@ class VideoFiles:
         self._container: Any = None
         self._stream: Any = None
 
-    def add(self, frames: np.ndarray) -> dict[str, np.ndarray]:
+    def add(self, frames: np.ndarray) -> dict[str, float]:
         """Add the frames (rows, height, width, 1 or 3) of an episode; return where they are."""
         import av
 
@@ -53,13 +53,13 @@ class VideoFiles:
             self._container.mux(self._stream.encode(frame))
             self._frames += 1
         chunk, file = divmod(self._number, FILES_OF_CHUNK)
-        said = {
-            "chunk_index": np.array([chunk]),
-            "file_index": np.array([file]),
-            "from_timestamp": np.array([first / self._rate]),
-            "to_timestamp": np.array([self._frames / self._rate]),
+        lies = {
+            "chunk_index": chunk,
+            "file_index": file,
+            "from_timestamp": first / self._rate,
+            "to_timestamp": self._frames / self._rate,
         }
-        return {f"videos/{self._camera}/{name}": value for name, value in said.items()}
+        return {f"videos/{self._camera}/{name}": value for name, value in lies.items()}
 
     def close(self) -> None:
         """Finish the file."""

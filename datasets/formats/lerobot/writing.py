@@ -128,7 +128,9 @@ def write_lerobot(
     environment = "" if manifest.environment is None else manifest.environment.id
     tasks: dict[str, int] = {}
     statistics: dict[str, FeatureStatistics] = {}
-    fps, total = 0 if rate is None else int(rate), 0
+    # An episode of one step does not tell how long a step takes.
+    told = (_frames_per_second(episode) for episode in dataset if len(episode) > 1)
+    fps, total = next(told, 1) if rate is None else int(rate), 0
     (folder / "meta").mkdir()
     with contextlib.ExitStack() as stack:
         kinds, largest = "" if is_v3 else kinds_of(described), FILE_BYTES if is_v3 else 0
@@ -136,7 +138,6 @@ def write_lerobot(
         stack.enter_context(contextlib.closing(data))
         metadata = stack.enter_context(_Metadata(folder, dataset.name, is_v3=is_v3))
         for number, episode in enumerate(dataset):
-            fps = fps or _frames_per_second(episode)
             words = _tasks(episode, environment or dataset.name)
             rows = _rows(episode, schema, features, fps)
             count = len(episode)
@@ -151,21 +152,20 @@ def write_lerobot(
             for name, new in of_episode.items():
                 statistics[name] = statistics[name].with_more(new) if name in statistics else new
             chunk, file = data.next_place()
-            places = {"dataset_from_index": total, "dataset_to_index": total + count}
-            places |= {"data/chunk_index": chunk, "data/file_index": file}
-            shown: dict[str, Any] = {name: np.array([value]) for name, value in places.items()}
+            lies: dict[str, Any] = {"dataset_from_index": total, "dataset_to_index": total + count}
+            lies |= {"data/chunk_index": chunk, "data/file_index": file}
             for camera in cameras:
                 if camera not in films:
                     films[camera] = VideoFiles(
                         folder, camera, fps, VIDEO_PATHS[is_v3], alone=not is_v3
                     )
                     stack.callback(films[camera].close)
-                shown |= films[camera].add(rows.pop(camera))
+                lies |= films[camera].add(rows.pop(camera))
             data.write(rows)
             metadata.add(
                 {"episode_index": number, "tasks": list(dict.fromkeys(words)), "length": count},
                 of_episode,
-                shown,
+                lies,
                 {} if cameras else _details(episode, schema),
             )
             total += count
@@ -238,7 +238,8 @@ class _Metadata(contextlib.ExitStack):
                 for name, one in statistics.items()
                 for key, value in one.values().items()
             }
-            self._table.write(row | {**places} | {**details})
+            row |= {name: np.array([value]) for name, value in places.items()}
+            self._table.write(row | {**details})
             return
         of_statistics = {"episode_index": known["episode_index"], "stats": _listed(statistics)}
         for file, line in zip(self._lines, (known, of_statistics), strict=True):

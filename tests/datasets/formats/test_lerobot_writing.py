@@ -253,6 +253,11 @@ def test_a_view_is_written_as_a_dataset_is(arm: orlog.Dataset, tmp_path: Path) -
     check_equal(view, theirs)
 
 
+def test_an_episode_of_one_step_does_not_say_the_rate(arm: orlog.Dataset, tmp_path: Path) -> None:
+    export_dataset(arm[[1, 0]], tmp_path / "arm", to="lerobot")
+    assert json.loads((tmp_path / "arm/meta/info.json").read_text("utf-8"))["fps"] == 20
+
+
 def test_an_export_that_was_changed_is_refused(arm: orlog.Dataset, tmp_path: Path) -> None:
     root = tmp_path / "arm"
     export_dataset(arm, root, to="lerobot")
