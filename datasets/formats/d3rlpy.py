@@ -46,7 +46,7 @@ from orlog.datasets.formats._shared.episode_cutter import (
 )
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
+from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
@@ -238,11 +238,14 @@ def _steps(
     rows: Iterator[Rows], cutter: EpisodeCutter, opened: Opened, where: str
 ) -> Iterator[Steps]:
     is_choice = isinstance(opened.schema.action_space, spaces.Discrete)
+    first = 0
     with reading(where):
         for block in rows:
             if is_choice:
                 block["action"] = block["action"].reshape(-1).astype(np.int64)
-            block["reward"] = block["reward"].astype(opened.schema.reward_dtype)
+            dtype = opened.schema.reward_dtype
+            block["reward"] = as_dtype(block["reward"], dtype, f"{where}, rewards", first)
+            first += len(block["reward"])
             yield from cutter.add(block)
     opened.doubts += cutter.doubts()
 

@@ -29,7 +29,7 @@ from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarr
 from orlog.datasets.formats._containers.npz_files import NpzColumn, is_npz, open_npz
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, taken
-from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
+from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.names import counted
@@ -110,17 +110,22 @@ def _opened(
         )
     opened = Opened(schema=schema, steps=iter(()), total_steps=steps, doubts=doubts)
     opened.steps = _steps(
-        trajectories(), schema, UnknownEnds(options, where, are_over=True), doubts
+        trajectories(), schema, UnknownEnds(options, where, are_over=True), doubts, where
     )
     return opened
 
 
 def _steps(
-    trajectories: Iterator[_Trajectory], schema: Schema, unknown: UnknownEnds, doubts: list[str]
+    trajectories: Iterator[_Trajectory],
+    schema: Schema,
+    unknown: UnknownEnds,
+    doubts: list[str],
+    where: str,
 ) -> Iterator[Steps]:
-    for one in trajectories:
+    for number, one in enumerate(trajectories):
         acts = one.arrays["acts"]
         count = len(acts)
+        rewards = one.arrays.get("rews", np.zeros(count))
         if isinstance(schema.action_space, spaces.Discrete):
             acts = acts.reshape(count).astype(np.int64)
         how = "truncated" if one.by_limit else "terminated"
@@ -129,7 +134,7 @@ def _steps(
         yield Steps(
             observations=one.arrays["obs"],
             actions=acts,
-            rewards=one.arrays.get("rews", np.zeros(count)).astype(schema.reward_dtype),
+            rewards=as_dtype(rewards, schema.reward_dtype, f"{where}, trajectory {number}, rews"),
             terminated=one.terminal and how == "terminated",
             truncated=one.terminal and how == "truncated",
         )

@@ -35,6 +35,7 @@ from orlog.datasets.formats._containers.arrow_files import (
 )
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_steps
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.frames import HAD_JPEG, decoded_frames, row_bytes, same_numbers
@@ -311,7 +312,7 @@ class _Reader:
             actions=self._values(
                 self.schema.action_space, acted.column("actions"), f"{one.where}, actions", first
             ),
-            rewards=rewards.astype(self.schema.reward_dtype),
+            rewards=as_dtype(rewards, self.schema.reward_dtype, f"{one.where}, rewards", first),
             ends=is_last,
             terminated=flags[0],
             truncated=flags[1],
@@ -364,7 +365,8 @@ class _Reader:
             raise SchemaError(f"{where}: expected rows of {shape}, found {column.type}.")
         if not same_numbers(values, space.dtype):
             raise SchemaError(f"{where}: expected {space.dtype}, found {values.dtype}.")
-        return values.astype(space.dtype).reshape(len(values), *shape)
+        values = as_dtype(values, space.dtype, where, first)
+        return values.reshape(len(values), *shape)
 
     def _wrong_count(self, one: _Episode, found: str) -> OrlogError:
         return IntegrityError(

@@ -30,7 +30,7 @@ from gymnasium import spaces
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.flat_rows import as_dtype, unbounded_space
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 from orlog.manifests.names import did_you_mean
@@ -296,9 +296,10 @@ def _rows(
         start = stop
     is_last = np.isin(np.arange(len(done)), ends) & done.all(axis=1)
     actions = block["actions"]
+    rewards = as_dtype(block["rewards"], np.dtype(np.float64), f"{vault.where}, rewards", first)
     rows: Rows = {
         "action": actions.astype(np.int64) if actions.dtype.kind in "iu" else actions,
-        "reward": block["rewards"].sum(axis=1, dtype=np.float64),
+        "reward": rewards.sum(axis=1),
         "terminated": is_last & flags["terminals"].any(axis=1),
         "truncated": is_last & flags["truncations"].any(axis=1),
     }

@@ -32,10 +32,12 @@ import msgspec
 import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import reading_arrow, table_batches
+from orlog.datasets.formats._containers.json_documents import finite_float, numbers_in
 from orlog.datasets.formats._containers.npz_files import reading_npz
 from orlog.datasets.formats._containers.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._containers.table_files import batches_of, column_names
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
+from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
 from orlog.datasets.formats._shared.places import Place, Places, files_below, in_order
 from orlog.datasets.formats.formats import Format
@@ -130,7 +132,7 @@ def _arrays(file: Path, where: str) -> dict[str, np.ndarray]:
             for name, values in batch.items():
                 pieces.setdefault(name, []).append(values)
     with reading_npz(where):
-        found = {name: np.concatenate(several) for name, several in pieces.items()}
+        found = {name: _joined(several, f"{where}, {name}") for name, several in pieces.items()}
     if not found or not len(found["actions"]):
         raise SchemaError(f"{where}: holds no steps.")
     cut = found.get("truncateds", np.zeros(len(found["actions"]), bool))
@@ -292,10 +294,19 @@ def _about_packed(names: Sequence[str], files: Sequence[Path]) -> str:
     )
 
 
+def _joined(several: Sequence[np.ndarray], where: str) -> np.ndarray:
+    """Return the rows of all lines, as numbers that each of them can hold."""
+    dtype, first, parts = np.result_type(*several), 0, []
+    for one in several:
+        parts.append(as_dtype(one, dtype, where, first))
+        first += len(one)
+    return np.concatenate(parts)
+
+
 def _batch(line: bytes, where: str) -> dict[str, np.ndarray]:
     """Return the columns of a line."""
     try:
-        body = json.loads(line)
+        body = json.loads(line, parse_float=finite_float)
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{where}: no JSON: {error}.", file=where) from error
     if not isinstance(body, dict) or any(name not in body for name in NEEDED):
@@ -310,7 +321,7 @@ def _batch(line: bytes, where: str) -> dict[str, np.ndarray]:
             )
         flag = name in ("terminateds", "truncateds", "dones")
         with reading_npz(f"{where}, {name}"):
-            values = np.array(body[name])
+            values = numbers_in(body[name], f"{where}, {name}")
             if values.dtype.kind not in "biuf" or not values.ndim:
                 raise SchemaError(f"{where}, {name}: expected numbers, a row a step.")
         found[name] = values.astype(bool) if flag else values

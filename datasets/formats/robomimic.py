@@ -69,7 +69,7 @@ from orlog.datasets.formats._shared.flags import (
     put_success,
     unknown_ends,
 )
-from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.flat_rows import as_dtype, unbounded_space
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
 from orlog.datasets.formats._shared.robomimic_files import (
@@ -354,7 +354,8 @@ class _Reader:
             rows["action"] = columns["actions"][start:stop]
             dtype = self.schema.reward_dtype
             if "rewards" in columns:
-                rows["reward"] = columns["rewards"][start:stop].astype(dtype)
+                rewards = columns["rewards"][start:stop]
+                rows["reward"] = as_dtype(rewards, dtype, f"{where}, rewards", start)
             else:
                 rows["reward"] = np.zeros(stop - start, dtype)
             rows["terminated"] = np.zeros(stop - start, bool)

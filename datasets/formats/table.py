@@ -48,7 +48,12 @@ from orlog.datasets.formats._containers.table_files import (
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, unknown_ends
-from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
+from orlog.datasets.formats._shared.flat_rows import (
+    as_dtype,
+    kept_dtype,
+    mapped_action_space,
+    unbounded_space,
+)
 from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_pieces
 from orlog.datasets.formats._shared.places import FILE, files_below, holds_tables, is_table
 from orlog.datasets.formats._shared.roles import Layout, base_role
@@ -60,6 +65,7 @@ from orlog.errors import OrlogError, SchemaError
 
 LARGEST_SORTED_BYTES = 2**33
 MOST_EPISODES = 2**26
+KEPT = ("observation", "next_observation", "action")
 EPISODES = re.compile(
     r"^(ep|eps|episode|traj|trajectory|run|demo)(_?(id|ids|index|idx|no|number))?$", re.IGNORECASE
 )
@@ -374,22 +380,25 @@ def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
 
     Raises SchemaError if those of the files have different shapes.
     """
-    roles = (*layout.observations, "action")
+    roles = [one for one in layout.columns if base_role(one) in KEPT]
     columns = [name for role in roles for name in layout.columns[role]]
     for where, block in table.first_blocks(list(dict.fromkeys(columns))):
         for role in roles:
             values = _stacked(block, layout.columns[role], role, where, 0)
             dtype, shape = values.dtype, values.shape[1:]
             is_choice = role == "action" and dtype.kind in "iu" and shape == ()
-            is_picture = role != "action" and dtype == np.uint8  # or bytes of another kind
-            if dtype.kind in "biu" and not (is_choice or is_picture):
+            if role != "action":
+                dtype = kept_dtype(dtype)
+            elif dtype.kind in "biu" and not is_choice:
                 dtype = np.dtype(np.float64)
-            before, its_shape = checked.kinds.get(role, (dtype, shape))
+            of = role.removeprefix("next_")
+            before, its_shape = checked.kinds.get(of, (dtype, shape))
             if shape != its_shape:
                 raise SchemaError(
                     f"{where}: {role} has rows of shape {shape}, and those of the first file have {its_shape}."
                 )
-            checked.kinds[role] = np.result_type(before, dtype), shape
+            dtype = np.result_type(before, dtype)
+            checked.kinds[of] = dtype if role == "action" else kept_dtype(dtype), shape
 
 
 def _steps(
@@ -399,36 +408,46 @@ def _steps(
     unknown = UnknownEnds(asked.options, table.where, says=says)
     cutter = EpisodeCutter(ends_of_lengths(checked.lengths), table.where, unknown=unknown)
     names = [name for found in layout.columns.values() for name in found]
+    kinds = {role: checked.kinds.get(role.removeprefix("next_")) for role in layout.columns}
+    dtypes = {role: kind[0] for role, kind in kinds.items() if kind} | {"reward": np.dtype(float)}
+    if checked.has_choices:
+        dtypes["action"] = np.dtype(np.int64)
     first = 0
     for block in table.values(asked, list(dict.fromkeys(names))):
         rows = {
-            role: _stacked(block, found, role, table.where, first)
+            role: _stacked(block, found, role, table.where, first, dtypes.get(role))
             for role, found in layout.columns.items()
         }
         count = len(rows["action"])
         for role in rows:
-            if base_role(role) in ("observation", "next_observation", "action"):
-                shape, its_shape = (
-                    checked.kinds[role.removeprefix("next_")][1],
-                    rows[role].shape[1:],
+            shape = rows[role].shape[1:]
+            its_shape = checked.kinds.get(role.removeprefix("next_"), (None, shape))[1]
+            if shape != its_shape:
+                raise SchemaError(
+                    f"{table.where}: {role} changes from shape {its_shape} to {shape} after row {first}."
                 )
-                if its_shape != shape:
-                    raise SchemaError(
-                        f"{table.where}: {role} changes from shape {shape} to {its_shape} after row {first}."
-                    )
-                dtype = checked.kinds[role.removeprefix("next_")][0]
-                is_choice = role == "action" and dtype.kind in "iu"
-                rows[role] = rows[role].astype(np.int64 if is_choice else dtype)
-        rows["reward"] = rows.get("reward", np.zeros(count)).astype(np.float64)
+        rows.setdefault("reward", np.zeros(count))
         yield from cutter.add(rows)
         first += count
     doubts += cutter.doubts()
 
 
 def _stacked(
-    block: dict[str, np.ndarray], names: list[str], role: str, where: str, first: int
+    block: dict[str, np.ndarray],
+    names: list[str],
+    role: str,
+    where: str,
+    first: int,
+    dtype: np.dtype[Any] | None = None,
 ) -> np.ndarray:
-    """Return the columns of a role as rows."""
+    """Return the columns of a role as rows, as numbers of a dtype where one is given."""
+    if dtype is not None:
+        block = {
+            name: as_dtype(block[name], dtype, f"{where}, {name}", first)
+            if block[name].dtype.kind in "biuf"
+            else block[name]
+            for name in names
+        }
     if role.startswith("infos/") or len(names) == 1:
         values = block[names[0]]
     else:

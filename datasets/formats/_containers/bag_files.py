@@ -18,6 +18,7 @@ from orlog.datasets.formats._containers.bounded_unpacking import (
     refuse_programs,
     settled,
 )
+from orlog.datasets.formats._containers.json_documents import finite_float
 from orlog.datasets.formats._containers.ros_messages import Types, decode_message
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
@@ -141,7 +142,9 @@ def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
         schema = summary.schemas.get(channel.schema_id)
         kind = "" if schema is None else schema.name
         if channel.message_encoding == "json":
-            decode: Callable[[bytes], Any] = functools.partial(json.loads, parse_int=_number)
+            decode: Callable[[bytes], Any] = functools.partial(
+                json.loads, parse_int=_number, parse_float=finite_float
+            )
         elif channel.message_encoding in ("cdr", "ros1") and schema is not None:
             text, is_idl = schema.data.decode(errors="replace"), schema.encoding == "ros2idl"
             decode = _decoder(text, kind, is_idl=is_idl, is_ros1=channel.message_encoding == "ros1")
@@ -213,8 +216,14 @@ def _decoder(text: str, kind: str, *, is_idl: bool, is_ros1: bool) -> Callable[[
 
 
 def _number(text: str) -> float:
-    """Return a whole number of JSON, in which 1 and 1.0 are the same, as a float where that has all of its digits."""
-    return float(text) if abs(int(text)) <= 2**53 else int(text)
+    """Return a whole number of JSON, in which 1 and 1.0 are the same, as a float where that has all of its digits.
+
+    Raises ValueError if it has more than 64 bits.
+    """
+    number = int(text)
+    if not -(2**63) <= number < 2**64:
+        raise ValueError(f"{text:.40} is an integer of more than 64 bits")
+    return float(text) if abs(number) <= 2**53 else number
 
 
 def _refuser(where: str, topic: str, encoding: str) -> Callable[[bytes], Any]:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from orlog.datasets.formats._containers.json_documents import numbers_in
 from orlog.datasets.formats._containers.pictures import opened_picture, picture_size
 from orlog.errors import SchemaError
 
@@ -213,6 +214,8 @@ class _Walk:
                         name = names.names[place]
                         yield from self.leaves(inner, start + name, None, on | {(names.path, name)})
             elif numbers.size:
+                if isinstance(value, list):
+                    numbers_in(value, f"{self._where}, {path}")
                 is_named = scope is not None and numbers.ndim and len(numbers) == len(scope.names)
                 if scope is not None and is_named:
                     yield path, Leaf(numbers, scope.names, on | scope.keys, scope.path)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
+import json
+import math
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +26,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 ENDINGS = (".csv", ".parquet", ".pq", *JSON_LINES)
 BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
+WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 DEEPEST = 64  # of values in lines of JSON
 BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 
@@ -82,43 +86,75 @@ def batches_of(
     file: Path, where: str, columns: Sequence[str], group: int | None = None
 ) -> Generator[Any]:
     """Yield rows of some columns of a file, or of one row group of it."""
-    if file.suffix.lower() in JSON_LINES:
-        with reading_arrow(where), _opened(file) as reader:
-            for batch in reader:
-                yield batch.select(list(columns))
-        return
-    if file.suffix.lower() != ".csv":
+    is_json = file.suffix.lower() in JSON_LINES
+    if not is_json and file.suffix.lower() != ".csv":
         groups = None if group is None else [group]
         yield from parquet_batches(file, where, columns, BLOCK_ROWS, groups)
         return
     checked: set[str] = set()
-    with _opened(file, columns) as reader:
+    with reading_arrow(where), _opened(file, columns) as reader:
         for batch in reader:
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                is_checked = name in checked or str(column.type) != "double"
-                if not is_checked and np.isinf(np.asarray(column)).any():
+            wanted = batch.select(list(columns))
+            for name, column in zip(columns, wanted.columns, strict=True):
+                if name not in checked and _holds_large(column):
                     checked.add(name)
-                    _check_written(file, name)
-            yield batch
+                    _check_written(file, where, name)
+            yield wanted
 
 
-def _check_written(file: Path, name: str) -> None:
-    """Refuse a column of a CSV file whose numbers are infinite only because they are too large.
+def _holds_large(column: Any) -> bool:
+    """Whether floats are so large that they may stand for other integers in the file."""
+    while hasattr(column, "flatten") and str(column.type).startswith("list<"):
+        column = column.flatten()
+    return str(column.type) == "double" and bool((abs(np.asarray(column)) >= 2.0**53).any())
 
-    Raises SchemaError if one is, such as 1e999.
+
+def _check_written(file: Path, where: str, name: str) -> None:
+    """Refuse a column of a text file where float64 holds another number than the one that is written.
+
+    Raises SchemaError if it is infinite only because it is too large, such as 1e999, or an integer that is rounded.
     """
+    for place, text in _written(file, name):
+        if not any(digit.isdigit() for digit in text):  # inf, NaN or nothing
+            continue
+        number = float(text)
+        if math.isinf(number):
+            raise SchemaError(
+                f"{where}: {name} holds {text[:40]} at {place}, larger than any number of 64 bits; "
+                "write inf where it is meant."
+            )
+        if WHOLE.fullmatch(text) and decimal.Decimal(text) != number:
+            raise SchemaError(
+                f"{where}: {name} holds {text[:40]} at {place}, which float64 does not hold exactly. Integers of 64 bits are "
+                "read as they are in a column that holds no other numbers."
+            )
+
+
+def _written(file: Path, name: str) -> Iterator[tuple[str, str]]:
+    """Yield where each number of a column stands in a text file, and how it is written there."""
     import pyarrow as pa
 
+    if file.suffix.lower() in JSON_LINES:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    body = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+                    yield from ((f"line {number}", text) for text in _leaves(body.get(name)))
+        return
     first = 0
     with _opened(file, [name], types={name: pa.string()}) as reader:
         for batch in reader:
             for row, text in enumerate(batch.column(0).to_pylist(), first):
-                if any(digit.isdigit() for digit in text) and np.isinf(float(text)):
-                    raise SchemaError(
-                        f"{file}: {name} holds {text[:40]} at row {row}, larger than any number of 64 bits; "
-                        "write inf where it is meant."
-                    )
+                yield f"row {row}", text
             first += batch.num_rows
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield str(value)
 
 
 def check_nesting(file: Path, where: str) -> None:

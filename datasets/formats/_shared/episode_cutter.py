@@ -85,16 +85,18 @@ class EpisodeCutter:
     def add(self, rows: Rows) -> Iterator[Steps]:
         """Yield what the next rows complete; all calls have the same columns.
 
-        Raises SchemaError if a flag is neither 0 nor 1, or ends an episode whose rows go on, or rows differ in shape.
+        Raises SchemaError if a flag is neither 0 nor 1, or ends an episode whose rows go on, or rows differ in shape, infos in dtype.
         """
         if self._held:
             for role, one in rows.items():
-                found, expected = one.shape[1:], self._held[role].shape[1:]
-                if found != expected:
-                    said = f"{role}: rows of shape {found} follow rows of {expected}"
-                    raise SchemaError(
-                        f"{self._where}, row {self._first + len(self._held[role])}, {said}."
-                    )
+                held, is_info = self._held[role], role.startswith("infos/")
+                if one.shape[1:] != held.shape[1:]:
+                    said = f"rows of shape {one.shape[1:]} follow rows of {held.shape[1:]}"
+                elif is_info and one.dtype != held.dtype and one.dtype.kind in "biuf":
+                    said = f"rows of {one.dtype} follow rows of {held.dtype}"
+                else:
+                    continue
+                raise SchemaError(f"{self._where}, row {self._first + len(held)}, {role}: {said}.")
             joined = {
                 role: np.concatenate((self._held[role], one[:HELD])) for role, one in rows.items()
             }

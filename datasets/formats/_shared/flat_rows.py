@@ -36,6 +36,7 @@ FEW_JOINTS = 10
 STEPS_PER_JOINT = 1000
 MOST_CHOICES = 2**20
 MOST_MAPPED_CHOICES = 2**16
+MOST_EXACT = 2**53  # float64 holds all integers up to it
 FLOATS = ("float16", "float32", "float64")
 NO_ENDS: np.ndarray = np.zeros(0, bool)
 ROLES = {
@@ -213,9 +214,7 @@ class FlatRows:
         block = {}
         for key, dataset in self._columns.items():
             found = np.asarray(dataset[start:stop])
-            values = found.astype(self.dtypes[key], copy=False)
-            if key == "rewards" and found.dtype.kind in "iu" and (abs(values) > 2.0**53).any():
-                raise SchemaError(f"{self.where}, rewards: integers too large for float64.")
+            values = as_dtype(found, self.dtypes[key], f"{self.where}, {key}", start)
             if key in ("rewards", "terminals", "timeouts"):
                 values = values.reshape(stop - start)
             if key == "actions" and self.choices:
@@ -367,6 +366,36 @@ def count_choices(actions: Any, where: str) -> int:
     return most
 
 
+def kept_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which observations are kept: floats, and integers of up to 16 bits, as they are.
+
+    Wider integers and flags become float64, since loaders take no integer that float32 would round.
+    """
+    is_kept = dtype.kind not in "biu" or (dtype.kind != "b" and dtype.itemsize <= 2)
+    return dtype if is_kept else np.dtype(np.float64)
+
+
+def as_dtype(values: np.ndarray, dtype: np.dtype[Any], where: str, first: int = 0) -> np.ndarray:
+    """Return numbers in another dtype; `first` is the number of their first row in errors.
+
+    Raises SchemaError if an integer would change.
+    """
+    if values.dtype == dtype or values.dtype.kind not in "iu":
+        return values.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        converted = values.astype(dtype)
+    wrong = converted != values
+    if dtype.kind == "f" and values.dtype.itemsize == 8:  # which were rounded to be compared
+        wrong |= (values > MOST_EXACT) | (values < -MOST_EXACT)
+    if wrong.any():
+        place = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        raise SchemaError(
+            f"{where}: holds {values[place]} at row {first + int(place[0])}, which {dtype} does not hold exactly; leave it "
+            "out, or map it as infos/NAME, where integers stay as they are."
+        )
+    return converted
+
+
 def unbounded_space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gymnasium.Space[Any]:
     """Return the space of numbers of a file that tells no bounds."""
     kind: Any = dtype.type
@@ -387,7 +416,7 @@ def mapped_action_space(
     if dtype.kind not in "iu" or shape:
         return unbounded_space(dtype, shape)
     count = highest - lowest + 1
-    if count > MOST_MAPPED_CHOICES:
+    if count > MOST_MAPPED_CHOICES or highest >= 2**63:
         raise SchemaError(
             f"{where}: actions from {lowest} to {highest} are not discrete actions; store them as floats "
             "if they are quantities."

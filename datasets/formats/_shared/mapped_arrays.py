@@ -50,7 +50,12 @@ from orlog.datasets.formats._shared.flags import (
     put_success,
     unknown_ends,
 )
-from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
+from orlog.datasets.formats._shared.flat_rows import (
+    as_dtype,
+    kept_dtype,
+    mapped_action_space,
+    unbounded_space,
+)
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.pieces import (
     Span,
@@ -63,6 +68,7 @@ from orlog.datasets.formats._shared.places import ARRAYS, FILE, Place, Places, c
 from orlog.datasets.formats._shared.roles import Layout, base_role, columns_there
 from orlog.errors import IntegrityError, SchemaError
 
+FLOAT64 = np.dtype(np.float64)
 BLOCK_BYTES = 2**22
 LARGEST_ROW_BYTES = 2**26
 MOST_EPISODES = 2**22
@@ -239,6 +245,10 @@ def _look(asked: Asked, known: Known) -> _Seen:
         if len(seen.lengths) > MOST_EPISODES:
             raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
     assert seen is not None
+    for role in seen.layout.observations:
+        now, after = seen.kinds[role], seen.kinds.get(f"next_{role}")
+        if after and now[0] != after[0] and _is_wide(role, now) and _is_wide(role, after):
+            seen.kinds |= {role: (FLOAT64, now[1]), f"next_{role}": (FLOAT64, after[1])}
     episode = "" if asked.options.episode == FILE else asked.options.episode  # one may be called so
     read = {episode, *seen.sources, *of_episodes(asked.options.columns).values()}
     left = [one for one in seen.layout.left_out if one not in read]
@@ -289,13 +299,15 @@ def _look_at(
                 raise SchemaError(
                     f"{place.where}, {name}: expected {expected} rows, found {len(one)}."
                 )
-        kind = _kind(role, several)
+        kind, before = _kind(role, several), seen.kinds.get(role)
+        if before and kind != before and _is_wide(role, kind) and _is_wide(role, before):
+            kind, before = (FLOAT64, kind[1]), (FLOAT64, before[1])
         seen.pictures |= {role: None} if isinstance(several[0], PictureColumn) else {}
-        if seen.kinds.setdefault(role, kind) != kind:
+        if before not in (None, kind):
             raise SchemaError(
-                f"{place.where}: {role} has rows of {kind[0]} {kind[1]}, and {first} of "
-                f"{seen.kinds[role][0]} {seen.kinds[role][1]}."
+                f"{place.where}: {role} has rows of {kind[0]} {kind[1]}, and {first} of {before[0]} {before[1]}."
             )
+        seen.kinds[role] = kind
     if seen.kinds["action"] == (np.dtype(np.int64), ()):
         actions = columns["action"][0]
         for start in range(0, rows, BLOCK_BYTES):
@@ -366,13 +378,21 @@ def _kind(role: str, columns: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]
         return np.dtype(np.int64), ()
     base = base_role(role)
     if base in FLAGS:  # NaN would be a true one
-        return np.dtype(np.float64), ()
+        return FLOAT64, ()
+    if base == "infos":
+        return dtype, shape
     if base == "reward":
-        return dtype, ()
+        return FLOAT64 if dtype.kind in "biu" else dtype, ()
+    is_number = dtype.kind in "biu" and base == "action"  # of which policies give fractions
+    return FLOAT64 if is_number else kept_dtype(dtype), shape or (1,)
+
+
+def _is_wide(role: str, kind: tuple[np.dtype[Any], tuple[int, ...]]) -> bool:
+    """Whether observations become float64 where those of another place are no such integers."""
+    dtype, shape = kind
     is_image = dtype == np.uint8 and len(shape) > 1
-    if base != "infos" and dtype.kind in "biu" and not is_image:
-        dtype = np.dtype(np.float64)
-    return dtype, shape if base == "infos" else shape or (1,)
+    is_observation = base_role(role) in ("observation", "next_observation")
+    return is_observation and not is_image and (dtype == FLOAT64 or dtype.kind in "iu")
 
 
 def _steps(asked: Asked, places: Places, seen: _Seen, opened: Opened) -> Iterator[Steps]:
@@ -467,23 +487,29 @@ def _blocks(place: Place, reader: _Reader, first: int, last: int) -> Iterator[Ro
         block: Rows = {"reward": np.zeros(stop - start)}
         with place.reading(place.where):
             for role, several in columns.items():
+                named = {
+                    f"{place.where}, {one}": column
+                    for one, column in zip(reader.columns[role], several, strict=True)
+                }
                 if reader.has_final and base_role(role) == "observation":
                     after = slice(start + (role in held), stop + 1)
-                    read = _read(several, after, reader.kinds[role])
+                    read = _read(named, after, reader.kinds[role])
                     found = np.concatenate((held[role], read)) if role in held else read
                     held[role] = found[-1:]
                     block[role], block[f"next_{role}"] = found[:-1], found[1:]
                 else:
-                    block[role] = _read(several, slice(start, stop), reader.kinds[role])
+                    block[role] = _read(named, slice(start, stop), reader.kinds[role])
         yield block
 
 
 def _read(
-    columns: list[Any], rows: slice, kind: tuple[np.dtype[Any], tuple[int, ...]]
+    columns: Mapping[str, Any], rows: slice, kind: tuple[np.dtype[Any], tuple[int, ...]]
 ) -> np.ndarray:
     (dtype, shape), count = kind, rows.stop - rows.start
-    parts = [np.asarray(one[rows]) for one in columns]
+    parts = [
+        as_dtype(np.asarray(one[rows]), dtype, where, rows.start) for where, one in columns.items()
+    ]
     values = (
         parts[0] if len(parts) == 1 else np.concatenate([p.reshape(count, -1) for p in parts], 1)
     )
-    return values.reshape(count, *shape).astype(dtype, copy=False)
+    return values.reshape(count, *shape)

@@ -154,9 +154,10 @@ def _narrowed(
                 [_narrowed(one, other, f"{where}/{at}", by) for at, (one, other) in pairs]
             )
         case spaces.Box(), spaces.Box() if found.shape == wanted.shape:
-            if found.dtype == wanted.dtype or found.dtype.kind == wanted.dtype.kind == "f":
+            is_narrower = found.dtype.kind in "fiu" and wanted.dtype.kind == "f"
+            if found.dtype == wanted.dtype or is_narrower:
                 kind: Any = found.dtype.type
-                return spaces.Box(wanted.low.astype(kind), wanted.high.astype(kind), dtype=kind)
+                return spaces.Box(*_as_dtype(wanted.low, wanted.high, found.dtype), dtype=kind)
         case spaces.Discrete(), spaces.Discrete():
             first, last = int(found.start), int(found.start + found.n)
             if int(wanted.start) <= first and last <= int(wanted.start + wanted.n):
@@ -190,11 +191,28 @@ def _bounded(
                 f"{where}, {what}_{side}: expected one number, or one for each of "
                 f"{space.shape[-1]} dimensions, found {given!r}."
             ) from error
-    low, high = (np.asarray(one, space.dtype) for one in limits)
+    low, high = _as_dtype(limits[0], limits[1], space.dtype)
     if not (low <= high).all():
         raise SchemaError(f"{where}, {what}s: a lower bound is above the upper one: {low}, {high}.")
     kind: Any = space.dtype.type
     return spaces.Box(low, high, dtype=kind)
+
+
+def _as_dtype(
+    low: np.ndarray, high: np.ndarray, dtype: np.dtype[Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return bounds of numbers of a dtype; of integers those that lie between the given ones."""
+    if dtype.kind not in "iu":
+        return low.astype(dtype), high.astype(dtype)
+    return _whole(np.ceil(low), dtype), _whole(np.floor(high), dtype)
+
+
+def _whole(limits: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return bounds, which have no fraction where they are floats, as integers; what lies beyond them is cut off."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    with np.errstate(invalid="ignore"):
+        inside = np.where(limits <= least, least, limits).astype(dtype)
+    return np.where(limits >= most, most, inside).astype(dtype)
 
 
 def _refuse(where: str, by: str, expected: str, found: object) -> None:

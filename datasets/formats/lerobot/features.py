@@ -14,7 +14,7 @@ from orlog.datasets.formats._containers.arrow_files import array_of
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Options, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, unknown_ends
-from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.flat_rows import as_dtype, kept_dtype, unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats._shared.trees import which_is_which
 from orlog.datasets.formats.lerobot import version1
@@ -107,7 +107,7 @@ class TableFeatures:
             if base_role(role) == "observation":
                 if kind in ("string", "language"):
                     raise SchemaError(f"{where}, {name}: observations that are texts are not read.")
-                parts[role.partition("/")[2]] = unbounded_space(_float(kind), shape)
+                parts[role.partition("/")[2]] = unbounded_space(kept_dtype(np.dtype(kind)), shape)
         named = {role: name for name, role in self.roles.items()}
         self._done = named.get("terminated", DONE)
         if "action" not in named or not parts or ("" in parts and len(parts) > 1):
@@ -252,10 +252,10 @@ class TableFeatures:
                 part = self.schema.action_space if role == "action" else space
                 if isinstance(part, spaces.Dict):
                     part = part[role.partition("/")[2]]
-                values = self._typed(_shaped(values, part, place), part.dtype, place)
+                values = self._typed(_shaped(values, part, place), part.dtype, place, first)
             elif role == "reward":
                 values = _single(values, name, where, first)
-                values = self._typed(values, self.schema.reward_dtype, place)
+                values = self._typed(values, self.schema.reward_dtype, place, first)
             elif role == "truncated":
                 values = _single(values, name, where, first)
                 cut = flags_of(values, name, where, first=first)
@@ -292,10 +292,12 @@ class TableFeatures:
             )
         return np.array([self._subtasks[one] for one in numbers.reshape(-1).tolist()], object)
 
-    def _typed(self, values: np.ndarray, dtype: Any, where: str) -> np.ndarray:
+    def _typed(self, values: np.ndarray, dtype: Any, where: str, first: int) -> np.ndarray:
         """Return numbers in the dtype that info.json says; rounding them is told."""
         if values.dtype == dtype:
             return values
+        if values.dtype.kind in "iu":
+            return as_dtype(values, dtype, where, first)
         with np.errstate(over="ignore", invalid="ignore"):
             found = values.astype(dtype)
         differ = (found != values) & ~(np.isnan(found) & np.isnan(values))
@@ -329,7 +331,7 @@ def _image_shape(feature: dict[str, Any], shape: tuple[int, ...]) -> tuple[int, 
 
 
 def _float(kind: str) -> np.dtype[Any]:
-    """Return the dtype of a space: numbers that are no floats become float64, but for bytes."""
+    """Return the dtype of actions: numbers that are no floats become float64, but for bytes."""
     return np.dtype(kind) if kind in (*FLOATS, "uint8") else np.dtype(np.float64)
 
 

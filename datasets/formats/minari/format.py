@@ -37,6 +37,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
 )
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_steps
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.frames import (
@@ -240,7 +241,9 @@ class _Reader:
                 actions=self._space(
                     self.schema.action_space, nodes, "actions", where, slice(start, stop), count
                 ),
-                rewards=rewards[start:stop].astype(self.schema.reward_dtype),
+                rewards=as_dtype(
+                    rewards[start:stop], self.schema.reward_dtype, f"{where}, rewards", start
+                ),
                 ends=is_last,
                 terminated=is_last and bool(flags["terminations"][-1]),
                 truncated=is_last and bool(flags["truncations"][-1]),
@@ -296,7 +299,8 @@ class _Reader:
         shape, dtype = space.shape or (), space.dtype
         if values.dtype.kind == "O" or not same_numbers(values, dtype):
             raise SchemaError(f"{where}, {path}: expected {dtype}, found {values.dtype}.")
-        return values.astype(dtype).reshape(len(values), *shape)
+        values = as_dtype(values, dtype, f"{where}, {path}", rows.start)
+        return values.reshape(len(values), *shape)
 
 
 def _info_names(group: Any, where: str) -> list[str]:

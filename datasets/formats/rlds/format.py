@@ -33,6 +33,7 @@ import numpy as np
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.rlds.metadata import (
@@ -264,7 +265,8 @@ class _Episode:
             )
             rewards = np.zeros(stop - start, dtype)
             for column in self._reward.values():
-                rewards = column.rows(stop - start).reshape(-1).astype(dtype)
+                found = column.rows(stop - start).reshape(-1)
+                rewards = as_dtype(found, dtype, column.where, start)
             infos = {name: column.rows(stop - start) for name, column in self._infos.items()}
             if terminals is not None:
                 infos["is_terminal"] = terminals[start:stop]

@@ -30,7 +30,7 @@ from orlog.datasets.formats._containers.row_bytes import rows_differ
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of
-from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
+from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.torchrl.tensordict_files import (
@@ -361,7 +361,9 @@ class _Reader:
             actions = np.argmax(actions, axis=1) if is_one_hot else actions.reshape(-1)
             actions = actions.astype(np.int64)
         rows["action"] = _numbers(actions)
-        rows["reward"] = self._column(f"{NEXT}reward", start, stop).astype(self.schema.reward_dtype)
+        name, dtype = f"{NEXT}reward", self.schema.reward_dtype
+        rewards = self._column(name, start, stop)
+        rows["reward"] = as_dtype(rewards, dtype, f"{self._where}, {name}", start)
         flags = {flag: self._flag(flag, start, stop) for flag in self._flags}
         self._check_agreement(flags, start)
         done = flags.get("done", np.zeros(stop - start, bool))

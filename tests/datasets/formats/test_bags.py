@@ -23,7 +23,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from orlog.datasets.formats import bags
 from orlog.datasets.formats._containers.ros_messages import decode_message
 from orlog.datasets.formats._shared.episodes import Options
-from orlog.errors import SchemaError
+from orlog.errors import OrlogError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import everything, read_files
 
@@ -671,6 +671,12 @@ def test_whole_numbers_of_json_are_those_that_were_written(tmp_path: Path) -> No
     assert dataset[0].infos["ns"].tolist() == [START + 1] * 2
     with pytest.raises(SchemaError, match=r"/t.ns at row 2: 0.5 does not fit int64"):
         read_named(write(0.5), tmp_path / "again", "/t.x", **mapped)
+    for last, message in (
+        (2**70, "integer of more than 64 bits"),
+        ([0.5, 2**53 + 1], "at row 1, which"),
+    ):
+        with pytest.raises(OrlogError, match=message):
+            read_named(write(last), tmp_path / "again", "/t.x", **mapped)
 
 
 def test_recordings_of_other_orders_have_that_of_the_first(tmp_path: Path) -> None:
