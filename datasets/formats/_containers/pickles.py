@@ -31,7 +31,10 @@ LONGEST_TEXT = 1000
 LARGEST_VALUE = 2**28
 DEEPEST = 8
 MARK = object()
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError, EOFError, lzma.LZMAError)
+UNREADABLE = (
+    *(ValueError, LookupError, TypeError, AttributeError, OSError, EOFError),
+    *(lzma.LZMAError, zipfile.BadZipFile),
+)
 
 
 @dataclasses.dataclass

@@ -302,5 +302,7 @@ def test_damaged_pickles_are_told_too(
     file.write_bytes(sound[:at] + noise + sound[at + len(noise) :])
     assert is_pickle(file)
     assert "runs the program in it" in about_pickle("lab/x", file)
+    file.write_bytes(b"PK\x03\x04" + noise)
+    assert "runs the program in it" in about_pickle("lab/x", file)
     file.write_bytes(b"")
     assert "is empty" in about_pickle("lab/x", file)
