@@ -60,7 +60,7 @@ class Agreement:
         self._fps = float(info["fps"])
         self._off: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"timestamp": [], "index": []}
         self._before = dict.fromkeys(self._off, 0.0)  # by how much the row before deviated
-        self._largest = dict.fromkeys(self._off, 0.0)
+        self._largest = 0.0  # by how much a timestamp does
         self._is_off = False  # whether the timestamp of the row before is
         self._tables: dict[int, tuple[int, int]] = {}  # chunk and file of an episode's first row
         self._limits: dict[str, np.ndarray] = {}  # least and largest numbers of each episode
@@ -118,14 +118,10 @@ class Agreement:
         for name, off in self._off.items():
             if not off:
                 continue
-            rows = places(*map(np.concatenate, zip(*off, strict=True)))
+            what = "index does not count the rows on"
             if name == "timestamp":
-                said.append(
-                    f"Timestamps leave the clock of {self._fps:g} frames a second, by up to "
-                    f"{self._largest[name]:.4g} s: {rows}."
-                )
-            else:
-                said.append(f"index does not count the rows on: {rows}.")
+                what = f"Timestamps leave the clock of {self._fps:g} frames a second, by up to {self._largest:.4g} s"
+            said.append(f"{what}: {places(*map(np.concatenate, zip(*off, strict=True)))}.")
         said += self._misplaced()
         try:
             said += self._other_statistics()
@@ -144,24 +140,21 @@ class Agreement:
         """Note the rows at which an index jumps, or timestamps are off from a jump on until they are back."""
         deviation = values - expected
         before = np.concatenate([[self._before[name]], deviation[:-1]])
-        allowed = np.zeros(len(values))
+        self._before[name] = float(deviation[-1])
+        off: np.ndarray = deviation != before
         if name == "timestamp":
             before[step == 0] = 0.0
             allowed = TOLERANCE + ROUNDING * expected
-        self._before[name] = float(deviation[-1])
-        off = ~(np.abs(deviation - before) <= allowed)
-        if name == "timestamp":
             is_right = np.abs(deviation) <= allowed
-            places, begins = np.arange(len(off)), off & ~is_right
+            begins = ~(np.abs(deviation - before) <= allowed) & ~is_right
             ends = is_right | (step == 0) & ~begins
-            last_begin = np.maximum.accumulate(np.where(begins, places, -1 if self._is_off else -3))
-            last_end = np.maximum.accumulate(np.where(ends, places, -2))
-            off = last_begin > last_end
+            rows = np.arange(len(values))
+            last_begin = np.maximum.accumulate(np.where(begins, rows, -1 if self._is_off else -3))
+            off = last_begin > np.maximum.accumulate(np.where(ends, rows, -2))
             self._is_off = bool(off[-1])
+            self._largest = float(np.abs(deviation[off]).max(initial=self._largest))
         if off.any():
             self._off[name].append((episode[off], step[off]))
-            worst = float(np.abs(deviation[off]).max(initial=0.0))
-            self._largest[name] = max(self._largest[name], worst)
 
     def _misplaced(self) -> list[str]:
         """Return which episodes are said to lie in other rows or files than they do."""
@@ -172,28 +165,21 @@ class Agreement:
         stored = episode_rows(self._root, names, self._where)
         for number, row in zip(range(len(lengths)), stored, strict=False):
             said = [row.get(name) for name in names]
-            true = [
-                ends[number] - lengths[number],
-                ends[number],
-                *self._tables.get(number, said[2:]),
-            ]
+            true = [ends[number] - lengths[number], ends[number]]
+            true += self._tables.get(number, said[2:])
             odd = [one is not None and one != two for one, two in zip(said, true, strict=True)]
             if any(odd[:2]):
                 rows.append(number)
             if any(odd[2:]):
                 tables.append(number)
-        doubts = []
-        if rows:
-            doubts.append(
-                f"dataset_from_index and dataset_to_index are those of other rows: {places(rows)}; the rows "
-                "were read in their order."
+        return [
+            f"{what}: {places(numbers)}; the rows were read {how}."
+            for what, numbers, how in (
+                (f"{names[0]} and {names[1]} are those of other rows", rows, "in their order"),
+                (f"{names[2]} and {names[3]} name another table", tables, "where they are"),
             )
-        if tables:
-            doubts.append(
-                f"data/chunk_index and data/file_index name another table: {places(tables)}; the rows were "
-                "read where they are."
-            )
-        return doubts
+            if numbers
+        ]
 
     def _other_statistics(self) -> list[str]:
         """Return which statistics have another least or largest number than the rows."""

@@ -113,13 +113,13 @@ def episode_batches(
 
     Raises SchemaError if a table is a link; IntegrityError if one is damaged.
     """
-    for file in sorted((root / folder).glob("chunk-*/*.parquet")):
-        path = file.relative_to(root)
+    for path in _sorted(root, f"{folder}/chunk-*/*.parquet"):
         name = f"{where}, {path.parent.name}/{path.name}"
         with reading_arrow(name):
             import pyarrow.parquet
 
-            names = pyarrow.parquet.read_schema(inside(root, path, where)).names
+            file = inside(root, path, where)
+            names = pyarrow.parquet.read_schema(file).names
         known = [column for column in columns if column in names]
         yield from parquet_batches(file, name, known, EPISODES_AT_ONCE)
 
@@ -143,9 +143,14 @@ def data_tables(root: Path, info: Mapping[str, Any], where: str) -> list[Path]:
                 f"{where}: data_path in info.json, {template!r:.100}, is no Parquet file."
             )
         pattern = "*".join(map(glob.escape, FIELD.sub("\0", template).split("\0")))
-    files = [*root.glob(pattern)] or [*root.glob(DATA_PATH)]
-    names = sorted((file.relative_to(root).as_posix() for file in files), key=by_numbers)
-    return [inside(root, Path(name), where) for name in names]
+    paths = _sorted(root, pattern) or _sorted(root, DATA_PATH)
+    return [inside(root, path, where) for path in paths]
+
+
+def _sorted(root: Path, pattern: str) -> list[Path]:
+    """Return the files of a pattern in the order of the numbers in their paths."""
+    names = [file.relative_to(root).as_posix() for file in root.glob(pattern)]
+    return [Path(name) for name in sorted(names, key=by_numbers)]
 
 
 def read_names(features: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, list[str]]:
@@ -155,17 +160,15 @@ def read_names(features: Mapping[str, Any], columns: Mapping[str, str]) -> dict[
     """
     found = {}
     for feature, column in columns.items():
-        one: Any = features.get(feature)
-        if not row_size(one):
-            continue
-        names: Any = one.get("names")
+        described: Any = features.get(feature)
+        size = row_size(described)
+        names: Any = described.get("names") if size else None
         if isinstance(names, dict) and all(isinstance(part, list) for part in names.values()):
             names = [name for part in names.values() for name in part]
         elif isinstance(names, dict) and all(isinstance(at, int) for at in names.values()):
             names = sorted(names, key=names.__getitem__)
-        is_named = isinstance(names, list) and len(names) == row_size(one)
-        is_plain = one.get("dtype") not in ("image", "video", "string")
-        if is_plain and is_named and all(map(_is_name, names)):
+        is_named = isinstance(names, list) and len(names) == size and all(map(_is_name, names))
+        if is_named and described.get("dtype") not in ("image", "video", "string"):
             found[column] = names
     return found
 
@@ -183,8 +186,9 @@ def column_of(batch: Any, name: str, where: str) -> Any:
 def row_size(feature: Any) -> int:
     """Return how many numbers a row of a feature has, as `info.json` says; 0 where it says no shape."""
     shape = feature.get("shape") if isinstance(feature, dict) else None
-    is_shape = isinstance(shape, list) and all(isinstance(one, int) and one > 0 for one in shape)
-    return math.prod(shape) if is_shape and shape is not None else 0
+    if isinstance(shape, list) and all(isinstance(size, int) and size > 0 for size in shape):
+        return math.prod(shape)
+    return 0
 
 
 def _is_name(name: object) -> bool:
@@ -286,8 +290,8 @@ def _place(
     if not (
         isinstance(chunk, int)
         and isinstance(file, int)
-        and isinstance(start, float)
-        and isinstance(end, float)
+        and isinstance(start, int | float)
+        and isinstance(end, int | float)
         and min(chunk, file) >= 0
         and 0 <= start < math.inf
     ):
