@@ -46,6 +46,7 @@ from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaEr
 
 LARGEST_FILE = 2**31
 LARGEST_LINE = 2**28
+GROUP_BYTES, MOST_ROWS = 2**25, 256  # of episodes that are read at once
 NEEDED = ("obs", "actions", "rewards", "eps_id")
 NAMES = (
     *NEEDED,
@@ -372,18 +373,63 @@ class _Lying(NamedTuple):
     file: Path
     where: str
     row: int
+    size: int
 
 
-def _pieces(asked: Asked) -> list[list[_Lying]]:
-    """Return where the pieces of each episode lie, in their order; episodes are in that of their first pieces."""
+Group = list[list[_Lying]]
+"""Where the pieces of some episodes lie."""
+
+
+def _groups(asked: Asked) -> list[Group]:
+    """Return where the pieces of each episode lie, in their order; episodes are in that of their first pieces.
+
+    A group is read at once, since a row of a table is found by decoding all before it.
+    """
     lying: dict[str, list[tuple[int, _Lying]]] = {}
     for file, where in zip(asked.files, asked.sources, strict=True):
         rows = (row for batch in batches_of(file, where, [ITEM]) for row in batch.column(0))
         for number, row in enumerate(rows):
-            piece = _decoded(row.as_py(), f"{where}, row {number}")
-            place = piece.t_started, _Lying(file, where, number)
+            data = row.as_py()
+            piece = _decoded(data, f"{where}, row {number}")
+            place = piece.t_started, _Lying(file, where, number, len(data))
             lying.setdefault(piece.id_, []).append(place)
-    return [[one for _, one in sorted(several)] for several in lying.values()]
+    groups: list[Group] = []
+    left = 0
+    for several in lying.values():
+        if left <= 0:
+            groups.append([])
+            left = GROUP_BYTES
+        groups[-1].append([place for _, place in sorted(several)])
+        left -= sum(place.size for _, place in several)
+    return groups
+
+
+def _read_group(group: Group) -> dict[tuple[Path, int], bytes]:
+    """Return the rows of a group by their files and numbers."""
+    wanted: dict[tuple[Path, str], set[int]] = {}
+    for lying in itertools.chain.from_iterable(group):
+        wanted.setdefault((lying.file, lying.where), set()).add(lying.row)
+    largest = max(lying.size for lying in itertools.chain.from_iterable(group))
+    held = {}
+    for (file, where), rows in wanted.items():
+        first, at_once = min(rows), max(1, min(MOST_ROWS, GROUP_BYTES // max(1, largest)))
+        with reading_arrow(where):
+            batches = table_batches(file, at_once, first, max(rows) + 1)
+            values = (value for batch in batches for value in batch.column(ITEM))
+            for number, value in enumerate(values, first):
+                if number in rows:
+                    held[file, number] = value.as_py()
+    return held
+
+
+def _open_group(group: Group, _options: Options) -> Generator[Place]:
+    """Yield the episodes of a group, but those without steps."""
+    held = _read_group(group)
+    for lying in group:
+        joined = _joined(lying, held)
+        if len(joined["rewards"]):
+            where = f"{lying[0].where}, row {lying[0].row}"
+            yield Place(where, sorted(joined), joined.__getitem__, reading_npz)
 
 
 def _decoded(data: bytes, where: str) -> _Piece:
@@ -395,19 +441,16 @@ def _decoded(data: bytes, where: str) -> _Piece:
         ) from error
 
 
-def _open_episode(lying: list[_Lying], _options: Options) -> Generator[Place]:
-    """Yield an episode, whose pieces are joined.
+def _joined(lying: list[_Lying], held: dict[tuple[Path, int], bytes]) -> dict[str, np.ndarray]:
+    """Return the arrays of an episode, whose pieces are joined.
 
     Raises SchemaError if steps between two pieces are not there.
     """
     parts: list[dict[str, np.ndarray]] = []
-    where = f"{lying[0].where}, row {lying[0].row}"
     after = None
-    for file, source, row in lying:
+    for file, source, row, _ in lying:
         own = f"{source}, row {row}"
-        with reading_arrow(source):
-            (batch,) = table_batches(file, 1, row, row + 1)
-            piece = _decoded(batch.column(ITEM)[0].as_py(), own)
+        piece = _decoded(held.pop((file, row)), own)
         if after not in (None, piece.t_started):
             raise SchemaError(
                 f"{own}: episode {piece.id_} goes on at step {piece.t_started}, and the piece before it ends "
@@ -422,11 +465,8 @@ def _open_episode(lying: list[_Lying], _options: Options) -> Generator[Place]:
                 for name, values in parts[-1].items()
             }
         parts.append(arrays)
-    with reading_npz(where):
-        joined = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
-    if not len(joined["rewards"]):
-        return
-    yield Place(where, sorted(joined), joined.__getitem__, reading_npz)
+    with reading_npz(lying[0].where):
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _arrays_of(piece: _Piece, where: str) -> dict[str, np.ndarray]:
@@ -470,7 +510,7 @@ def _unpacked(value: Any, name: str, where: str) -> dict[str, np.ndarray]:
 
 EPISODES = Known(
     columns={**KNOWN.columns, "observation/*": "obs/*", "truncated": "truncated"},
-    places=Places(_pieces, _open_episode),
+    places=Places(_groups, _open_group),
 )
 
 
