@@ -54,7 +54,10 @@ def test_a_dataset_says_which_episodes_are_demonstrations(monkeypatch: pytest.Mo
     recipe = dataclasses.replace(recipe_of("demos/fetch-mixed-v1"), count=4, demonstrations=1)
     monkeypatch.setitem(DATASETS, "demos/tiny-v1", dataclasses.replace(entry, recipe=recipe))
     dataset = orlog.load_dataset(orlog.build_dataset("demos/tiny-v1"))
-    assert dataset.roles == {"episodes/demonstration": "demonstration"}
+    assert dataset.roles == {
+        "episodes/demonstration": "demonstration",
+        "episodes/success": "success",
+    }
     assert dataset.filter_episodes("demonstration").total_episodes == 1
     assert environment_versions("FetchPickAndPlace-v4").keys() == {
         "gymnasium",
