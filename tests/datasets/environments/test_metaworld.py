@@ -107,7 +107,11 @@ def test_a_dataset_has_the_roles_and_is_scored_by_task(
     recipe = dataclasses.replace(recipe_of("mt10"), count=5)
     monkeypatch.setitem(DATASETS, "tasks/tiny-v1", dataclasses.replace(entry, recipe=recipe))
     dataset = orlog.load_dataset(orlog.build_dataset("tasks/tiny-v1"))
-    assert dataset.roles == {"episodes/instruction": "task_words", "episodes/task": "task"}
+    assert dataset.roles == {
+        "episodes/instruction": "task_words",
+        "episodes/success": "success",
+        "episodes/task": "task",
+    }
     assert dataset.checked_environment().id == MT10
     run = orlog.train(
         "bc",
