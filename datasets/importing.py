@@ -12,6 +12,7 @@ from typing import NamedTuple
 from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
 from orlog.base.jobs import Execute
 from orlog.datasets.download.foreign import read_listed, reads_folder
+from orlog.datasets.formats._containers.bounded_unpacking import journals_of
 from orlog.datasets.formats._containers.carried_sums import note_table, noted_sums
 from orlog.datasets.formats._containers.episode_values import of_steps
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
@@ -200,7 +201,7 @@ def import_dataset(
         check_unused(wanted.name, version, is_listed=listed is not None)
         proven = listed is not None
         if listed is None:
-            hashed = [_hash(file) for file in files]
+            hashed = [_hash(file) for given_file in files for file in _given(given_file)]
             sums, proven = [one for one, _ in hashed], all(is_listed for _, is_listed in hashed)
         else:
             sums = listed.sums
@@ -297,10 +298,15 @@ def _proven_sum(path: Path, file: ForeignFile) -> str:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return a file, or all files of a folder, sorted by their names."""
+    """Return a file and its journals, or all files of a folder, sorted by their names."""
     if not path.is_dir():
-        return [path]
+        return _given(path)
     return sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+
+
+def _given(path: Path) -> list[Path]:
+    """Return a file or folder, and the journals of a database, which are read with it."""
+    return [path, *(journals_of(path) if path.suffix == ".db3" and path.is_file() else ())]
 
 
 def _hash(path: Path) -> tuple[str, bool]:

@@ -19,7 +19,7 @@ import re
 import shlex
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,9 +35,10 @@ from orlog.datasets.formats._containers.bag_files import (
 )
 from orlog.datasets.formats._containers.ros_messages import leaves_of
 from orlog.datasets.formats._shared.bag_fields import (
-    ALL,
+    HEADER,
     Field,
     Leaves,
+    Stream,
     Survey,
     fields_of,
     names_of_fields,
@@ -54,7 +55,6 @@ from orlog.manifests.names import counted
 
 SECOND = 10**9
 MOST_ROWS = 2**31
-HEADER = ".header."
 COMMAND = re.compile(r"cmd|command|action|target|goal|desired")
 
 
@@ -164,26 +164,22 @@ def _open_recording(
                 f"{where}: has none of the topics that columns= names; it has {', '.join(sorted(topics))}."
             )
         fields: dict[str, Field] = {}
-        of_field: dict[str, _Stream] = {}
-        names, outside, times, streams = [], [], {}, {}
+        of_field: dict[str, _Messages] = {}
+        names, outside, times, streams = [], list[str](), list[_Times](), {}
         for topic in wanted.values():
             seen = surveys.get((where, topic.name)) or survey(topic, where)
             inside = names_of_fields(topic.name, seen, named)
             names += inside
             outside += [f"{topic.name}.{path}" for path in seen.outside]
-            asked, groups, called = fields_of(
-                topic.name, seen, matching(",".join(named), inside), where
-            )
+            asked, called = fields_of(topic, seen, matching(",".join(named), inside), where)
             fields |= asked
-            stream = _Stream(topic, asked, groups, where)
+            stream = _Messages(topic, asked, seen.kinds, where)
             streams[topic.name] = stream
             of_field |= dict.fromkeys(asked, stream)
-            used = {group for field in asked.values() for group in field.groups} or {ALL}
-            for group in used:
-                is_in = np.flatnonzero(groups == group) if group != ALL else np.arange(len(groups))
-                called_so = topic.name if group == ALL else called[group]
-                times[called_so] = (seen.times[is_in], is_in, topic.name)
-        ticks = _ticks({name: one for name, (one, _, _) in times.items()}, options.rate, where)
+            for kinds, label in called.items() or [((*range(len(seen.keys)),), topic.name)]:
+                number = np.flatnonzero(np.isin(seen.kinds, kinds))
+                times.append(_Times(topic.name, label, seen.times[number], number))
+        ticks = _ticks(times, options.rate, where)
         for stream in streams.values():
             stream.begin(ticks)
         others = sorted(topics.keys() - wanted.keys())
@@ -199,36 +195,43 @@ def _open_recording(
         )
 
 
+class _Times(NamedTuple):
+    """When the messages of a stream were recorded: its topic, what errors call it, times, and numbers in the topic."""
+
+    topic: str
+    label: str
+    times: np.ndarray
+    numbers: np.ndarray
+
+
 def _taken(
-    times: Mapping[str, tuple[np.ndarray, np.ndarray, str]],
-    ticks: np.ndarray,
-    streams: Mapping[str, _Stream],
+    times: Sequence[_Times], ticks: np.ndarray, streams: Mapping[str, _Messages]
 ) -> dict[str, Taken]:
     """Return how many messages of each topic are in rows, and how old they are there."""
     found = {}
     for topic, stream in streams.items():
         in_rows, age = set(), 0
-        for one, number, of in times.values():
-            if of == topic:
-                last = np.searchsorted(one, ticks, side="right") - 1
-                in_rows |= {*number[last].tolist()}
-                age = max(age, int((ticks - one[last]).max()))
-        found[topic] = Taken(len(stream.groups), stream.expected, len(in_rows), age / SECOND)
+        for one in times:
+            if one.topic == topic:
+                last = np.searchsorted(one.times, ticks, side="right") - 1
+                in_rows |= {*one.numbers[last].tolist()}
+                age = max(age, int((ticks - one.times[last]).max()))
+        found[topic] = Taken(len(stream.kinds), stream.expected, len(in_rows), age / SECOND)
     return found
 
 
-def _ticks(times: Mapping[str, np.ndarray], rate: float | None, where: str) -> np.ndarray:
+def _ticks(streams: Sequence[_Times], rate: float | None, where: str) -> np.ndarray:
     """Return the time of each row, in nanoseconds."""
     if rate is None:
         rates = [
-            f"{name} {SECOND * (len(one) - 1) / max(1, int(one[-1] - one[0])):.3g}"
-            for name, one in times.items()
+            f"{label} {SECOND * (len(one) - 1) / max(1, int(one[-1] - one[0])):.3g}"
+            for _, label, one, _ in streams
         ]
         raise SchemaError(
             f"{where}: give the rows a second as rate=; messages a second: {', '.join(rates)}."
         )
-    start = max(int(one[0]) for one in times.values())
-    stop = min(int(one[-1]) for one in times.values())
+    start = max(int(one.times[0]) for one in streams)
+    stop = min(int(one.times[-1]) for one in streams)
     count = int((stop - start) * rate // SECOND) + 1
     if stop < start or not 2 <= count <= MOST_ROWS:
         raise SchemaError(
@@ -237,23 +240,23 @@ def _ticks(times: Mapping[str, np.ndarray], rate: float | None, where: str) -> n
     return start + np.round(np.arange(count) * (SECOND / rate)).astype(np.int64)
 
 
-class _Stream:
+class _Messages:
     """The messages of a topic at the time of each row, in order.
 
     Attributes:
-        groups: Which set of names each message has.
+        kinds: Which set of names each message has.
         fields: The fields that are read.
         expected: How many messages the recording says that there are.
         rows: How many rows there are.
     """
 
     def __init__(
-        self, topic: Topic, fields: Mapping[str, Field], groups: np.ndarray, where: str
+        self, topic: Topic, fields: Mapping[str, Field], kinds: np.ndarray, where: str
     ) -> None:
-        self.groups, self.fields, self.rows = groups, fields, 0
+        self.kinds, self.fields, self.rows = kinds, fields, 0
         self.expected = topic.expected
         self._topic, self._where = topic, where
-        self._used = {group for field in fields.values() for group in field.groups}
+        self._streams = {stream for field in fields.values() for stream in field.streams}
         self._held: tuple[slice, dict[str, np.ndarray]] | None = None
 
     def begin(self, ticks: np.ndarray) -> None:
@@ -265,7 +268,7 @@ class _Stream:
         self._messages = enumerate(self._topic.messages())
         self._next = next(self._messages, None)
         self._row = 0
-        self._leaves: dict[int, Leaves] = {}
+        self._leaves: dict[Stream, Leaves] = {}
 
     def read(self, rows: slice) -> dict[str, np.ndarray]:
         """Return the fields of some rows; those of the last call are held for the next field."""
@@ -286,24 +289,29 @@ class _Stream:
         return self._held[1]
 
     def _go_to(self, row: int) -> None:
-        newest: dict[int, bytes] = {}
+        newest: dict[int, tuple[int, bytes]] = {}
         while self._next is not None and self._next[1][0] <= self._ticks[row]:
             number, (_, data) = self._next
-            for group in {ALL, int(self.groups[number])} & self._used:
-                newest[group] = data
+            newest[int(self.kinds[number])] = (number, data)
             self._next = next(self._messages, None)
         where = f"{self._where}, {self._topic.name}"
-        for group, data in newest.items():
-            with reading_bag(where):
-                message = self._topic.decode(data)
-                self._leaves[group], _ = leaves_of(message, self._topic.kind, where)
+        decoded: dict[int, Leaves] = {}
+        for stream in self._streams:
+            last = max((newest[kind] for kind in stream if kind in newest), default=None)
+            if last is not None:
+                number, data = last
+                if number not in decoded:
+                    with reading_bag(where):
+                        message = self._topic.decode(data)
+                        decoded[number], _ = leaves_of(message, self._topic.kind, where)
+                self._leaves[stream] = decoded[number]
 
 
 @dataclasses.dataclass
 class _Column:
     """A field of a topic, as an array with a row for each point in time."""
 
-    stream: _Stream
+    stream: _Messages
     name: str
 
     @property
@@ -390,5 +398,13 @@ FORMAT = Format(
     only_mapped=True,
     any_layout=True,
     describe=_describe,
-    reads=("./*.mcap", "./*.bag", "./*.db3", "./*metadata.yaml"),
+    reads=(
+        "./*.mcap",
+        "./*.bag",
+        "./*.db3",
+        "./*.db3-wal",
+        "./*.db3-journal",
+        "./*.db3-shm",
+        "./*metadata.yaml",
+    ),
 )

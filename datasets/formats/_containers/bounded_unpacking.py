@@ -75,18 +75,19 @@ def databases_in(bag: Path) -> list[Path]:
     return sorted(bag.glob("*.db3")) if bag.is_dir() else [bag]
 
 
+def journals_of(database: Path) -> list[Path]:
+    """Return the files beside a database that hold what is not in it yet."""
+    beside = [database.with_name(database.name + ending) for ending in JOURNALS]
+    return [one for one in beside if one.is_file() and one.stat().st_size]
+
+
 @contextlib.contextmanager
 def settled(bag: Path) -> Iterator[Path]:
     """Yield a bag whose databases hold all that was written to them, and beside which nothing is written.
 
     Where a journal lies beside one, as after a crash or with SQLite's WAL, that is a copy in a temporary folder.
     """
-    journals = [
-        database.with_name(database.name + ending)
-        for database in databases_in(bag)
-        for ending in JOURNALS
-    ]
-    journals = [one for one in journals if one.is_file() and one.stat().st_size]
+    journals = [one for database in databases_in(bag) for one in journals_of(database)]
     if not journals and not {*str(bag)} & {*"?#%"}:
         yield bag
         return

@@ -181,11 +181,11 @@ def leaves_of(message: Any, kind: str, where: str) -> tuple[dict[str, Leaf], fro
     return found, frozenset(keys)
 
 
-def has_lists(value: Any) -> bool:
-    """Return whether a message holds texts or messages in lists, which may name others, or has room for them."""
+def may_vary(value: Any) -> bool:
+    """Return whether other messages like this one may have other fields, as JSON may, and those with lists."""
     if isinstance(value, dict):
-        return any(map(has_lists, value.values()))
-    return isinstance(value, list) and (not value or _numbers_in(value) is None)
+        return not value or any(map(may_vary, value.values()))
+    return not isinstance(value, np.generic | str)
 
 
 class _Walk:

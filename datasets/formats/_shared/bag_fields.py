@@ -2,6 +2,7 @@
 
 Messages of one topic may name other things, as those of two arms do, or of an arm and its gripper. Each such set of
 names is a stream of its own, whose last message counts; a column holds all sets, in the order of their first messages.
+A number that messages with different sets have is read only where their values agree, as when things come and go.
 """
 
 from __future__ import annotations
@@ -9,25 +10,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from orlog.datasets.formats._containers.bag_files import Topic, reading_bag
-from orlog.datasets.formats._containers.ros_messages import (
-    Key,
-    Leaf,
-    has_lists,
-    leaves_of,
-    paths_of,
-)
+from orlog.datasets.formats._containers.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
 from orlog.datasets.formats._shared.roles import matching
 from orlog.errors import IntegrityError, SchemaError
 
-ALL = -1
 MOST_SETS = 1000
+MOST_SHOWN = 20
+MOST_JUMP = 2  # from one sender to another, in steps of each
+SPARE_STEPS = 3  # as few jumps may be large by noise
+HEADER = ".header."
 Leaves = dict[str, Leaf]
+Stream = tuple[int, ...]
+"""The kinds of messages of which the last one counts."""
+Asked = Mapping[str, tuple[str, str]]
+"""Fields by their full names: the path of each in a message, and the name of the only number that is read."""
 
 
 @dataclasses.dataclass
@@ -36,16 +39,18 @@ class Survey:
 
     Attributes:
         times: When each was recorded, in nanoseconds.
-        kinds: Which of `firsts` has the named things of each.
-        firsts: The first message with each set of named things.
+        kinds: Which of `keys` are the named things of each.
         keys: These sets.
-        outside: Fields of the first message without numbers.
+        firsts: Each field, for each set, as the first message that has it holds it.
+        counts: How many messages with each set have each field.
+        outside: Fields that have numbers in no message.
     """
 
     times: np.ndarray
     kinds: np.ndarray
-    firsts: list[Leaves]
     keys: list[frozenset[Key]]
+    firsts: list[Leaves]
+    counts: list[Counter[str]]
     outside: list[str]
 
     def leaves(self) -> Leaves:
@@ -63,7 +68,7 @@ class Field:
     Attributes:
         path: Its path in a message.
         name: The name of the only number that is read; nothing for all.
-        groups: The streams that it is in, and the names of its numbers in each.
+        streams: Those that it is in, and the names of its numbers in each.
         shape: Of a row.
         dtype: Of its numbers.
         names: The names of all numbers of a row, if they have some.
@@ -72,20 +77,20 @@ class Field:
 
     path: str
     name: str
-    groups: dict[int, tuple[str, ...]]
+    streams: dict[Stream, tuple[str, ...]]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     names: Sequence[str]
     source: str
 
-    def take(self, leaves: Mapping[int, Leaves], where: str) -> np.ndarray:
+    def take(self, leaves: Mapping[Stream, Leaves], where: str) -> np.ndarray:
         """Return its numbers, of the last message of each stream.
 
         Raises SchemaError if a message does not have them.
         """
         parts = []
-        for group, names in self.groups.items():
-            leaf = leaves[group].get(self.path)
+        for stream, names in self.streams.items():
+            leaf = leaves[stream].get(self.path)
             if leaf is None or not {*names} <= {*leaf.names}:
                 raise SchemaError(
                     f"{where}: expected {f'{len(names)} numbers by name' if names else self.shape} in each message, "
@@ -108,7 +113,7 @@ class Field:
 
 
 def survey(topic: Topic, where: str) -> Survey:
-    """Look at all messages of a topic, at no more than their times where the first one has no lists that name things.
+    """Look at all messages of a topic, at no more than their times where the type of the first one fixes its fields.
 
     Raises SchemaError if there is none, or names are not what they should be.
     """
@@ -119,33 +124,42 @@ def survey(topic: Topic, where: str) -> Survey:
             raise SchemaError(f"{where}: has no message.")
         message = topic.decode(first[1])
         leaves, keys = leaves_of(message, topic.kind, where)
-        is_picture = "" in leaves
-        outside = (
-            []
-            if is_picture
-            else [
-                path
-                for path in paths_of(message)
-                if not any(inner.startswith(path) for inner in leaves)
-            ]
-        )
-        if is_picture or not has_lists(message):
+        if leaves and ("" in leaves or not may_vary(message)):
             times = np.fromiter(
                 itertools.chain([first[0]], (time for time, _ in messages)), np.int64
             )
-            return Survey(times, np.zeros(len(times), np.int16), [leaves], [keys], outside)
-        each, kinds, number_of = [first[0]], [0], {keys: 0}
-        firsts = [leaves]
-        for time, data in messages:
-            leaves, keys = leaves_of(topic.decode(data), topic.kind, where)
+            counts = Counter(dict.fromkeys(leaves, len(times)))
+            outside = [] if "" in leaves else _outside(paths_of(message), leaves)
+            return Survey(
+                times, np.zeros(len(times), np.int16), [keys], [leaves], [counts], outside
+            )
+        seen = Survey(np.array([]), np.array([]), [], [], [], [])
+        each, kinds = [], []
+        number_of: dict[frozenset[Key], int] = {}
+        paths: dict[str, None] = {}
+        for time, data in itertools.chain([first], messages):
+            message = topic.decode(data)
+            leaves, keys = leaves_of(message, topic.kind, where)
             if keys not in number_of:
-                number_of[keys] = len(firsts)
-                firsts.append(leaves)
+                number_of[keys] = len(number_of)
+                seen.firsts.append({})
+                seen.counts.append(Counter())
+                if len(number_of) > MOST_SETS:
+                    raise SchemaError(f"{where}: names over {MOST_SETS:,} sets of things.")
+            kind = number_of[keys]
+            for path, leaf in leaves.items():
+                seen.firsts[kind].setdefault(path, leaf)
+            seen.counts[kind].update([*leaves])
+            paths |= dict.fromkeys(paths_of(message))
             each.append(time)
-            kinds.append(number_of[keys])
-            if len(firsts) > MOST_SETS:
-                raise SchemaError(f"{where}: names over {MOST_SETS:,} sets of things.")
-    return Survey(np.array(each), np.array(kinds, np.int16), firsts, [*number_of], outside)
+            kinds.append(kind)
+    seen.times, seen.kinds, seen.keys = np.array(each), np.array(kinds, np.int16), [*number_of]
+    seen.outside = _outside(paths, seen.leaves())
+    return seen
+
+
+def _outside(paths: Iterable[str], leaves: Leaves) -> list[str]:
+    return [path for path in paths if not any(inner.startswith(path) for inner in leaves)]
 
 
 def _in_order(topic: Topic, where: str) -> Generator[tuple[int, bytes]]:
@@ -187,61 +201,116 @@ def _all_names(path: str, seen: Survey) -> list[str]:
 
 
 def fields_of(
-    topic: str, seen: Survey, wanted: Sequence[str], where: str
-) -> tuple[dict[str, Field], np.ndarray, list[str]]:
-    """Return the wanted fields of a topic, the stream of each of its messages, and what errors call each stream.
+    topic: Topic, seen: Survey, wanted: Sequence[str], where: str
+) -> tuple[dict[str, Field], dict[Stream, str]]:
+    """Return the wanted fields of a topic, and what errors call each of their streams.
 
-    Raises SchemaError if sets of names overlap, or some messages have names and others none.
+    Raises SchemaError if some messages lack a field, sets of names overlap, several senders give one number values
+    that differ, or some messages have names and others none.
     """
+    where = f"{where}, {topic.name}"
     leaves = seen.leaves()
     asked: dict[str, tuple[str, str]] = {}
     for full in wanted:
-        path = full.removeprefix(topic).removeprefix(".")
-        inside = [outer for outer in leaves if path.startswith(f"{outer}.")]
-        asked[full] = (path, "") if path in leaves else (inside[0], path[len(inside[0]) + 1 :])
-    whole = {leaves[path].source for path, name in asked.values() if not name} - {""}
-    single = {(leaves[path].source, name) for path, name in asked.values() if name}
-    for path, _ in asked.values():
-        single |= {key for key in leaves[path].keys if key[0] != leaves[path].source}
-    sets = [frozenset(k for k in keys if k[0] in whole or k in single) for keys in seen.keys]
-    distinct = [keys for keys in dict.fromkeys(sets) if keys]
-    clash = _clash(distinct)
-    if clash is not None:
-        common = _common(asked, leaves, clash[0] & clash[1])
-        raise SchemaError(
-            f"{where}, {topic}: some messages hold {_listed(clash[0])}, and others {_listed(clash[1])}; rows cannot "
-            f"have both. Map what all of them hold: {common or 'nothing that you name'}."
-        )
-    group_of = [distinct.index(keys) if keys else ALL for keys in sets]
-    fields = {}
+        path = full.removeprefix(topic.name).removeprefix(".")
+        outer = path if path in leaves else next(o for o in leaves if path.startswith(f"{o}."))
+        asked[full] = (outer, path[len(outer) + 1 :])
+    _check_sets(topic, seen, asked, where)
+    fields, streams, lacks = {}, dict[Stream, set[str]](), dict[str, str]()
     for full, (path, name) in asked.items():
-        groups: dict[int, tuple[str, ...]] = {}
-        for first, group in zip(seen.firsts, group_of, strict=True):
-            leaf = first.get(path)
-            if leaf is None or (name and name not in leaf.names):
-                continue
-            if bool(leaf.names) != bool(leaves[path].names):
-                raise SchemaError(
-                    f"{where}, {full}: some of its messages name their numbers, and others do not."
-                )
-            groups.setdefault(group if leaf.keys else ALL, (name,) if name else leaf.names)
-        fields[full] = _field(path, name, groups, leaves[path], topic)
-    called = [f"{topic} ({_listed(keys)})" if len(distinct) > 1 else topic for keys in distinct]
-    return fields, np.array(group_of)[seen.kinds], called
+        leaf = leaves[path]
+        if any(bool(one[path].names) != bool(leaf.names) for one in seen.firsts if path in one):
+            raise SchemaError(
+                f"{where}: some messages name the numbers of {path}, and others do not."
+            )
+        lack = _lack(seen, path, name)
+        lacks |= {full: lack} if lack else {}
+        own = _streams(seen, path, name)
+        for stream, names in own.items():
+            around = {inner for source, inner in leaf.keys if source != leaf.source}
+            streams.setdefault(stream, set()).update(around, names)
+        fields[full] = _field(path, name, own, leaf, topic.name)
+    if lacks:
+        others = {full: one for full, one in asked.items() if full not in lacks}
+        every = {f"{topic.name}.{path}": (path, "") for path in leaves if HEADER not in f".{path}"}
+        advice = _advice(topic, seen, others or every, where)
+        which = "; ".join([*dict.fromkeys(lacks.values())][:MOST_SHOWN])
+        raise SchemaError(f"{where}: {which}; rows need a value from each message.{advice}")
+    return fields, {
+        stream: f"{topic.name} ({_listed(names)})" if names and len(streams) > 1 else topic.name
+        for stream, names in streams.items()
+    }
+
+
+def _streams(seen: Survey, path: str, name: str) -> dict[Stream, tuple[str, ...]]:
+    """Return the streams that a field is in, and the names of its numbers in each."""
+    having = [kind for kind, first in enumerate(seen.firsts) if path in first]
+    if name:
+        return {tuple(kind for kind in having if name in seen.firsts[kind][path].names): (name,)}
+    streams: dict[Stream, tuple[str, ...]] = {}
+    for leaf in (seen.firsts[kind][path] for kind in having):
+        stream = tuple(kind for kind, keys in enumerate(seen.keys) if leaf.keys <= keys)
+        streams.setdefault(stream, leaf.names)
+    return streams
+
+
+def _lack(seen: Survey, path: str, name: str) -> str:
+    """Return how many of the messages that should have a field do not; nothing if all have it."""
+    for stream in _streams(seen, path, name):
+        total = int(np.isin(seen.kinds, stream).sum())
+        lack = total - sum(seen.counts[kind][path] for kind in stream)
+        if lack:
+            return f"{lack:,} of {total:,} messages have no {path}"
+    return ""
 
 
 def _field(
-    path: str, name: str, groups: dict[int, tuple[str, ...]], leaf: Leaf, topic: str
+    path: str, name: str, streams: dict[Stream, tuple[str, ...]], leaf: Leaf, topic: str
 ) -> Field:
-    names = [called for several in groups.values() for called in several]
+    names = [called for several in streams.values() for called in several]
     inner = leaf.values.shape[1:]
     shape = leaf.values.shape if not names else inner if name else (len(names), *inner)
     if shape == ():
         names = [name or path]
     source = f"{topic}.{leaf.source}" if leaf.source else ""
     return Field(
-        path, name, groups, shape, leaf.values.dtype, names if len(shape) < 2 else [], source
+        path, name, streams, shape, leaf.values.dtype, names if len(shape) < 2 else [], source
     )
+
+
+def _check_sets(topic: Topic, seen: Survey, asked: Asked, where: str) -> None:
+    """Refuse numbers that messages with different sets of names have, and that rows could not tell apart."""
+    leaves = seen.leaves()
+    whole = {leaves[path].source for path, name in asked.values() if not name} - {""}
+    around = {
+        key
+        for path, _ in asked.values()
+        for key in leaves[path].keys
+        if key[0] != leaves[path].source
+    }
+    sets = [frozenset(k for k in keys if k[0] in whole or k in around) for keys in seen.keys]
+    clash = _clash(sets)
+    if clash is not None:
+        singles: dict[str, tuple[str, str]] = {}
+        for full, (path, name) in asked.items():
+            leaf = leaves[path]
+            if leaf.names and not name:
+                singles |= {f"{full}.{one}": (path, one) for one in _all_names(path, seen)}
+            elif {key for key in leaf.keys if key[0] != leaf.source} <= clash[0] & clash[1]:
+                singles[full] = (path, name)
+        raise SchemaError(
+            f"{where}: some messages hold {_listed_keys(clash[0])}, and others {_listed_keys(clash[1])}; rows cannot "
+            f"have both.{_advice(topic, seen, singles, where)}"
+        )
+    for full, (ours, theirs) in _rivals(topic, seen, asked, where).items():
+        path, name = asked[full]
+        start = full.removesuffix(f".{name}")
+        singles = {f"{start}.{one}": (path, one) for one in _all_names(path, seen)}
+        raise SchemaError(
+            f"{where}: messages with {_listed_keys(ours)} and messages with {_listed_keys(theirs)} both have "
+            f"{full.removeprefix(topic.name)[1:]}, and their values differ; rows cannot have both."
+            f"{_advice(topic, seen, singles if name else asked, where)}"
+        )
 
 
 def _clash(sets: Sequence[frozenset[Key]]) -> tuple[frozenset[Key], frozenset[Key]] | None:
@@ -249,24 +318,89 @@ def _clash(sets: Sequence[frozenset[Key]]) -> tuple[frozenset[Key], frozenset[Ke
     first_with: dict[Key, frozenset[Key]] = {}
     for keys in sets:
         for key in keys:
-            if first_with.setdefault(key, keys) is not keys:
+            if first_with.setdefault(key, keys) != keys:
                 return first_with[key], keys
     return None
 
 
-def _common(asked: Mapping[str, tuple[str, str]], leaves: Leaves, keys: frozenset[Key]) -> str:
-    """Return the fields, or single numbers of them, that two sets of names have in common."""
-    names = []
+def _rivals(
+    topic: Topic, seen: Survey, asked: Asked, where: str
+) -> dict[str, tuple[frozenset[Key], frozenset[Key]]]:
+    """Return fields of which two senders give values that differ, and the sets of names that these two have.
+
+    The values of one sender, and of two that agree, change no more from a message with one set to one with
+    another than since the last message with that set.
+    """
+    senders: dict[str, dict[int, frozenset[Key]]] = {}
     for full, (path, name) in asked.items():
-        leaf = leaves[path]
-        if name or not leaf.names:
-            names += [full] if {*leaf.keys} <= keys or (leaf.source, name) in keys else []
-        else:
-            names += [f"{full}.{inner}" for inner in leaf.names if (leaf.source, inner) in keys]
-    return ",".join(names[:20])
+        sets = {}
+        for kind, first in enumerate(seen.firsts):
+            if path in first and (not name or name in first[path].names):
+                leaf = first[path]
+                lists = {source for source, _ in leaf.keys if name or source != leaf.source}
+                sets[kind] = frozenset(key for key in seen.keys[kind] if key[0] in lists)
+        if len({*sets.values()}) > 1:
+            senders[full] = sets
+    if not senders:
+        return {}
+    last: dict[str, tuple[frozenset[Key], np.ndarray]] = {}
+    last_of: dict[tuple[str, frozenset[Key]], np.ndarray] = {}
+    sums = {full: np.zeros(4) for full in senders}  # steps, their number, jumps, steps at jumps
+    widest: dict[str, tuple[float, set[frozenset[Key]]]] = {}
+    with reading_bag(where):
+        for kind, (_, data) in zip(seen.kinds.tolist(), topic.messages(), strict=True):
+            leaves, _ = leaves_of(topic.decode(data), topic.kind, where)
+            for full, sets in senders.items():
+                path, name = asked[full]
+                if kind not in sets or path not in leaves or name not in ("", *leaves[path].names):
+                    continue
+                values, sender = _values_by_name(leaves[path], name), sets[kind]
+                before, other = last_of.get((full, sender)), last.get(full)
+                last[full], last_of[full, sender] = (sender, values), values
+                if before is None or other is None or before.shape != values.shape:
+                    continue
+                step = float(np.nansum(abs(values - before)))
+                sums[full] += (step, 1, 0, 0)
+                if other[0] != sender and other[1].shape == values.shape:
+                    jump = float(np.nansum(abs(values - other[1])))
+                    sums[full] += (0, 0, jump, step)
+                    if jump > widest.get(full, (-1.0,))[0]:
+                        widest[full] = (jump, {other[0], sender})
+    rivals = {}
+    for full, (total, count, jumps, steps) in sums.items():
+        if jumps > MOST_JUMP * (steps + SPARE_STEPS * total / max(1, count)):
+            two = widest[full][1]
+            first_set, second_set = (
+                one for one in dict.fromkeys(senders[full].values()) if one in two
+            )
+            rivals[full] = (first_set, second_set)
+    return rivals
 
 
-def _listed(keys: frozenset[Key]) -> str:
-    names = sorted(name for _, name in keys)
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return ", ".join(names[:20]) + more
+def _values_by_name(leaf: Leaf, name: str) -> np.ndarray:
+    """Return numbers in the order of their names, or the named one alone."""
+    values = leaf.values.astype(np.float64)
+    if name:
+        return np.asarray(values[leaf.names.index(name)])
+    return values[np.argsort(leaf.names)] if leaf.names else values
+
+
+def _advice(topic: Topic, seen: Survey, candidates: Asked, where: str) -> str:
+    """Return a sentence that names those of some fields that can be read."""
+    rivals = _rivals(topic, seen, candidates, where)
+    good = [
+        full
+        for full, (path, name) in candidates.items()
+        if full not in rivals and not _lack(seen, path, name)
+    ]
+    return f" Map what can be read: {','.join(good[:MOST_SHOWN])}." if good else ""
+
+
+def _listed_keys(keys: Iterable[Key]) -> str:
+    return _listed(name for _, name in keys)
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return ", ".join(names[:MOST_SHOWN]) + more

@@ -20,9 +20,12 @@ from hypothesis import strategies as st
 from rosbags import rosbag1, rosbag2
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
+from orlog.base.files import hash_file
 from orlog.datasets.formats import bags
 from orlog.datasets.formats._containers.ros_messages import decode_message
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.importing import import_dataset
+from orlog.datasets.loading import load_dataset
 from orlog.errors import OrlogError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import everything, read_files
@@ -600,19 +603,19 @@ def test_messages_that_name_nothing_are_left_out_and_told(tmp_path: Path) -> Non
         (
             [(["a", "b"], {}), (["a", "c"], {})],
             "position",
-            r"some messages hold a, b, and others a, c; .*: /t.position.a\.",
+            r"some messages hold a, b, and others a, c; .*: /t.position.a,/t.position.b,/t.position.c\.",
         ),
         ([(["a", "b"], {}), (["a"], {})], "position", "some messages hold a, b, and others a;"),
         (
             [(["a", "b"], {}), ([], {"position": np.ones(2)})],
             "position",
-            "name their numbers, and others do not",
+            "name the numbers of position, and others do not",
         ),
         ([(["a", "a"], {})], "position", "name has 'a' twice"),
         (
             [(["a", "b"], {"velocity": np.ones(2)}), (["a", "b"], {})],
             "velocity",
-            "expected 2 numbers by name .* found none",
+            r"4 of 8 messages have no velocity; .*: /t.position\.",
         ),
         (
             [(["a", "b"], {}), (["a", "b"], {"position": np.ones(3)})],
@@ -629,6 +632,103 @@ def test_names_that_do_not_fit_each_other_are_refused(
         read_named(path, tmp_path / "s", f"/t.{field}")
 
 
+def write_bodies(path: Path, bodies: list[Any]) -> Path:
+    """Write messages in JSON at 10 Hz."""
+    from mcap.writer import Writer
+
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema("P", "jsonschema", b"{}")
+        channel = writer.register_channel("/t", "json", schema)
+        for n, body in enumerate(bodies):
+            writer.add_message(channel, n * 10**8, json.dumps(body).encode(), n * 10**8)
+        writer.finish()  # type: ignore[no-untyped-call]
+    return path
+
+
+SPEED = {"velocity": np.array([1.0, 2.0])}
+
+
+@pytest.mark.parametrize("lacking", [[0, 1, 2], [5, 6, 7], [4, 8, 2]])
+@pytest.mark.parametrize(
+    "field", ["/t", "/t.*", "/t.velocity", "/t.velocity.a", "/t.velocity,/t.position"]
+)
+def test_fields_that_some_messages_lack_are_refused_with_counts(
+    tmp_path: Path, lacking: list[int], field: str
+) -> None:
+    sent = states(*[(["a", "b"], {} if n in lacking else SPEED) for n in range(10)])
+    path = write_named(tmp_path / "a", sent)
+    with pytest.raises(SchemaError, match=r"/t: 3 of 10 messages have no velocity; ") as raised:
+        read_named(path, tmp_path / "s", field)
+    advice = str(raised.value).partition("Map what can be read: ")[2].removesuffix(".")
+    assert "/t.position" in advice.split(",")
+    dataset, found = read_named(path, tmp_path / "again", "/t.position")
+    assert len(dataset[0]) == 10 - 1
+    assert "/t.velocity" in next(one for one in found.doubts if "Left out, not named" in one)
+
+
+@pytest.mark.parametrize("first", [{}, {"x": [1.0, 2.0]}, {"mode": "walk"}])
+def test_fields_of_json_come_from_all_messages(tmp_path: Path, first: dict[str, Any]) -> None:
+    bodies = [first, *[{"x": [float(n), 2.0], "y": 1.0} for n in range(9)]]
+    path = write_bodies(tmp_path / "a.mcap", bodies)
+    lack = "y" if "x" in first else "x; 1 of 10 messages have no y"
+    with pytest.raises(SchemaError, match=f"/t: 1 of 10 messages have no {lack}"):
+        read_named(path, tmp_path / "s", "/t", action="/t")
+    if "x" in first:
+        dataset, _ = read_named(path, tmp_path / "again", "/t.x", action="/t.x")
+        assert dataset[0].observations.shape == (10, 2)
+
+
+def two_senders(kind: str, *, apart: float) -> list[Message]:
+    """Return messages of two senders that both send `grip`, the second one so much higher."""
+    sent = []
+    for number in range(40):
+        names = [["a", "b", "grip"], ["grip", "c"]][number % 2]
+        message = message_of(kind, names, number)
+        if kind.endswith("JointState"):
+            at = names.index("grip")
+            message.position[at] += apart * (number % 2)
+        else:
+            message.transforms[names.index("grip")].transform.translation.x += apart * (number % 2)
+        sent.append((START + number * 25_000_000, "/t", kind, message))
+    return sent
+
+
+@pytest.mark.parametrize("apart", [0.0, 30.0])
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("sensor_msgs/msg/JointState", "/t.position.{}"),
+        ("tf2_msgs/msg/TFMessage", "/t.transforms.{}.transform.translation.x"),
+    ],
+)
+def test_a_number_of_two_senders_is_read_only_where_they_agree(
+    tmp_path: Path, kind: str, field: str, apart: float
+) -> None:
+    path = write_named(tmp_path / "a", two_senders(kind, apart=apart))
+    for name, of in (("a", 0), ("b", 0), ("c", 1)):
+        dataset, _ = read_named(path, tmp_path / name, field.format(name))
+        for row, at in enumerate(dataset[0].observations[:, 0] - value(name, 0)):
+            assert at % 2 == of
+            assert abs(at - 4 * row) <= 2
+    if apart:
+        text = "messages with a, b, grip and messages with c, grip both have .*grip.*, and their values differ"
+        with pytest.raises(SchemaError, match=text):
+            read_named(path, tmp_path / "s", field.format("grip"))
+    else:
+        dataset, _ = read_named(path, tmp_path / "s", field.format("grip"))
+        assert np.diff(dataset[0].observations[:, 0]).tolist() == [4.0] * len(dataset[0])
+    if kind.endswith("JointState"):
+        with pytest.raises(SchemaError, match="hold a, b, grip, and others c, grip; ") as raised:
+            read_named(path, tmp_path / "s", "/t.position")
+        advice = str(raised.value).partition("Map what can be read: ")[2].removesuffix(".")
+        names = ["a", "b", "c"] if apart else ["a", "b", "grip", "c"]
+        assert advice == ",".join(field.format(name) for name in names)
+        dataset, _ = read_named(path, tmp_path / "all", advice)
+        assert dataset.dimension_names["observations"] == names
+
+
 def test_models_that_appear_are_refused_with_those_that_are_always_there(tmp_path: Path) -> None:
     kind = "gazebo_msgs/msg/ModelStates"
     sent = [
@@ -637,7 +737,7 @@ def test_models_that_appear_are_refused_with_those_that_are_always_there(tmp_pat
     ]
     path = write_named(tmp_path / "a", sent)
     with pytest.raises(
-        SchemaError, match=r"hold arm, and others arm, box; .* hold: /t.pose.arm.position.x,"
+        SchemaError, match=r"hold arm, and others arm, box; .* read: /t.pose.arm.position.x,"
     ):
         read_named(path, tmp_path / "s", "/t.pose")
     dataset, _ = read_named(path, tmp_path / "again", "/t.pose.arm")
@@ -648,22 +748,10 @@ def test_models_that_appear_are_refused_with_those_that_are_always_there(tmp_pat
 
 def test_whole_numbers_of_json_are_those_that_were_written(tmp_path: Path) -> None:
     """A first 1 does not cut 1.5; time stamps keep their digits."""
-    from mcap.writer import Writer
 
     def write(last: Any) -> Path:
-        with (tmp_path / "a.mcap").open("wb") as file:
-            writer = Writer(file)
-            writer.start()
-            channel = writer.register_channel(
-                "/t", "json", writer.register_schema("P", "jsonschema", b"{}")
-            )
-            for number, x in enumerate((1, 1.5, 2)):
-                body = {"x": x, "ns": START + 1 if number < 2 else last}
-                writer.add_message(
-                    channel, number * 10**8, json.dumps(body).encode(), number * 10**8
-                )
-            writer.finish()  # type: ignore[no-untyped-call]
-        return tmp_path / "a.mcap"
+        bodies = [{"x": x, "ns": START + 1 if n < 2 else last} for n, x in enumerate((1, 1.5, 2))]
+        return write_bodies(tmp_path / "a.mcap", bodies)
 
     mapped = {"action": "/t.x", "infos/ns": "/t.ns"}
     dataset, _ = read_named(write(START + 3), tmp_path / "s", "/t.x", **mapped)
@@ -738,6 +826,26 @@ def test_databases_are_read_whole_and_left_as_they_are(
     assert everything([folder], tmp_path / "store") == before
     expected = np.stack([row["arm"] for row in sampled(messages, 10)])
     np.testing.assert_array_equal(dataset[0].observations["arm"], expected)
+
+
+@pytest.mark.parametrize("is_lone", [False, True])
+def test_a_wal_counts_as_read_and_is_in_the_lineage(tmp_path: Path, is_lone: bool) -> None:
+    folder, _ = with_wal(tmp_path / "drive")
+    wal = next(folder.glob("*.db3-wal"))
+    wal.with_name(wal.name.replace("-wal", "-shm")).write_bytes(b"shared memory")
+    if is_lone:
+        (folder / "metadata.yaml").unlink()
+    path = wal.with_name(wal.name.removesuffix("-wal")) if is_lone else folder
+    how: dict[str, Any] = {"columns": MAPPED, "rate": 10}
+    found: list[Any] = []
+    before = load_dataset(import_dataset(path, "lab/a-v1", on_found=found.append, **how)).manifest
+    assert "Not read" not in " ".join(found[0].doubts)
+    assert f"sha256:{hash_file(wal)}" in [one.digest for one in before.lineage] or not is_lone
+    wal.write_bytes(
+        wal.read_bytes() + b"0"
+    )  # a frame that was not written whole, which is not read
+    after = load_dataset(import_dataset(path, "lab/b-v1", **how)).manifest
+    assert [one.digest for one in after.lineage] != [one.digest for one in before.lineage]
 
 
 def test_a_database_of_a_bag_names_the_bag(tmp_path: Path) -> None:
