@@ -55,6 +55,7 @@ from orlog.manifests.names import counted
 
 SECOND = 10**9
 MOST_ROWS = 2**31
+MOST_OFFERED = 100  # messages that are looked at before topics are offered
 COMMAND = re.compile(r"cmd|command|action|target|goal|desired")
 
 
@@ -378,10 +379,13 @@ def _describe(files: Sequence[Path]) -> str:
 def _rate(topic: Topic, times: Sequence[int], where: str) -> float:
     """Return how many messages a second a topic has; 0 where they hold no numbers, or cannot be read."""
     with contextlib.suppress(OrlogError):
-        first = dataclasses.replace(
-            topic, messages=lambda: (message for message in itertools.islice(topic.messages(), 1))
+        begin = dataclasses.replace(
+            topic,
+            messages=lambda: (
+                message for message in itertools.islice(topic.messages(), MOST_OFFERED)
+            ),
         )
-        fields = survey(first, where).leaves()
+        fields = survey(begin, where).leaves()
         has_numbers = any(path and HEADER not in f".{path}" for path in fields)
         if has_numbers and len(times) > 1 and times[-1] > times[0]:
             return SECOND * (len(times) - 1) / (times[-1] - times[0])
