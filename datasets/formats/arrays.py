@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from orlog.datasets.formats._containers.episode_arrays import are_episodes
 from orlog.datasets.formats._containers.npz_files import is_npy_folder
-from orlog.datasets.formats._containers.zarr_arrays import is_zarr
-from orlog.datasets.formats._shared.episodes import Asked, Opened
-from orlog.datasets.formats._shared.flags import FLAGS
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
+from orlog.datasets.formats._shared.hints import done_names, hint
 from orlog.datasets.formats._shared.mapped_arrays import open_mapped
 from orlog.datasets.formats._shared.places import (
     ARRAYS,
@@ -26,13 +30,29 @@ from orlog.datasets.formats._shared.places import (
     NUMBER,
     ROW,
     Place,
+    columns_by_role,
     files_of_arrays,
     holds_arrays,
 )
-from orlog.datasets.formats._shared.roles import USUAL
-from orlog.datasets.formats._shared.trees import Kind, Tree, likely, map_of
+from orlog.datasets.formats._shared.roles import USUAL, base_role
+from orlog.datasets.formats._shared.trees import Kind, Tree, map_of
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
+
+MOST_ARRAYS = 200  # of which a hint is made
+UNDECIDED = (
+    "Say which array is what, as columns={'observation': 'ARRAY', 'action': 'ARRAY'}, and what an episode is, as episode=: "
+    "a pattern of groups, file, row, or the name of an array of ends or of the number of each row's episode."
+)
+OBJECTS = """
+Python objects in an array are a pickle, and reading it runs the program in it. Where you trust the file, and each item is
+an episode, convert it yourself:
+    import numpy as np; from pathlib import Path
+    data, names = np.load({file!r}, allow_pickle=True), {names}
+    Path("episodes").mkdir()
+    for number, items in enumerate(zip(*(data[name] for name in names))):
+        np.savez(f"episodes/{{number}}.npz", **{{name: np.asarray(item) for name, item in zip(names, items)}})
+Then: orlog import episodes NAME"""
 
 
 @contextlib.contextmanager
@@ -66,43 +86,103 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 
 def _describe(files: Sequence[Path]) -> str:
-    """Return the arrays of the first file, and a `--map` by what their names are like."""
+    """Return the arrays of the first file, and what reads them, by what their names are like."""
     if not _recognizes(files):
         return ""
-    places = ARRAYS.find(Asked(files=files, sources=[str(file) for file in files]))
+    asked = Asked(files=files, sources=[str(file) for file in files])
     kinds: dict[str, Kind] = {}
     try:
-        _, _, place = next(places)
-        with place.reading(place.where):
-            tree = Tree(place.names, lambda name: _kind(place, name, kinds))
+        each = files_of_arrays(asked)
+        given, sources = zip(*each, strict=True)
+        asked = dataclasses.replace(asked, files=given, sources=sources)
+        with contextlib.closing(ARRAYS.open(each[0], Options())) as places:
+            place = next(places)
+            with place.reading(place.where):
+                tree = Tree(place.names, lambda name: _kind(place, name, kinds))
+                numbered = _numbered(place.names)
+                for name in (*numbered.values(), *place.names[:MOST_ARRAYS]):
+                    _kind(place, name, kinds)
     except (OrlogError, StopIteration):  # it is damaged
         return ""
     inner = {name: kinds[tree.start + name] for name in tree.names if tree.start + name in kinds}
-    found = likely(inner)
-    ends = [one for one, kind in inner.items() if "ends" in one and len(kind[0]) == 1]
-    ends = [one for one in (*inner, *ends) if one.lower() in USUAL["episode"]] + ends
-    episode = tree.episode or (ends[0] if ends else "")
-    if not episode and (len(files) > 1 or (files[0].is_dir() and not is_zarr(files[0]))):
-        episode = FILE
-    if not episode and not {*FLAGS} & found.keys():
-        episode = "ARRAY|PATTERN|file"
-    said = f", {episode=}" if episode else ""
-    paths = str(files[0]) if len(files) == 1 else [str(file) for file in files]
-    return (
-        f"\nThe arrays of {place.where}:\n"
-        + "".join(f"    {line}\n" for line in tree.lines)
-        + "Say what they mean, for example: "
-        f"orlog.import_dataset({paths!r}, 'NAME'{said}, columns={map_of(inner)})"
-    )
+    shown = f"\nThe arrays of {place.where}:\n" + "\n".join(f"    {one}" for one in tree.lines)
+    of_number = {name: kinds[first] for name, first in numbered.items() if first in kinds}
+    ways = _ways(tree.episode, inner, of_number, kinds, has_several=len(each) > 1)
+    objects = [one.split("  ")[0] for one in tree.lines if "Python objects" in one]
+    if objects:
+        return shown + OBJECTS.format(file=str(each[0][0]), names=objects)
+    return shown + hint(_open, asked, ways, tree.names, files, otherwise=UNDECIDED)
+
+
+def _ways(
+    pattern: str,
+    inner: Mapping[str, Kind],
+    of_number: Mapping[str, Kind],
+    kinds: Mapping[str, Kind],
+    *,
+    has_several: bool,
+) -> Iterator[Options]:
+    """Yield what arrays may mean, the likeliest first.
+
+    `kinds` are the shapes and dtypes of all, `inner` those in a group of the pattern, `of_number` those of one number.
+    """
+    columns = map_of(inner)
+    if pattern and "ARRAY" not in columns.values():
+        yield Options(columns=columns, episode=pattern)
+        return
+    columns = map_of(kinds)
+    last = {name: name.rpartition("/")[2].lower() for name in kinds}
+    for name in (
+        *(one for one in kinds if last[one] in USUAL["episode"]),
+        *(one for one, (shape, _) in kinds.items() if "ends" in one and len(shape) == 1),
+    ):
+        yield Options(columns=columns, episode=name)
+    numbered = map_of(of_number)
+    if "ARRAY" not in numbered.values() and any(len(shape) > 1 for shape, _ in of_number.values()):
+        yield Options(columns=numbered)
+        return
+    if has_several:
+        yield Options(columns=columns, episode=FILE)
+    yield Options(columns=columns)
+    actions = columns["action"].split(",")
+    seen = [
+        name
+        for role in columns
+        if base_role(role) == "observation"
+        for name in columns[role].split(",")
+    ]
+    arrays = {
+        name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in kinds.items()
+    }
+    if len(actions) == 1 and {*seen, *actions} <= arrays.keys():
+        if are_episodes([arrays[one] for one in seen], arrays[actions[0]]):
+            yield Options(columns=columns, episode=ROW)
+        elif not done_names([*kinds]):
+            yield Options(columns=columns, episode=FILE)
+
+
+def _numbered(names: Sequence[str]) -> dict[str, str]:
+    """Return the arrays that are there once for each of the same numbers, by names with `#`: those of the first number."""
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        if match := re.fullmatch(r"(\D*)(\d+)([^\d/]*)", name):
+            found.setdefault(NUMBER.join(match.group(1, 3)), {})[match[2]] = name
+    sets = Counter(frozenset(one) for one in found.values() if len(one) > 1)
+    same = next((one for one, count in sets.most_common(1) if count > 1), frozenset())
+    first = min(same, key=int, default="")
+    return {key: one[first] for key, one in found.items() if same and one.keys() == same}
 
 
 def _kind(place: Place, name: str, kinds: dict[str, Kind]) -> str:
     """Return what an array holds in words, and keep it where --map could name it."""
-    try:
-        column = place.column(name)
-    except SchemaError as error:
-        return f"({str(error).rpartition(': ')[2].rstrip('.')})"
-    kinds[name] = tuple(column.shape), str(column.dtype)
+    if name not in kinds:
+        try:
+            (column,) = columns_by_role(place, {"observation": [name]})["observation"]
+            column[0:1]  # it may be packed by something that is not read
+        except OrlogError as error:
+            why = str(error).rpartition(f"{name}: ")[2]
+            return f"({re.split('[:;] ', why)[0].rstrip('.')})"
+        kinds[name] = tuple(column.shape), str(column.dtype)
     return f"{kinds[name][0]} {kinds[name][1]}"
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats import arrays
 from orlog.datasets.formats._containers.npz_files import NpzFile, is_npz, open_npz, reading_npz
 from orlog.datasets.formats._containers.npz_writing import npz_writer
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
@@ -35,7 +36,6 @@ from orlog.datasets.formats._shared.flat_rows import (
     open_flat_rows,
 )
 from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
-from orlog.datasets.formats._shared.roles import USUAL
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
@@ -67,12 +67,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
 def _open_file(path: Path, where: str, options: Options) -> Iterator[Opened]:
     with open_npz(path, where) as file:
         doubts: list[str] = []
-        opened = open_flat_rows(_rows(file, doubts, options), options, reading_npz)
+        opened = open_flat_rows(_rows(file, path, doubts, options), options, reading_npz)
         opened.doubts[:0] = doubts
         yield opened
 
 
-def _rows(file: NpzFile, doubts: list[str], options: Options) -> FlatRows:
+def _rows(file: NpzFile, path: Path, doubts: list[str], options: Options) -> FlatRows:
     """Return the columns of a file by their names here."""
     found: dict[str, Any] = {}
     used, ends = set(), NO_ENDS
@@ -102,7 +102,7 @@ def _rows(file: NpzFile, doubts: list[str], options: Options) -> FlatRows:
         if STARTS not in file.names:
             raise SchemaError(
                 f"{file.where}: nothing says where episodes end: expected one of "
-                f"{', '.join(NAMES['terminals'])} or {STARTS}. Say it, for example: {_example(file)}"
+                f"{', '.join(NAMES['terminals'])} or {STARTS}.{arrays.FORMAT.describe([path])}"
             )
         found["terminals"] = np.zeros(count, bool)
         ends = _ends(_small(file, STARTS, count) != 0)
@@ -138,17 +138,6 @@ def _rows(file: NpzFile, doubts: list[str], options: Options) -> FlatRows:
     actions = next(other for other in NAMES["actions"] if other in file.names)
     choices = count_choices(file.column(actions), file.where)
     return FlatRows(found, file.where, infos=infos, left_out=left_out, ends=ends, choices=choices)
-
-
-def _example(file: NpzFile) -> str:
-    """Return a call that says what an episode is, by an array of ends or of their numbers if there is one."""
-    columns = {
-        role: next(other for other in NAMES[f"{role}s"] if other in file.names)
-        for role in ("observation", "action", "reward")
-    }
-    numbers = [name for name in file.names if "ends" in name or name.lower() in USUAL["episode"]]
-    episode = (*numbers, "ARRAY|file")[0]
-    return f"orlog.import_dataset({file.where!r}, 'NAME', {episode=}, {columns=})"
 
 
 def _small(file: NpzFile, name: str, most: int) -> np.ndarray:

@@ -25,7 +25,7 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ from orlog.datasets.formats._shared.flat_rows import (
     mapped_action_space,
     unbounded_space,
 )
+from orlog.datasets.formats._shared.hints import done_names, hint
 from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_pieces
 from orlog.datasets.formats._shared.places import FILE, files_below, holds_tables, is_table
 from orlog.datasets.formats._shared.roles import Layout, base_role
@@ -64,8 +65,13 @@ from orlog.datasets.formats.open_bandit import is_open_bandit
 from orlog.errors import OrlogError, SchemaError
 
 LARGEST_SORTED_BYTES = 2**33
+LARGEST_TRIED_BYTES = 2**30  # of files that are read from begin to end to find episodes
 MOST_EPISODES = 2**26
 KEPT = ("observation", "next_observation", "action")
+UNDECIDED = (
+    "Say which columns are what, as columns={'observation': 'COLUMNS', 'action': 'COLUMN'}, and what tells episodes apart, "
+    "as episode='COLUMN', or episode='file' if each file is one."
+)
 EPISODES = re.compile(
     r"^(ep|eps|episode|traj|trajectory|run|demo)(_?(id|ids|index|idx|no|number))?$", re.IGNORECASE
 )
@@ -73,14 +79,14 @@ EPISODES = re.compile(
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    given, asked = asked, tables_of(asked)
+    given, asked = asked.files, tables_of(asked)
     table = _Table(asked)
     try:
         layout = _layout(table, asked.options)
     except SchemaError as error:
         if asked.options.columns:
             raise
-        raise SchemaError(f"{error}{_example(table, given)}") from error
+        raise SchemaError(f"{error}{_example(table, asked, given)}") from error
     checked = _check(table, layout)
     parts: dict[str, gymnasium.Space[Any]] = {
         role.removeprefix("observation/"): unbounded_space(*checked.kinds[role])
@@ -95,6 +101,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         reward_dtype=np.dtype(np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=checked.rows)
+    opened.lengths = checked.lengths.tolist()
     if layout.guessed:
         taken = "; ".join(f"{role} is {', '.join(one)}" for role, one in layout.columns.items())
         opened.doubts.append(f"Columns were taken by their names: {taken}.")
@@ -139,8 +146,11 @@ def _layout(table: _Table, options: Options) -> Layout:
     return layout
 
 
-def _example(table: _Table, asked: Asked) -> str:
-    """Return the columns of a table, and a call that says what they are by what their names are like."""
+def _example(table: _Table, asked: Asked, given: Sequence[Path]) -> str:
+    """Return the columns of a table, and what reads it by what their names are like.
+
+    `given` is what the user gave: the tables, or their folder.
+    """
     kinds: dict[str, Kind] = {}
     for name in table.names:
         # Lists of other things and missing values are not shown.
@@ -148,14 +158,22 @@ def _example(table: _Table, asked: Asked) -> str:
             _, block = next(table.first_blocks([name]))
             if block[name].dtype.kind in "biuf":
                 kinds[name] = (1, *block[name].shape[1:]), str(block[name].dtype)
-    episode = asked.options.episode or next(filter(EPISODES.search, table.names), "")
-    if not episode:
-        episode = FILE if table.has_several else "COLUMN"
-    columns = map_of({name: kind for name, kind in kinds.items() if name != episode})
-    columns = {role: named.replace("ARRAY", "COLUMNS") for role, named in columns.items()}
     lines = "".join(f"\n    {name}  {shape[1:]} {kind}" for name, (shape, kind) in kinds.items())
-    paths = str(asked.files[0]) if len(asked.files) == 1 else [str(file) for file in asked.files]
-    return f"{lines}\nSay what they mean, for example: orlog.import_dataset({paths!r}, 'NAME', {episode=}, {columns=})"
+    size = sum(file.stat().st_size for file in asked.files if file.suffix != ".parquet")
+    ways = _ways(table, asked.options, kinds) if size < LARGEST_TRIED_BYTES else ()
+    return lines + hint(_open, asked, ways, table.names, given, otherwise=UNDECIDED)
+
+
+def _ways(table: _Table, options: Options, kinds: Mapping[str, Kind]) -> Iterator[Options]:
+    """Yield what columns may mean, the likeliest first."""
+    episodes = [options.episode or next(filter(EPISODES.search, table.names), "")]
+    # A flag of unknown meaning says that there is more than one.
+    episodes += [FILE] if table.has_several or not done_names(table.names) else []
+    for episode in filter(None, episodes):
+        others = {name: kind for name, kind in kinds.items() if name != episode}
+        for joins, sort in ((True, False), (False, False), (True, True)):
+            columns = map_of(others, joins=joins)
+            yield dataclasses.replace(options, columns=columns, episode=episode, sort=sort)
 
 
 class _Table:

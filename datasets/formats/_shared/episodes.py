@@ -171,6 +171,7 @@ class Opened:
         schema: Spaces and the dtype of rewards.
         steps: All steps, episode by episode; memory is bounded by one piece.
         total_steps: How many steps there are as far as the files say, for progress; else 0.
+        lengths: Rows of each episode, where what says them is read first.
         doubts: Sentences about what was repaired, left out, or cannot be known. More may be added
             until the last step is read.
         facts: What the files say about the dataset: `environment`, `behavior_policy`,
@@ -186,6 +187,7 @@ class Opened:
     schema: Schema
     steps: Iterator[Steps]
     total_steps: int = 0
+    lengths: Sequence[int] = ()
     doubts: list[str] = dataclasses.field(default_factory=list)
     environment: EnvironmentRecord | None = None
     behavior_policy: str = ""

@@ -185,6 +185,7 @@ def open_mapped(asked: Asked, known: Known = NOTHING_KNOWN) -> Iterator[Opened]:
         reward_dtype=np.dtype(np.float32 if dtype == np.float32 else np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(seen.lengths))
+    opened.lengths = seen.lengths
     seen.metadata, left_out = in_all(seen.metadata)
     opened.doubts += left_out
     opened.doubts += put_success(seen.metadata, seen.success, asked.options, asked.sources[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from orlog.datasets.formats._shared.flags import NAMES
 from orlog.datasets.formats._shared.roles import by_numbers, usual
 
 MOST_SHOWN = 40
@@ -12,7 +13,7 @@ NUMBERED = re.compile(r"((?:[^/]+/)*?[^/]*?)(\d+)([^/\d]*)/(.+)")
 LIKE = {
     "action": re.compile(r"(^|_)(act|actions?|cmds?|commands?|controls?|ctrl|torques?|u|a)(_|$)"),
     "reward": re.compile(r"(^|_)(rewards?|rew|r|scores?)(_|$)"),
-    "terminated": re.compile(r"(^|_)(terminated|terminals?|dones?)(_|$)"),
+    "terminated": re.compile(r"^(?!.*(trunc|time)).*(^|_)(terminated|terminals?)(_|$)"),
     "truncated": re.compile(r"(^|_)(truncated|truncations?|timeouts?)(_|$)"),
 }
 OBSERVED = re.compile(
@@ -88,7 +89,7 @@ def _pattern(groups: Sequence[str]) -> str:
 
 def likely(kinds: Mapping[str, Kind]) -> dict[str, list[str]]:
     """Return which names may be what, by their last parts; observations are at least one where anything is left."""
-    last = {name: re.split(r"[/.]", name)[-1].lower() for name in kinds}
+    last = {name: re.split(r"[/.]", name)[-1].lower().rstrip("_#") for name in kinds}
     by_last = {short: name for name, short in reversed(last.items())}
     named = {
         role: [by_last[one] for one in found] for role, found in usual(sorted(by_last)).items()
@@ -104,7 +105,7 @@ def likely(kinds: Mapping[str, Kind]) -> dict[str, list[str]]:
     used = {name for several in found.values() for name in several}
     rest = [one for one in kinds if one not in used and not rows.isdisjoint(_rows(kinds[one]))]
     rest = rest if rows else [one for one in kinds if one not in used]
-    rest = [one for one in rest if not last[one].startswith("next")]
+    rest = [one for one in rest if not last[one].startswith("next") and last[one] not in NAMES]
     seen = named.get("observation", [])
     if not seen or last[seen[0]] == "state":  # which is one of several, more often than not
         seen = [one for one in rest if OBSERVED.search(one.lower())]
@@ -131,15 +132,22 @@ def map_of(kinds: Mapping[str, Kind], *, joins: bool = True) -> dict[str, str]:
     found = likely(kinds)
     seen = found.pop("observation", ["ARRAY"])
     axes = {len(kinds[one][0]) for one in seen if one in kinds}
-    if len(seen) == 1 or (joins and axes <= {2}):
+    if len(seen) == 1 or (joins and axes <= {1, 2}):
         columns = {"observation": ",".join(seen)}
     else:
-        short = {one: re.split(r"[/.]", one)[-1] for one in seen}
+        short = {one: re.split(r"[/.]", one)[-1].rstrip("_#") for one in seen}
         is_clear = len({*short.values()}) == len(seen)
         columns = {
             f"observation/{short[one] if is_clear else one.replace('/', '.')}": one for one in seen
         }
-    columns["action"] = ",".join(found.pop("action", ["ARRAY"]))
+    actions = found.pop("action", ["ARRAY"])
+    columns["action"] = ",".join(actions)
+    if joins and actions[0] in kinds:
+        rows = kinds[actions[0]][0][:1]
+        for name, kind in kinds.items():
+            last = re.split(r"[/.]", name)[-1]
+            if last in NAMES and _is_single(kind) and kind[0][:1] == rows:
+                columns[f"infos/{last}"] = name
     return columns | {role: several[0] for role, several in found.items()}
 
 
