@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +23,19 @@ import numpy as np
 from orlog.datasets.formats._containers.episode_arrays import are_episodes
 from orlog.datasets.formats._containers.npz_files import is_npy_folder
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.hints import done_names, hint
-from orlog.datasets.formats._shared.mapped_arrays import open_mapped
+from orlog.datasets.formats._shared.hints import MOST_TRIED, done_names, hint
+from orlog.datasets.formats._shared.mapped_arrays import Known, open_mapped
 from orlog.datasets.formats._shared.places import (
     ARRAYS,
     FILE,
     NUMBER,
     ROW,
     Place,
+    Places,
     columns_by_role,
     files_of_arrays,
     holds_arrays,
+    open_arrays,
 )
 from orlog.datasets.formats._shared.roles import USUAL, base_role
 from orlog.datasets.formats._shared.trees import Kind, Tree, map_of
@@ -111,7 +114,20 @@ def _describe(files: Sequence[Path]) -> str:
     objects = [one.split("  ")[0] for one in tree.lines if "Python objects" in one]
     if objects:
         return shown + OBJECTS.format(file=str(each[0][0]), names=objects)
-    return shown + hint(_open, asked, ways, tree.names, files, otherwise=UNDECIDED)
+    return shown + hint(_open_few, asked, ways, tree.names, files, otherwise=UNDECIDED)
+
+
+@contextlib.contextmanager
+def _open_few(asked: Asked) -> Iterator[Opened]:
+    """Open the first places of each file alone."""
+    known = Known(columns={}, places=Places(files_of_arrays, _few))
+    with open_mapped(_understood(asked), known) as opened:
+        yield opened
+
+
+def _few(given: tuple[Path, str], options: Options) -> Generator[Place]:
+    with contextlib.closing(open_arrays(given, options)) as places:
+        yield from itertools.islice(places, MOST_TRIED)
 
 
 def _ways(

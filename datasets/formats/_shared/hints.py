@@ -21,12 +21,14 @@ from orlog.errors import OrlogError
 from orlog.manifests.names import counted
 
 DONE = re.compile(r"(^|_)dones?(_|$)")
-MOST_TRIED = 200  # files
+MOST_TRIED = 200  # files, and groups of each
 GIVEN = ("episode", "sort", "columns")
 
 
-def tried(open_files: Callable[[Asked], AbstractContextManager[Opened]], asked: Asked) -> str:
-    """Return what an import would give: how many episodes of how many rows, and the shapes of a row.
+def tried(
+    open_files: Callable[[Asked], AbstractContextManager[Opened]], asked: Asked
+) -> tuple[int, str]:
+    """Return how many episodes an import would give, and that in words, with rows and the shapes of one.
 
     Raises OrlogError as it would.
     """
@@ -40,7 +42,8 @@ def tried(open_files: Callable[[Asked], AbstractContextManager[Opened]], asked: 
         rows = f"{low:,} rows" if low == high else f"{low:,} to {high:,} rows"
         rows += " (one of a single row may have no step)" if low == 1 else ""
         kinds = ", ".join(f"{role} {_kind(space)}" for role, space in spaces.items())
-        return f"{counted(len(opened.lengths), 'episode')} of {rows}; {kinds}"
+        count = len(opened.lengths)
+        return count, f"{counted(count, 'episode')} of {rows}; {kinds}"
 
 
 def _kind(space: gymnasium.Space[Any]) -> str:
@@ -68,25 +71,26 @@ def hint(
         given: What the user gave: the files, or their folder.
         otherwise: What to decide where none works.
     """
-    part, reason = "It", ""
+    reason = ""
     paths = str(given[0]) if len(given) == 1 else [str(file) for file in given]
-    if len(asked.files) > MOST_TRIED:
-        part = f"For the first {MOST_TRIED} files it"
-        asked = dataclasses.replace(
-            asked, files=asked.files[:MOST_TRIED], sources=asked.sources[:MOST_TRIED]
-        )
+    few = dataclasses.replace(
+        asked, files=asked.files[:MOST_TRIED], sources=asked.sources[:MOST_TRIED]
+    )
     for options in ways:
         if "ARRAY" in options.columns.values():  # no name is like an action, or an observation
             continue
         try:
-            gives = (
-                f"{part} gives {tried(open_files, dataclasses.replace(asked, options=options))}."
-            )
+            count, gives = tried(open_files, dataclasses.replace(few, options=options))
         except OrlogError as error:
             reason = reason or f"\nWith {_arguments(options)}: {error}"
             continue
         call = f"orlog.import_dataset({paths!r}, 'NAME', {_arguments(options)})"
-        return f"\nSay what they mean, for example: {call}\n{gives}{_about_done(names, options.columns)}"
+        are_groups = "*" in options.episode or "#" in "".join(options.columns.values())
+        part = "groups" if are_groups and count >= MOST_TRIED else ""
+        part = "files" if len(asked.files) > MOST_TRIED else part
+        it = f"Of the first {MOST_TRIED} {part} it" if part else "It"
+        about_done = _about_done(names, options.columns)
+        return f"\nSay what they mean, for example: {call}\n{it} gives {gives}.{about_done}"
     return f"\n{otherwise}{reason}{_about_done(names, {})}"
 
 

@@ -210,8 +210,8 @@ def test_arrays_that_say_ends_by_themselves_are_imported_by_the_next_hint(
     Path("a.pkl").write_bytes(pickle.dumps(rows))
     exec(lines_of(about_pickle("lab/x", Path("a.pkl"))), {})
     shown = run("import", "data.npz", "lab/x-v1").stderr
-    line = shlex.split(shown[shown.index("orlog import") :].replace("NAME", "lab/x-v1"))
-    assert run(*line[1:]).returncode == 0
+    line = shown[shown.index("orlog import") :].splitlines()[0].replace("NAME", "lab/x-v1")
+    assert run(*shlex.split(line)[1:]).returncode == 0
     assert orlog.load_dataset("lab/x-v1").episode_lengths.tolist() == [3, 2, 4]
 
 
