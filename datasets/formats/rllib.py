@@ -426,7 +426,7 @@ def _open_group(group: Group, _options: Options) -> Generator[Place]:
     """Yield the episodes of a group, but those without steps."""
     held = _read_group(group)
     for lying in group:
-        joined = _joined(lying, held)
+        joined = _episode_of(lying, held)
         if len(joined["rewards"]):
             where = f"{lying[0].where}, row {lying[0].row}"
             yield Place(where, sorted(joined), joined.__getitem__, reading_npz)
@@ -441,7 +441,7 @@ def _decoded(data: bytes, where: str) -> _Piece:
         ) from error
 
 
-def _joined(lying: list[_Lying], held: dict[tuple[Path, int], bytes]) -> dict[str, np.ndarray]:
+def _episode_of(lying: list[_Lying], held: dict[tuple[Path, int], bytes]) -> dict[str, np.ndarray]:
     """Return the arrays of an episode, whose pieces are joined.
 
     Raises SchemaError if steps between two pieces are not there.
