@@ -105,7 +105,10 @@ def export_dataset(
         told = [f"The only part of the observations, {part}, is written as the whole of them."]
         losses = found.losses(_without_empty_columns(dataset))
     if video:
-        told.append("Frames are encoded as videos, which changes them.")
+        told.append(
+            "Frames are encoded as videos, which changes them. Final observations, seeds and columns of episodes, which "
+            "LeRobot has no place for, are left out with them."
+        )
     if "rate" in found.write_options and rate is None and RATE_IN not in dataset.schema.extras:
         told.append(
             f"Nothing tells how many steps a second has, no {RATE_IN}: 1 was written; rate=HZ says it."

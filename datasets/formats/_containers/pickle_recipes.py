@@ -78,6 +78,10 @@ def about_pickle(dataset: str, file: Path) -> str:
     outline = None
     try:
         outline = outline_of(file)
+        if outline.is_cut:
+            return (
+                f"{dataset}: {file.name} is a pickle that is cut off; get the whole file. {BY_HAND}"
+            )
         far = "" if outline.is_whole else ", as far as was looked,"
         said += f" It holds{far} {in_words(outline.value)}."
         lines = [*_load(file, outline), *_program(outline.value)]

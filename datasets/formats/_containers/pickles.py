@@ -135,6 +135,7 @@ class Outline:
         value: Lists, tuples, dicts, texts, `Array` for arrays and numbers, `Thing` for anything else.
         calls: Names of what the pickle would call.
         is_whole: Whether all instructions were looked at.
+        is_cut: Whether the file ends before they do.
         is_of_python_2: Whether texts are bytes, as Python 2 wrote them.
     """
 
@@ -153,6 +154,7 @@ class Outline:
                 self._follow(instruction, argument)
                 if instruction.name == "BUILD":
                     self._pass_array(stream)
+        self.is_cut = not self.is_whole and not stream.read(1)
         while MARK in self._stack:
             self._put(self._above_mark())
         if not self._stack:

@@ -125,8 +125,8 @@ def _check_written(file: Path, where: str, name: str) -> None:
             )
         if WHOLE.fullmatch(text) and decimal.Decimal(text) != number:
             raise SchemaError(
-                f"{where}: {name} holds {text[:40]} at {place}, which float64 does not hold exactly. Integers of 64 bits are "
-                "read as they are in a column that holds no other numbers."
+                f"{where}: {name} holds {text[:40]} at {place}, which float64 does not hold exactly. Integers from "
+                "-2^63 to 2^63 - 1 are read as they are in a column that holds no other numbers."
             )
 
 

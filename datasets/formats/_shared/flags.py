@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats._containers.hdf5_files import WORDS
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted
@@ -204,6 +205,11 @@ def success_in(values: Mapping[str, Any], names: Sequence[str] = NAMES) -> np.nd
     for name in names:
         if name in values:
             found = np.asarray(values[name])
+            if found.dtype.kind in "UO":  # words, as of an attribute that the user maps
+                words = [WORDS.get(str(word).lower(), word) for word in found.reshape(-1)]
+                if not all(isinstance(word, bool) for word in words):
+                    raise SchemaError(f"{name} is {found.flat[0]!s:.60}, expected true or false.")
+                found = np.array(words)
             if found.dtype.kind in "biuf":
                 odd = found[(found != 0) & (found != 1)]
                 if odd.size:

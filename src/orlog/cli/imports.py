@@ -266,12 +266,11 @@ def _shift(given: list[str]) -> dict[str, int]:
     shift = {}
     for one in given:
         name, _, rows = one.rpartition("=")
-        try:
-            shift[name] = int(rows)
-        except ValueError:
-            name = ""
-        if not name:
-            raise ValueError(f"--shift {one}: expected COLUMN=ROWS, such as action=-1.")
+        if not name or name in shift or not rows.lstrip("+-").isdecimal():
+            raise ValueError(
+                f"--shift {one}: expected COLUMN=ROWS, each COLUMN once, such as action=-1."
+            )
+        shift[name] = int(rows)
     return shift
 
 

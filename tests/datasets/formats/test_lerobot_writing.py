@@ -501,7 +501,7 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
         codebase,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "Frames are encoded as videos, which changes them." in ended.stderr
+    assert "Frames are encoded as videos, which changes them. Final observations," in ended.stderr
     info = json.loads((tmp_path / "film/meta/info.json").read_text("utf-8"))
     assert (info["fps"], info["features"]["observation.top"]["dtype"]) == (12, "video")
     if codebase == "v3.0":

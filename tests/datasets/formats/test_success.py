@@ -337,6 +337,15 @@ def test_success_in_words_is_read(stated: tuple[Any, ...], tmp_path: Path) -> No
     assert returns_of(dataset) == [1, 0, 0]
 
 
+def test_words_of_success_that_the_user_maps_are_followed(tmp_path: Path) -> None:
+    said = {"columns": {"episodes/success": "@done"}, "ends": "terminated", "reward": "success"}
+    path = write(tmp_path / "a.hdf5", ("True", "False", "no"), attribute="done")
+    dataset, _ = read(path, **said)
+    assert returns_of(dataset) == [1, 0, 0]
+    with pytest.raises(SchemaError, match="success is perhaps, expected true or false"):
+        read(write(tmp_path / "b.hdf5", ("True", "perhaps", "no"), attribute="done"), **said)
+
+
 @pytest.mark.parametrize("odd", [0.4, "maybe", -1])
 def test_success_that_is_neither_true_nor_false_is_refused(odd: Any, tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"the attribute success is .*, expected 1 or 0"):
