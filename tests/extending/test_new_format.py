@@ -148,8 +148,8 @@ def test_what_would_be_lost_is_said_before_it_is_exported() -> None:
 
 
 def test_pickles_and_options_without_use_are_refused() -> None:
-    Path("data.pkl").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"(?s)looks like a pickle.*np\.savez"):
+    Path("data.pkl").write_bytes(pickle.dumps(None))
+    with pytest.raises(ValueError, match=r"(?s)is a pickle.*np\.savez"):
         orlog.import_dataset("data.pkl", "lab/x-v1")
     with pytest.raises(ValueError, match="does not use columns="):
         orlog.import_dataset("a.numbers", "lab/x-v1", columns={"action": "u"})
@@ -174,7 +174,7 @@ def test_a_pickle_is_converted_by_the_lines_of_the_message(terminals: bool) -> N
         for count in (4, 6, 5)
     ]
     Path("relocate").write_bytes(pickle.dumps(episodes))
-    with pytest.raises(ValueError, match="looks like a pickle") as refused:
+    with pytest.raises(ValueError, match="is a pickle") as refused:
         orlog.import_dataset("relocate", "lab/x-v1")
     lines = [line[4:] for line in str(refused.value).splitlines() if line.startswith("    ")]
     exec("\n".join(lines), {})
