@@ -389,6 +389,7 @@ def check_held(facts: Facts) -> Check:
     while (piece := (yield seen)) is not None:
         changes = {name: _view(piece, name).moves for name in cameras}
         changes |= {name: ~_is_same(piece, name) for name in states}
+        changes |= {f"exact {name}": ~_is_same(piece, name) for name in cameras}
         changes["actions"] = np.roll(~_same_actions(piece), -1)  # after the step, as observations
         for name, moves in changes.items():
             steps = np.flatnonzero(moves)
@@ -396,6 +397,11 @@ def check_held(facts: Facts) -> Check:
             runs = np.diff(steps)[which[1:] == which[:-1]]
             held[name] += np.bincount(np.minimum(runs, MOST_HELD + 1), minlength=MOST_HELD + 2)
     times = {name: _times(held[name]) for name in (*cameras, *states, "actions") if name in held}
+    resting = []  # cameras in which hardly anything moves
+    for name in cameras:
+        if times.get(name) == 1:
+            times[name], rests = _exact_times(held[f"exact {name}"], held[name])
+            resting += [name] * rests
     some = [each for each in (*cameras, *states) if times.get(each, 1) > 1]
     if not some:
         return []
@@ -414,6 +420,8 @@ def check_held(facts: Facts) -> Check:
         some = [each for each in some if each in cameras]
         column = some[0]
         text = f"each frame is held for {times[some[0]]} steps, while the states go on"
+        if all(each in resting for each in some):
+            severity, text = "note", f"{text}: a slower camera, or a video in which little moves"
     else:
         column, severity = some[0], "note"
         text = (
@@ -438,3 +446,13 @@ def _times(runs: np.ndarray) -> int:
     best = int(moving.argmax())
     few = moving[best] < limit("held rows") or moving[best] < limit("held share") * moving.sum()
     return 1 if few else best + 1
+
+
+def _exact_times(runs: np.ndarray, moving: np.ndarray) -> tuple[int, bool]:
+    """Return for how many steps each frame stays exactly the same, and whether hardly anything moves in them.
+
+    Videos repeat a frame in which nothing moves up to their next keyframe: what moves must do so at these steps too.
+    """
+    times, moving = _times(runs), moving[: MOST_HELD + 1]
+    fits = moving[times::times].sum() >= limit("held share") * moving.sum()
+    return (times if fits else 1), bool(moving.sum() < limit("moves of held frames"))

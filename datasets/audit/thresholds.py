@@ -116,6 +116,10 @@ THRESHOLDS = {
     ),
     "held rows": Threshold(50, "Times that a row must be held for the same number of steps."),
     "held share": Threshold(0.8, "Share of the changes that must come after that number of steps."),
+    "moves of held frames": Threshold(
+        10,
+        "Moves after that number of steps from which equal frames are no video of a scene at rest.",
+    ),
     "copied action": Threshold(
         0.02,
         "Distance of an action from a state, as a share of the usual change, up to which they are equal.",

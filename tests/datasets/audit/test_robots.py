@@ -132,12 +132,19 @@ def turning(rng: np.random.Generator, real: np.ndarray) -> dict[str, np.ndarray]
     return {"pose": pose.astype(np.float32)}
 
 
+def faint(rng: np.random.Generator, real: np.ndarray) -> dict[str, np.ndarray]:
+    """Return frames of a noisy camera far away: what moves between two of them is hardly more than the noise."""
+    return {"image": picture(0.12 * real[:, :4], rng)}
+
+
 ARM: dict[str, Any] = {}
+FAINT: dict[str, Any] = {"extra": faint}
 SEEN: dict[str, Any] = {"images": True}
 POSE: dict[str, Any] = {"extra": turning}
 PLANTS: dict[str, tuple[dict[str, Any], Plant, str, str, str]] = {
     "frames-x2": (SEEN, hold(2, "image"), "held", "observations/image", "frame is held for 2"),
     "frames-x3": (SEEN, hold(3, "image"), "held", "observations/image", "frame is held for 3"),
+    "faint-x2": (FAINT, hold(2, "image"), "held", "observations/image", "frame is held for 2"),
     "all-x2": (SEEN, hold(2), "held", "observations", "observation is held for 2 steps"),
     "all-x3": (SEEN, hold(3), "held", "observations", "observation is held for 3 steps"),
     "doubled-rows": (ARM, hold(2, actions=True), "held", "observations", "rows are doubled"),
@@ -339,6 +346,7 @@ CLEAN: dict[str, Callable[[int], list[Draft]]] = {
     "arm-idle": functools.partial(arm, home=True, idle=25, action="target"),
     "arm-idle-exact": functools.partial(arm, home=True, idle=25, noise=0),
     "camera": functools.partial(arm, images=True),
+    "faint-camera": functools.partial(arm, extra=faint),
     "camera-target": functools.partial(arm, images=True, action="target"),
     "pose": functools.partial(arm, extra=turning),
     "rests-between-takes": functools.partial(arm, home=True, idle=15, noise=0, action="target"),
