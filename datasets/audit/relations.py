@@ -126,14 +126,18 @@ def _copies(facts: Facts) -> list[Finding]:
         changes = np.abs(np.diff(values))[earlier]
         if (changes > 0).mean() < limit("moving rows"):
             continue
-        equal = np.abs(values[earlier, None] - sample.before[earlier + 1]) <= 1e-6 * (
-            1 + np.abs(values[earlier, None])
-        )
-        for other in np.flatnonzero(equal.mean(axis=0) >= limit("copied rows")).tolist():
+        away = np.abs(values[earlier, None] - sample.before[earlier + 1])
+        equal = away <= 1e-6 * (1 + np.abs(values[earlier, None]))
+        is_copy = equal.mean(axis=0) >= limit("copied rows")
+        follows = ~is_copy & (away.mean(axis=0) <= limit("following") * values[earlier].std())
+        for other in np.flatnonzero(is_copy).tolist():
             # The next state may be the action, but does not begin at 0 or with an action yet to come.
+            # That of a robot at rest tells nothing, but where another number follows it, that is the state.
             begins = sample.before[firsts, other]
-            is_filled = (begins == values[firsts]) & (values[firsts] != values[firsts + 1])
-            if len(firsts) > 2 and ((begins == 0).all() or is_filled.all()):
+            is_filled = (begins == values[firsts]).all() and (
+                follows.any() or (values[firsts] != values[firsts + 1]).all()
+            )
+            if len(firsts) > 2 and ((begins == 0).all() or is_filled):
                 held.append((number, other))
     if held:
         actions, states = np.transpose(held)

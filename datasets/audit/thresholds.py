@@ -125,6 +125,10 @@ THRESHOLDS = {
         "Distance of an action from a state, as a share of the usual change, up to which they are equal.",
     ),
     "copied rows": Threshold(0.98, "Share of the rows in which they must be equal."),
+    "following": Threshold(
+        0.3,
+        "Distance of a state from its action, in standard deviations, up to which it follows it.",
+    ),
     "moving rows": Threshold(0.05, "Share of the rows in which they must change."),
     "same sense": Threshold(
         0.7,

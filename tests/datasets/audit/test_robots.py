@@ -169,6 +169,13 @@ PLANTS: dict[str, tuple[dict[str, Any], Plant, str, str, str]] = {
         "observations/state[7] to [12]",
         "the step before",
     ),
+    "copycat-rest": (
+        {"action": "target", "idle": 10},
+        copycat("action"),
+        "copies",
+        "observations/state[7] to [12]",
+        "the step before",
+    ),
     "quaternion": (POSE, flip, "quaternions", "observations/pose[3] to [6]", "flips in"),
     "degrees-half": (
         ARM,
@@ -365,4 +372,5 @@ CLEAN: dict[str, Callable[[int], list[Draft]]] = {
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", CLEAN)
 def test_sets_without_a_fault_are_not_accused(name: str, seed: int) -> None:
-    assert [one for one in alarms(CLEAN[name](seed)) if one.severity != "note"] == []
+    found = alarms(CLEAN[name](seed))
+    assert [one for one in found if one.severity != "note" or one.check == "copies"] == []
