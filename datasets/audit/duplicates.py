@@ -16,7 +16,7 @@ from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.manifests.columns import axis_of, is_part
-from orlog.manifests.names import said_of
+from orlog.manifests.names import counted, said_of
 
 _HELD_OUT = re.compile(
     r"(^|[^a-z])(val|valid|validation|test|testing|eval|evaluation|held.?out|holdout)($|[^a-z])",
@@ -92,10 +92,11 @@ def check_splits(facts: Facts) -> Check:
 
 
 def check_duplicates(facts: Facts) -> Check:
-    """Find episodes and transitions that occur more than once."""
+    """Find episodes and transitions that occur more than once, and rows that are stored twice."""
     dataset = facts.dataset
     seen = Seen(dataset)
     episode_hashes = seen.of_episodes(np.uint64)
+    counts, firsts, doubled = seen.counts(), seen.firsts(), seen.of_episodes(np.int64)
     sample = seen.part(_Sample())
     is_real = {
         root: any(
@@ -107,6 +108,11 @@ def check_duplicates(facts: Facts) -> Check:
     varied = seen.part(_Varied())
     while (piece := (yield seen)) is not None:
         varied.add(piece)
+        same, twice = _stored_twice(piece)
+        counts["same"] += int(same.sum())
+        if twice.any():
+            firsts.setdefault("twice", piece.place(int(twice.argmax())))
+            np.add.at(doubled, np.repeat(piece.episodes, piece.lengths), twice)
         hashes, is_moving = _transitions(piece)
         steps = np.arange(piece.steps) - np.repeat(piece.ends - piece.lengths, piece.lengths)
         steps[: piece.lengths[0]] += piece.first_step
@@ -125,7 +131,37 @@ def check_duplicates(facts: Facts) -> Check:
     # Copies of whole episodes are reported already; those in other splits count as leaks there.
     hashes, episodes, steps = sample.without(is_copy)
     findings += _copied_transitions(facts, hashes, episodes, steps, is_real, sample.share)
+    count, share = int(doubled.sum()), limit("held share")
+    # Where all rows are stored twice, it is another check that says so.
+    few = count <= share / (1 + share) * dataset.total_steps
+    many = count >= max(limit("shared transitions"), share * counts["same"])
+    if few and many and all(is_real.values()):
+        findings.append(
+            Finding(
+                check="duplicates",
+                severity="warning",
+                column="steps",
+                text=f"{count:,} rows are stored twice, one after the other, in "
+                f"{counted(int(np.count_nonzero(doubled)), 'episode')}, while others are not",
+                episode=firsts["twice"][0],
+                step=firsts["twice"][1],
+                count=count,
+            )
+        )
     return findings
+
+
+def _stored_twice(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+    """Return which rows the next one repeats, and which of them belong to a stretch a, a, b, b, .. (steps,) bool.
+
+    A robot at rest repeats its row many times.
+    """
+    observed, taken = piece.hashes("observations"), piece.hashes("actions")
+    same = observed[piece.before] == observed[piece.before + 1]
+    same[:-1] &= taken[1:] == taken[:-1]
+    same[piece.ends - 1] = False
+    wide = np.pad(same, 2)
+    return same, same & ~wide[1:-3] & ~wide[3:-1] & (wide[:-4] | wide[4:])
 
 
 class _Varied:

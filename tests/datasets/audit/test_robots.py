@@ -31,6 +31,16 @@ def hold(times: int, *names: str, actions: bool = False) -> Plant:
     return plant
 
 
+def double_some(drafts: list[Draft]) -> None:
+    """Store ten rows of some episodes twice, one after the other."""
+    for one in drafts[::3]:
+        count = len(one["actions"])
+        times = np.where((np.arange(count + 1) >= 40) & (np.arange(count + 1) < 50), 2, 1)
+        one["actions"] = np.repeat(one["actions"], times[:-1], axis=0)
+        for name, rows in one["observations"].items():
+            one["observations"][name] = np.repeat(rows, times, axis=0)
+
+
 def stale(drafts: list[Draft]) -> None:
     for before, one in itertools.pairwise(drafts):
         one["observations"]["image"][0] = before["observations"]["image"][-1]
@@ -149,6 +159,7 @@ PLANTS: dict[str, tuple[dict[str, Any], Plant, str, str, str]] = {
     "all-x3": (SEEN, hold(3), "held", "observations", "observation is held for 3 steps"),
     "doubled-rows": (ARM, hold(2, actions=True), "held", "observations", "rows are doubled"),
     "doubled-all": (SEEN, hold(2, actions=True), "held", "observations", "rows are doubled"),
+    "doubled-some": (SEEN, double_some, "duplicates", "steps", "60 rows are stored twice"),
     "stale-frame": (SEEN, stale, "frames", "observations/image", "stale"),
     "stale-rows": (ARM, stale_all, "final observations", "observations", "episode before: stale"),
     "late-1": (SEEN, late(1), "frames", "observations/image", "the camera is 1 step late"),
