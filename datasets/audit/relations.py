@@ -89,8 +89,8 @@ def _copies(facts: Facts) -> list[Finding]:
     sample = _sample(facts)
     if sample is None or len(sample.actions) < limit("fewest rows"):
         return []
-    findings = []
     steps = slice(None, None, max(1, len(sample.actions) // MOST_ROWS))
+    findings = _without_action(facts, sample, steps)
     moved = np.abs(sample.after - sample.before)
     near = limit("copied action") * moved.mean(axis=0)
     same = []
@@ -153,6 +153,36 @@ def _copies(facts: Facts) -> list[Finding]:
                 count=len(np.unique(states)),
             )
         )
+    return findings
+
+
+def _without_action(facts: Facts, sample: _Sample, steps: slice) -> list[Finding]:
+    """Return findings about numbers of a state without an action, though those beside them follow one each."""
+    actions, findings = sample.actions[steps], []
+    spread = actions.std(axis=0)
+    for name in dict.fromkeys(column for column, _ in sample.numbers):
+        numbers = np.array([at for at, (column, _) in enumerate(sample.numbers) if column == name])
+        states = sample.after[steps][:, numbers]
+        away = np.array([np.abs(each[:, None] - states).mean(axis=0) for each in actions.T])
+        nearest = away.argmin(axis=1)
+        if (away.min(axis=1) > limit("following") * spread).any() or (np.diff(nearest) < 1).any():
+            continue
+        between = np.setdiff1d(np.arange(nearest[0], nearest[-1]), nearest)
+        moves = states.std(axis=0)
+        moves = moves > limit("standing still") * np.median(moves[nearest])
+        alike = np.corrcoef(actions, states, rowvar=False)[: len(spread), len(spread) :]
+        alone = moves & (np.abs(alike).max(axis=0) < limit("no action"))  # unlike a second finger
+        between = between[alone[between]]
+        if 0 < len(between) <= limit("states without action") * len(nearest):
+            findings.append(
+                Finding(
+                    check="unused actions",
+                    severity="note",
+                    column=sample.named(facts, numbers[between]),
+                    text="moves, and no action is about it, while the numbers beside it follow one each",
+                    count=len(between),
+                )
+            )
     return findings
 
 

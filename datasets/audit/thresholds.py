@@ -129,6 +129,12 @@ THRESHOLDS = {
         0.3,
         "Distance of a state from its action, in standard deviations, up to which it follows it.",
     ),
+    "no action": Threshold(
+        0.9, "Correlation with each action below which a number of a state has none of its own."
+    ),
+    "states without action": Threshold(
+        0.25, "How many such numbers there may be, as a share of those that follow an action."
+    ),
     "moving rows": Threshold(0.05, "Share of the rows in which they must change."),
     "same sense": Threshold(
         0.7,
