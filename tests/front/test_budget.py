@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 113_500, "tests": 86_500, "benchmarks and tools": 11_100}
+LINES = {"product": 113_600, "tests": 87_100, "benchmarks and tools": 11_100}
 FOLDERS = {"product": PRODUCT, "tests": ("tests",), "benchmarks and tools": ("benchmarks", "tools")}
 
 
