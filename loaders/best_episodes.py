@@ -36,7 +36,7 @@ def best_transitions(
     an info and a number, they are the best of those whose sum of the info is at most the number. All other
     arguments are those of `transitions`.
 
-    Raises ValueError if percent does not lie in (0, 100], or no episode is within the number; SchemaError if
+    Raises ValueError if percent does not lie in [1, 100], or no episode is within the number; SchemaError if
     a return, or a value of the info, is not finite.
     """
     chosen = _best_episodes(data, percent, stream, within)
@@ -59,7 +59,7 @@ def best_token_sequences(
 
     All other arguments are those of `token_sequences`.
 
-    Raises ValueError if percent does not lie in (0, 100]; SchemaError if a return is not finite.
+    Raises ValueError if percent does not lie in [1, 100]; SchemaError if a return is not finite.
     """
     chosen = _best_episodes(data, percent, stream, speaker=speaker)
     return token_sequences(
@@ -76,8 +76,9 @@ def _best_episodes(
     speaker: str | None = None,
 ) -> Arrays:
     """Return arrays of which only the steps of the best episodes are drawn."""
-    if not 0 < percent <= 100:
-        raise ValueError(f"percent must lie in (0, 100], found {percent}.")
+    if not 1 <= percent <= 100:
+        meant = f"; for {100 * percent:g} % give {100 * percent:g}" if 0 < percent < 1 else ""
+        raise ValueError(f"percent must lie in [1, 100], found {percent}{meant}.")
     needed = [] if within is None else [within[0]]
     needed += [] if speaker is None else [SPEAKER]
     arrays = as_arrays(data, tuple(dict.fromkeys([*stream.get("infos", ()), *needed])))

@@ -162,11 +162,11 @@ def choose_format(
     refuse_pointers(files, dataset)
     if files[0].is_dir() and not any(one.is_file() for one in files[0].rglob("*")):
         raise ValueError(f"{dataset}: {files[0]} is an empty folder; name one that holds files.")
+    if wanted is not None:
+        return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset)
     empty = [file for file in files if file.is_file() and not file.stat().st_size]
     if empty:
         raise ValueError(f"{dataset}: {empty[0]} is empty; get this file again.")
-    if wanted is not None:
-        return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset)
     endings = {"" if file.is_dir() else file.suffix.lower() or "." for file in files}
     for file in files:
         if is_pickle(file):

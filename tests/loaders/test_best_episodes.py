@@ -11,7 +11,7 @@ from orlog.loaders.best_episodes import best_transitions
 from orlog.loaders.weights import step_probabilities
 
 
-@pytest.mark.parametrize("percent", [0.1, 10.0, 33.0, 100.0])
+@pytest.mark.parametrize("percent", [1.0, 10.0, 33.0, 100.0])
 def test_the_episodes_are_those_of_the_view_and_their_steps_equally_likely(
     mini: Dataset, percent: float
 ) -> None:
@@ -27,5 +27,7 @@ def test_the_episodes_are_those_of_the_view_and_their_steps_equally_likely(
 
 def test_a_share_that_is_none_is_refused(mini: Dataset) -> None:
     for percent in (0.0, 101.0):
-        with pytest.raises(ValueError, match=r"percent must lie in \(0, 100\]"):
+        with pytest.raises(ValueError, match=r"percent must lie in \[1, 100\]"):
             best_transitions(mini, percent=percent, seed=0)
+    with pytest.raises(ValueError, match=r"found 0\.1; for 10 % give 10\."):
+        best_transitions(mini, percent=0.1, seed=0)
