@@ -54,6 +54,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             file[f"run{number}/torque"] = rng.random((9, 2), np.float32)
             file[f"run{number}/r"] = rng.random(9)
             unknown[f"run{number}/angles"] = rng.random((9, 3))
+            unknown[f"run{number}/torque"] = rng.random((9, 2), np.float32)
     for number in range(2):
         Path(f"takes/{number}").mkdir(parents=True)
         with h5py.File(f"takes/{number}/trajectory.h5", "w") as file:
@@ -139,7 +140,7 @@ def test_every_line_of_the_page_works_as_written() -> None:
         ]
         ended = orlog(*words)
         if words[1] == "unknown.h5":
-            assert "--map observation=angles --map action=ARRAY" in ended.stderr
+            assert "--map observation=angles --map action=torque" in ended.stderr
         elif words[1] == "drive.mcap" and "--map" not in words:
             assert ended.returncode != 0
             assert all(text in ended.stderr for text in ("/camera", "/cmd_vel", "--rate"))
