@@ -36,6 +36,7 @@ NUMBERS = st.integers(0, 2**20)
 STEPS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=4)
 REFUSED = {
     *(
+        "InvalidNameError",  # of what is no view
         "ManifestError",
         "IntegrityError",
         "SignatureError",
