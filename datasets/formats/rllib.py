@@ -389,7 +389,10 @@ def _groups(asked: Asked) -> list[Group]:
     for file, where in zip(asked.files, asked.sources, strict=True):
         rows = (row for batch in batches_of(file, where, [ITEM]) for row in batch.column(0))
         for number, row in enumerate(rows):
-            data = row.as_py()
+            with reading_arrow(where):
+                data = row.as_py()
+            if not isinstance(data, bytes):
+                raise SchemaError(f"{where}, row {number}: expected the bytes of an episode.")
             piece = _decoded(data, f"{where}, row {number}")
             place = piece.t_started, _Lying(file, where, number, len(data))
             lying.setdefault(piece.id_, []).append(place)

@@ -94,7 +94,9 @@ def reading_zarr(where: str) -> Iterator[None]:
         raise
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         text = str(error.args[0] if error.args else type(error).__name__).partition("\n")[0]
-        raise IntegrityError(f"{where}: cannot be read as Zarr: {text}.", file=where) from error
+        raise IntegrityError(
+            f"{where}: cannot be read as Zarr: {text:.200}.", file=where
+        ) from error
 
 
 @contextlib.contextmanager

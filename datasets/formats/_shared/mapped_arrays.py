@@ -245,7 +245,8 @@ def _look(asked: Asked, known: Known) -> _Seen:
         seen.places.append(_Lying(piece, number, rows, place.where, place.job_bytes))
         if len(seen.lengths) > MOST_EPISODES:
             raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
-    assert seen is not None
+    if seen is None:
+        raise SchemaError(f"{asked.sources[0]}: holds no episode with a step.")
     for role in seen.layout.observations:
         now, after = seen.kinds[role], seen.kinds.get(f"next_{role}")
         if after and now[0] != after[0] and _is_wide(role, now) and _is_wide(role, after):

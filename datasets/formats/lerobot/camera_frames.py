@@ -81,7 +81,7 @@ class Videos:
         for camera, films in self._episodes.videos.items():
             path = inside(self._root, Path(films[0].file), self._where)
             with (
-                contextlib.suppress(IntegrityError, FileNotFoundError),
+                contextlib.suppress(IntegrityError, OSError),
                 open_video(path, f"{self._where}, {films[0].file}", self._shapes[camera]),
             ):
                 pass
