@@ -198,11 +198,15 @@ def flag_attribute(node: Any, names: Sequence[str], where: str) -> bool | None:
 
     Raises SchemaError if it is neither true nor false.
     """
-    for name in filter(lambda name: name in node.attrs, names):
-        value = np.asarray(attribute(node, name, where)).reshape(-1)
-        text = value[0].decode(errors="replace") if isinstance(value[0], bytes) else str(value[0])
+    for name in names:
+        with reading(where):
+            if name not in node.attrs:
+                continue
+            value = np.asarray(attribute(node, name, where)).reshape(-1)
         if value.size == 1 and value.dtype.kind in "biuf" and value[0] in (0, 1):
             return bool(value[0])
+        text = b"".join(value).decode(errors="replace") if value.dtype.kind == "S" else ""
+        text = text or ", ".join(map(str, value[:3]))
         if value.size == 1 and text.lower() in WORDS:
             return WORDS[text.lower()]
         raise SchemaError(
