@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from orlog.datasets.audit.findings import Check, Facts, Finding, Severity
+from orlog.datasets.audit.findings import Check, Facts, Finding, Severity, about_episodes
 from orlog.datasets.audit.pieces import Piece, plain_columns, sampled_pieces
 from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
@@ -273,17 +273,8 @@ def _stale(
     )
     if not len(stale):
         return []
-    return [
-        Finding(
-            check="frames",
-            severity="warning",
-            column=name,
-            text=f"the first frame of {counted(len(stale), 'episode')} is the last one of the episode before: stale",
-            episode=int(stale[0]),
-            step=0,
-            count=len(stale),
-        )
-    ]
+    text = f"the first frame of {counted(len(stale), 'episode')} is the last one of the episode before: stale"
+    return [about_episodes("frames", "warning", name, text, stale, step=0)]
 
 
 def _late(facts: Facts, cameras: list[str], states: list[str]) -> list[Finding]:
@@ -368,17 +359,8 @@ def _swapped(name: str, colors: np.ndarray) -> list[Finding]:
         return []
     if 2 * len(other) > len(fits[0]):
         other = np.flatnonzero(alike & (fits[0] > 0))
-    return [
-        Finding(
-            check="frames",
-            severity="warning",
-            column=name,
-            text=f"red and blue are swapped in {len(other):,} of {counted(len(fits[0]), 'episode')} (RGB and BGR)",
-            episode=int(other[0]),
-            step=0,
-            count=len(other),
-        )
-    ]
+    text = f"red and blue are swapped in {len(other):,} of {counted(len(fits[0]), 'episode')} (RGB and BGR)"
+    return [about_episodes("frames", "warning", name, text, other, step=0)]
 
 
 def check_held(facts: Facts) -> Check:

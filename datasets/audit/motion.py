@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orlog.datasets.audit.findings import Check, Facts, Finding
+from orlog.datasets.audit.findings import Check, Facts, Finding, about_episodes
 from orlog.datasets.audit.pieces import Piece, dimensions
 from orlog.datasets.audit.roles import kinds_of_episodes
 from orlog.datasets.audit.seen import Seen
@@ -259,16 +259,10 @@ def _units(facts: Facts, name: str, motion: Motion, standing: np.ndarray) -> lis
             continue
         high = chosen[np.frombuffer(key, np.int64)]
         rare = high if 2 * len(high) <= len(chosen) else np.setdiff1d(chosen, high)
-        findings.append(
-            Finding(
-                check="units",
-                severity="warning",
-                column=dimensions(facts.dataset, name, [each for each, _ in numbers]),
-                text=f"another unit in {len(rare):,} of {counted(len(lengths), 'episode')}: values and changes are about "
-                f"{unit:.0f} times as large in {len(high):,} as in the others, as between {UNITS[unit]}",
-                episode=int(rare[0]),
-                step=0,
-                count=len(rare),
-            )
+        column = dimensions(facts.dataset, name, [each for each, _ in numbers])
+        text = (
+            f"another unit in {len(rare):,} of {counted(len(lengths), 'episode')}: values and changes are about "
+            f"{unit:.0f} times as large in {len(high):,} as in the others, as between {UNITS[unit]}"
         )
+        findings.append(about_episodes("units", "warning", column, text, rare, step=0))
     return findings
