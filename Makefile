@@ -90,7 +90,7 @@ site: $(VENV)/.dev  ## Build the documentation site into site/
 	$(BIN)/python docs/build_site.py
 
 build: $(VENV)/.dev  ## Build the wheel into dist/
-	rm -rf dist build
+	rm -rf dist
 	$(BIN)/python -m build --wheel
 
 clean:  ## Remove everything that these targets made here

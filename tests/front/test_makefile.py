@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -69,27 +68,3 @@ def test_an_environment_of_another_python_is_made_anew(checkout: Path, change: s
     said, done = made(checkout)
     assert ".venv was made by another Python than ./python; making it anew." in said
     assert done == "-m venv --clear .venv\n"
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_what_is_compiled_is_left_out_where_there_is_no_compiler(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools")
-    root = MAKEFILE.parent
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(root / name, tmp_path)
-    for name in ("algos", "datasets", "loaders", "manifests", "normalize", "src"):
-        ignored = shutil.ignore_patterns("*.so", "__pycache__")
-        shutil.copytree(root / name, tmp_path / name, symlinks=True, ignore=ignored)
-    command = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build"]
-    found = run_program(
-        command, cwd=tmp_path, env={**os.environ, "CC": "/bin/false", "LDSHARED": "/bin/false"}
-    )
-    assert found.returncode == 0, found.stderr
-    built = next((tmp_path / "build").glob("lib*"))
-    assert not list(built.rglob("*.so"))
-    code = "import torch; from orlog.loaders.arrays.gathering import gather_rows as gather; "
-    code += "print(gather(torch.arange(6.0).view(3, 2), torch.tensor([2, 0])).tolist())"
-    environment = {**os.environ, "PYTHONPATH": str(built)}
-    out = subprocess.check_output([sys.executable, "-c", code], cwd=built, env=environment)
-    assert out.decode().strip() == "[[4.0, 5.0], [0.0, 1.0]]"
