@@ -30,7 +30,7 @@ class PublishedScore(msgspec.Struct, frozen=True, kw_only=True):
     """One published score.
 
     Attributes:
-        dataset: Name of the dataset, or of a group of datasets such as `d4rl/antmaze-v0`.
+        dataset: Name of the dataset, or of a group of datasets such as `d4rl/antmaze`.
         benchmark: Benchmark, and which part or variant of it, in the words of the source.
         algorithm: Name of the algorithm, in the words of the source.
         implementation: Whose code or paper.
@@ -150,14 +150,11 @@ def same_algorithm(one: str, other: str) -> bool:
 # Published scores and the values of single seeds behind some of them.
 
 _KEYS = {
-    "Atari (DQN-replay 1%)": "atari",
     "Atari (d4rl-atari 1%)": "atari",
     "D4RL": "d4rl",
     "D4RL (offline-to-online)": "d4rl",
     "DSRL": "dsrl",
     "NeoRL-2": "neorl2",
-    "OGBench": "ogbench",
-    "OGBench (single-task, reward based)": "ogbench",
 }
 # How the two tables call the same protocol.
 _PER_SEED_PROTOCOLS = {
@@ -217,19 +214,10 @@ def _per_seed_key(row: Row, protocol: str) -> tuple[str, ...]:
     return (*words, implementation, protocol)
 
 
-_GROUPS = (
-    (re.compile(r"TOTAL (\S+) \(\d+\)"), "sum"),
-    (re.compile(r"AVERAGE (\S+)"), "mean"),
-    (re.compile(r"(\S+) \(5-task mean\)"), "mean"),
-)
-
-
 def _name(key: str, written: str) -> tuple[str, list[str]]:
     """Return the name of a dataset or a group, and what to say about a group."""
-    for pattern, what in _GROUPS:
-        match = pattern.fullmatch(written)
-        if match is not None:
-            return f"{key}/{match[1]}", [f"{what} over datasets: {written}"]
+    if written.startswith("AVERAGE "):
+        return f"{key}/{written.removeprefix('AVERAGE ')}", [f"mean over datasets: {written}"]
     dataset = find_benchmark_dataset(f"{key}/{written}")
     return (f"{key}/{written}" if dataset is None else dataset.name), []
 
@@ -246,7 +234,7 @@ _QAM_POINTS = {
     "success_at_point_20_of_30": "after 1 M offline steps (evaluation 20 of 30)",
     "success_at_point_30_of_30": "after 0.5 M online steps (evaluation 30 of 30)",
 }
-_DQC = "ColinQiyangLi/dqc"
+_DQC = "ColinQiyangLi/dqc@df89825:exp_data/dqc-exp-data.pkl"
 _DQC_POINTS = {"250K": "250 k", "500K": "500 k", "750K": "750 k", "1M": "1 M"}
 _SUCCESS = "success_rate_percent"
 _FQL = "FQL paper (Park and others 2025), Table 2"
@@ -355,20 +343,11 @@ _ABOUT = tuple(
     (re.compile(pattern), names, algorithm)
     for pattern, names, algorithm in (
         (r"D4RL (\S+-v\d) ", (r"d4rl/\1",), ""),
-        (r"D4RL baselines .*: walker2d-medium-expert", ("d4rl/walker2d-medium-expert-v0",), ""),
         (r"Atari (\S+) random score", (r"atari/\1",), ""),
         (r"DSRL (\S+) max episode cost", (r"dsrl/\1",), ""),
         (r"Minari (\S+) size", (r"minari/\1",), ""),
         (r"CORL AWAC (\S+) ", (r"d4rl/\1",), "AWAC"),
         (r"IQL paper (\S+)", (r"d4rl/\1",), "IQL"),
-        (r"IQL Table 1 antmaze rows", ("d4rl/antmaze-*-v0", "d4rl/antmaze-*-v2"), ""),
-        (r"CQL paper (\S+) \(v0\)", (r"d4rl/\1-v0",), "CQL"),
-        (r"DT paper Atari Qbert / Seaquest", ("atari/qbert", "atari/seaquest"), "DT"),
-        (
-            r"DT paper Atari table",
-            ("atari/breakout", "atari/pong", "atari/qbert", "atari/seaquest"),
-            "",
-        ),
         (r"Decision Transformer Atari target", ("atari/qbert", "atari/seaquest"), "DT"),
         (r"d3rlpy-benchmarks baseline_table.csv (normalized) std", ("d4rl/*-v0",), "CQL"),
         (r"NeoRL-2 (\S+) combo score", (r"neorl2/\1",), "COMBO"),
@@ -377,11 +356,6 @@ _ABOUT = tuple(
         (r"d3rlpy ReBRAC table", ("d4rl/*-medium-expert-v2", "d4rl/*-medium-replay-v2"), "ReBRAC"),
         (r"IQL observation normalisation", ("d4rl/*",), "IQL"),
         (r"TD3\+BC gradient steps", ("d4rl/*",), "TD3+BC"),
-        (
-            r"TD3\+BC antmaze-medium-play / -diverse",
-            ("d4rl/antmaze-medium-play-v0", "d4rl/antmaze-medium-diverse-v0"),
-            "TD3+BC",
-        ),
         (r"OG-MARL docs", ("ogmarl/*",), ""),
     )
 )

@@ -15,7 +15,7 @@ CHECKSUMS = table_file("checksums").with_suffix(".json")
 ROWS = {
     "atari": 57,
     "d4rl": 183,
-    "disagreements": 51,
+    "disagreements": 43,
     "dsrl": 38,
     "minari": 34,
     "neorl2": 8,
@@ -25,7 +25,7 @@ ROWS = {
     "ogbench_qam_per_seed": 10200,
     "ogmarl": 91,
     "per_seed_scores": 6057,
-    "published_scores": 2882,
+    "published_scores": 2139,
 }
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 

@@ -21,14 +21,11 @@ from orlog.normalize.published_scores import (
 )
 
 KEYS = {
-    "Atari (DQN-replay 1%)": "atari",
     "Atari (d4rl-atari 1%)": "atari",
     "D4RL": "d4rl",
     "D4RL (offline-to-online)": "d4rl",
     "DSRL": "dsrl",
     "NeoRL-2": "neorl2",
-    "OGBench": "ogbench",
-    "OGBench (single-task, reward based)": "ogbench",
 }
 
 
@@ -39,8 +36,7 @@ def rows(table: str) -> list[dict[str, str]]:
 
 def name_of(row: dict[str, str]) -> str:
     """Return the name under which a row of the table of published scores is found."""
-    written = row["dataset"].removeprefix("TOTAL ").removeprefix("AVERAGE ")
-    return f"{KEYS[row['benchmark']]}/{written.partition(' (')[0]}"
+    return f"{KEYS[row['benchmark']]}/{row['dataset'].removeprefix('AVERAGE ')}"
 
 
 def one(name: str, **fields: str) -> PublishedScore:
@@ -56,7 +52,7 @@ def one(name: str, **fields: str) -> PublishedScore:
 
 def test_every_published_score_is_found_by_name_and_equals_its_row() -> None:
     table = rows("published_scores")
-    assert len(table) == 2882
+    assert len(table) == 2139
     for row in table:
         score = one(
             name_of(row),
@@ -166,7 +162,15 @@ def test_other_peoples_copies_are_marked() -> None:
     for key in BENCHMARKS:
         for score in published_scores(key):
             assert score.secondary == ("secondary" in score.source_kind)
-            assert score.secondary or "unknown repository" not in score.source
+
+
+def test_every_source_of_a_published_number_has_a_name() -> None:
+    """A repository with its commit and file, or a paper with its table."""
+    named = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{7,}:\S|.+ paper \(.+ \d{4}\), Table \d")
+    sources = {one.source for key in BENCHMARKS for one in published_scores(key)}
+    assert [source for source in sources if not named.match(source)] == []
+    disagreeing = [row["source_a"] + row["source_b"] for row in rows("disagreements")]
+    assert [source for source in disagreeing if "unknown" in source] == []
 
 
 def test_no_protocol_is_taken_for_another() -> None:
@@ -174,7 +178,7 @@ def test_no_protocol_is_taken_for_another() -> None:
     for key in BENCHMARKS:
         for score in published_scores(key):
             kinds[score.statistic].add(score.protocol)
-    assert kinds["not stated"] == {"", "as collected by the IQL authors"}
+    assert kinds["not stated"] == {"as collected by the IQL authors"}
     assert all(text.startswith("maximum") for text in kinds["maximum"])
     assert all("mean of" in text for text in kinds["mean of last"])
     assert {"last evaluation", "last of the epoch evaluations"} <= kinds["last"]

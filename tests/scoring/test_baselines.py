@@ -83,12 +83,10 @@ def test_baselines_are_of_whole_versions_and_say_so_of_another_version(
 
 
 def test_groups_and_single_tasks_are_found_by_name() -> None:
-    assert {one.metric for one in orlog.baselines("d4rl/locomotion-v2")} == {
-        "sum of normalized scores"
-    }
+    assert all(one.caveats[0].startswith("mean over") for one in orlog.baselines("dsrl/MetaDrive"))
     assert len(orlog.baselines("ogbench/cube-double-play-singletask-task2-v0")) == 33
     papers = {one.implementation for one in orlog.baselines("ogbench/cube-double-play-singletask")}
-    assert papers == {"FQL paper", "QAM/RQL papers"}
+    assert papers == {"FQL paper"}
 
 
 @pytest.mark.parametrize(
@@ -172,19 +170,6 @@ def test_published_averages_of_dsrl_are_those_of_their_rows() -> None:
                 assert mean == pytest.approx(published, abs=0.0051)
                 checked += 1
     assert checked == 2 * 3 * 7
-
-
-def test_published_means_of_single_tasks_are_those_of_the_seeds() -> None:
-    printed = section("ogbench", "QAM/RQL papers", "1M steps")
-    seeds = section("ogbench", "QAM repository", "after 1 M offline steps")
-    averages = {one.group: one for one in seeds.averages}
-    near = [
-        abs(averages[name.removeprefix("ogbench/")].means[algorithm] - score.score)
-        for name, row in printed.scores.items()
-        for algorithm, score in row.items()
-    ]
-    assert len(near) == 16
-    assert max(near) <= 0.5 + 1e-9  # printed without digits
 
 
 def test_published_normalized_scores_follow_from_the_raw_returns() -> None:
