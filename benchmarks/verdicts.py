@@ -27,7 +27,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from orlog.normalize.judgements import MARGIN, Judgement, judge, look_counts, noticed_difference
+from orlog.normalize.judgements import (
+    MARGIN,
+    Judgement,
+    can_reject,
+    judge,
+    look_counts,
+    noticed_difference,
+)
 
 DRAWS = 20_000
 SIZES = ((2, 5), (2, 8), (3, 3), (3, 5), (3, 8), (5, 8), (8, 8))
@@ -246,9 +253,10 @@ def cases(sizes: tuple[int, int], draws: int = DRAWS) -> dict[str, list[float]]:
     }
     found = {}
     for name, (here, there) in drawn.items():
-        one = judge(here, there, pairs=0 if "other" in name else min(sizes))
-        spread = np.ptp(there, axis=1) > 0
-        consistent = ~one.same & ~one.not_consistent & one.inside & spread
+        pairs = 0 if "other" in name else min(sizes)
+        one = judge(here, there, pairs=pairs)
+        shown = (np.ptp(there, axis=1) > 0) & (pairs > 0 or can_reject(*sizes, 1))
+        consistent = ~one.same & ~one.not_consistent & one.inside & shown
         rest = ~(one.same | one.not_consistent | consistent)
         found[name] = [share_of(each) for each in (one.same, consistent, one.not_consistent, rest)]
     return found

@@ -255,9 +255,12 @@ def can_reject(new: int, recorded: int, looks: int) -> bool:
     return both_ways / math.comb(new + recorded, new) <= ERROR / looks
 
 
-def usual_seeds(recorded: int) -> int:
-    """Return how many new seeds to train by default: 3, or the fewest that can reject where such a number is small."""
-    return next((count for count in range(3, 8) if can_reject(count, recorded, 1)), 3)
+def usual_seeds(recorded: int, numbers: int = 1) -> int:
+    """Return how many new seeds to train by default: 3, or the fewest that can reject where such a number is small.
+
+    `numbers` of the runs are compared, which share the error rate.
+    """
+    return next((count for count in range(3, 8) if can_reject(count, recorded, numbers)), 3)
 
 
 def _permutation_share(

@@ -6,19 +6,22 @@
        consistent       it is
     4. unsettled        none of these: so many more seeds would settle it
 
+    contradicted        other bits where data, settings, code, versions and processor are those of the recording
+
 Beside *same* and *consistent* stands what they cannot exclude: differences smaller than the one that
 would have been noticed, and seeds that do what none has shown.
 
 `judgements.py` holds the statistics. `benchmarks/verdicts.py` measures how often each step is wrong, and
-docs/scores.md has the figures.
+docs/scores.md has the figures. Costs, successes and hypervolumes of the episodes are judged beside the returns
+(`compare_runs`), and the weakest verdict counts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -38,16 +41,21 @@ from orlog.normalize.judgements import (
     seeds_to_settle,
     unseen_share,
 )
+from orlog.normalize.metrics.metrics import Played, judged_numbers
 
 VERDICT_NOTE = (
     f"Same: the 99 % interval of the difference lies within {MARGIN:g} points. Consistent: the new mean "
     "lies inside the 95 % prediction interval of the recorded seeds. In simulations at most 5 % of equal "
     "algorithms were called not consistent, for normal, skewed and two-valued scores. Neither excludes "
-    "that some seeds fail in a way that no seed has shown."
+    "that some seeds fail in a way that no seed has shown. Cost, success and hypervolume are judged beside the "
+    "return where episodes have them; they share its error rates, and the weakest verdict counts."
 )
 """What to print where a verdict is printed."""
 
-Word = Literal["identical", "same", "consistent", "not consistent", "unsettled"]
+Word = Literal["identical", "same", "consistent", "unsettled", "not consistent", "contradicted"]
+_WEAKER = ("identical", "same", "consistent", "unsettled", "not consistent")
+NOT_RECORDED = "not recorded"
+NO_SPREAD = "without spread, as recorded"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +63,10 @@ class Verdict:
     """The result of a comparison with a recorded baseline.
 
     Attributes:
-        word: The verdict.
+        word: The verdict: of several numbers, the weakest of theirs.
+        of: The number that `word` and all below are of, with its unit; empty for the score.
+        beside: Of several numbers, the verdict's word of each of the others, or `NOT_RECORDED`, or `NO_SPREAD`
+            where equal seeds equal the recorded ones, which shows nothing.
         seeds: Number of new seeds.
         recorded_seeds: Number of recorded seeds.
         mean: New mean score.
@@ -99,11 +110,13 @@ class Verdict:
     looks: int = 1
     processor: str = ""
     recorded_processor: str = ""
+    of: str = ""
+    beside: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def is_settled(self) -> bool:
-        """Whether more seeds are not needed: identical, same or not consistent."""
-        return self.word in ("identical", "same", "not consistent")
+        """Whether more seeds are not needed: all but consistent and unsettled."""
+        return self.word not in ("consistent", "unsettled")
 
     def __str__(self) -> str:
         """Return the verdict with its reasons, in one line."""
@@ -117,6 +130,8 @@ class Verdict:
                 else f"all {self.pairs} seeds in common"
             )
             return f"{seeds} gave the same returns to the bit{self.reason}"
+        of = f"{self.of} " * bool(self.of)
+        less, more = ("lower", "higher") if self.of else ("worse", "better")
         how = f"{counted(self.pairs, 'pair')} of equal seeds" if self.pairs else "means of seeds"
         between = ""
         if self.interval is not None:
@@ -126,19 +141,23 @@ class Verdict:
             )
         if self.word == "same":
             return f"{self.difference:+z.1f} points ({between}), within ±{self.margin:g}"
+        if self.prediction is None and self.word == "not consistent":
+            return (
+                f"{of}{more if self.difference > 0 else less} by {abs(self.difference):z.1f} points"
+            )
         if self.prediction is None:
-            return f"{self.difference:+z.1f} points"
+            return f"{of}{self.difference:+z.1f} points"
         low, high = self.prediction
         inside = low <= self.mean <= high
         expected = (
-            f"{self.mean:z.1f} lies {'inside' if inside else 'outside'} {low:z.1f} to {high:z.1f}, where "
+            f"{of}{self.mean:z.1f} lies {'inside' if inside else 'outside'} {low:z.1f} to {high:z.1f}, where "
             "the recorded seeds predict it"
         )
         if self.word == "not consistent":
             # Outside the prediction interval all seeds count, and inside it the pairs.
             away = self.difference if inside else self.mean - (low + high) / 2
-            why = f"{between}, beyond ±{self.margin:g}" if inside else expected
-            return f"{'better' if away > 0 else 'worse'} by {abs(away):z.1f} points ({why})"
+            why = f"{between}, beyond ±{self.margin:g}" if inside else expected.removeprefix(of)
+            return f"{of}{more if away > 0 else less} by {abs(away):z.1f} points ({why})"
         return expected
 
     def _remarks(self) -> list[str]:
@@ -164,6 +183,9 @@ class Verdict:
             unknown = "an unknown processor" if recorded == "unknown" else recorded
             bits = "" if self.word == "identical" else ": bits agree on one kind only"
             said.append(f"recorded on {unknown}, here {here}{bits}")
+        for name, word in self.beside.items():
+            alone = ", so it is not compared" if word == NOT_RECORDED else ""
+            said.append(f"{name} {'is ' * bool(alone)}{word}{alone}")
         return said
 
     def _not_excluded(self) -> str:
@@ -187,9 +209,9 @@ def compare(
     new: Mapping[int, Float[np.ndarray, " episodes"]],
     recorded: Mapping[int, Float[np.ndarray, " others"]],
     *,
-    margin: float = MARGIN,
     same_run: bool = True,
     looks: int = 1,
+    numbers: int = 1,
     processor: str = "",
     recorded_processor: str = "",
 ) -> Verdict:
@@ -199,11 +221,11 @@ def compare(
         new: Normalized scores of each episode, by training seed.
         recorded: The recorded ones. Where they have more episodes, or fewer, the first ones that
             both have are compared: these reset with the same seeds.
-        margin: Difference that counts as none, in points.
         same_run: Whether data and settings are the recorded ones. Without it, equal returns are a
             coincidence (of policies that never reach the goal, say) and not called identical.
         looks: Number of times the comparison is made while seeds are added; each time may err
             in its share of the cases only.
+        numbers: How many numbers of the runs are compared, which share the error rates too.
         processor: Name of the processor here.
         recorded_processor: Name of the processor of the recording.
 
@@ -225,7 +247,6 @@ def compare(
             recorded_seeds=len(recorded),
             mean=float(np.mean([scores.mean() for scores in new.values()])),
             difference=0.0,
-            margin=margin,
             looks=looks,
             pairs=len(common),
             reason="" if of_new == of_recorded else fewer,
@@ -237,8 +258,9 @@ def compare(
         np.array([[side[seed][:episodes].mean() for seed in dict.fromkeys((*common, *side))]])
         for side in (new, recorded)
     )
-    judgement = judge(here, there, pairs=pairs, margin=margin, looks=looks)
-    word, reason = _word_and_reason(judgement, here, there, looks)
+    shares = looks * numbers
+    judgement = judge(here, there, pairs=pairs, looks=shares)
+    word, reason = _word_and_reason(judgement, here, there, pairs, shares)
     low, high, half = (float(value[0]) for value in (judgement.low, judgement.high, judgement.half))
     verdict = Verdict(
         word=word,
@@ -247,11 +269,11 @@ def compare(
         mean=float(here.mean()),
         difference=float(judgement.difference[0]),
         interval=None if math.isnan(low) else (low, high),
-        confidence=1 - INTERVAL_ERROR / looks,
+        confidence=1 - INTERVAL_ERROR / shares,
         pairs=pairs,
         prediction=((float(there.mean()) - half, float(there.mean()) + half) if half > 0 else None),
         detectable=(
-            margin if word == "same" else noticed_difference(here.shape[1], there[0], looks=looks)
+            MARGIN if word == "same" else noticed_difference(here.shape[1], there[0], looks=shares)
         ),
         power=1 - ERROR if word == "same" else POWER,
         unseen_share=(
@@ -260,19 +282,105 @@ def compare(
             else None
         ),
         reason=reason,
-        margin=margin,
         looks=looks,
         processor=processor,
         recorded_processor=recorded_processor,
     )
-    if verdict.is_settled or (word == "consistent" and len(new) == 1):
+    if verdict.is_settled:
         return verdict
     return dataclasses.replace(
         verdict,
         more_seeds=seeds_to_settle(
-            here[0], there[0], common=len(common), pairs=pairs, margin=margin, looks=looks
+            here[0], there[0], common=len(common), pairs=pairs, margin=MARGIN, looks=shares
         ),
     )
+
+
+def compare_runs(
+    new: Mapping[int, Played],
+    recorded: Mapping[int, Played],
+    normalize: Callable[[np.ndarray], np.ndarray],
+    *,
+    same_run: bool = True,
+    same_code: bool = False,
+    **how: Any,
+) -> Verdict:
+    """Return the verdict on new runs against recorded ones, by training seed: of all numbers that count, the weakest.
+
+    Beside the normalized return these are the numbers that metrics give to verdicts: cost, success, hypervolume. One
+    that was counted on one side only is said to be so. With `same_code`, code and versions and the kind of processor
+    are those of the recording, which gives equal bits: others contradict it. `how` is passed on to `compare`,
+    which also has the errors.
+    """
+    scores = [
+        {seed: normalize(run.returns) for seed, run in side.items()} for side in (new, recorded)
+    ]
+    episodes = min((len(run.returns) for run in (*new.values(), *recorded.values())), default=0)
+    new, recorded = (_first(side, episodes) for side in (new, recorded))
+    numbers, alone = judged_numbers(new, recorded)
+    common = [seed for seed in new if seed in recorded]
+    equal = [seed for seed in common if np.array_equal(new[seed].returns, recorded[seed].returns)]
+    differing = [
+        seed
+        for seed in common
+        if seed not in equal
+        or not all(np.array_equal(a[seed], b[seed]) for _, a, b in numbers.values())
+    ]
+    how["numbers"] = 1 + len(numbers)
+    verdict = compare(*scores, same_run=same_run and not differing, **how)
+    beside = dict.fromkeys(alone, NOT_RECORDED)
+    if same_code and differing:
+        why = (
+            f"seed {differing[0]} gives other numbers with the stated code and versions on the stated kind of "
+            "processor, where they are equal to the bit"
+        )
+        return _decided(verdict, "contradicted", verdict.difference, why, beside=beside)
+    if verdict.word == "identical":
+        return dataclasses.replace(verdict, beside=beside)
+    verdicts = {"return": verdict}
+    for name, (unit, here, there) in numbers.items():
+        found = dataclasses.replace(compare(here, there, same_run=False, **how), of=unit)
+        means = [values.mean() for values in there.values()]
+        apart = {seed: float(here[seed].mean() - there[seed].mean()) for seed in equal}
+        most = max(apart, key=lambda seed: abs(apart[seed]), default=0)
+        if apart and abs(apart[most]) > MARGIN and np.ptp(new[most].returns) > 0:
+            why = f"the returns of seed {most} are equal to the bit, and its {name} is not"
+            verdicts[name] = _decided(found, "not consistent", apart[most], why)
+        elif np.ptp(means) <= ROUNDING and abs(found.difference) <= MARGIN:
+            beside[name] = NO_SPREAD
+        else:
+            verdicts[name] = found
+    weakest = max(verdicts, key=lambda name: _WEAKER.index(verdicts[name].word))
+    words = {name: str(one.word) for name, one in verdicts.items() if name != weakest}
+    return dataclasses.replace(verdicts[weakest], beside={**words, **beside})
+
+
+def _decided(verdict: Verdict, word: Word, difference: float, why: str, **more: Any) -> Verdict:
+    """Return a verdict that needs no statistics, since bits show it."""
+    return dataclasses.replace(
+        verdict,
+        word=word,
+        difference=difference,
+        interval=None,
+        prediction=None,
+        detectable=None,
+        unseen_share=None,
+        more_seeds=None,
+        reason=why,
+        **more,
+    )
+
+
+def _first(runs: Mapping[int, Played], episodes: int) -> dict[int, Played]:
+    """Return runs with their first episodes alone."""
+    return {
+        seed: dataclasses.replace(
+            run,
+            returns=run.returns[:episodes],
+            metrics={name: values[:episodes] for name, values in run.metrics.items()},
+        )
+        for seed, run in runs.items()
+    }
 
 
 def _seeds_judged(word: Word, seeds: int, pairs: int) -> int:
@@ -304,7 +412,7 @@ def _episodes(side: str, scores: Mapping[int, np.ndarray]) -> int:
 
 
 def _word_and_reason(
-    judgement: Judgement, new: np.ndarray, recorded: np.ndarray, looks: int
+    judgement: Judgement, new: np.ndarray, recorded: np.ndarray, pairs: int, looks: int
 ) -> tuple[Word, str]:
     if judgement.same[0]:
         return "same", ""
@@ -314,10 +422,11 @@ def _word_and_reason(
         return "unsettled", "the recording has one seed, which shows no spread"
     if np.ptp(recorded) <= ROUNDING:
         return "unsettled", "the recorded seeds all score the same, so nothing shows their spread"
-    alone = "one new seed cannot show a difference, so run at least 3" if new.shape[1] == 1 else ""
-    if judgement.inside[0]:
-        return "consistent", alone
-    if not can_reject(new.shape[1], recorded.shape[1], looks):
+    enough = can_reject(new.shape[1], recorded.shape[1], looks)
+    if judgement.inside[0] and (pairs or enough):
+        return "consistent", ""
+    if not enough:
+        alone = "one new seed cannot show a difference, so run at least 3" * (new.shape[1] == 1)
         return "unsettled", alone or "the seeds are too few to confirm it by a permutation"
     return (
         "unsettled",

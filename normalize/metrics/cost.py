@@ -54,4 +54,12 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
     return numbers
 
 
-METRIC = Metric(name="cost", summarize=summarize, combine="sum", role="cost")
+def judge(run: Played) -> tuple[str, np.ndarray]:
+    """Return the cost of each episode, in percent of the limit that the run was trained for or of a usual one."""
+    own, limits = run.settings.get("cost_limit"), limits_of([run])
+    limit = float(own) if own in limits else limits[len(limits) // 2]
+    costs = [100 * normalized_cost(one, limit) for one in run.metrics["cost"].astype(float)]
+    return f"cost in % of the limit {limit:g}", np.array(costs)
+
+
+METRIC = Metric(name="cost", summarize=summarize, combine="sum", role="cost", judge=judge)

@@ -72,11 +72,7 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
     """Return the hypervolume, over several runs its mean; no number where no weights were told."""
     if any("episode_weights" not in one.metrics for one in runs):
         return []
-    found = []
-    for run in runs:
-        points = points_of(run)
-        reference = np.array(REFERENCES.get(run.dataset, np.zeros(points.shape[1])))
-        found.append(hypervolume(points, reference))
+    found = [_hypervolume_of(run) for run in runs]
     value, interval = mean_over([np.array([one]) for one in found])
     known = {known_hypervolume(one.dataset) for one in runs}
     whole = known.pop() if len(known) == 1 else None
@@ -92,4 +88,19 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
     ]
 
 
-METRIC = Metric(name="hypervolume", summarize=summarize, combine="sum", role="objectives")
+def _hypervolume_of(run: Played) -> float:
+    points = points_of(run)
+    return hypervolume(points, np.array(REFERENCES.get(run.dataset, np.zeros(points.shape[1]))))
+
+
+def judge(run: Played) -> tuple[str, np.ndarray] | None:
+    """Return the hypervolume in percent of the known front's; None where that or the weights are not known."""
+    whole = known_hypervolume(run.dataset)
+    if whole is None or "episode_weights" not in run.metrics:
+        return None
+    return "hypervolume in % of the front's", np.array([100 * _hypervolume_of(run) / whole])
+
+
+METRIC = Metric(
+    name="hypervolume", summarize=summarize, combine="sum", role="objectives", judge=judge
+)

@@ -129,6 +129,8 @@ class Metric:
         at_end: Those of them of which only the last step of an episode counts.
         kept_as: Where evaluations keep it, if not with the others under its name.
         complete: Returns what is kept, from what was counted and the dataset that the run was trained on.
+        judge: Returns what verdicts compare of a run beside its return: the number's name with its unit, and its
+            values, of which 100 are the whole, so that 5 are as little as 5 points of a score; None if nothing.
     """
 
     name: str
@@ -139,6 +141,7 @@ class Metric:
     at_end: frozenset[str] = frozenset()
     kept_as: str = ""
     complete: Callable[[np.ndarray, Dataset], np.ndarray] = lambda values, _dataset: values
+    judge: Callable[[Played], tuple[str, np.ndarray] | None] = lambda _played: None
 
     def count(self, roles: Mapping[str, str]) -> Count | None:
         """Return what is counted in runs on a dataset with these roles; None if it does not apply."""
@@ -227,6 +230,36 @@ def numbers_of(runs: Sequence[Played]) -> list[Number]:
         if runs and all(name in one.metrics and len(one.metrics[name]) for one in runs)
         for number in metric.summarize(runs)
     ]
+
+
+Judged = dict[str, tuple[str, dict[int, np.ndarray], dict[int, np.ndarray]]]
+"""By metric: a number's name with its unit, and its values in new and in recorded runs, by seed."""
+
+
+def judged_numbers(
+    new: Mapping[int, Played], recorded: Mapping[int, Played]
+) -> tuple[Judged, list[str]]:
+    """Return what verdicts compare beside returns, and the metrics that only one of both sides has."""
+    found: Judged = {}
+    alone = []
+    for name, metric in metrics().items():
+        of_new, of_recorded = (
+            {
+                seed: one
+                for seed, run in side.items()
+                if name in run.metrics and (one := metric.judge(run)) is not None
+            }
+            for side in (new, recorded)
+        )
+        if of_recorded and (len(of_new), len(of_recorded)) == (len(new), len(recorded)):
+            found[name] = (
+                next(iter(of_recorded.values()))[0],
+                {seed: values for seed, (_, values) in of_new.items()},
+                {seed: values for seed, (_, values) in of_recorded.items()},
+            )
+        elif of_new or of_recorded:
+            alone.append(name)
+    return found, alone
 
 
 def in_short(numbers: Sequence[Number]) -> list[str]:

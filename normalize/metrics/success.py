@@ -57,6 +57,7 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
 
 METRIC = Metric(
     name="success",
+    judge=lambda run: ("success rate in %", 100.0 * run.metrics["success"].astype(bool)),
     summarize=summarize,
     combine="any",
     infos=("success", "is_success"),

@@ -18,4 +18,10 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
     return [share_of_episodes("wins", "share of wins", won, "game")]
 
 
-METRIC = Metric(name="wins", summarize=summarize, combine="any", infos=("won",))
+METRIC = Metric(
+    name="wins",
+    summarize=summarize,
+    combine="any",
+    infos=("won",),
+    judge=lambda run: ("share of wins in %", 100.0 * run.metrics["wins"].astype(bool)),
+)

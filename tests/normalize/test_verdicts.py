@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,9 @@ from orlog.normalize.judgements import (
     unseen_share,
     usual_seeds,
 )
-from orlog.normalize.verdicts import VERDICT_NOTE, Verdict, compare
+from orlog.normalize.metrics.metrics import Played
+from orlog.normalize.references import Anchors
+from orlog.normalize.verdicts import VERDICT_NOTE, Verdict, compare, compare_runs
 from orlog.scoring.references import references_of
 from tests.levels import THOROUGH
 
@@ -90,7 +93,7 @@ def recorded_scores(algorithm: str) -> Scores:
             90,
             "not consistent: worse by 29.1 points (21.0 lies outside 46.8 to",
         ),
-        ((51,), EIGHT, 90, "consistent: 51.0 lies inside 45.0 to 55.1, where the recorded seeds"),
+        ((51,), EIGHT, 90, "unsettled: 51.0 lies inside 45.0 to 55.1, where the recorded seeds"),
         ((80,), EIGHT, 90, "unsettled: 80.0 lies outside 45.0 to 55.1, where the recorded seeds"),
         (
             (80, 81, 82),
@@ -146,8 +149,8 @@ def test_what_same_and_consistent_cannot_exclude_stands_beside_them() -> None:
     # A look that shares its error rate bounds less.
     looks = compare(seeds(50.1, 52.2, 48.1), seeds(*EIGHT), looks=3)
     assert looks.unseen_share == pytest.approx(1 - (0.05 / 3) ** (1 / 3))
-    one = compare(seeds(51, first=90), seeds(*EIGHT))
-    assert "no difference of all seeds would have been noticed; up to 95 % of seeds" in str(one)
+    few = compare(seeds(55, 46, 52), seeds(*EIGHT[:3]))
+    assert "no difference of all seeds would have been noticed; up to 63 % of seeds" in str(few)
     for other in (compare(seeds(50), seeds(50)), compare(seeds(80, 81, 82), seeds(*EIGHT))):
         assert other.unseen_share is None
         assert "may fail" not in str(other)
@@ -250,6 +253,114 @@ def test_equal_returns_of_another_run_are_not_called_identical() -> None:
         verdict = compare(new, zeros, same_run=False)
         assert verdict.word == "unsettled"
         assert "the recorded seeds all score the same" in str(verdict)
+
+
+# What is counted in episodes, beside their returns.
+
+COUNTED = {  # a baseline with a metric, and what would be noticed of it
+    "cost": ("iql", "safety/hazard-mixed-v1", lambda values: 2 * values),
+    "hypervolume": ("iql", "objectives/treasure-v1", lambda values: values / 2),
+    "success": ("percent_bc", "demos/fetch-mixed-v1", np.logical_not),
+    "wins": ("bc", "words/coin-mixed-v1", np.logical_not),
+}
+Changes = Callable[[np.ndarray], np.ndarray]
+
+
+def runs_of(algorithm: str, name: str) -> tuple[dict[int, Played], Anchors]:
+    baseline, manifest = read_baseline(algorithm, name), recorded_manifest(name)
+    assert baseline is not None
+    assert manifest is not None
+    references = references_of(manifest)
+    assert references is not None
+    return baseline.played, references
+
+
+def changed(runs: dict[int, Played], **by_metric: Changes) -> dict[int, Played]:
+    """Return runs whose returns have other last bits, and of which metrics counted something else."""
+    return {
+        seed: dataclasses.replace(
+            run,
+            returns=run.returns * (1 + 1e-12),
+            metrics={
+                **run.metrics,
+                **{name: change(run.metrics[name]) for name, change in by_metric.items()},
+            },
+        )
+        for seed, run in runs.items()
+    }
+
+
+@pytest.mark.parametrize(("metric", "of"), COUNTED.items())
+def test_equal_returns_with_another_cost_success_or_hypervolume_are_not_consistent(
+    metric: str, of: tuple[str, str, Changes]
+) -> None:
+    algorithm, name, change = of
+    runs, references = runs_of(algorithm, name)
+    same = compare_runs(changed(runs), runs, references.normalize)
+    assert (same.word, same.of, same.beside) == ("same", "", {metric: "same"})
+    found = compare_runs(changed(runs, **{metric: change}), runs, references.normalize)
+    assert found.word == "not consistent"
+    assert str(found).startswith(f"not consistent: {found.of} ")
+    assert found.beside == {"return": "same"}
+    assert "\n" not in str(found)
+    # Where the returns are equal to the bit it is the same policy, and needs no statistics.
+    bits = {
+        seed: dataclasses.replace(run, metrics=found_run.metrics)
+        for (seed, run), found_run in zip(
+            runs.items(), changed(runs, **{metric: change}).values(), strict=True
+        )
+    }
+    assert compare_runs(bits, runs, references.normalize).word == "not consistent"
+    assert compare_runs(runs, runs, references.normalize).word == "identical"
+
+
+def test_twice_the_cost_is_noticed_however_far_seeds_spread() -> None:
+    runs, references = runs_of("cpq", "safety/circle-safe-v1")
+    twice = {
+        seed: dataclasses.replace(run, metrics={"cost": 2 * run.metrics["cost"]})
+        for seed, run in runs.items()
+    }
+    found = compare_runs(twice, runs, references.normalize)
+    assert str(found) == (
+        "not consistent: cost in % of the limit 20 higher by 461.1 points; the returns of seed 0 are equal to "
+        "the bit, and its cost is not; return same"
+    )
+
+
+def test_what_one_side_has_not_counted_is_said_and_returns_alone_are_judged() -> None:
+    runs, references = runs_of("iql", "safety/hazard-mixed-v1")
+    without = {seed: dataclasses.replace(run, metrics={}) for seed, run in runs.items()}
+    for new in (changed(runs), runs):
+        found = compare_runs(new, without, references.normalize)
+        assert found.word == ("same" if new is not runs else "identical")
+        assert found.beside == {"cost": "not recorded"}
+        assert str(found).endswith("; cost is not recorded, so it is not compared")
+
+
+def test_a_cost_that_is_zero_in_every_seed_shows_nothing_and_hinders_nothing() -> None:
+    runs, references = runs_of("bc", "safety/circle-safe-v1")
+    found = compare_runs(changed(runs), runs, references.normalize)
+    assert (found.word, found.beside) == ("same", {"cost": "without spread, as recorded"})
+    more = compare_runs(changed(runs, cost=lambda values: values + 30), runs, references.normalize)
+    assert (more.word, more.of) == ("unsettled", "cost in % of the limit 20")
+
+
+def test_other_bits_by_the_same_code_on_the_same_processor_contradict() -> None:
+    runs, references = runs_of("iql", NAME)
+    one = {0: dataclasses.replace(runs[0], returns=runs[0].returns + 1)}
+    for new, word in (
+        (one, "contradicted"),
+        (changed({0: runs[0]}), "contradicted"),
+        (runs, "identical"),
+    ):
+        found = compare_runs(new, runs, references.normalize, same_code=True)
+        assert found.word == word
+        assert found.is_settled
+    elsewhere = compare_runs(one, runs, references.normalize)
+    assert elsewhere.word == "unsettled"  # one seed confirms nothing unless its bits do
+    assert "seed 0 gives other numbers with the stated code" in str(
+        compare_runs(one, runs, references.normalize, same_code=True)
+    )
 
 
 # Against calculations that share no line with it.
@@ -378,6 +489,13 @@ def test_equal_algorithms_are_rarely_called_not_consistent(
         found = judge(new, recorded, pairs=min(sizes) if paired else 0)
         assert found.not_consistent.mean() <= at_most(0.05), sizes
         assert not (found.same & found.not_consistent).any()
+
+
+def test_two_numbers_share_the_error_rate() -> None:
+    for scores in (drawn.normal, drawn.skewed, drawn.two_valued):
+        found = judge(*drawn.draw(scores, (5, 3), draws=2 * DRAWS), looks=2).not_consistent
+        wrong = found[:DRAWS] | found[DRAWS:]
+        assert wrong.mean() <= at_most(0.05), scores
 
 
 @pytest.mark.scaled
@@ -524,6 +642,7 @@ def test_thirty_points_worse_in_three_seeds_of_each_are_noticed() -> None:
 
 def test_the_usual_number_of_seeds_can_reject() -> None:
     assert [usual_seeds(count) for count in (1, 2, 3, 5, 8)] == [3, 5, 4, 3, 3]
+    assert [usual_seeds(count, 2) for count in (3, 5, 8)] == [5, 3, 3]
     for count in (2, 3, 5, 8):
         assert can_reject(usual_seeds(count), count, 1)
 

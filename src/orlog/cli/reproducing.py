@@ -78,7 +78,7 @@ class Reproduction:
         str,
         typer.Option(
             help="How many training seeds, from 0; or which, as 0-4 or 0,2,5.",
-            show_default="3, or 4 where 3 were recorded",
+            show_default="3, or where 3 were recorded 4, or 5 if cost, success or the like is judged too",
         ),
     ] = ""
     sequential: Annotated[
@@ -234,12 +234,14 @@ def _usual_seeds(given: Reproduction) -> list[int]:
     from orlog.experiments.sweeps import suite_datasets
     from orlog.normalize.baselines import read_baseline
     from orlog.normalize.judgements import usual_seeds
+    from orlog.normalize.metrics.metrics import judged_numbers
 
     names = suite_datasets(given.suite) if given.suite else _names(given.datasets or "")
     algorithms = map(known_as, _names(given.algorithms or ""))
     pairs = itertools.product(algorithms, (name.partition("@")[0] for name in names))
-    found = [one for one in itertools.starmap(read_baseline, pairs) if one is not None]
-    return [*range(max((usual_seeds(len(one.returns)) for one in found), default=3))]
+    found = [one.played for one in itertools.starmap(read_baseline, pairs) if one is not None]
+    usual = (usual_seeds(len(one), 1 + len(judged_numbers(one, one)[0])) for one in found)
+    return [*range(max(usual, default=3))]
 
 
 def _seeds(text: str) -> list[int]:

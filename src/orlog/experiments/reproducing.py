@@ -24,9 +24,9 @@ from orlog.manifests.names import counted
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.judgements import look_counts
-from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
+from orlog.normalize.metrics.metrics import Number, numbers_of
 from orlog.normalize.references import References, is_measured_alike, score_caveats
-from orlog.normalize.verdicts import Verdict, compare
+from orlog.normalize.verdicts import Verdict, compare_runs
 from orlog.scoring.references import references_of_dataset, trained_policy
 
 
@@ -81,16 +81,7 @@ class Result:
         baseline = self.baseline
         if baseline is None or not baseline.metrics:
             return {}
-        runs = [
-            Played(
-                returns=np.array(returns),
-                metrics=of_fields({"metrics": {m: by[seed] for m, by in baseline.metrics.items()}}),
-                dataset=baseline.dataset,
-                settings=baseline.config,
-            )
-            for seed, returns in baseline.returns.items()
-        ]
-        return {one.name: one for one in numbers_of(runs)}
+        return {one.name: one for one in numbers_of([*baseline.played.values()])}
 
     @property
     def caveats(self) -> list[str]:
@@ -257,17 +248,14 @@ def judge(
     verdict = None
     not_compared = "" if baseline is None else other_training(record, baseline)
     if baseline is not None and references is not None and not not_compared:
-        new = {
-            seed: references.normalize(np.array(evaluation.returns))
-            for seed, evaluation in evaluations.items()
-        }
         same_run = record.digest == baseline.digest and all(
             is_measured_alike(evaluation.protocol, baseline.protocol)
             for evaluation in evaluations.values()
         )
-        verdict = compare(
-            new,
-            baseline.scores(references),
+        verdict = compare_runs(
+            {seed: evaluation.played(record) for seed, evaluation in evaluations.items()},
+            baseline.played,
+            references.normalize,
             same_run=same_run,
             looks=looks,
             processor=first.processor,

@@ -259,18 +259,17 @@ class SharedResult(Signed, frozen=True):
         """Normalized scores [seeds, episodes], or returns where there are no references."""
         return self.returns if self.references is None else self.references.normalize(self.returns)
 
-    @property
-    def played(self) -> list[Played]:
-        """What came of the episodes of each seed, for `numbers_of`."""
-        return [
-            Played(
+    def played(self, seeds: Iterable[TrainedSeed]) -> dict[int, Played]:
+        """Return what came of the episodes of seeds that were trained as it says, by seed."""
+        return {
+            one.seed: Played(
                 returns=np.array(one.returns, float),
                 metrics=of_fields({"metrics": one.metrics}),
                 dataset=self.dataset.name,
                 settings=self.method.settings,
             )
-            for one in self.seeds
-        ]
+            for one in seeds
+        }
 
     @property
     def path(self) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import numpy as np
-
 from orlog.normalize.references import Protocol, is_measured_alike
-from orlog.normalize.verdicts import Verdict, compare
+from orlog.normalize.verdicts import Verdict, compare_runs
 from orlog.results.documents import Note, SharedResult, TrainedSeed
 
 Kind = Literal["confirmation", "contradiction", "unsettled"]
@@ -38,12 +36,10 @@ def verdict_of(
     if scale is None:
         raise ValueError("references: there are none, so there are no scores to compare.")
 
-    def scores(of: Sequence[TrainedSeed]) -> dict[int, np.ndarray]:
-        return {one.seed: scale.normalize(np.array(one.returns, float)) for one in of}
-
-    return compare(
-        scores(seeds),
-        scores(result.seeds),
+    return compare_runs(
+        result.played(seeds),
+        result.played(result.seeds),
+        scale.normalize,
         same_run=digest == result.dataset.digest and is_measured_alike(protocol, result.protocol),
         processor=device,
         recorded_processor=result.compute.device,

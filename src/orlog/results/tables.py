@@ -261,7 +261,7 @@ def _table(name: str, entries: Sequence[Entry]) -> Table:
                 float(entry.result.values.mean()),
                 bootstrap_interval(entry.result.values, np.random.default_rng(0)),
             ),
-            numbers=numbers_of(entry.result.played),
+            numbers=numbers_of([*entry.result.played(entry.result.seeds).values()]),
             settings=_varied(entry.result, by_algorithm[entry.result.method.algorithm]),
             state=_state(entry),
         )

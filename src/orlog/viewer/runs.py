@@ -11,7 +11,7 @@ from orlog.experiments.run_groups import CURVE, EVALUATED, RunGroup, group_runs
 from orlog.experiments.videos import VIDEOS as FILMED
 from orlog.experiments.videos import read_videos
 from orlog.normalize.baselines import read_baseline
-from orlog.normalize.verdicts import compare
+from orlog.normalize.verdicts import compare_runs
 from orlog.scoring.references import references
 
 VIDEOS = (".mp4", ".webm")
@@ -139,7 +139,7 @@ def _verdict(group: RunGroup) -> tuple[str, str]:
         if (
             record is None
             or not run.is_evaluated
-            or run.scores is None
+            or run.played is None
             or run.scored_step != record.steps
         ):
             return "", "not compared: a run is not finished and evaluated"
@@ -148,9 +148,9 @@ def _verdict(group: RunGroup) -> tuple[str, str]:
         settings = {name: value for name, value in record.config.items() if name != "seed"}
         if settings != baseline.config or record.steps != baseline.steps:
             return "", "not compared: settings or steps are not those of the recorded baseline"
-        new[record.seed] = run.scores
+        new[record.seed] = run.played
     try:
-        verdict = compare(new, baseline.scores(known))
+        verdict = compare_runs(new, baseline.played, known.normalize)
     except ValueError as error:
         return "", f"not compared: {error}"
     return verdict.word, str(verdict)
