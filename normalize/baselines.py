@@ -12,7 +12,6 @@ import numpy as np
 from orlog.errors import StorageError
 from orlog.manifests.documents import convert_json, parse_json, write_json
 from orlog.manifests.shipped import recorded_folder, records_folder
-from orlog.normalize.metrics.metrics import Played, of_fields
 from orlog.normalize.references import Protocol, References
 
 
@@ -55,19 +54,6 @@ class Baseline(
         """
         added = _added_settings().get(self.algorithm, {}).get(self.dataset, {})
         return {**self.config, **added}
-
-    @property
-    def played(self) -> dict[int, Played]:
-        """What came of the episodes, by training seed."""
-        return {
-            int(seed): Played(
-                returns=np.array(returns, float),
-                metrics=of_fields({"metrics": {m: by[seed] for m, by in self.metrics.items()}}),
-                dataset=self.dataset,
-                settings=self.config,
-            )
-            for seed, returns in self.returns.items()
-        }
 
     def scores(self, references: References) -> dict[int, np.ndarray]:
         """Return normalized scores of each episode, by training seed."""

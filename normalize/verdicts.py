@@ -13,15 +13,15 @@ would have been noticed, and seeds that do what none has shown.
 
 `judgements.py` holds the statistics. `benchmarks/verdicts.py` measures how often each step is wrong, and
 docs/scores.md has the figures. Costs, successes and hypervolumes of the episodes are judged beside the returns
-(`compare_runs`), and the weakest verdict counts.
+(`metrics/judging.py`), and the weakest verdict counts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -41,7 +41,6 @@ from orlog.normalize.judgements import (
     seeds_to_settle,
     unseen_share,
 )
-from orlog.normalize.metrics.metrics import Played, judged_numbers
 
 VERDICT_NOTE = (
     f"Same: the 99 % interval of the difference lies within {MARGIN:g} points. Consistent: the new mean "
@@ -53,7 +52,6 @@ VERDICT_NOTE = (
 """What to print where a verdict is printed."""
 
 Word = Literal["identical", "same", "consistent", "unsettled", "not consistent", "contradicted"]
-_WEAKER = ("identical", "same", "consistent", "unsettled", "not consistent")
 NOT_RECORDED = "not recorded"
 NO_SPREAD = "without spread, as recorded"
 
@@ -294,93 +292,6 @@ def compare(
             here[0], there[0], common=len(common), pairs=pairs, margin=MARGIN, looks=shares
         ),
     )
-
-
-def compare_runs(
-    new: Mapping[int, Played],
-    recorded: Mapping[int, Played],
-    normalize: Callable[[np.ndarray], np.ndarray],
-    *,
-    same_run: bool = True,
-    same_code: bool = False,
-    **how: Any,
-) -> Verdict:
-    """Return the verdict on new runs against recorded ones, by training seed: of all numbers that count, the weakest.
-
-    Beside the normalized return these are the numbers that metrics give to verdicts: cost, success, hypervolume. One
-    that was counted on one side only is said to be so. With `same_code`, code and versions and the kind of processor
-    are those of the recording, which gives equal bits: others contradict it. `how` is passed on to `compare`,
-    which also has the errors.
-    """
-    scores = [
-        {seed: normalize(run.returns) for seed, run in side.items()} for side in (new, recorded)
-    ]
-    episodes = min((len(run.returns) for run in (*new.values(), *recorded.values())), default=0)
-    new, recorded = (_first(side, episodes) for side in (new, recorded))
-    numbers, alone = judged_numbers(new, recorded)
-    common = [seed for seed in new if seed in recorded]
-    equal = [seed for seed in common if np.array_equal(new[seed].returns, recorded[seed].returns)]
-    differing = [
-        seed
-        for seed in common
-        if seed not in equal
-        or not all(np.array_equal(a[seed], b[seed]) for _, a, b in numbers.values())
-    ]
-    how["numbers"] = 1 + len(numbers)
-    verdict = compare(*scores, same_run=same_run and not differing, **how)
-    beside = dict.fromkeys(alone, NOT_RECORDED)
-    if same_code and differing:
-        why = (
-            f"seed {differing[0]} gives other numbers with the stated code and versions on the stated kind of "
-            "processor, where they are equal to the bit"
-        )
-        return _decided(verdict, "contradicted", verdict.difference, why, beside=beside)
-    if verdict.word == "identical":
-        return dataclasses.replace(verdict, beside=beside)
-    verdicts = {"return": verdict}
-    for name, (unit, here, there) in numbers.items():
-        found = dataclasses.replace(compare(here, there, same_run=False, **how), of=unit)
-        means = [values.mean() for values in there.values()]
-        apart = {seed: float(here[seed].mean() - there[seed].mean()) for seed in equal}
-        most = max(apart, key=lambda seed: abs(apart[seed]), default=0)
-        if apart and abs(apart[most]) > MARGIN and np.ptp(new[most].returns) > 0:
-            why = f"the returns of seed {most} are equal to the bit, and its {name} is not"
-            verdicts[name] = _decided(found, "not consistent", apart[most], why)
-        elif np.ptp(means) <= ROUNDING and abs(found.difference) <= MARGIN:
-            beside[name] = NO_SPREAD
-        else:
-            verdicts[name] = found
-    weakest = max(verdicts, key=lambda name: _WEAKER.index(verdicts[name].word))
-    words = {name: str(one.word) for name, one in verdicts.items() if name != weakest}
-    return dataclasses.replace(verdicts[weakest], beside={**words, **beside})
-
-
-def _decided(verdict: Verdict, word: Word, difference: float, why: str, **more: Any) -> Verdict:
-    """Return a verdict that needs no statistics, since bits show it."""
-    return dataclasses.replace(
-        verdict,
-        word=word,
-        difference=difference,
-        interval=None,
-        prediction=None,
-        detectable=None,
-        unseen_share=None,
-        more_seeds=None,
-        reason=why,
-        **more,
-    )
-
-
-def _first(runs: Mapping[int, Played], episodes: int) -> dict[int, Played]:
-    """Return runs with their first episodes alone."""
-    return {
-        seed: dataclasses.replace(
-            run,
-            returns=run.returns[:episodes],
-            metrics={name: values[:episodes] for name, values in run.metrics.items()},
-        )
-        for seed, run in runs.items()
-    }
 
 
 def _seeds_judged(word: Word, seeds: int, pairs: int) -> int:

@@ -29,7 +29,7 @@ from orlog.normalize.intervals import mean_interval
 from orlog.normalize.rollouts import Count
 
 _INFOS = "infos/"
-_INFRASTRUCTURE = "metrics"
+_INFRASTRUCTURE = ("judging", "metrics")
 _Kept = list[bool | float | list[float]]
 
 
@@ -162,7 +162,7 @@ def metrics() -> Mapping[str, Metric]:
     package = importlib.import_module("orlog.normalize.metrics")
     found: dict[str, Metric] = {}
     for module in pkgutil.iter_modules(package.__path__):
-        if module.name == _INFRASTRUCTURE:
+        if module.name in _INFRASTRUCTURE:
             continue
         one: Metric = importlib.import_module(f"{package.__name__}.{module.name}").METRIC
         if one.name in found:
@@ -230,36 +230,6 @@ def numbers_of(runs: Sequence[Played]) -> list[Number]:
         if runs and all(name in one.metrics and len(one.metrics[name]) for one in runs)
         for number in metric.summarize(runs)
     ]
-
-
-Judged = dict[str, tuple[str, dict[int, np.ndarray], dict[int, np.ndarray]]]
-"""By metric: a number's name with its unit, and its values in new and in recorded runs, by seed."""
-
-
-def judged_numbers(
-    new: Mapping[int, Played], recorded: Mapping[int, Played]
-) -> tuple[Judged, list[str]]:
-    """Return what verdicts compare beside returns, and the metrics that only one of both sides has."""
-    found: Judged = {}
-    alone = []
-    for name, metric in metrics().items():
-        of_new, of_recorded = (
-            {
-                seed: one
-                for seed, run in side.items()
-                if name in run.metrics and (one := metric.judge(run)) is not None
-            }
-            for side in (new, recorded)
-        )
-        if of_recorded and (len(of_new), len(of_recorded)) == (len(new), len(recorded)):
-            found[name] = (
-                next(iter(of_recorded.values()))[0],
-                {seed: values for seed, (_, values) in of_new.items()},
-                {seed: values for seed, (_, values) in of_recorded.items()},
-            )
-        elif of_new or of_recorded:
-            alone.append(name)
-    return found, alone
 
 
 def in_short(numbers: Sequence[Number]) -> list[str]:

@@ -23,9 +23,10 @@ from orlog.normalize.judgements import (
     unseen_share,
     usual_seeds,
 )
+from orlog.normalize.metrics.judging import compare_runs, played_by
 from orlog.normalize.metrics.metrics import Played
 from orlog.normalize.references import Anchors
-from orlog.normalize.verdicts import VERDICT_NOTE, Verdict, compare, compare_runs
+from orlog.normalize.verdicts import VERDICT_NOTE, Verdict, compare
 from orlog.scoring.references import references_of
 from tests.levels import THOROUGH
 
@@ -272,7 +273,7 @@ def runs_of(algorithm: str, name: str) -> tuple[dict[int, Played], Anchors]:
     assert manifest is not None
     references = references_of(manifest)
     assert references is not None
-    return baseline.played, references
+    return played_by(baseline), references
 
 
 def changed(runs: dict[int, Played], **by_metric: Changes) -> dict[int, Played]:

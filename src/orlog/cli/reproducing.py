@@ -234,12 +234,12 @@ def _usual_seeds(given: Reproduction) -> list[int]:
     from orlog.experiments.sweeps import suite_datasets
     from orlog.normalize.baselines import read_baseline
     from orlog.normalize.judgements import usual_seeds
-    from orlog.normalize.metrics.metrics import judged_numbers
+    from orlog.normalize.metrics.judging import judged_numbers, played_by
 
     names = suite_datasets(given.suite) if given.suite else _names(given.datasets or "")
     algorithms = map(known_as, _names(given.algorithms or ""))
     pairs = itertools.product(algorithms, (name.partition("@")[0] for name in names))
-    found = [one.played for one in itertools.starmap(read_baseline, pairs) if one is not None]
+    found = [played_by(one) for one in itertools.starmap(read_baseline, pairs) if one is not None]
     usual = (usual_seeds(len(one), 1 + len(judged_numbers(one, one)[0])) for one in found)
     return [*range(max(usual, default=3))]
 

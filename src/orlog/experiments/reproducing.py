@@ -24,9 +24,10 @@ from orlog.manifests.names import counted
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.judgements import look_counts
+from orlog.normalize.metrics.judging import compare_runs, played_by
 from orlog.normalize.metrics.metrics import Number, numbers_of
 from orlog.normalize.references import References, is_measured_alike, score_caveats
-from orlog.normalize.verdicts import Verdict, compare_runs
+from orlog.normalize.verdicts import Verdict
 from orlog.scoring.references import references_of_dataset, trained_policy
 
 
@@ -81,7 +82,7 @@ class Result:
         baseline = self.baseline
         if baseline is None or not baseline.metrics:
             return {}
-        return {one.name: one for one in numbers_of([*baseline.played.values()])}
+        return {one.name: one for one in numbers_of([*played_by(baseline).values()])}
 
     @property
     def caveats(self) -> list[str]:
@@ -254,7 +255,7 @@ def judge(
         )
         verdict = compare_runs(
             {seed: evaluation.played(record) for seed, evaluation in evaluations.items()},
-            baseline.played,
+            played_by(baseline),
             references.normalize,
             same_run=same_run,
             looks=looks,
