@@ -8,7 +8,8 @@ All of them are data. Own recipes are in `manifests/recorded/recipes.json`:
                                                        actions, never chosen unless asked for
      "groups": [{"datasets": ["pointmaze/umaze-v1"],   names; later groups replace earlier ones
                  "recipes": {"bc": {"steps": 1, "settings": {..}, "source": "{quick}; ..",
-                                    "return_range": 100.0}}}]}
+                                    "return_range": 100.0, and of how they were chosen
+                                    "settings_tried": 4, "tuning_seeds": [100, 101]}}}]}
 
 What was published is in `manifests/recorded/published/hyperparameters.json`, and
 `published/presets/ALGORITHM.json` says for which datasets it is and what each published name means
@@ -107,6 +108,8 @@ class Recipe:
         standardize_observations: Whether networks see standardized observations.
         differences: How training here differs from what was published.
         evaluation: How the published policies were evaluated, by published name.
+        settings_tried: Settings that were tried before these were chosen; 0 if nobody noted it.
+        tuning_seeds: Training seeds of those trials: 100 and above, which nobody scores, but in what was recorded first.
     """
 
     steps: int
@@ -117,6 +120,8 @@ class Recipe:
     standardize_observations: bool = True
     differences: tuple[str, ...] = ()
     evaluation: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    settings_tried: int = 0
+    tuning_seeds: tuple[int, ...] = ()
 
     def lines(self, steps: int | None = None) -> list[str]:
         """Return what it uses and from where, in lines to print; `steps` are those of a run."""
@@ -155,6 +160,8 @@ class _OwnRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     preset: str = OWN
     return_range: float | None = None
     standardize_observations: bool = True
+    settings_tried: int = 0
+    tuning_seeds: tuple[int, ...] = ()
 
 
 class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -188,6 +195,8 @@ def _own_recipe(table: _OwnTable, written: _OwnRecipe) -> Recipe:
         preset=written.preset,
         rewards=Rewards(return_range=written.return_range),
         standardize_observations=written.standardize_observations,
+        settings_tried=written.settings_tried,
+        tuning_seeds=written.tuning_seeds,
     )
 
 

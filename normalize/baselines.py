@@ -32,6 +32,8 @@ class Baseline(
         returns: Returns of each evaluation episode, by training seed.
         processor: Processor that trained and scored; "unknown" if it was not noted.
         metrics: What metrics counted in each episode, by metric and training seed.
+        settings_tried: Settings that were tried before these were chosen; 0 if nobody noted it.
+        tuning_seeds: Training seeds of those trials, as far as somebody noted them.
     """
 
     algorithm: str
@@ -45,6 +47,8 @@ class Baseline(
     returns: dict[str, list[float]]
     processor: str = "unknown"
     metrics: dict[str, dict[str, list[bool | float | list[float]]]] = {}
+    settings_tried: int = 0
+    tuning_seeds: list[int] = []
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -80,6 +84,23 @@ def read_baseline(algorithm: str, name: str) -> Baseline | None:
     if not path.is_file():
         return None
     return convert_json(parse_json(path.read_bytes()), Baseline)
+
+
+def equal_baselines(baseline: Baseline) -> list[str]:
+    """Return the other algorithms whose recorded returns on the dataset are equal to the bit.
+
+    Such returns do not tell one method from another: often all of them fail in the same episodes.
+    """
+    folder = recorded_folder(baseline.dataset) / "baselines"
+    others = [
+        path.stem for path in sorted(folder.glob("*.json")) if path.stem != baseline.algorithm
+    ]
+    return [
+        algorithm
+        for algorithm in others
+        if (other := read_baseline(algorithm, baseline.dataset)) is not None
+        and other.returns == baseline.returns
+    ]
 
 
 def record_baseline(baseline: Baseline) -> Path:

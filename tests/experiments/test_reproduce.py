@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from orlog.algos.presets import recipe_for
+from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import run_folder
@@ -23,11 +23,12 @@ from orlog.experiments.jobs import make_jobs, run_jobs
 from orlog.experiments.reproducing import Result, judge, summarize
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize import baselines
-from orlog.normalize.baselines import read_baseline, record_baseline
+from orlog.normalize.baselines import equal_baselines, read_baseline, record_baseline
 from orlog.normalize.references import ReferenceReturns
 from orlog.reports.dataset_page import HEADINGS, result_cells, verdict_lines, write_report
 from orlog.scoring.measuring import measure_references
 from orlog.scoring.references import references_of
+from tests.command_line import orlog as run_orlog
 from tests.pools import pool_in_this_process
 from tests.training import train_run
 
@@ -161,6 +162,34 @@ def test_recorded_baselines_belong_to_the_recorded_data_and_the_recipes(algorith
     assert baseline.steps == recipe.steps
     assert {key: baseline.config[key] for key in recipe.settings} == dict(recipe.settings)
     assert len(baseline.returns) >= 5
+
+
+def test_recorded_baselines_say_how_many_settings_were_tried_and_on_which_seeds() -> None:
+    scored = set()
+    for (algorithm, name), recipe in RECIPES.items():
+        baseline = read_baseline(algorithm, name)
+        if baseline is None or not recipe.settings_tried:
+            continue
+        assert baseline.settings_tried == recipe.settings_tried, (algorithm, name)
+        assert tuple(baseline.tuning_seeds) == recipe.tuning_seeds
+        if {*map(str, recipe.tuning_seeds)} & {*baseline.returns}:
+            scored.add((algorithm, name.partition("/")[0]))
+    assert scored <= {
+        ("qrl", "pointmaze"),
+        ("qrl", "ogbench-local"),
+    }  # recorded before that was the rule
+    shown = run_orlog("show", "tabular/taxi-v1").stdout
+    assert "settings tried" in shown
+    assert "not noted" in shown
+
+
+def test_a_baseline_whose_returns_another_method_shares_is_no_evidence() -> None:
+    shared = read_baseline("bc", "demos/fetch-mixed-v1")
+    alone = read_baseline("percent_bc", "demos/fetch-mixed-v1")
+    assert shared is not None
+    assert alone is not None
+    assert equal_baselines(shared) == ["chunked_flow"]
+    assert equal_baselines(alone) == []
 
 
 def test_recorded_iql_beats_recorded_bc_clearly() -> None:

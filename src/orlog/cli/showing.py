@@ -265,6 +265,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
                     "algorithm": algorithm,
                     "normalized_score": score,
                     "seeds": len(means),
+                    "settings_tried": baseline.settings_tried or None,
                     "is_of_these_data": baseline.digest == manifest.digest,
                 }
             )
@@ -449,12 +450,18 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
     _print_versions(facts["versions"], facts["version"])
     if facts["baselines"]:
         baselines = [
-            (algorithm_title(one["algorithm"]), f"{score:z.1f}", str(one["seeds"]))
+            (
+                algorithm_title(one["algorithm"]),
+                f"{score:z.1f}",
+                str(one["seeds"]),
+                str(one["settings_tried"] or "not noted"),
+            )
             for one in facts["baselines"]
             for score in [one["normalized_score"]]
         ]
         say()
-        show_table(("recorded baseline", "score", "seeds"), baselines, numbers=(1, 2))
+        columns = ("recorded baseline", "score", "seeds", "settings tried")
+        show_table(columns, baselines, numbers=(1, 2, 3))
         others = sum(not one["is_of_these_data"] for one in facts["baselines"])
         if others and not facts["is_view"]:
             which = "all were" if others == len(baselines) else f"{others} of them were"

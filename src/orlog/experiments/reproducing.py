@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from orlog.algos.algorithms import known_as
+from orlog.algos.presets import RECIPES
 from orlog.algos.settings import complete_config
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.options import TrainOptions
@@ -21,7 +22,7 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError, SchemaError
 from orlog.experiments.jobs import Executor, Job, Outcome, make_jobs, recorded_episodes, run_jobs
 from orlog.manifests.names import counted
-from orlog.normalize.baselines import Baseline, read_baseline
+from orlog.normalize.baselines import Baseline, equal_baselines, read_baseline
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.judgements import look_counts
 from orlog.normalize.metrics.judging import compare_runs, played_by
@@ -93,6 +94,7 @@ class Result:
 
     def as_baseline(self) -> Baseline:
         """Return this result as a baseline to record."""
+        recipe = RECIPES.get((self.record.algorithm, self.record.dataset))
         return Baseline(
             algorithm=self.record.algorithm,
             dataset=self.record.dataset,
@@ -112,6 +114,8 @@ class Result:
                 )
             },
             processor=next(iter(self.evaluations.values())).processor or "unknown",
+            settings_tried=recipe.settings_tried if recipe else 0,
+            tuning_seeds=list(recipe.tuning_seeds) if recipe else [],
         )
 
     def score_interval(self) -> tuple[float, float] | None:
@@ -129,6 +133,8 @@ class Result:
                 "normalized_score": sum(means) / len(means),
                 "seeds": len(means),
                 "processor": self.baseline.processor,
+                "settings_tried": self.baseline.settings_tried,
+                "tuning_seeds": self.baseline.tuning_seeds,
             }
         return {
             "algorithm": self.record.algorithm,
@@ -394,6 +400,11 @@ def _notes(
             notes.append(
                 f"the data are not those of the baseline ({record.digest[:19]} here, "
                 f"{baseline.digest[:19]} in the baseline): the verdict compares scores of two datasets."
+            )
+        if equal := equal_baselines(baseline):
+            notes.append(
+                f"the recorded returns of {', '.join(equal)} are equal to these to the bit: agreeing with them is "
+                f"no evidence for {record.algorithm}."
             )
         notes += _differing("the baseline", record.versions, baseline.versions)
         here, recorded = evaluation.protocol, baseline.protocol
