@@ -26,7 +26,7 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-quick test-all test-release check format bench bench-store bench-transfer docs site build clean
+.PHONY: help golden quickstart test test-quick test-all test-release check format bench bench-store bench-transfer docs site build clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,11 @@ bench-store: $(VENV)/.dev  ## Measure the store alone, images and 100 million st
 
 bench-transfer: $(VENV)/.dev  ## Measure verifying and downloading on this machine (8 GB of memory disk)
 	$(BIN)/python -m benchmarks.transfer
+
+golden: export ORLOG_GOLDEN := write
+golden: export ORLOG_TESTS := all
+golden: $(VENV)/.dev  ## Write tests/golden again, after a change that moves what must not move by accident
+	$(BIN)/python -m pytest -n 0 tests/golden
 
 docs: $(VENV)/.dev  ## Write docs/cli.md from the commands' help, tables of baselines, and code of examples
 	$(BIN)/python docs/write_cli.py
