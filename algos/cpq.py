@@ -2,31 +2,40 @@
 
     l        = cost_limit (1 - discount^T) / (1 - discount) / T                the limit as a discounted cost
     L_E      = E[ |decoded(s, z) - a|^2 + divergence_weight KL(q(z | s, a) || N(0, 1)) ]    an autoencoder of actions
-    L_C      = E[ ( c + discount C_target(s', a') - C(s, a) )^2 ] - alpha ( E_(s, o)[ C(s, o) ] - l' )
+    L_C      = E[ ( c + discount C_target(s', a') - C(s, a) )^2 ] - alpha E_(s, o)[ min(C(s, o), l') - l' ]
     L_Q      = E[ ( r + discount 1(C_target(s', a') <= l) Q_target(s', a') - Q(s, a) )^2 ],          a' ~ pi
     L_pi     = -E_(s, a ~ pi)[ 1(C(s, a) <= l) Q(s, a) ]
 
 Costs of actions that the data do not have are raised to l' = `unseen_factor` l: o are those of
 `sampled_actions` samples of the policy in each state whose divergence KL(q(z | s, o) || N(0, 1)) is above that of
-95 % of the data's actions in a batch. alpha is a multiplier that grows while their cost is below l'. Values follow only
-actions whose cost is within the limit, so what costs too much is worth nothing. Rewards should be positive
-on the whole, since a value of 0 is what an unsafe action has.
+95 % of the data's actions in a batch. alpha is a multiplier that grows while one of them costs less than l'. Values
+follow only actions whose cost is within the limit, so what costs too much is worth nothing. Rewards should be
+positive on the whole, since a value of 0 is what an unsafe action has.
 
 Costs are the info `cost` of the dataset's steps, or the column with that role. T, the length of an episode, is
 the mean of the data unless `episode_length` is set. Truncations bootstrap, terminations do not.
 
 Defaults are OSRL's for BulletSafetyGym (`manifests/recorded/published/hyperparameters.json`, safe / CPQ), without
-its factor 0.1 of rewards. The authors' code is not public; what differs from OSRL (liuzuxin/OSRL,
+its factor 0.1 of rewards. The authors' code is not public. What differs from OSRL (liuzuxin/OSRL at 03a4586,
 `osrl/algorithms/cpq.py`):
 - The term of unseen actions has a gradient, as in the paper (equation 7). OSRL computes it from the
   target networks, so that it is only a number in the loss.
 - Its mean is over the unseen actions. OSRL's is over all samples, where others count as 0.
+- Unseen are samples less usual than 95 % of the data's actions. OSRL takes the least usual quarter of the samples,
+  although the data may have them all.
+- Samples pass through the tanh, as actions do. OSRL takes them before the tanh, where they may lie outside of [-1, 1].
+- alpha never falls: a cost counts up to l', so it rises until no unseen action costs less, and stands. OSRL's falls
+  too, while the mean is above l'; there it changes nothing, as the term has no gradient. Here it would lose its hold: on
+  safety/circle-mixed-v1 (seed 100, 2,000 steps at 25 times its step size, which stand for 50,000) alpha came to 58 and
+  unseen actions to cost 5.96, where l' is 5.96; with OSRL's rule to 0.19 and 5.66, and without the bound of l' to 0.14
+  and 9.74. The scores were 56, 2 and -2 of one seed each, and no policy paid any cost.
+- `cloning_steps` and `unsafe_weight` are additions. Both are 0 by default, which is OSRL's; recorded baselines use both.
 - Of two cost critics the larger counts, in targets and in what is judged. OSRL takes the smaller.
 - Nothing follows a termination, of costs either. OSRL bootstraps costs at terminations.
 - All losses are computed from the networks before the step; OSRL steps one after another.
 - The logarithm of the standard deviation is clipped to [-20, 2] as there. Layers start as `torch.nn.Linear` does.
 - Observations are standardized over the dataset by default. OSRL leaves them as they are.
-- The multiplier is trained by gradient ascent as there, and its logarithm stays in [-5, 5].
+- alpha is trained by gradient ascent as there, and its logarithm stays in [-5, 5].
 """
 
 from __future__ import annotations

@@ -13,10 +13,17 @@ role. T, the length of an episode, is the mean of the data unless `episode_lengt
 terminations do not.
 
 Defaults are those of `cql` and, of the controller, OSRL's for BCQ-Lag (`manifests/recorded/published/
-hyperparameters.json`, safe / BCQ-Lag). What differs from `cql`, apart from costs: there is no target gap, and the
-policy imitates the data in its first steps without regard to costs. What differs from OSRL's controller: the
-growth and the error are those of the policy's own action in the batch, of the larger cost critic; OSRL takes the
-smaller.
+hyperparameters.json`, safe / BCQ-Lag).
+
+What differs from `cql`, apart from costs: there is no target gap, and the policy imitates the data in its first
+`cloning_steps` without regard to costs.
+
+What differs from OSRL's BCQ-Lag (liuzuxin/OSRL at 03a4586, `osrl/algorithms/bcql.py`), whose controller this is:
+- The error is that of the policy's own action in the batch, of the larger cost critic. OSRL takes the smaller.
+- The sum of errors begins when the policy no longer imitates; OSRL has no such steps. While it imitates, the multiplier
+  moves nothing: by the defaults an error of 1 would bring it to 120 in 40,000 steps, before it acts at all.
+- Nothing follows a termination, of costs either. OSRL bootstraps costs at terminations.
+- All losses are computed from the networks before the step; OSRL steps one network after another.
 """
 
 from __future__ import annotations
@@ -209,6 +216,7 @@ class CQLLagrangian:
             own_cost.detach().mean() - self.limit, config.controller
         )
         if self.phase():
+            self.controller.total.zero_()  # the errors of a policy that it does not move
             worth = squashed_log_density(actions, *gaussian)
         else:
             worth = own_q - multiplier * own_cost

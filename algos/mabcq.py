@@ -18,11 +18,17 @@ terminated; truncations bootstrap. The policy takes the largest of Q over A.
 Defaults are OG-MARL's (instadeepai/og-marl, `qmix_bcq.yaml`): layers of 64, a mixer of 32 with hypernetworks of
 64, Adam at 3e-4, a threshold of 0.4, targets every 200 updates.
 
-What differs from OG-MARL's code:
+What differs from OG-MARL's code (instadeepai/og-marl at f4eb8f0, `tf2_systems/offline/qmix_bcq.py`):
 - Networks see the present observation alone; OG-MARL's remember earlier ones (GRU) and learn from sequences of 20.
 - The state is what all agents observe, side by side; OG-MARL takes the `state` that its environments give.
 - The policy's actions are among those that the data may do, as in Fujimoto et al.; OG-MARL's only are legal.
-- An agent that takes no part is left out of all losses; OG-MARL's data have none.
+- An agent that takes no part is left out of all losses; OG-MARL's data have none. The task ends at once for all;
+  where an agent is terminated alone, OG-MARL's error is the mean over agents, each with a target of its own.
+- A cut-off step bootstraps from the observation after it. OG-MARL's data have none, so the target is the value of the
+  first step of the next episode: in `agents`, where each episode is cut off, that of every 25th step.
+- Weights start as `torch.nn.Linear` does, uniform in +-1/sqrt(inputs), biases too. Sonnet draws weights from a
+  normal with a deviation of 1/sqrt(inputs), cut off at two, so 1.5 times as wide, and biases are 0. OG-MARL's target
+  networks start from numbers of their own, until the first update copies them.
 - Observations are standardized over the dataset by default, and batches are single steps.
 """
 

@@ -20,9 +20,12 @@ Defaults are the authors' (`manifests/recorded/published/hyperparameters.json`, 
 choose the distillation weight for each environment. `normalize_values` is FQL's: it divides Q in
 L_mu by its mean absolute size.
 
-What differs from the authors' code (ColinQiyangLi/qc, `agents/acfql.py`, in JAX):
+What differs from the authors' code (ColinQiyangLi/qc at 48283b4, `agents/acfql.py` and `main.py`, in JAX):
 - Only QC-FQL. Missing: QC (the best of several chunks of the flow), sums of n rewards without
   chunks, Fourier features of the time, weight decay.
+- There is no online phase. Theirs goes on after 1 M offline steps: it acts for 1 M steps, and from the
+  5,000th on each brings an update on the data and the new steps together. Scores from here compare
+  with their results at 1 M steps, not with those after 2 M.
 - Slots after the end of an episode hold zeros, theirs the actions of the next episode. No loss is
   taken there, but the flow and the critics see them among their inputs.
 - Observations are standardized over the dataset by default. The authors leave them as they are, and

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +150,20 @@ def test_half_of_each_batch_of_rlpd_is_demonstrations_and_half_of_the_environmen
         "rlpd", demonstrations, settings=FEW, steps=6, evaluations=0, folder=tmp_path / "run"
     )
     assert counts == [(4, 8)] * 12  # 6 steps with 2 updates each, of 8 transitions
+
+
+@pytest.mark.parametrize(
+    ("module", "named"),
+    [
+        ("cpq", ("alpha", "95 %", "before the tanh", "cloning_steps", "unsafe_weight")),
+        ("cql_lagrangian", ("sum of errors", "smaller", "termination")),
+        ("ilql", ("adv_clip", "all tokens of the batch")),
+        ("qcfql", ("online phase",)),
+        ("mabcq", ("cut-off step", "Weights start")),
+    ],
+)
+def test_what_differs_from_the_authors_code_is_named(module: str, named: tuple[str, ...]) -> None:
+    text = importlib.import_module(f"orlog.algos.{module}").__doc__ or ""
+    differences = text.partition("What differs from")[2] or text.partition("what differs from")[2]
+    assert [words for words in named if words not in differences] == []
+    assert re.search(r"\([\w.-]+/[\w.-]+ at [0-9a-f]{7}", text)

@@ -110,7 +110,7 @@ class CQLLagrangian(CQL):
     CASES: tuple[dict[str, Any], ...] = (
         {"cost_weight": 0.7},
         {"cost_limit": 0.0, "controller": (0.5, 0.3, 0.2)},
-        {"cloning_steps": 2, "sampled_actions": 1},
+        {"cloning_steps": 2, "sampled_actions": 1, "cost_limit": 0.0},
     )
 
     def start(self) -> None:
@@ -149,12 +149,13 @@ class CQLLagrangian(CQL):
         error = self.values("cost_critic", s, self.sample(s, fresh)[0]).max(0).mean() - limit
         gain = config.controller
         growth, self.total = max(0.0, error - self.last), max(0.0, self.total + error)
-        self.last = error
+        self.last, clones = error, self.count < config.cloning_steps
         lagrange = gain[0] * max(0.0, error) + gain[1] * self.total + gain[2] * growth
+        self.total = 0.0 if clones else self.total
         for name, value in (("total", self.total), ("last", self.last)):
             self.of(f"controller/{name}")[0][...] = value
         log_temperature = self.of("log_temperature")[0]
-        temperature, clones = math.exp(log_temperature), self.count < config.cloning_steps
+        temperature = math.exp(log_temperature)
 
         def policy_loss() -> float:
             actions, density = self.sample(s, fresh)
