@@ -12,8 +12,6 @@ text, None, lists and dicts of them), and lists and dicts of all these.
 The file holds tensors, named `attribute/key`, and as metadata the plain values in JSON, the format
 version, the caller's own metadata, and a SHA-256 of everything. Of algorithms that are not orlog's, the
 plain values also hold the states of the global generators. Equal states give equal bytes.
-Format 1 had no plain values: whole numbers were tensors, and optimizers lacked their groups. It is
-still read.
 """
 
 from __future__ import annotations
@@ -79,7 +77,7 @@ def is_of_another_algorithm(algorithm: Any, metadata: dict[str, str]) -> bool:
     """Whether a checkpoint's metadata has plain values under other attributes than an algorithm."""
     try:
         there = json.loads(metadata["state"])
-    except (KeyError, ValueError, RecursionError):  # format 1 has none
+    except (KeyError, ValueError, RecursionError):
         return False
     _, here = _snapshot(algorithm)
     there.pop(_GENERATORS, None)
@@ -136,16 +134,13 @@ def load_checkpoint(
     tensors, metadata = _read(path)
     check(metadata)
     fresh_tensors, fresh_values = _snapshot(algorithm)
-    if "checkpoint_format" in metadata:
-        del metadata["checkpoint_format"]
-        try:
-            values: dict[str, Any] = json.loads(metadata.pop("state"))
-        except (KeyError, ValueError, RecursionError) as error:
-            raise CheckpointError(
-                f"{path}: the checkpoint's metadata 'state' cannot be read: {error}."
-            ) from error
-    else:
-        values = _values_of_format_1(algorithm, tensors, fresh_values)
+    del metadata["checkpoint_format"]
+    try:
+        values: dict[str, Any] = json.loads(metadata.pop("state"))
+    except (KeyError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path}: the checkpoint's metadata 'state' cannot be read: {error}."
+        ) from error
     states = values.pop(_GENERATORS, None)
     optimizers = {
         part.name: part.value
@@ -410,23 +405,6 @@ def _generators_of_another_device(algorithm: Any, tensors: dict[str, Tensor]) ->
     ]
 
 
-def _values_of_format_1(
-    algorithm: Any, tensors: dict[str, Tensor], fresh: dict[str, Any]
-) -> dict[str, Any]:
-    """Read the plain values of format 1 from the tensors; values it did not save stay unchanged."""
-    values = dict(fresh)
-    for name in fresh:
-        if name in tensors:
-            values[name] = tensors.pop(name).item()
-        if name.endswith("/groups"):
-            saved = len(_moments(name.removesuffix("/groups"), tensors, {}))
-            if saved != sum(group["params"] for group in fresh[name]):
-                values[name] = [{"params": saved}]
-    for name in algorithm.CONSTANTS:  # format 1 saved every whole number
-        tensors.pop(name, None)
-    return values
-
-
 def checkpoint_metadata(path: Path) -> dict[str, str]:
     """Return the metadata of a checkpoint without reading its tensors, so unchecked."""
     try:
@@ -452,8 +430,12 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             metadata: dict[str, str] = file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: not a readable checkpoint: {error}.") from error
-    written = metadata.get("checkpoint_format", "1")
-    if written.isdecimal() and int(written) > FORMAT:
+    written = metadata.get("checkpoint_format", "")
+    if not written.isdecimal() or int(written) < FORMAT:
+        raise CheckpointError(
+            f"{path}: not a checkpoint of orlog: its checkpoint_format is {written!r:.40}."
+        )
+    if int(written) > FORMAT:
         raise FormatVersionError(
             f"{path}: checkpoint_format {written} is newer than this orlog reads ({FORMAT}); run: "
             "pip install --upgrade orlog"

@@ -14,8 +14,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from orlog.moved import serve_old_names
-
 if TYPE_CHECKING:
     from orlog.algos.training.runs import Run as Run
     from orlog.datasets.audit.audit import audit as audit
@@ -174,8 +172,6 @@ _HOMES = {
 }
 
 __all__ = [*_HOMES, "__version__"]
-
-serve_old_names()
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from orlog.moved import MOVED
-
 ROOT = Path(__file__).parents[2]
 ROOMS = ("algos", "datasets", "loaders", "manifests", "normalize")
 FRONT = ("base", "cli", "executors", "experiments", "reports", "results", "scoring", "viewer")
@@ -163,17 +161,7 @@ def test_the_front_has_no_room_that_is_not_in_the_order() -> None:
     source = ROOT / "src" / "orlog"
     rooms = {path.parent.name for path in source.glob("*/*.py") if not path.parent.is_symlink()}
     assert rooms == {*FRONT} <= {*ORDER}
-    assert {path.name for path in source.glob("*.py")} == {"__init__.py", "errors.py", "moved.py"}
-
-
-@pytest.mark.parametrize("old", MOVED)
-def test_a_module_that_moved_is_found_by_its_old_name(old: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{old} is now {MOVED[old]}"):
-        found = importlib.import_module(old)
-    assert found is importlib.import_module(MOVED[old])
-    assert found.__spec__ is not None
-    assert found.__spec__.name == MOVED[old]
-    del sys.modules[old]
+    assert {path.name for path in source.glob("*.py")} == {"__init__.py", "errors.py"}
 
 
 def test_an_algorithm_sees_batches_only() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
 from orlog.algos.algorithms import make_algorithm
 from orlog.algos.networks import Scaling, make_network
@@ -24,8 +23,6 @@ from orlog.loaders.batch import Batch
 
 MakeBatch: TypeAlias = Callable[..., Batch]
 BatchesOf: TypeAlias = Callable[[Any, int], list[Any]]
-
-FROZEN = Path(__file__).parent / "frozen"
 
 
 def make_small(name: str, scaling: Scaling, *, seed: int = 0, **settings: Any) -> Any:
@@ -230,33 +227,6 @@ def test_equal_states_are_equal_files_in_every_process(tmp_path: Path) -> None:
     files = [path.read_bytes() for folder in folders for path in sorted(folder.iterdir())]
     assert len(files) == 8
     assert len(set(files)) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("bc", {"hidden": [2]}),
-        ("iql", {"hidden": [2], "steps": 6}),
-        ("cql", {"hidden": [2], "sampled_actions": 1, "cloning_steps": 1}),
-    ],
-)
-def test_a_checkpoint_of_format_1_is_read(name: str, settings: dict[str, Any]) -> None:
-    one = torch.ones(1)
-    scaling = Scaling(obs_mean=one, obs_std=2 * one, action_low=-2 * one, action_high=one)
-    path = FROZEN / f"format-1-{name}.safetensors"
-    made = make_small(name, scaling, seed=7, **settings)
-    assert load_checkpoint(made, path) == {"step": "3"}
-    assert getattr(made, "step", 3) == 3
-    old = load_file(path)
-    for network in ("policy", "critic", "target_critic", "value"):
-        for key, tensor in getattr(made, network, nn.Module()).state_dict().items():
-            assert torch.equal(tensor, old.pop(f"{network}/{key}"))
-    for index, moments in made.optimizer.state_dict()["state"].items():
-        for key, tensor in moments.items():
-            assert torch.equal(tensor, old.pop(f"optimizer/{index}/{key}"))
-    if name == "cql":
-        assert torch.equal(made.generator.get_state(), old.pop("generator"))
-    assert old.keys() <= {"step", "action_dim", "log_std", "log_temperature", "log_multiplier"}
 
 
 def test_a_checkpoint_of_a_newer_format_says_what_to_do(scaling: Scaling, tmp_path: Path) -> None:
