@@ -39,6 +39,7 @@ $(VENV)/.quickstart: pyproject.toml constraints.txt $(COMPILED)
 $(VENV)/.dev: pyproject.toml constraints.txt $(COMPILED)
 	$(MAKE_VENV)
 	$(PIP) --editable ".[quickstart,dev]"
+	$(PIP) --no-deps mo-gymnasium # depends on pygame, which would overwrite files of pygame-ce
 	touch $(VENV)/.quickstart $@
 
 quickstart: $(VENV)/.quickstart  ## Set up, then build, verify, train, score and compare (minutes)

@@ -12,21 +12,15 @@ from orlog.datasets.download.credentials import bringing_queries
 from orlog.datasets.reading.conversions import to_rows
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.episode_ranges import episode_ranges
-from orlog.errors import MissingExtraError, SchemaError
+from orlog.errors import SchemaError, needing
 
 BLOCK_BYTES = 2**26
 
 
 def to_ray(dataset: Dataset) -> Any:
     """Return a Ray Dataset with a row for each step; see `Dataset.to_ray`."""
-    try:
+    with needing(f"{dataset.name}: to hand it over needs Ray Data", "ray[data]"):
         import ray.data
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{dataset.name}: cannot be handed over, since {error.name or 'ray'} is not installed; run: "
-            'pip install "orlog[ray]"',
-            extra="ray",
-        ) from error
     if not dataset.total_episodes:
         raise SchemaError(f"{dataset.name}: there is no episode to hand over.")
     ranges = episode_ranges(dataset, BLOCK_BYTES)

@@ -82,7 +82,7 @@ ABOUT = {
         "Tasks with a reward and a cost that must stay low: robots and vehicles of Bullet-Safety-Gym, Safety-Gymnasium and "
         "MetaDrive. The cost of each step is `infos/cost`; the methods here do not look at it.",
         "Liu and others, 2023: Datasets and Benchmarks for Offline Safe Reinforcement Learning, arXiv:2306.09303",
-        _commands("hdf5,remote", "dsrl/offlinecarcircle-v0"),
+        _commands("formats", "dsrl/offlinecarcircle-v0"),
         _OWN_BOUNDS.format(file="SafetyCarCircle-v0-100-1450.hdf5", name="carcircle-v0"),
     ),
     "lerobot": About(
@@ -90,7 +90,7 @@ ABOUT = {
         "Demonstrations of robots on the Hugging Face Hub, as LeRobotDatasets with frames or videos. Each is a folder of the "
         "Hub, which its own tool fetches. [Coming from LeRobot](../coming-from/lerobot.md) has its lines beside ours.",
         "Cadene and others, 2024: LeRobot, https://github.com/huggingface/lerobot",
-        'pip install "orlog[tables,video]" huggingface_hub\norlog show lerobot/pusht-v0\n'
+        'pip install "orlog[formats,hf]"\norlog show lerobot/pusht-v0\n'
         "hf download --repo-type dataset lerobot/pusht --local-dir pusht\norlog import pusht lab/pusht-v1",
     ),
     "libero": About(
@@ -98,7 +98,7 @@ ABOUT = {
         "Demonstrations by people of 130 tasks for one robot arm, told in words, for learning one task after another.",
         "Liu and others, 2023: LIBERO: Benchmarking Knowledge Transfer for Lifelong Robot Learning, arXiv:2306.03310",
         _commands(
-            "hdf5,remote",
+            "formats",
             "libero/libero_10/kitchen_scene3_turn_on_the_stove_and_put_the_moka_pot_on_it-v0",
             "bc",
         ),
@@ -108,7 +108,7 @@ ABOUT = {
         "MimicGen",
         "Demonstrations of robot arms in robosuite, which a program made from a few of people by fitting them to new places.",
         "Mandlekar and others, 2023: MimicGen: A Data Generation System for Scalable Robot Learning, arXiv:2310.17596",
-        _commands("hdf5,remote", "mimicgen/core/coffee_d0-v0", "bc"),
+        _commands("formats", "mimicgen/core/coffee_d0-v0", "bc"),
         "The files name robosuite environments, which orlog does not run: training works, and policies are scored with your own code.",
     ),
     "minari": About(
@@ -116,13 +116,13 @@ ABOUT = {
         "Farama's successor of D4RL: its tasks in environments that install today, with actions, observations and spaces as "
         "Gymnasium has them. [Coming from Minari](../coming-from/minari.md) has its lines beside ours.",
         "Younis and others, 2024: Minari, https://github.com/Farama-Foundation/Minari",
-        _commands("hdf5,pointmaze,remote", "minari/mujoco/hopper/medium-v0", "iql"),
+        _commands("d4rl", "minari/mujoco/hopper/medium-v0", "iql"),
     ),
     "neorl2": About(
         "NeoRL-2",
         "Tasks as industry has them: delays, outside influences, safety limits, and few data from the controllers in use.",
         "Gao and others, 2025: NeoRL-2: Near Real-World Benchmarks for Offline Reinforcement Learning, arXiv:2503.19267",
-        _commands("remote", "neorl2/pipeline-v0"),
+        _commands("formats", "neorl2/pipeline-v0"),
         _OWN_BOUNDS.format(file="Pipeline-train.npz Pipeline-val.npz", name="pipeline-v0"),
     ),
     "ogbench": About(
@@ -130,13 +130,13 @@ ABOUT = {
         "Reaching goals from data without rewards: mazes, arms and puzzles, seen as states or frames. Names with `singletask` "
         "have the rewards of one task, for methods that learn from rewards.",
         "Park and others, 2025: OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092",
-        _commands("ogbench,remote", "ogbench/cube-single-play-v0", "gciql"),
+        _commands("ogbench", "ogbench/cube-single-play-v0", "gciql"),
     ),
     "ogmarl": About(
         "OG-MARL",
         "Several agents that share a reward: StarCraft, MuJoCo in parts, warehouses and others, collected from earlier work too.",
         "Formanek and others, 2023: Off-the-Grid MARL, arXiv:2302.00521",
-        _commands("remote,vaults", "ogmarl/og_marl/smac_v1/3m/good-v0"),
+        _commands("formats", "ogmarl/og_marl/smac_v1/3m/good-v0"),
         "Episodes are read and loaders sample the joint actions; no method for several agents is in orlog.",
     ),
     "rlds": About(
@@ -153,7 +153,7 @@ ABOUT = {
         "(`low_dim`) or frames (`image`).",
         "Mandlekar and others, 2021: What Matters in Learning from Offline Human Demonstrations for Robot Manipulation, "
         "arXiv:2108.03298",
-        _commands("hdf5,remote", "robomimic/can/ph/low_dim-v0", "bc"),
+        _commands("formats", "robomimic/can/ph/low_dim-v0", "bc"),
         "The files name robosuite environments, which orlog does not run: training works, and policies are scored with your own code.",
     ),
 }

@@ -1,6 +1,6 @@
 """Adds a result with every episode's return to a folder, has it confirmed, and shows it in a table.
 
-pip install "orlog[pointmaze]"
+pip install "orlog[mujoco]"
 python share_results.py
 """
 

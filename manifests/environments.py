@@ -30,25 +30,26 @@ from orlog.errors import MissingExtraError, NotFoundError, SchemaError, Simulato
 from orlog.manifests.counterparts import counterpart
 from orlog.manifests.manifest import EnvironmentRecord
 
-# Start of an environment id -> (module that registers it, orlog's extra that installs it,
-# distributions whose versions decide what the simulator does).
+# Start of an environment id -> (module that registers it, what `pip install` needs to install it, distributions whose
+# versions decide what the simulator does). MO-Gymnasium depends on pygame, which would overwrite files of
+# pygame-ce, on which other worlds depend; so it comes without its dependencies.
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
-    "orlog/Coin-": ("textworld", "words", ("textworld",)),
-    "orlog/FetchFrames-": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
-    "orlog/GoTo-": ("minigrid", "words", ("minigrid",)),
-    "FetchPickAndPlace": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
-    "orlog/Treasure-": ("mo_gymnasium", "objectives", ("mo-gymnasium",)),
-    "orlog/Gathering-": ("mo_gymnasium", "objectives", ("mo-gymnasium",)),
-    "orlog/ICUSepsis-": ("icu_sepsis", "tabular", ("icu-sepsis",)),
-    "orlog/spread-": ("mpe2", "agents", ("mpe2", "orlog", "pettingzoo")),
-    "orlog/tag-": ("mpe2", "agents", ("mpe2", "orlog", "pettingzoo")),
-    "orlog/ogbench-": ("ogbench", "ogbench", ("dm_control", "mujoco", "ogbench")),
-    "orlog/metaworld-": ("metaworld", "tasks", ("metaworld", "mujoco")),
-    "orlog/": ("gymnasium_robotics", "d4rl", ("gymnasium-robotics", "mujoco", "orlog")),
+    "PointMaze_": ("gymnasium_robotics", "orlog[mujoco]", ("gymnasium-robotics", "mujoco")),
+    "orlog/Coin-": ("textworld", "orlog[words]", ("textworld",)),
+    "orlog/FetchFrames-": ("gymnasium_robotics", "orlog[mujoco]", ("gymnasium-robotics", "mujoco")),
+    "orlog/GoTo-": ("minigrid", "orlog[words]", ("minigrid",)),
+    "FetchPickAndPlace": ("gymnasium_robotics", "orlog[mujoco]", ("gymnasium-robotics", "mujoco")),
+    "orlog/Treasure-": ("mo_gymnasium", "--no-deps mo-gymnasium pygame-ce", ("mo-gymnasium",)),
+    "orlog/Gathering-": ("mo_gymnasium", "--no-deps mo-gymnasium pygame-ce", ("mo-gymnasium",)),
+    "orlog/ICUSepsis-": ("icu_sepsis", "icu-sepsis", ("icu-sepsis",)),
+    "orlog/spread-": ("mpe2", "orlog[agents]", ("mpe2", "orlog", "pettingzoo")),
+    "orlog/tag-": ("mpe2", "orlog[agents]", ("mpe2", "orlog", "pettingzoo")),
+    "orlog/ogbench-": ("ogbench", "orlog[ogbench]", ("dm_control", "mujoco", "ogbench")),
+    "orlog/metaworld-": ("metaworld", "orlog[tasks]", ("metaworld", "mujoco")),
+    "orlog/": ("gymnasium_robotics", "orlog[mujoco]", ("gymnasium-robotics", "mujoco", "orlog")),
     "LunarLander": ("Box2D", "box2d", ("box2d",)),
     **{
-        f"{name}-v{version}": ("mujoco", "d4rl", ("mujoco",))
+        f"{name}-v{version}": ("mujoco", "orlog[mujoco]", ("mujoco",))
         for name in ("Hopper", "HalfCheetah", "Walker2d", "Ant")
         for version in (4, 5)
     },
@@ -206,14 +207,12 @@ def own_arguments(environment_id: str, kwargs: Mapping[str, Any]) -> dict[str, A
 def _registered(environment_id: str) -> EnvSpec:
     family = _family(environment_id)
     if family is not None:
-        module, extra, _ = family
+        module, install, _ = family
         try:
             _import_quietly(module)
         except ModuleNotFoundError as error:
             raise MissingExtraError(
-                f"{environment_id} needs {error.name}, which is not installed; run: "
-                f'pip install "orlog[{extra}]"',
-                extra=extra,
+                f"{environment_id} needs {error.name}, which is not installed", install=install
             ) from error
     _register_own(environment_id)
     if not _ID.fullmatch(environment_id) or not _is_registered(environment_id):

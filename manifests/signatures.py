@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
@@ -30,11 +30,11 @@ from msgspec import Meta
 from orlog.base.files import sync
 from orlog.errors import (
     FormatVersionError,
-    MissingExtraError,
     NotFoundError,
     SignatureError,
     StorageError,
     clause,
+    needing,
 )
 from orlog.manifests.documents import convert_json, parse_json, refuse_newer
 from orlog.manifests.manifest import MANIFEST_FILE
@@ -260,15 +260,8 @@ def _public_text(key: Ed25519PrivateKey) -> str:
     return f"ed25519:{key.public_key().public_bytes_raw().hex()}"
 
 
-@contextlib.contextmanager
-def _needs_cryptography() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise MissingExtraError(
-            'signatures need cryptography, which is not installed; run: pip install "orlog[sign]"',
-            extra="sign",
-        ) from error
+def _needs_cryptography() -> contextlib.AbstractContextManager[None]:
+    return needing("signatures need cryptography", "orlog[sign]")
 
 
 SIGNATURE_FILE = MANIFEST_FILE + SIGNATURE_SUFFIX  # next to it in a registry

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from orlog.errors import MissingExtraError
+from orlog.errors import needing
 from orlog.normalize.method_scores import check_finite
 
 Decision = Literal["above", "below", "not told apart", "needs seeds"]
@@ -105,14 +105,7 @@ def compare_sequentially(
 
 
 def _comparator() -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of text in its plots
-            from adastop import MultipleAgentsComparator
-    except ImportError as error:
-        raise MissingExtraError(
-            "a sequential comparison needs adastop, which is not installed; run: "
-            'pip install "orlog[adastop]"',
-            extra="adastop",
-        ) from error
+    with needing("a sequential comparison needs adastop", "adastop"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of text in its plots
+        from adastop import MultipleAgentsComparator
     return MultipleAgentsComparator

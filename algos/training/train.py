@@ -436,7 +436,7 @@ def curve_protocol(
         check_goal_to_act_for(kind, dataset)
         return scoring_protocol(dataset, episodes, trust_environment=trust_environment)
     except MissingExtraError as error:
-        raise MissingExtraError(f"{clause(error)}; or, {advice}", extra=error.extra) from error
+        raise MissingExtraError(f"{clause(error)}; or, {advice}") from error
     except (NotFoundError, SimulatorError) as error:
         raise type(error)(f"{clause(error)}; {advice}") from error
 

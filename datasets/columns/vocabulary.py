@@ -221,6 +221,6 @@ def train_vocabulary(texts: Mapping[str, int] | Iterable[str], size: int) -> Voc
 
 
 def _library() -> Any:
-    with needing("texts need the package tokenizers", "words"):
+    with needing("texts need the package tokenizers", "orlog[words]"):
         import tokenizers
     return tokenizers

@@ -29,7 +29,6 @@ from orlog.base.files import (
     unfinished_folder,
 )
 from orlog.datasets.download.archives import is_archive, unpack
-from orlog.datasets.download.http import check_http
 from orlog.datasets.download.mirrors import Mirror
 from orlog.datasets.download.objects import (
     Progress,
@@ -59,9 +58,6 @@ from orlog.manifests.documents import read_json_file, replace_json_file, sole_wr
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
 from orlog.manifests.shipped import listed_versions
-
-WHOLE_EXTRAS = ("d4rl",)
-"""Benchmarks with an extra of their own, for downloading, reading and scoring."""
 
 
 class _FirstDownload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -130,23 +126,13 @@ def _check_packages(source: ForeignFileSource) -> None:
     """
     if source.entry.hub_folder:
         raise NotFoundError(f"{source.name}: {how_to_fetch(source.entry.hub_folder)}")
-    checks = [find_format(source.entry.format, f"{source.name}@{source.version}").check]
-    if any(file.url.startswith(("http:", "https:")) for file in source.entry.each):
-        checks.append(check_http)
-    missing = []
-    for check in checks:
-        try:
-            check()
-        except MissingExtraError as error:
-            missing.append(error.extra)
-    if not missing:
-        return
-    benchmark = source.name.partition("/")[0]
-    wanted = benchmark if benchmark in WHOLE_EXTRAS else ",".join(sorted(missing))
-    raise MissingExtraError(
-        f'{source.name} needs packages that are not installed; run: pip install "orlog[{wanted}]"',
-        extra=wanted,
-    )
+    try:
+        find_format(source.entry.format, f"{source.name}@{source.version}").check()
+    except MissingExtraError as error:
+        install = "orlog[d4rl]" if source.name.startswith("d4rl/") else error.install
+        raise MissingExtraError(
+            f"{source.name} needs packages that are not installed", install=install
+        ) from None
 
 
 def first_downloads_file() -> Path:

@@ -313,19 +313,8 @@ def _find_proxy(scheme: str, host: str, _settings: tuple[str | None, ...]) -> st
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def check_http() -> None:
-    """Raise MissingExtraError if the package that speaks HTTP is not installed."""
-    try:
-        import urllib3 as urllib3
-    except ImportError as error:
-        raise MissingExtraError(
-            'http and https need urllib3; run: pip install "orlog[remote]"', extra="remote"
-        ) from error
-
-
 @contextlib.contextmanager
 def _http_errors(patience: Patience) -> Iterator[None]:
-    check_http()
     from urllib3 import exceptions as errors
 
     try:
@@ -448,9 +437,10 @@ def _read_whole(url: str, limit: int, patience: Patience) -> bytes:
 
 def missing_backend(url: str, error: ImportError) -> MissingExtraError:
     """Return the error that says which package a URL needs."""
-    extra = EXTRAS.get(url.partition("://")[0], "")
-    advice = f'run: pip install "orlog[{extra}]"' if extra else "install that package"
-    return MissingExtraError(f"{url}: {clause(error)}; {advice}.", extra=extra)
+    extra = EXTRAS.get(url.partition("://")[0])
+    if extra is None:
+        return MissingExtraError(f"{url}: {clause(error)}; install that package.")
+    return MissingExtraError(f"{url}: {clause(error)}", install=f"orlog[{extra}]")
 
 
 def is_http(url: str) -> bool:

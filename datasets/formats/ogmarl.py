@@ -332,7 +332,7 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def _check() -> None:
-    with needing("vaults need tensorstore", "vaults"):
+    with needing("vaults need tensorstore", "orlog[formats]"):
         import tensorstore  # noqa: F401
 
 

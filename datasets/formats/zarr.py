@@ -47,7 +47,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
 
     A filter of numcodecs, as old as version 2, keeps a checksum in each chunk; every reader compares it.
     """
-    with needing("to write Zarr needs zarr", "zarr"):
+    with needing("to write Zarr needs zarr", "orlog[formats]"):
         import zarr
     checks: dict[str, Any] = {"filters": [numcodecs.CRC32()]}
     root = zarr.open_group(folder / f"{file_stem(dataset)}.zarr", mode="w", zarr_format=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import numpy as np
 from orlog.datasets.looking.leaves import as_picture, dimensions_of, frames_of, maze_of, paths_of
 from orlog.datasets.looking.looked import Looked, LookedEpisode
 from orlog.datasets.looking.sparklines import histogram
-from orlog.errors import MissingExtraError
+from orlog.errors import needing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,11 +127,8 @@ def _histogram(axes: Axes, values: np.ndarray, label: str) -> None:
 
 def check_plots() -> None:
     """Check that pictures can be drawn: that matplotlib is installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError(
-            'plots need matplotlib, which is not installed; run: pip install "orlog[plots]"',
-            extra="plots",
-        )
+    with needing("plots need matplotlib", "orlog[plots]"):
+        import matplotlib as mpl  # noqa: F401
 
 
 def new_figure(

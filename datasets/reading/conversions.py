@@ -228,14 +228,12 @@ def _library(name: str, dataset: Source, needed: str = "") -> Any:
         library = importlib.import_module(name)
     except ImportError as error:
         raise MissingExtraError(
-            f"{dataset.name}: cannot be handed over, since {error.name or name} is not installed; run: "
-            f"pip install {name}",
-            extra=name,
+            f"{dataset.name}: cannot be handed over, since {error.name or name} is not installed",
+            install=name,
         ) from error
     if needed and not hasattr(library, needed):
         raise MissingExtraError(
-            f"{dataset.name}: the package {name} that Python finds is another one; run: pip install {name}",
-            extra=name,
+            f"{dataset.name}: the package {name} that Python finds is another one", install=name
         )
     return library
 

@@ -203,7 +203,7 @@ def import_h5py() -> ModuleType:
 
     Raises MissingExtraError if it is not installed.
     """
-    with needing("the hdf5 container needs h5py", "hdf5"):
+    with needing("the hdf5 container needs h5py", "orlog[formats]"):
         import h5py
     module: ModuleType = h5py
     return module

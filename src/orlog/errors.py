@@ -85,25 +85,24 @@ class AlgorithmError(OrlogError, TypeError):
 
 
 class MissingExtraError(OrlogError, ImportError):
-    """An optional package is not installed; installing `orlog[EXTRA]` adds it, EXTRA being `extra`."""
+    """An optional package is not installed; `pip install` with what `install` says adds it."""
 
-    def __init__(self, message: str, *, extra: str = "") -> None:
-        super().__init__(message)
-        self.extra = extra
+    def __init__(self, message: str, *, install: str = "") -> None:
+        quoted = f'"{install}"' if "[" in install else install
+        super().__init__(f"{message}; run: pip install {quoted}" if install else message)
+        self.install = install
 
 
 @contextlib.contextmanager
-def needing(what: str, extra: str) -> Iterator[None]:
-    """Say what adds a package that an import inside does not find: `needing("videos need PyAV", "video")`.
+def needing(what: str, install: str) -> Iterator[None]:
+    """Say what adds a package that an import inside does not find: `needing("videos need PyAV", "av")`.
 
     Raises MissingExtraError if there is no such package.
     """
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f'{what}, which is not installed; run: pip install "orlog[{extra}]"', extra=extra
-        ) from error
+        raise MissingExtraError(f"{what}, which is not installed", install=install) from error
 
 
 class SchemaError(OrlogError, ValueError):

@@ -136,7 +136,7 @@ def test_what_hands_over_to_ray_names_its_extra(
     mini: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[ray\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "ray\[data\]"'):
         mini.to_ray()
 
 

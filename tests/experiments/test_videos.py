@@ -58,7 +58,7 @@ def test_what_is_filmed_is_the_episode_that_was_scored(
 
 def test_without_pyav_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(MissingExtraError, match=r"orlog\[video\]"):
+    with pytest.raises(MissingExtraError, match=r"orlog\[formats\]"):
         orlog.evaluate(tmp_path, video=True)
 
 

@@ -11,11 +11,11 @@ from orlog import errors
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])
 def test_every_error_comes_back_whole_from_another_process(name: str) -> None:
     error = getattr(errors, name)("what went wrong")
-    error.extra = "plots"
+    error.install = "orlog[plots]"
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is type(error)
     assert str(back) == "what went wrong"
-    assert back.extra == "plots"
+    assert back.install == "orlog[plots]"
     is_integrity = issubclass(type(error), errors.IntegrityError)
     assert back.exit_code == (3 if is_integrity else 1)
 

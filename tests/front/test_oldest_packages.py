@@ -42,28 +42,15 @@ def pins() -> dict[str, str]:
 
 
 def test_each_lower_bound_is_that_of_the_file() -> None:
-    """What is a whole service or simulator (Ray, MuJoCo, S3) is left out; torch is the newest, for its size."""
+    """What is a whole service or simulator (Ray, MuJoCo, S3) is left out."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    named = (
-        "hdf5",
-        "images",
-        "tables",
-        "vaults",
-        "robots",
-        "zarr",
-        "video",
-        "plots",
-        "open",
-        "remote",
-    )
-    asked = [*project["dependencies"], *(one for extra in named for one in extras[extra])]
+    asked = [*project["dependencies"], *extras["formats"], *extras["plots"], *extras["open"]]
     bounds = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", one).groups() for one in asked)  # type: ignore[union-attr, misc]
     found = pins()
     assert sorted(found) == sorted(bounds)
     for name, bound in bounds.items():
-        if name != "torch":
-            assert re.fullmatch(rf"{re.escape(bound)}(\.0)*", found[name]), name
+        assert re.fullmatch(rf"{re.escape(bound)}(\.0)*", found[name]), name
 
 
 @pytest.mark.thorough

@@ -26,15 +26,15 @@ def test_a_family_is_registered_by_its_package() -> None:
 def test_a_missing_package_is_an_error_that_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    family = ("orlog_package_that_is_not_there", "pointmaze", ("mujoco",))
+    family = ("orlog_package_that_is_not_there", "orlog[mujoco]", ("mujoco",))
     monkeypatch.setitem(environments._FAMILIES, "PointMaze_", family)
     with pytest.raises(MissingExtraError) as caught:
         make_environment("PointMaze_UMaze-v3", {})
     assert str(caught.value) == (
         "PointMaze_UMaze-v3 needs orlog_package_that_is_not_there, which is not installed; "
-        'run: pip install "orlog[pointmaze]"'
+        'run: pip install "orlog[mujoco]"'
     )
-    assert caught.value.extra == "pointmaze"
+    assert caught.value.install == "orlog[mujoco]"
     assert isinstance(caught.value, ImportError)
 
 

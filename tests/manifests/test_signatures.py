@@ -333,5 +333,5 @@ def test_without_the_package_the_error_says_what_to_install(
     for call in calls:
         with pytest.raises(MissingExtraError, match=r"orlog\[sign\]") as caught:
             call()
-        assert caught.value.extra == "sign"
+        assert caught.value.install == "orlog[sign]"
     assert "not signed" in str(refusal(None, trusted))

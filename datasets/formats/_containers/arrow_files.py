@@ -214,5 +214,5 @@ def check_pyarrow() -> None:
 
     Raises MissingExtraError if it is not installed.
     """
-    with needing("tables need pyarrow", "tables"):
+    with needing("tables need pyarrow", "orlog[formats]"):
         import pyarrow as pa  # noqa: F401

@@ -20,7 +20,7 @@ from orlog.datasets.formats._containers.bounded_unpacking import (
 )
 from orlog.datasets.formats._containers.json_documents import finite_float
 from orlog.datasets.formats._containers.ros_messages import Types, decode_message
-from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 
 LARGEST_MESSAGE = 2**28
 MCAP_START = b"\x89MCAP0\r\n"
@@ -116,10 +116,8 @@ def extras_of_bag(path: Path, where: str) -> list[str]:
 
 
 def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
-    try:
+    with needing(f"{where}: recordings of robots need mcap", "orlog[formats]"):
         from mcap.reader import make_reader
-    except ModuleNotFoundError as error:
-        raise _missing(where, error) from error
     bound_mcap()
     with path.open("rb") as file:
         summary = make_reader(file, validate_crcs=True).get_summary()
@@ -161,11 +159,9 @@ def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
 
 
 def _open_rosbag(path: Path, where: str, stack: contextlib.ExitStack) -> dict[str, Topic]:
-    try:
+    with needing(f"{where}: recordings of robots need rosbags", "orlog[formats]"):
         import rosbags.rosbag1
         import rosbags.rosbag2
-    except ModuleNotFoundError as error:
-        raise _missing(where, error) from error
     if path.is_dir() and any(one.is_symlink() for one in path.iterdir()):
         raise SchemaError(f"{where}: holds a link, which is not followed.")
     bound_rosbags()
@@ -234,10 +230,3 @@ def _refuser(where: str, topic: str, encoding: str) -> Callable[[bytes], Any]:
         )
 
     return refuse
-
-
-def _missing(where: str, error: ModuleNotFoundError) -> MissingExtraError:
-    return MissingExtraError(
-        f'{where}: recordings of robots need {error.name}; run: pip install "orlog[robots]"',
-        extra="robots",
-    )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 
 JPEG_START = b"\xff\xd8"
 PNG_START = b"\x89PNG"
@@ -22,13 +22,8 @@ def pillow(where: str) -> Any:
 
     Raises MissingExtraError if Pillow is not installed.
     """
-    try:
+    with needing(f"{where}: holds images, which need Pillow", "orlog[formats]"):
         import PIL.Image
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f'{where}: holds images, which need Pillow; run: pip install "orlog[images]"',
-            extra="images",
-        ) from error
     return PIL.Image
 
 

@@ -213,7 +213,7 @@ def import_av() -> Any:
 
     Raises MissingExtraError if it is not installed.
     """
-    with needing("videos need PyAV", "video"):
+    with needing("videos need PyAV", "orlog[formats]"):
         import av
         import av.video.reformatter
     return av

@@ -43,8 +43,8 @@ def open_viewer(
     if missing:
         raise MissingExtraError(
             f"the viewer needs {' and '.join(missing)}, which "
-            f'{"are" if len(missing) > 1 else "is"} not installed; run: pip install "orlog[open]"',
-            extra="open",
+            f"{'are' if len(missing) > 1 else 'is'} not installed",
+            install="orlog[open]",
         )
     from orlog.viewer.guard import new_token
     from orlog.viewer.opened import count_runs, open_all

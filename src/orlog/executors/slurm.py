@@ -100,7 +100,7 @@ def _gigabytes(text: str) -> float:
 def _queue(cluster: str, partition: str, minutes: int, gigabytes: float) -> Any:
     if cluster not in ("slurm", "local"):
         raise ValueError(f"the executor slurm: cluster is slurm or local, found {cluster!r}.")
-    with needing("the executor slurm needs submitit", "slurm"):
+    with needing("the executor slurm needs submitit", "submitit"):
         import submitit
     for program in ("sbatch", "srun") if cluster == "slurm" else ():
         if shutil.which(program) is None:

@@ -44,10 +44,7 @@ def check_log(kind: str) -> None:
         hint = did_you_mean(kind, LOGS) or "."
         raise ValueError(f"log must be {', '.join(LOGS[:-1])} or {LOGS[-1]}, found {kind!r}{hint}")
     if kind != "none" and importlib.util.find_spec(kind) is None:
-        raise MissingExtraError(
-            f'log={kind!r} needs {kind}, which is not installed; run: pip install "orlog[{kind}]"',
-            extra=kind,
-        )
+        raise MissingExtraError(f"log={kind!r} needs {kind}, which is not installed", install=kind)
 
 
 def in_turn(*functions: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:

@@ -138,7 +138,7 @@ def check_video() -> None:
 
     Raises MissingExtraError if PyAV is not installed.
     """
-    with needing("videos need PyAV", "video"):
+    with needing("videos need PyAV", "orlog[formats]"):
         import av  # noqa: F401 (the import is the check)
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "egl")

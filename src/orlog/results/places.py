@@ -183,8 +183,7 @@ def collect(places: Sequence[str], *, trusted: Collection[str] = ()) -> Collecte
     if any(one.signers is None for one in files):
         if trusted:
             raise MissingExtraError(
-                'signatures need cryptography, which is not installed; run: pip install "orlog[sign]"',
-                extra="sign",
+                "signatures need cryptography, which is not installed", install="orlog[sign]"
             )
         notes.append('signatures were not checked: that takes pip install "orlog[sign]".')
     if trusted:

@@ -272,7 +272,7 @@ def test_a_missing_package_is_named_before_anything_is_asked(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_h5py() -> Any:
-        raise MissingExtraError("h5py", extra="hdf5")
+        raise MissingExtraError("h5py")
 
     monkeypatch.setattr("orlog.datasets.formats.d4rl.import_h5py", no_h5py)
     source = upstream.checked()

@@ -632,7 +632,6 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(server: FileServer, par
 @pytest.mark.parametrize(
     ("url", "module", "extra"),
     [
-        ("http://127.0.0.1:9", "urllib3", "remote"),
         ("gs://bucket/a", "gcsfs", "gcs"),
         ("s3://bucket/a", "s3fs", "s3"),
         ("hf://datasets/lab/a", "huggingface_hub", "hf"),
@@ -649,7 +648,7 @@ def test_packages_that_are_missing_are_named(
     monkeypatch.delitem(known, url.partition("://")[0], raising=False)
     with pytest.raises(MissingExtraError, match=module) as caught:
         fetch_object([Mirror(url)], object_of(), part, patience=QUICK)
-    assert caught.value.extra == extra
+    assert caught.value.install == f"orlog[{extra}]"
     with pytest.raises(MissingExtraError, match=rf"orlog\[{extra}\]"):
         read_small(f"{url}/b", 9, patience=QUICK)
 

@@ -222,7 +222,7 @@ def test_targets_that_nothing_writes(built_mini: Path, monkeypatch: pytest.Monke
         monkeypatch.delitem(known, scheme, raising=False)
         with pytest.raises(MissingExtraError, match=rf'pip install "orlog\[{scheme}\]"') as caught:
             publish_dataset(built_mini, f"{scheme}://datasets/user/data")
-        assert caught.value.extra == scheme
+        assert caught.value.install == f"orlog[{scheme}]"
 
 
 def test_it_says_once_that_it_waits(built_mini: Path, registry: Path) -> None:

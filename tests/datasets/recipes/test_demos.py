@@ -13,7 +13,7 @@ from orlog.datasets.recipes.demos import DATASETS, DemosRecipe, FramesRecipe, pi
 from orlog.errors import SimulatorError
 from orlog.manifests.environments import environment_versions, make_environment
 
-pytest.importorskip("gymnasium_robotics", reason="needs Gymnasium-Robotics (orlog[pointmaze])")
+pytest.importorskip("gymnasium_robotics", reason="needs Gymnasium-Robotics (orlog[mujoco])")
 
 
 def recipe_of(name: str) -> DemosRecipe:

@@ -200,7 +200,7 @@ def test_a_missing_simulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError(name=module)
 
     monkeypatch.setattr("orlog.manifests.environments._import_quietly", refuse)
-    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[d4rl\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[mujoco\]"'):
         make_environment("orlog/uncertain-v0", {"environment": "Hopper-v5", "action_delay": 1})
 
 

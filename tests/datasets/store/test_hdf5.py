@@ -483,9 +483,9 @@ def test_without_h5py_the_extra_is_named(
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_h5py)
-    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[hdf5\]"') as caught:
+    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[formats\]"') as caught:
         Hdf5Reader(*part)
-    assert caught.value.extra == "hdf5"
+    assert caught.value.install == "orlog[formats]"
 
 
 def test_a_recording_in_one_file_is_appended_to_by_another() -> None:
