@@ -20,7 +20,7 @@ def packages_of(extras: list[str]) -> dict[str, Distribution]:
     """Return the installed packages that extras bring, with all that these depend on."""
     left = [Requirement(f"orlog[{','.join(extras)}]")]
     seen: dict[str, set[str]] = {}
-    packages = {}
+    packages: dict[str, Distribution] = {}
     while left:
         wanted = left.pop()
         name = canonicalize_name(wanted.name)
@@ -58,7 +58,7 @@ def test_all_that_one_installs_leaves_out_what_is_heavy_or_abandoned() -> None:
 
 
 def test_every_extra_that_code_and_docs_name_is_there() -> None:
-    named = defaultdict(set)
+    named: defaultdict[str, set[str]] = defaultdict(set)
     folders = ("algos", "datasets", "docs", "examples", "loaders", "manifests", "normalize")
     files = [
         ROOT / "README.md",
