@@ -21,16 +21,18 @@ class StopRequest:
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
         """Record signals instead of being ended by them. Only the main thread can do this."""
-        usual = {
+        self._usual = {
             number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
             yield
         finally:
-            for number, handler in usual.items():
-                signal.signal(number, handler)
+            self._act_as_usual()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.signal = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._act_as_usual()
+
+    def _act_as_usual(self) -> None:
+        for number, handler in self._usual.items():
+            signal.signal(number, handler)

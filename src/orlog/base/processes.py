@@ -13,11 +13,13 @@ import platform
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
@@ -132,10 +134,29 @@ class _Processes(Executor):
         with self._lock:
             if self._is_over:
                 raise BrokenProcessPool("the pool was ended.")
-            process.start()
+            with _quietly():
+                process.start()
             self._started.append((process, pipe))
         theirs.close()  # or the end of the process would not be seen
         return pipe
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Start a process so that neither Ctrl-C nor a kill makes Python print anything about it."""
+    if os.name != "posix":
+        yield
+        return
+    # Python's tracker would warn of semaphores that packages make and killed processes leave; it removes them.
+    sys.warnoptions.append("ignore:resource_tracker")
+    resource_tracker.ensure_running()
+    sys.warnoptions.remove("ignore:resource_tracker")
+    # Held back until the process ignores it; before that it would print a traceback.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _is_sent(pipe: Connection, work: object) -> bool:

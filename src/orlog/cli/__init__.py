@@ -39,6 +39,7 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
 from orlog.cli.advice import in_options
 from orlog.cli.options import Debug, as_settings
 from orlog.cli.options import app as app
+from orlog.cli.stopping import stopped_by_signals
 from orlog.errors import InvalidNameError, OrlogError
 
 # The panels of `orlog --help` and their commands, in the order shown, and those of groups of commands.
@@ -95,8 +96,9 @@ def _arrange() -> None:
 _arrange()
 
 
+@stopped_by_signals()
 def main() -> None:
-    """Run the command line; known errors become one line and an exit code."""
+    """Run the command line; known errors become one line and an exit code, as signals do."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # it takes whatever comes
     transfers = logging.getLogger("orlog.download")
     transfers.handlers[:] = [_Telling()]

@@ -59,9 +59,20 @@ class Debug:
 
 
 class Begun:
-    """The command that began, which holds all others; nothing before."""
+    """The command that began, which holds all others, and the options with which it goes on if it is stopped."""
 
     command: Any = None
+    more: Sequence[str] = ()
+
+
+def command_of(words: Sequence[str]) -> tuple[list[str], Any]:
+    """Return the names of the command that words begin with, and the command."""
+    names, command = [], Begun.command
+    for word in words:
+        if word in getattr(command, "commands", {}):
+            names.append(word)
+            command = command.commands[word]
+    return names, command
 
 
 def greet() -> None:

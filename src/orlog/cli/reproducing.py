@@ -17,6 +17,7 @@ from orlog.cli.advice import in_options
 from orlog.cli.options import (
     CORES,
     AsJson,
+    Begun,
     Executing,
     Imports,
     OptionalAlgorithm,
@@ -161,6 +162,7 @@ def reproduce(
         )
     else:
         given = dataclasses.replace(given, algorithms=algorithm, datasets=name)
+        Begun.more = ("--resume",)
     seeds = _seeds(given.seeds) if given.seeds else _usual_seeds(given)
     most = range(given.max_seeds or 10**6) if given.sequential else seeds
     _check_largest_share(share, most)
@@ -415,7 +417,8 @@ def quickstart(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="New folder for the runs and the page.", show_default="orlog-quickstart, -2, .."
+            help="Folder for the runs and the page; with runs of a quickstart that was stopped, it goes on.",
+            show_default="orlog-quickstart, -2, ..",
         ),
     ] = None,
     workers: Annotated[
@@ -434,6 +437,7 @@ def quickstart(
     from orlog.reports.quickstart import quickstart as run
 
     folder = out or _free_folder("orlog-quickstart")
+    Begun.more = () if out else ("--out", str(folder))
     # For a script, what people read goes to stderr.
     with contextlib.redirect_stdout(sys.stderr if as_json else sys.stdout):
         done = run(folder, smoke=smoke, workers=workers)

@@ -20,6 +20,7 @@ from orlog.cli.options import (
     CORES,
     Algorithm,
     AsJson,
+    Begun,
     Device,
     Imports,
     Log,
@@ -340,7 +341,7 @@ def watched_run(
         def show(step: int, total: int) -> None:
             nonlocal has_begun
             if not has_begun:
-                has_begun = True
+                has_begun, Begun.more = True, ("--resume",)
                 stack.enter_context(request.noted())
                 introduce(total)
                 if resume:
@@ -427,7 +428,7 @@ def _train_several(
     from orlog.experiments.run_folders import replacing
     from orlog.experiments.seeds import SeedHooks, seed_folders, train_seeds
 
-    request = StopRequest()
+    request, Begun.more = StopRequest(), ("--resume",)
     noted: set[str] = set()
     with status_lines() as update, request.noted():
 

@@ -32,18 +32,14 @@ SMOKE_EPISODES = 4
 
 
 def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, list[Result], Path]:
-    """Run every step in a new folder, print progress, and return the dataset, the results and the page.
+    """Run every step, print progress, and return the dataset, the results and the page.
 
+    Runs that the folder holds go on, and those that are finished are not trained again.
     With `smoke`, a small dataset and a few steps take seconds and show that everything works, but the scores
     mean nothing.
     """
     name = SMOKE_DATASET if smoke else DATASET
     seeds = SEEDS[:1] if smoke else SEEDS
-    if (folder / "runs").exists():
-        raise FileExistsError(
-            f"{folder / 'runs'} exists already; move it away, or choose another folder."
-        )
-
     with _stage(f"build {name}"):
         dataset = build_and_verify(name, workers)
     with _stage(f"train BC, CQL and IQL with {len(seeds)} seed(s) on {workers} process(es)"):
@@ -56,6 +52,7 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
                 seeds=seeds,
                 episodes=SMOKE_EPISODES if smoke else EPISODES,
                 options=options,
+                resume=True,
             )
             for algorithm in ALGORITHMS
         }

@@ -1,0 +1,76 @@
+"""Ctrl-C and SIGTERM: a command that they stop says what stands, and which command goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, TypeAlias
+
+from orlog.base.terminal import tell
+from orlog.cli.options import Begun, command_of
+
+_Handlers: TypeAlias = dict[signal.Signals, Any]
+
+STANDS = {
+    "audit": "an audit changes nothing",
+    "build": "a build that is not finished leaves nothing",
+    "download": "files that arrived stay, and are not fetched again",
+    "evaluate": "each run keeps its last evaluation that is complete",
+    "export": "an export that is not finished leaves nothing",
+    "import": "downloaded files stay, and an import that is not finished leaves nothing else",
+    "ope": "an estimate keeps nothing; fewer steps of each fit are faster: --fqe-steps",
+    "publish": "files that arrived stay; readers see a version once all of it is there",
+    "quickstart": "the dataset, finished runs and the last checkpoints of others stay",
+    "repair": "files that arrived stay, and are not fetched again",
+    "reproduce": "finished runs and the last checkpoints of others stay",
+    "train": "a run keeps its last checkpoint",
+    "finetune": "a run keeps its last checkpoint",
+    "verify": "checking changes nothing",
+}
+"""What stands of a command that was stopped at any moment."""
+OTHERWISE = "what was finished stays, and nothing is half written"
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """End a command that Ctrl-C or SIGTERM stops with two lines, and the code 130 or 143."""
+    stopped_by = 0
+    Begun.more = ()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal stopped_by
+        stopped_by = number
+        raise KeyboardInterrupt
+
+    usual: _Handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    # What a shell lets this process ignore stays ignored.
+    usual = {number: one for number, one in usual.items() if signal.getsignal(number) is one}
+    _handle(dict.fromkeys(usual, stop))
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as end:
+        # typer ends a command with 130 where it sees a KeyboardInterrupt.
+        if not stopped_by or getattr(end, "code", 130) != 130:
+            raise
+        usual = dict.fromkeys(usual, signal.SIG_DFL)  # a second one ends what is still waited for
+        _handle(usual)
+        name = "Ctrl-C" if stopped_by == signal.SIGINT else "SIGTERM"
+        words = sys.argv[1:]
+        stands = STANDS.get(" ".join(command_of(words)[0]), OTHERWISE)
+        again = ["orlog", *words, *(word for word in Begun.more if word not in words)]
+        if "--resume" in again:  # what it would replace is gone
+            again = [word for word in again if word != "--overwrite"]
+        tell(f"stopped by {name}: {stands}.\nto go on, run: {shlex.join(again)}")
+        sys.exit(128 + stopped_by)
+    finally:
+        _handle(usual)
+
+
+def _handle(handlers: _Handlers) -> None:
+    with contextlib.suppress(ValueError):  # in other threads than the first, which get no signals
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

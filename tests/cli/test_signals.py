@@ -1,0 +1,124 @@
+"""Ctrl-C and SIGTERM, sent to real commands while they import, work, and wait for other processes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.reading.dataset import Dataset
+from tests.command_line import orlog
+
+# As the command `orlog`: processes that it starts import this file too. At its moment it stands still.
+COMMAND = """
+import os, sys, time
+
+moment = os.environ["MOMENT"]
+
+
+def stand_still(*_, **__):
+    print("now", flush=True)
+    time.sleep(600)
+
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == moment and __name__ == "__main__":
+            stand_still()
+
+
+if moment == "process" and __name__ != "__main__":
+    stand_still()
+if moment == "progress":
+    from rich.progress import Progress
+
+    Progress.update = stand_still
+sys.meta_path.insert(0, Finder())
+from orlog.cli import main
+
+if __name__ == "__main__":
+    main()
+"""
+MINI = "pointmaze/umaze-mini-v1"
+CTRL_C, SIGTERM = signal.SIGINT, signal.SIGTERM
+NAMES = {CTRL_C: "Ctrl-C", SIGTERM: "SIGTERM"}
+AT_ONCE = "orlog.datasets.loading"
+
+
+def stopped(words: str, moment: str, number: signal.Signals, folder: Path) -> tuple[str, str]:
+    """Send a signal to a command at a moment, as a terminal does; return what stands, and what goes on."""
+    (folder / "command.py").write_text(COMMAND, "utf-8")
+    with subprocess.Popen(
+        [sys.executable, "command.py", *shlex.split(words)],
+        env={**os.environ, "MOMENT": moment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        cwd=folder,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        while (line := running.stdout.readline()) != "now\n":
+            assert line, running.communicate()
+        os.killpg(running.pid, number)
+        _, err = running.communicate(timeout=600)  # all that it started has ended then
+    assert running.returncode == 128 + number, err
+    assert "Traceback" not in err
+    assert "resource_tracker" not in err
+    stands, on = err.splitlines()[-2:]
+    assert stands.startswith(f"stopped by {NAMES[number]}: ")
+    assert on.startswith("to go on, run: orlog ")
+    return stands.partition(": ")[2], on.partition("run: ")[2]
+
+
+@pytest.fixture
+def folder(mini_folder: Path, tmp_path: Path) -> Path:
+    """Return a folder with a run of one step, in which commands are given."""
+    words = f"train bc {mini_folder} --steps 1 --evaluations 0 --out run"
+    found = orlog(*words.split(), cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "moment", "number", "stands"),
+    [
+        ("build classic/pendulum-mixed-v1", "progress", SIGTERM, "leaves nothing"),
+        ("build classic/pendulum-mixed-v1", "process", CTRL_C, "leaves nothing"),
+        (f"verify {MINI}", "progress", CTRL_C, "checking changes nothing"),
+        ("evaluate run", "progress", CTRL_C, "last evaluation that is complete"),
+        ("evaluate run", "torch", SIGTERM, "last evaluation that is complete"),
+        ("ope run", "progress", CTRL_C, "fewer steps"),
+        (f"train bc {MINI}", AT_ONCE, SIGTERM, "its last checkpoint"),
+        (f"export {MINI} out --to minari", AT_ONCE, CTRL_C, "leaves nothing"),
+        (f"audit {MINI}", "progress", SIGTERM, "changes nothing"),
+        ("list", AT_ONCE, CTRL_C, "what was finished stays"),
+    ],
+)
+def test_a_command_that_is_stopped_says_what_stands_and_how_to_go_on(
+    words: str, moment: str, number: signal.Signals, stands: str, folder: Path
+) -> None:
+    what, on = stopped(words, moment, number, folder)
+    assert stands in what
+    assert on == f"orlog {words}"
+    assert [*datasets_folder().rglob("*.unfinished*")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("jobs_run_here")  # of the command that goes on
+def test_a_reproduction_that_is_stopped_while_it_trains_goes_on(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    words = f"reproduce bc {mini.name} --seeds 2 --steps 20 --evaluations 1 --episodes 1 --out r"
+    what, on = stopped(words, "progress", CTRL_C, tmp_path)
+    assert "last checkpoints" in what
+    assert on == f"orlog {words} --resume"
+    again = orlog(*shlex.split(on)[1:], cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
