@@ -5,7 +5,7 @@
 
 A process that has a pack open holds a shared lock on its `pack.json` (`hold_pack`), which the
 system releases when the process ends; such packs are not removed. All others can be, since a pack
-can always be made again. Packs of shared homes (ORLOG_SHARED) are listed but never changed.
+can always be made again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import msgspec
 
 from orlog.base.files import lock_open_file, sole_access, storage_errors
 from orlog.datasets.home.folders import (
-    dataset_folders,
     datasets_folder,
     installed_names,
     installed_versions,
@@ -113,7 +112,7 @@ def packs_folder() -> Path:
 
 
 def hold_pack(folder: Path) -> HeldPack | None:
-    """Keep a pack from being removed, and record its use if it is in the user's own home.
+    """Keep a pack from being removed, and record its use.
 
     Returns None if there is no pack, or it was just removed. On a disk that cannot lock files the pack is not
     kept, but mapped files stay readable even then.
@@ -132,29 +131,27 @@ def hold_pack(folder: Path) -> HeldPack | None:
     held = HeldPack(descriptor)
     lock_open_file(descriptor, shared=True)
     is_there = held.is_in(folder)
-    if is_there and folder.parent == packs_folder():
+    if is_there:
         with contextlib.suppress(OSError):
             os.utime(folder)
     return held if is_there else None
 
 
 def cached_packs() -> list[CachedPack]:
-    """Return all packs and their leftovers: first in the user's own home, then in shared ones."""
-    versions = _installed()
-    homes = dict.fromkeys([packs_folder(), *(one.parent / "packs" for one in dataset_folders())])
-    return [pack for home in homes for pack in _packs_in(home, versions)]
+    """Return all packs and their leftovers."""
+    return [*_packs_in(packs_folder(), _installed())]
 
 
 def packs_of(versions: Iterable[DatasetName]) -> list[CachedPack]:
-    """Return the packs of some stored versions, and of views of them, in the user's own home."""
+    """Return the packs of some stored versions, and of views of them."""
     wanted = set(versions)
-    return [pack for pack in _packs_in(packs_folder(), _installed()) if wanted & {*pack.versions}]
+    return [pack for pack in cached_packs() if wanted & {*pack.versions}]
 
 
 def collect_packs(
     *, unused_days: int | None = None, max_bytes: int | None = None, dry_run: bool = False
 ) -> PacksReport:
-    """Remove leftovers of killed processes, and packs if asked, from the user's own home.
+    """Remove leftovers of killed processes, and packs if asked.
 
     Packs that a process has open or is writing are never removed. Packs opened within the last day stay too,
     unless `unused_days` is 0.
@@ -191,13 +188,10 @@ def collect_packs(
 
 
 def delete_pack(pack: CachedPack) -> None:
-    """Remove a pack from the user's own home; a pack that is already gone is not an error.
+    """Remove a pack; one that is already gone is not an error.
 
-    Raises StorageError if a process has it open or is writing it, or the disk cannot be written; ValueError
-    if it is in a shared home.
+    Raises StorageError if a process has it open or is writing it, or the disk cannot be written.
     """
-    if pack.folder.parent != packs_folder():
-        raise ValueError(f"{pack.folder} is in a shared home; ask its owner to remove it.")
     if refusal := _remove(pack.folder, 0.0):
         raise StorageError(
             f"{pack.folder} {refusal}; when that process has ended, remove the folder."
@@ -205,7 +199,7 @@ def delete_pack(pack: CachedPack) -> None:
 
 
 def discard_pack(folder: Path, held: HeldPack) -> None:
-    """Remove a damaged pack from the user's own home, unless it has been replaced.
+    """Remove a damaged pack, unless it has been replaced.
 
     Processes that have it open can still read their mapped files.
 
@@ -231,7 +225,7 @@ def _packs_in(home: Path, versions: dict[str, DatasetName]) -> Iterator[CachedPa
     """Yield what a folder of packs holds, sorted by path."""
     try:
         folders = sorted(home.iterdir())
-    except OSError:  # there is none, or one in ORLOG_SHARED cannot be read
+    except OSError:  # there is none
         return
     for folder in folders:
         if not (_PACK.fullmatch(folder.name) or _LEFTOVER.fullmatch(folder.name)):

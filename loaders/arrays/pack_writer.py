@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from orlog.loaders.arrays.pack_record import (
     PackSource,
     describe_pack,
     file_forms,
-    find_problems,
+    sealed,
 )
 from orlog.loaders.arrays.step_table import count_since
 from orlog.manifests.columns import little_endian_bytes
@@ -66,16 +67,20 @@ def make_pack(
         if mixture is not None:
             writers["mixture.i64"].write(mixture.steps)
         files = tuple(writer.finish() for writer in writers.values())
-        record = msgspec.structs.replace(record, non_finite=non_finite, files=files)
+        record = sealed(msgspec.structs.replace(record, non_finite=non_finite, files=files))
         write_durably(folder / RECORD_FILE, _encode(record))
         sync(folder)
-    for problem in find_problems(folder, record, lambda _: None):
-        raise IntegrityError(
-            f"{folder}: {problem}; the disk or memory changed what was written; try another disk.",
-            file=problem.file,
-            expected=problem.expected,
-            found=problem.found,
-        )
+        for one in files:
+            with (folder / one.name).open("rb") as file:
+                found = hashlib.file_digest(file, blake3.blake3).hexdigest()  # type: ignore[arg-type]
+            if found != one.blake3:
+                raise IntegrityError(
+                    f"{folder}: {one.name}: blake3 expected {one.blake3} found {found}; the disk or memory "
+                    "changed what was written; try another disk.",
+                    file=one.name,
+                    expected=one.blake3,
+                    found=found,
+                )
 
 
 def _write_other(
@@ -135,6 +140,7 @@ class _Writer:
             dtype=str(self._dtype),
             shape=self._shape,
             blake3=self._digest.hexdigest(),
+            changed_ns=os.fstat(self._file.fileno()).st_ctime_ns,
         )
 
 

@@ -1,6 +1,6 @@
 """A dataset's `Arrays` as files that are mapped into memory: for datasets larger than RAM.
 
-    $ORLOG_HOME/packs/<first 32 hex digits of the digest>-2/
+    $ORLOG_HOME/packs/<first 32 hex digits of the digest>-3/
         rows.f32         the matrix of `Arrays`, little-endian
         since.u8         the table of steps
         lengths.i64      steps of each episode
@@ -25,21 +25,15 @@ import logging
 import mmap
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import blake3
-import msgspec
 import numpy as np
 import torch
 
 from orlog.base.files import put_in_place, too_many_files, unfinished_folder
-from orlog.datasets.home.folders import dataset_folders
-from orlog.datasets.home.verified import Stamp, stamp_of
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.store.verify import Problem
 from orlog.errors import FormatVersionError, IntegrityError, StorageError
 from orlog.loaders.arrays.arrays import Arrays, Mixture, missing_finals, with_infos
 from orlog.loaders.arrays.filling import not_finite, warn_of_outside
@@ -53,7 +47,6 @@ from orlog.loaders.arrays.pack_cache import (
     hold_pack,
     packs_folder,
 )
-from orlog.loaders.arrays.pack_checks import find_damage, is_trusted, trust
 from orlog.loaders.arrays.pack_record import (
     PACK_VERSION,
     PackFile,
@@ -61,12 +54,11 @@ from orlog.loaders.arrays.pack_record import (
     PackSource,
     damaged_pack,
     ends_of,
-    find_problems,
     is_pack,
     leaves_of,
     read_record,
 )
-from orlog.loaders.arrays.pack_writer import BLOCK_BYTES, make_pack
+from orlog.loaders.arrays.pack_writer import make_pack
 from orlog.loaders.arrays.step_table import StepTable
 
 # Private pages that are never written need no swap space; Python has this constant since 3.13.
@@ -124,17 +116,17 @@ class MappedArrays(Arrays):
             for one in dataclasses.fields(Arrays)
             if getattr(self, one.name) is not self.opened[one.name]
         }
-        checked = self.opened["stamps"], _digest_of(self.opened["record"])
-        return _reopen, (self.folder, self.opened["digest"], changed, *checked)
+        return _reopen, (
+            self.folder,
+            self.opened["digest"],
+            changed,
+            _content(self.opened["record"]),
+        )
 
 
 def pack_folder(dataset: Dataset) -> Path:
-    """Return the folder of a dataset's pack, existing or not.
-
-    A pack in a home of ORLOG_SHARED is used like one in the user's own home.
-    """
-    source = PackSource(dataset)
-    return next(filter(is_pack, _folders(source)), _own_folder(source))
+    """Return the folder of a dataset's pack, existing or not."""
+    return _folder(PackSource(dataset))
 
 
 def is_packed(dataset: Dataset) -> bool:
@@ -151,11 +143,9 @@ def open_pack(
 ) -> MappedArrays:
     """Map a dataset's pack into memory; make and verify it first if there is none.
 
-    The arrays equal those of `read_arrays` bit for bit. A pack is checked once
-    (`loaders/arrays/pack_checks.py`) and then recognized by the times of its files; `verify_pack` reads every
-    byte again. A damaged pack is made again. A pack in a shared home that does not match the dataset is left
-    alone, and one is made in the user's own home. The logger `orlog` warns of both. If several processes open
-    the same pack at the same time, it is made once. Making it takes the memory of one block, plus 8 bytes a
+    The arrays equal those of `read_arrays` bit for bit. A pack is read back when it is made, and made again if
+    a file of it changed since, of which the logger `orlog` warns. If several processes open the same pack at the
+    same time, it is made once. Making it takes the memory of one block, plus 8 bytes a
     step for a weighted mixture; for a view with reordered episodes, the memory of all episodes in a block.
     Infos have a pack of their own. `progress` gets the bytes written since its last call.
     """
@@ -175,91 +165,37 @@ def _open_or_make(
     source: PackSource, allow_non_finite: bool, progress: Callable[[int], None]
 ) -> MappedArrays:
     """Map one pack into memory; make and verify it first if there is none."""
-    dataset, own, opened = source.dataset, _own_folder(source), None
-    for folder in filter(is_pack, _folders(source)):
-        opened = opened or _open_checked(source, folder)
-    while opened is None:
-        with unfinished_folder(own) as unfinished:  # nothing is written to a shared home
-            is_new = not is_pack(own)  # no other process made it during the wait
-            if is_new:
+    dataset, own = source.dataset, _folder(source)
+    while (opened := _open_checked(source, own)) is None:
+        with unfinished_folder(own) as unfinished:
+            if not is_pack(own):  # no other process made it during the wait
                 make_pack(source, unfinished, allow_non_finite, progress)
                 put_in_place(unfinished, own)
-        opened = _open_checked(source, own, is_new=is_new)
     arrays, record = opened
     if record.non_finite and not allow_non_finite:
         raise not_finite(dataset, record.non_finite)
     return dataclasses.replace(arrays, name=dataset.name)
 
 
-def verify_pack(
-    dataset: Dataset, progress: Callable[[int], None] = lambda _: None
-) -> list[Problem]:
-    """Hash every byte of a dataset's pack; remove a damaged one, so that it is made again.
-
-    Returns the problems by file. `progress` gets the bytes read since its last call.
-    """
-    folder = pack_folder(dataset)
-    return find_problems(folder, read_record(folder, dataset.digest), progress)
-
-
-def _own_folder(source: PackSource) -> Path:
+def _folder(source: PackSource) -> Path:
     return packs_folder() / f"{source.digest.removeprefix('sha256:')[:32]}-{PACK_VERSION}"
 
 
-def _folders(source: PackSource) -> list[Path]:
-    """Return the folders where a pack may be: first in the user's own home."""
-    own = _own_folder(source)
-    shared = [folder.parent / "packs" / own.name for folder in dataset_folders()]
-    return list(dict.fromkeys([own, *shared]))
-
-
-def _open_checked(
-    source: PackSource, folder: Path, *, is_new: bool = False
-) -> tuple[MappedArrays, PackRecord] | None:
-    """Open a pack that matches its dataset; None if there is none (any more).
-
-    `is_new` says that this process has just made and read it.
-    """
+def _open_checked(source: PackSource, folder: Path) -> tuple[MappedArrays, PackRecord] | None:
+    """Open the pack in a folder; None if there is none (any more), also once a damaged one is removed."""
     held = hold_pack(folder)
     if held is None:
         return None
-    before = time.time_ns()
-    is_own = folder.parent == packs_folder()
     try:
-        arrays, record = _open(folder, source.digest, held)
+        return _open(folder, source.digest, held)
     except (IntegrityError, FormatVersionError) as error:
-        what = str(error)
-    else:
-        stamps = arrays.opened["stamps"]
-        if is_trusted(folder, source.digest, stamps):
-            return arrays, record
-        problem = None
-        if not is_new:
-            problem = find_damage(
-                source, folder, record, arrays.opened["maps"], is_own=is_own, limit=BLOCK_BYTES
-            )
-        if problem is None:
-            trust(folder, source.digest, stamps, before)
-            return arrays, record
-        what = f"{folder}: {problem}"
-    if is_own:
-        _logger.warning("%s: its pack is damaged and is made again: %s", source.dataset.name, what)
+        _logger.warning("%s: its pack is damaged and is made again: %s", source.dataset.name, error)
         discard_pack(folder, held)
-    else:
-        _logger.warning(
-            "%s: the pack in a shared home does not match the dataset, so one is made in %s: %s",
-            source.dataset.name,
-            packs_folder(),
-            what,
-        )
-    return None
+        return None
 
 
 def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArrays, PackRecord]:
-    """Map the files of a pack that is held; check their sizes, not their bytes."""
-    stamps: dict[str, Stamp] = {}
-    with contextlib.suppress(OSError):  # from before it is read; that says what is wrong with it
-        stamps[RECORD_FILE] = stamp_of((folder / RECORD_FILE).stat())
+    """Map the files of a pack that is held; check their sizes and when they last changed."""
     record = read_record(folder, digest)
     # Reading ahead is wasted on pages that do not stay in memory.
     is_large = sum(one.size for one in record.files) > available_memory() // 2
@@ -267,7 +203,7 @@ def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArray
     maps: dict[str, np.ndarray] = {}
     mapped: dict[str, mmap.mmap | None] = {}
     for one in record.files:
-        maps[one.name], mapped[one.name], stamps[one.name] = _map(folder, one, advice)
+        maps[one.name], mapped[one.name] = _map(folder, one, advice)
     if is_large:
         for values in maps.values():
             expect_on_disk(values)
@@ -300,34 +236,28 @@ def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArray
     except ValueError as error:
         raise damaged_pack(folder, "lengths.i64", str(error)) from error
     opened = {one.name: getattr(plain, one.name) for one in dataclasses.fields(Arrays)}
-    opened |= {"since": maps["since.u8"], "maps": maps, "stamps": stamps}
+    opened |= {"since": maps["since.u8"], "maps": maps}
     opened |= {"record": record, "held": held, "map": mapped["rows.f32"], "advice": advice}
     return MappedArrays(**vars(plain), folder=folder, opened=opened), record
 
 
 def _reopen(
-    folder: Path,
-    digest: str,
-    changed: Mapping[str, Any],
-    stamps: Mapping[str, Stamp],
-    record_blake3: str,
+    folder: Path, digest: str, changed: Mapping[str, Any], content: tuple[str, ...]
 ) -> MappedArrays:
-    """Open a pack that another process has checked."""
+    """Open a pack that another process has opened."""
     arrays, record = _open(folder, digest, hold_pack(folder))
-    # Files that were copied or rewritten since are hashed against the record that was checked.
-    if arrays.opened["stamps"] != stamps:
-        if _digest_of(record) != record_blake3:
-            raise damaged_pack(folder, RECORD_FILE, "changed since the pack was opened")
-        for problem in find_problems(folder, record, lambda _: None):
-            raise damaged_pack(folder, problem.file, str(problem))
+    if _content(record) != content:
+        raise damaged_pack(
+            folder, RECORD_FILE, "the pack has other content than the process that sent it saw"
+        )
     return dataclasses.replace(arrays, **changed) if changed else arrays
 
 
-def _digest_of(record: PackRecord) -> str:
-    return blake3.blake3(msgspec.json.encode(record)).hexdigest()
+def _content(record: PackRecord) -> tuple[str, ...]:
+    return tuple(one.blake3 for one in record.files)
 
 
-def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mmap | None, Stamp]:
+def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mmap | None]:
     """Map a file copy-on-write, and advise the system how its pages will be read."""
     path = folder / one.name
     try:
@@ -342,8 +272,10 @@ def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mma
                     expected=str(one.size),
                     found=str(size),
                 )
+            if status.st_ctime_ns != one.changed_ns:
+                raise damaged_pack(folder, one.name, "it changed since the pack was made")
             if size == 0:
-                return np.empty(one.shape, one.dtype), None, stamp_of(status)
+                return np.empty(one.shape, one.dtype), None
             mapped = mmap.mmap(
                 file.fileno(),
                 size,
@@ -370,4 +302,4 @@ def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mma
         raise damaged_pack(folder, one.name, what) from error
     if hasattr(mapped, "madvise"):
         mapped.madvise(advice)
-    return values, mapped, stamp_of(status)
+    return values, mapped

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from orlog.cli import app
 from orlog.cli import cache as commands
-from orlog.datasets.home import verified as remembered
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.holdings import cached_versions
 from orlog.datasets.reading.dataset import Dataset
@@ -291,61 +290,3 @@ COMMANDS: Sequence[Sequence[str]] = [
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_help_has_an_example(command: Sequence[str]) -> None:
     assert f"Example: orlog {' '.join(command)}" in run(*command, "--help")
-
-
-def verify_packs(*arguments: object) -> tuple[int, str]:
-    """Return exit code and output of `orlog verify --packs`."""
-    found = CliRunner().invoke(
-        app, ["verify", "--packs", *map(str, arguments)], env={"COLUMNS": "300"}
-    )
-    assert isinstance(found.exception, SystemExit | None)
-    return found.exit_code, found.output
-
-
-def test_packs_are_verified_all_or_those_of_a_dataset(template: Path) -> None:
-    assert verify_packs() == (0, "no packs here\n")
-    arm, leg = (Dataset(place(template, name, "1.0.0")) for name in (ARM, LEG))
-    assert verify_packs(ARM) == (0, f"no packs of {ARM} here\n")
-    folders = [open_pack(one).folder for one in (arm, arm[:1], leg)]
-    code, output = verify_packs()
-    assert code == 0
-    assert all(f"the pack in {folder}: 3 files" in output for folder in folders)
-    path = folders[1] / "rows.f32"
-    path.write_bytes(b"\1" * path.stat().st_size)
-    assert verify_packs(LEG)[0] == 0
-    code, output = verify_packs(ARM)
-    assert code == 3
-    assert "rows.f32: damaged: expected blake3" in output
-    assert f"{ARM}: the pack in {folders[1]} is damaged; it is made again" in output
-    assert str(folders[2]) not in output
-    (folders[2] / "pack.json").write_text("{")
-    code, output = verify_packs("--json")
-    assert code == 3
-    bodies = json.loads(output)["packs"]
-    problems = {body["folder"]: [one["file"] for one in body["problems"]] for body in bodies}
-    expected = [[], ["rows.f32"], ["pack.json"]]
-    assert problems == dict(zip(map(str, folders), expected, strict=True))
-
-
-def test_what_is_found_wrong_is_not_trusted_again(
-    template: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remembered, "SETTLED_NS", -(10**12))
-    dataset = Dataset(place(template, ARM, "1.0.0"))
-    before = open_pack(dataset)
-    path = before.folder / "rows.f32"
-    expected = before.rows.clone()
-    path.write_bytes(b"\1" * path.stat().st_size)
-    # As if the disk had changed it by itself: its stamps are those that were remembered.
-    stamps = remembered.remembered_files(before.folder, dataset.digest)
-    stamps["rows.f32"] = remembered.stamp_of(path.stat())
-    remembered.remember_files(before.folder, dataset.digest, stamps)
-    assert not open_pack(dataset).rows.equal(expected)  # the limit that docs/security.md states
-    assert verify_packs()[0] == 3
-    assert open_pack(dataset).rows.equal(expected)
-    assert verify_packs()[0] == 0
-
-
-@pytest.mark.parametrize("arguments", [(), ("--packs", "--values"), ("--packs", "--quick")])
-def test_verify_refuses_what_makes_no_sense(arguments: tuple[str, ...]) -> None:
-    assert CliRunner().invoke(app, ["verify", *arguments]).exit_code == 2

@@ -23,7 +23,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.pack_cache import cached_packs
-from orlog.loaders.arrays.pack_verify import verify_packs
 from orlog.loaders.arrays.packs import open_pack, pack_folder
 from orlog.loaders.best_episodes import best_transitions
 from orlog.loaders.returns import return_transitions
@@ -310,7 +309,6 @@ def test_a_pack_of_infos_is_what_would_be_in_memory(
         dataset.name: False,
         f"{dataset.name} (infos: {', '.join(sorted(names))})": False,
     }
-    assert [one.problems for one in verify_packs(dataset)] == [[], []]
     mapped = open_pack(dataset, infos=names)
     assert mapped.infos is not None
     reopened = pickle.loads(pickle.dumps(mapped))
@@ -344,24 +342,6 @@ def test_a_damaged_pack_of_infos_is_made_again(
         assert again.infos is not None
         assert expected.infos is not None
         equal(again.infos, dataclasses.replace(expected.infos, digest=again.infos.digest))
-
-
-def test_packs_of_infos_in_a_shared_home_are_compared_and_those_of_views_are_marked(
-    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "shared"))
-    view, names = dataset[[2, 0]], ("cost", "image", "said")
-    made = open_pack(view, infos=names)
-    assert [one.is_view for one in cached_packs()] == [True, True]
-    assert len(list(verify_packs(view))) == len(list(verify_packs(dataset))) == 2
-    (tmp_path / "shared" / "datasets").mkdir()
-    monkeypatch.setenv("ORLOG_SHARED", str(tmp_path / "shared"))
-    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "own"))
-    found = open_pack(view, infos=names)
-    assert isinstance(found.infos, type(found))
-    assert isinstance(made.infos, type(made))
-    assert found.infos.folder == made.infos.folder
-    equal(found.infos, made.infos)
 
 
 def test_views_have_their_own_infos(dataset: Dataset) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from orlog.base.terminal import print_json, progress_bar, progress_bars, say, show_table, tell
+from orlog.base.terminal import print_json, progress_bar, say, show_table, tell
 from orlog.cli.options import (
     AsJson,
     Executing,
@@ -40,16 +40,7 @@ _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 @app.command(epilog="Example: orlog verify pointmaze/umaze-v1 --quick")
 @takes_options
 def verify(
-    name: Annotated[
-        str | None, typer.Argument(help="Name, path or URL of a dataset.", show_default=False)
-    ] = None,
-    packs: Annotated[
-        bool,
-        typer.Option(
-            "--packs",
-            help="Check packs (files of memory maps) instead of a dataset: all packs, or those of NAME.",
-        ),
-    ] = False,
+    name: Annotated[str, typer.Argument(help="Name, path or URL of a dataset.")],
     quick: Annotated[
         bool,
         typer.Option(
@@ -89,20 +80,10 @@ def verify(
 
     The place it was downloaded from is asked whether it still offers this digest; if it offers
     another one, the exit code is 3 too. For a view, the stored versions that it is made from are
-    checked, and --json prints one JSON object for each. A damaged pack is made again when it is next
-    opened.
+    checked, and --json prints one JSON object for each.
     With --executor the machines of a cluster read it, from a disk that all of them share or in place.
     """
     execute = where.on_cluster()
-    if packs:
-        if quick or values or offline or execute:
-            raise typer.BadParameter(
-                "--packs can be combined only with NAME and --json.", param_hint="--packs"
-            )
-        _verify_packs(name, as_json)
-        return
-    if name is None:
-        raise typer.BadParameter("name a dataset, or use --packs.", param_hint="NAME")
     if in_place or sample is not None:
         if not in_place or quick or values or offline:
             raise typer.BadParameter(
@@ -145,39 +126,6 @@ def verify(
         elif was_downloaded(folder):
             say(origin.text)
     if not is_right:
-        raise typer.Exit(3)
-
-
-def _verify_packs(name: str | None, as_json: bool) -> None:
-    import dataclasses
-
-    from orlog.datasets.loading import load_dataset
-    from orlog.loaders.arrays.pack_cache import packs_folder
-    from orlog.loaders.arrays.pack_verify import verify_packs
-
-    dataset = None if name is None else load_dataset(name)
-    with progress_bars() as update:
-        found = list(verify_packs(dataset, update))
-    if as_json:
-        print_json(
-            {"packs": [dataclasses.asdict(one) | {"folder": str(one.folder)} for one in found]}
-        )
-    for pack in found if not as_json else ():
-        for problem in pack.problems:
-            tell(problem, style="red")
-        whose = f"{pack.name or 'of an unknown dataset'}: the pack in {pack.folder}"
-        if not pack.problems:
-            text = f"{whose}: {counted(pack.files, 'file')}, {pack.size_bytes:,} bytes, all as recorded"
-            say(text)
-        elif pack.folder.parent == packs_folder():
-            text = f"{whose} is damaged; it is made again when it is next opened."
-            tell(text)
-        else:
-            text = f"{whose}, a shared home, is damaged and will not be used; ask its owner to remove it."
-            tell(text)
-    if not found and not as_json:
-        say("no packs here" if name is None else f"no packs of {name} here")
-    if any(pack.problems for pack in found):
         raise typer.Exit(3)
 
 
