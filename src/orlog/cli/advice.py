@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from orlog.cli.options import command_of
+from orlog.cli.options import Begun
 
 OPTIONS = {
     "address": "--address",
@@ -99,9 +99,12 @@ def in_options(message: str, words: Sequence[str] | None = None) -> str:
 
 def _options_of(words: Sequence[str]) -> set[str]:
     """Return the options of the command that words begin with."""
+    command = Begun.command
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
     return {
         option
-        for one in getattr(command_of(words)[1], "params", ())
+        for one in getattr(command, "params", ())
         for option in (*one.opts, *one.secondary_opts)
     }
 

@@ -65,16 +65,6 @@ class Begun:
     more: Sequence[str] = ()
 
 
-def command_of(words: Sequence[str]) -> tuple[list[str], Any]:
-    """Return the names of the command that words begin with, and the command."""
-    names, command = [], Begun.command
-    for word in words:
-        if word in getattr(command, "commands", {}):
-            names.append(word)
-            command = command.commands[word]
-    return names, command
-
-
 def greet() -> None:
     """Print what is here and what to do next."""
     from orlog.datasets.listing import listed_here
@@ -111,7 +101,7 @@ def _options(
     ] = False,
     debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
 ) -> None:
-    Debug.on, Begun.command = debug, context.command
+    Debug.on, Begun.command, Begun.more = debug, context.command, ()
     if context.invoked_subcommand is None:
         greet()
 

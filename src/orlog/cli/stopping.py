@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, TypeAlias
 
 from orlog.base.terminal import tell
-from orlog.cli.options import Begun, command_of
+from orlog.cli.options import Begun
 
 _Handlers: TypeAlias = dict[signal.Signals, Any]
 
@@ -39,13 +41,20 @@ OTHERWISE = "what was finished stays, and nothing is half written"
 def stopped_by_signals() -> Iterator[None]:
     """End a command that Ctrl-C or SIGTERM stops with two lines, and the code 130 or 143."""
     stopped_by = 0
-    Begun.more = ()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         nonlocal stopped_by
         stopped_by = number
         raise KeyboardInterrupt
 
+    def again_if_lost(ignored: Any) -> None:
+        # What arrives in a finalizer is ignored by Python: imports have many.
+        if isinstance(ignored.exc_value, KeyboardInterrupt) and stopped_by:
+            threading.Timer(0.05, os.kill, (os.getpid(), stopped_by)).start()
+        else:
+            hook(ignored)
+
+    hook, sys.unraisablehook = sys.unraisablehook, again_if_lost
     usual: _Handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     # What a shell lets this process ignore stays ignored.
     usual = {number: one for number, one in usual.items() if signal.getsignal(number) is one}
@@ -60,7 +69,7 @@ def stopped_by_signals() -> Iterator[None]:
         _handle(usual)
         name = "Ctrl-C" if stopped_by == signal.SIGINT else "SIGTERM"
         words = sys.argv[1:]
-        stands = STANDS.get(" ".join(command_of(words)[0]), OTHERWISE)
+        stands = next((STANDS[word] for word in words if word in STANDS), OTHERWISE)
         again = ["orlog", *words, *(word for word in Begun.more if word not in words)]
         if "--resume" in again:  # what it would replace is gone
             again = [word for word in again if word != "--overwrite"]
@@ -68,6 +77,7 @@ def stopped_by_signals() -> Iterator[None]:
         sys.exit(128 + stopped_by)
     finally:
         _handle(usual)
+        sys.unraisablehook = hook
 
 
 def _handle(handlers: _Handlers) -> None:
