@@ -10,13 +10,13 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 
-from orlog.datasets.home.folders import dataset_folders
+from orlog.datasets.home.folders import dataset_folders, stored_versions
 from orlog.datasets.home.presence import partial_folder
 from orlog.errors import FormatVersionError, IntegrityError, VersionExistsError
 from orlog.manifests.index import ForeignEntry
 from orlog.manifests.lock import find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
-from orlog.manifests.names import newest_first
+from orlog.manifests.names import newest_first, version_parts
 from orlog.manifests.shipped import listed_versions, recorded_manifest
 
 
@@ -47,8 +47,8 @@ def check_unused(name: str, version: str, *, is_listed: bool = False) -> None:
     """
     for where, known in known_manifests(name, version):
         raise VersionExistsError(
-            f"{name}@{version} is already {known.digest} ({where}), and a version never changes; "
-            "give another version."
+            f"{name}@{version} is already {known.digest} ({where}), and a version never changes",
+            free=free_version(name),
         )
     entry = None if is_listed else _shipped_file(name, version)
     if entry is not None:
@@ -58,14 +58,23 @@ def check_unused(name: str, version: str, *, is_listed: bool = False) -> None:
         )
 
 
+def free_version(name: str) -> str:
+    """Return the next version of a name after those that are here or that orlog knows, as NAME@VERSION."""
+    major, minor, _ = max(
+        version_parts(version)[0]
+        for version in (*stored_versions(name), *listed_versions(name), "1.0.0")
+    )
+    return f"{name}@{major}.{minor + 1}.0"
+
+
 def check_unchanged(manifest: Manifest, *, shipped: bool = True) -> None:
     """Refuse a version whose name and version mean other bytes on this machine, or, if asked, as `shipped`."""
     other = _find_other(manifest, shipped=shipped)
     if other is not None:
         raise VersionExistsError(
             f"{manifest.name}@{manifest.version}: this is {manifest.digest}, but {other.where} has "
-            f"it as {other.digest}, and a version never changes; give this one another version (with "
-            "orlog save), or delete the other one first."
+            f"it as {other.digest}, and a version never changes; delete the other one first, or store this one "
+            f"under another version: orlog save {manifest.name}@{manifest.version} {free_version(manifest.name)}"
         )
 
 

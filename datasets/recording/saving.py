@@ -68,8 +68,8 @@ def save_dataset(
     if chunk_hashes:
         refuse_chunk_hashes(container, str(wanted))
     here = version_folder(wanted.name, wanted.version)
-    refuse_existing(here / MANIFEST_FILE, here)
     check_unused(wanted.name, wanted.version)
+    refuse_existing(here / MANIFEST_FILE, here)
     with unfinished_folder(destination) as folder, storage_errors(folder):
         refuse_existing(destination / MANIFEST_FILE, destination)
         store, part = folder / "store", folder / "part"

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from orlog.base.files import BusyError, storage_errors, take_lock
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import version_folder
-from orlog.datasets.home.meaning import check_unused
+from orlog.datasets.home.meaning import check_unused, free_version
 from orlog.datasets.recording.finishing import Facts, make_manifest
 from orlog.errors import (
     InvalidNameError,
@@ -84,9 +84,10 @@ def refuse_existing_version(wanted: DatasetName) -> None:
     """Refuse a version that is installed, or that was known with other content."""
     folder = version_folder(wanted.name, wanted.version)
     if folder.exists():
+        free = free_version(wanted.name).rpartition("@")[2]
         raise VersionExistsError(
-            f"{wanted} is in {folder} already; versions are never overwritten: give another version= "
-            f'(as "1.1.0"), or run: orlog delete {wanted}'
+            f"{wanted} is in {folder} already; versions are never overwritten: give version={free!r}, "
+            f"or run: orlog delete {wanted}"
         )
     check_unused(wanted.name, wanted.version)
 

@@ -114,7 +114,14 @@ class FormatVersionError(OrlogError, ValueError):
 
 
 class VersionExistsError(OrlogError, FileExistsError):
-    """A version, or a saved view, that is there already and is not overwritten."""
+    """A version, or a saved view, that is there already and is not overwritten.
+
+    `free` is the next version of that name, NAME@VERSION, where the message ends with it.
+    """
+
+    def __init__(self, message: str, *, free: str = "") -> None:
+        super().__init__(f"{message}; give another version: {free}" if free else message)
+        self.free = free
 
 
 class StorageError(OrlogError, OSError):

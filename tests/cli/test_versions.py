@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -85,9 +87,7 @@ def test_a_view_is_saved_shown_verified_and_stored(mini: Dataset, tmp_path: Path
     stored = orlog.load_dataset("lab/good-v1@2.0.0")
     assert stored.lineage[0].digest == view.parents[0].digest
     assert (stored.column("rewards") == view.column("rewards")).all()
-    assert "never overwritten" in run(
-        "save", "./good.json", "lab/good-v1@2.0.0", cwd=tmp_path, code=1
-    )
+    assert "never changes" in run("save", "./good.json", "lab/good-v1@2.0.0", cwd=tmp_path, code=1)
     assert "slice" in run(
         "view", MINI, "--episodes", "a:b", "--save", "x.json", cwd=tmp_path, code=1
     )
@@ -196,3 +196,30 @@ def test_what_was_built_is_checked_before_it_is_called_identical(mini_folder: Pa
         assert (ended.returncode, again in ended.stderr) == (code, True)
     assert command_line.orlog(*again.split()[1:]).returncode == 0
     assert "identical" in command_line.orlog("build", MINI).stdout
+
+
+@pytest.mark.usefixtures("home")
+def test_a_version_that_is_taken_is_answered_with_the_line_that_works(tmp_path: Path) -> None:
+    for number in (1, 2):
+        np.savez(
+            tmp_path / f"{number}.npz",
+            observations=np.zeros((4, 2), np.float32),
+            actions=np.zeros((4, 2), np.float32),
+            rewards=np.full(4, number, np.float32),
+            terminals=np.array([False, True, False, True]),
+            timeouts=np.zeros(4, bool),
+        )
+    name = "lab/taken-v1"
+    run("import", "1.npz", name, cwd=tmp_path)
+    run("view", f"{name}@1.0.0", "--where", "lengths > 1", "--save", "v.json", cwd=tmp_path)
+    for line, taken, free in (
+        ("import 2.npz {} --license MIT", name, "1.1.0"),
+        ("save v.json {}", f"{name}@1.1.0", "1.2.0"),
+        (f"convert {name}@1.0.0 folder --to hdf5 --as {{}}", f"{name}@1.2.0", "1.3.0"),
+    ):
+        refused = run(*line.format(taken).split(), cwd=tmp_path, code=1)
+        works = line.format(f"{name}@{free}")
+        assert refused.endswith(f"a version never changes; run: orlog {works}")
+        run(*works.split(), cwd=tmp_path)
+    with pytest.raises(VersionExistsError, match=r"give version='1\.3\.0', or run: orlog delete"):
+        orlog.record(gymnasium.make("CartPole-v1"), name, version="1.2.0")

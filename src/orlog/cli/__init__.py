@@ -36,11 +36,11 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     training,
     versions,
 )
-from orlog.cli.advice import in_options
+from orlog.cli.advice import in_options, with_line
 from orlog.cli.options import Debug, as_settings
 from orlog.cli.options import app as app
 from orlog.cli.stopping import stopped_by_signals
-from orlog.errors import InvalidNameError, OrlogError
+from orlog.errors import InvalidNameError, OrlogError, VersionExistsError
 
 # The panels of `orlog --help` and their commands, in the order shown, and those of groups of commands.
 PANELS = {
@@ -155,6 +155,8 @@ def _fail(error: Exception) -> None:
     if Debug.on:
         _fail_with_traceback(error)
     text = in_options(str(error))
+    if isinstance(error, VersionExistsError) and error.free:
+        text = with_line(text, error.free)
     if isinstance(error, FileNotFoundError) and error.filename is None and not _is_folder_there():
         text = "the current folder was deleted; change to one that exists."
     if isinstance(error, InvalidNameError) and error.name:

@@ -79,6 +79,16 @@ _ARGUMENT = re.compile(
 _CALL = re.compile(rf"\borlog\.({'|'.join(COMMANDS)})\(.*\)$", re.MULTILINE)
 
 
+def with_line(text: str, free: str) -> str:
+    """Return a message that ends with a free version, with the command that ran, for that version, in its place."""
+    words, name = sys.argv[1:], free.partition("@")[0]
+    places = [place for place, word in enumerate(words) if word.partition("@")[0] == name]
+    if not places:
+        return text
+    words[places[-1]] = free
+    return text.replace(f"give another version: {free}", f"run: orlog {shlex.join(words)}")
+
+
 def in_options(message: str, words: Sequence[str] | None = None) -> str:
     """Return a message with options of the command that runs in place of arguments, and commands of calls."""
     known = _options_of(sys.argv[1:] if words is None else words)

@@ -326,7 +326,7 @@ def test_the_benchmark_is_kept_by_what_is_derived(reseal: Reseal, tmp_path: Path
 
 def test_versions_are_never_overwritten() -> None:
     dataset = record("lab/arm-v1", [3])
-    with pytest.raises(VersionExistsError, match="never overwritten"):
+    with pytest.raises(VersionExistsError, match="never changes"):
         save_dataset(dataset, "lab/arm-v1")
     assert Dataset(dataset.folder).digest == dataset.digest
     with pytest.raises(InvalidNameError):
