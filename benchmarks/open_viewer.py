@@ -269,7 +269,7 @@ def look_at_wide(chromium: Any) -> Iterator[str]:
         yield f"{COLUMNS} columns of {LONG:,} steps   {in_words(times)}"
         page.close()
         page = chromium.new_page()
-        page.goto(address.rstrip("/") + "/#/0/dataset")
+        page.goto(f"{address}#/0/dataset")
         page.wait_for_selector("text=Audit the data")
         whole = timed(page, "#/0/episodes/3", SHOWN.format(3))
         yield f"the same, plots made anew   {whole:,.0f} ms"

@@ -7,6 +7,7 @@ import dataclasses
 import http.client
 import json
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import pytest
 import uvicorn
 
-from orlog.viewer.guard import new_token
 from orlog.viewer.opened import open_all
 from orlog.viewer.server import Viewer, application, listen
 
@@ -23,14 +23,23 @@ LONGEST_S = 300  # whatever hangs is not waited for; a busy machine may do nothi
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """An open viewer, which tests ask as a browser would."""
+    """An open viewer, which tests ask as a browser would that has entered.
 
-    port: int
-    token: str
+    Attributes:
+        address: What lets one browser in.
+        cookie: What a browser is given that enters.
+    """
+
+    address: str
+    cookie: str
 
     @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}/{self.token}/"
+    def page(self) -> str:
+        return self.address.partition("?")[0]
+
+    @property
+    def port(self) -> int:
+        return urllib.parse.urlsplit(self.address).port or 80
 
     def ask(
         self,
@@ -40,13 +49,16 @@ class Served:
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
         raw_path: str | None = None,
+        cookie: str | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_S)
         with contextlib.closing(connection):
-            whole = f"/{self.token}/{path}" if raw_path is None else raw_path
+            whole = urllib.parse.urlsplit(self.page).path + path if raw_path is None else raw_path
             connection.putrequest(method, whole, skip_host=bool(headers and "Host" in headers))
             if body is not None:
                 connection.putheader("Content-Length", str(len(body)))
+            if cookie or cookie is None:
+                connection.putheader("Cookie", cookie or self.cookie)
             for name, value in (headers or {}).items():
                 connection.putheader(name, value)
             connection.endheaders(body)
@@ -64,6 +76,13 @@ class Served:
         return status, json.loads(body)["error"]
 
 
+def enter(address: str) -> tuple[int, str]:
+    """Ask for the page as a browser does that was given an address; return the status and its cookie."""
+    query = "?" + urllib.parse.urlsplit(address).query
+    status, headers, _ = Served(address, "").ask(query, cookie="")
+    return status, headers.get("set-cookie", "").partition(";")[0]
+
+
 Serve = Callable[..., Served]
 
 
@@ -77,16 +96,16 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
     def start(*names: str | Path) -> Served:
         opened = open_all([str(name) for name in names])
-        token, listening = new_token(), listen(0)
-        port = listening.getsockname()[1]
-        app = application(Viewer(opened), token=token, port=port)
+        guard, listening = application(Viewer(opened)), listen(0)
+        site = f"http://127.0.0.1:{listening.getsockname()[1]}"
         server = uvicorn.Server(
-            uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_level="critical")
+            uvicorn.Config(guard, http="h11", ws="none", lifespan="off", log_level="critical")
         )
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         running.append((server, thread))
-        return Served(port, token)
+        cookie = enter(site + guard.invite(lambda: None))[1]
+        return Served(site + guard.invite(lambda: None), cookie)
 
     yield start
     for server, thread in running:
@@ -101,7 +120,7 @@ def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
     wrong: list[str] = []
 
     def visit(address: str, **options: Any) -> Any:
-        page = chromium.new_page(**options)
+        page = chromium.new_context(**options).new_page()
         page.set_default_timeout(1000 * LONGEST_S)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on(
@@ -114,7 +133,7 @@ def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
 
     yield visit
     for page in pages:
-        page.close()
+        page.context.close()
     assert wrong == []
 
 

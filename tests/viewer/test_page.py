@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import http.server
 import re
 import shutil
@@ -78,6 +77,7 @@ def test_a_filter_is_saved_as_a_view(serve: Serve, browse: Browse, tmp_path: Pat
     page.fill("[aria-label='Filter episodes']", "returns >= 290")
     page.keyboard.press("Enter")
     page.wait_for_selector("text=10 of 300 episodes")
+    title_is(page, 290)  # the first one that meets it
     page.click("text=Save as view")
     page.fill("[aria-label='Name of the view']", "best")
     page.keyboard.press("Enter")
@@ -162,17 +162,17 @@ def test_names_and_texts_that_are_scripts_do_not_run(
     orlog.load_dataset("lab/robot-v1").filter_episodes(f"task == {SCRIPT!r}").save(view)
     served = serve("lab/robot-v1", view)
     asked: list[str] = []
-    page = browse("about:blank")
+    page = browse(served.address)
     page.on("request", lambda request: asked.append(request.url))
     for place in ("#/0/episodes/1", "#/0/dataset", "#/1/dataset", "#/compare", "#/differences"):
-        page.goto(served.address + place)
+        page.goto(served.page + place)
         page.reload()
         page.wait_for_load_state("networkidle")
         assert "run" not in page.title().replace("<img src=x onerror=document.title='run'>", "")
         assert page.locator("img").count() == 0
         assert page.locator("script:not([src])").count() == 0
-    assert page.locator("script").count() == 2
-    assert all(re.match(rf"(blob:)?{re.escape(served.address[:-1])}", url) for url in asked)
+    assert page.locator("script").count() == 3
+    assert all(re.match(rf"(blob:)?{re.escape(served.page)}", url) for url in asked)
 
 
 def test_damage_and_deletion_are_said_in_their_place(serve: Serve, browse: Browse) -> None:
@@ -214,9 +214,103 @@ def test_two_episodes_stand_side_by_side_at_the_same_step(serve: Serve, browse: 
     page.locator("[aria-label=Step]").nth(1).fill("7")
     page.wait_for_selector("text=step 7 of 41")
     page.wait_for_selector("text=step 7 of 60")
+    page.goto(page.url.split("#")[0] + "#/compare")  # of two datasets, the same number
+    wait_for(page, f"{TITLES} === 'Episode 0,Episode 0'")
+    page.goto(page.url.split("#")[0] + "#/compare?a=0:1&b=1:2")
+    page.wait_for_selector("text=step 0 of 60")
     page.locator("[aria-label='Episode on side 1']").fill("2")
     page.keyboard.press("Tab")
     page.wait_for_selector("text=/step \\d of 42/")
+
+
+TITLES = "[...document.querySelectorAll('.episode h2')].map((one) => one.textContent).join()"
+
+
+def test_side_by_side_begins_with_two_episodes(serve: Serve, browse: Browse) -> None:
+    write_numbers(episodes=4)
+    page = browse(serve("lab/numbers-v1").address)
+    title_is(page, 0)
+    page.click("text=Side by side")
+    wait_for(page, f"{TITLES} === 'Episode 0,Episode 1'")
+    page.goto(page.url.split("#")[0] + "#/0/episodes/3")
+    title_is(page, 3)
+    page.click("text=Side by side")
+    wait_for(page, f"{TITLES} === 'Episode 3,Episode 2'")
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_no_number_of_the_list_is_cut(serve: Serve, browse: Browse, width: int) -> None:
+    write_robot()
+    page = browse(serve("lab/robot-v1").address, viewport={"width": width, "height": 800})
+    title_is(page, 0)
+    for right in (0, 60, 10_000):
+        page.locator(".list").evaluate(f"(box) => {{ box.scrollLeft = {right}; }}")
+        page.wait_for_timeout(200)
+        assert page.evaluate(CUT) == []
+        assert page.locator(".layer .row").first.locator("span:not(.cut)").count() > 1
+
+
+def test_the_header_is_one_line_on_a_phone(serve: Serve, browse: Browse, tmp_path: Path) -> None:
+    write_robot(episodes=2)
+    write_numbers(episodes=2)
+    (tmp_path / "report.html").write_text("<p>scores</p>")
+    served = serve("lab/robot-v1", "lab/numbers-v1", tmp_path / "report.html")
+    page = browse(served.address, viewport={"width": 400, "height": 800})
+    for tab in ("Report", "Differences", "Side by side"):
+        page.click(f"nav >> text={tab}")
+        header = page.locator("header").bounding_box()
+        assert header["height"] < 50
+        link = page.locator("nav [aria-current]").bounding_box()
+        assert header["x"] <= link["x"]
+        assert link["x"] + link["width"] <= 400
+
+
+def test_pictures_of_scores_have_one_scale_and_a_group_one_color(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    ds = pendulum(episodes=3)
+    for name in ("bc", "td3bc"):
+        out = tmp_path / "runs" / name
+        orlog.train(name, ds, settings={"hidden": [8]}, steps=4, evaluations=2, out=out)
+    orlog.evaluate(tmp_path / "runs" / "td3bc", episodes=2)
+    page = browse(serve(tmp_path / "runs").address)
+    page.locator(".scores").nth(1).wait_for()
+    scales = {
+        tuple(page.locator(f".scores >> nth={at} >> .faint").evaluate_all(PLACES)) for at in (0, 1)
+    }
+    assert len(scales) == 1
+    legend = dict(
+        zip(
+            page.locator("figcaption .line").all_inner_texts(),
+            page.locator("figcaption .line i").evaluate_all(COLORS.format("backgroundColor")),
+            strict=True,
+        )
+    )
+    drawn = {
+        (text, color)
+        for at in (0, 1)
+        for text, color in zip(
+            page.locator(
+                f".scores >> nth={at} >> svg text:not(.faint):first-of-type"
+            ).all_text_contents(),
+            page.locator(f".scores >> nth={at} >> .dot").evaluate_all(COLORS.format("fill")),
+            strict=True,
+        )
+    }
+    assert drawn == {(text.partition(" (")[0], color) for text, color in legend.items()}
+
+
+# Cells of the list that are only partly in sight and not blank.
+CUT = """() => {
+  const box = document.querySelector('.list');
+  const [left, right] = [box.getBoundingClientRect().left, box.getBoundingClientRect().left + box.clientWidth];
+  return [...document.querySelectorAll('.list .row > span')].filter((one) => {
+    const { left: from, right: to } = one.getBoundingClientRect();
+    return from < right && to > left && (from < left - 9 || to > right + 9) && getComputedStyle(one).opacity === '1';
+  }).map((one) => one.textContent);
+}"""
+PLACES = "(all) => all.map((one) => `${one.textContent} at ${one.getAttribute('x')}`)"
+COLORS = "(all) => all.map((one) => getComputedStyle(one).{})"
 
 
 def test_states_are_rendered_and_marked_so(serve: Serve, browse: Browse) -> None:
@@ -266,33 +360,64 @@ def test_videos_of_a_run_play_beside_episodes_of_the_data(
     wait_for(page, "Number([...document.querySelectorAll('.film input')].at(-1).value) > 3")
 
 
-def test_another_page_and_a_guessed_token_get_nothing(
+def test_another_page_of_this_machine_gets_nothing(
     serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
     write_numbers(episodes=2)
     served = serve("lab/numbers-v1")
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    (foreign / "index.html").write_text(
-        f"""<script type="module">
-        const read = (address) => fetch(address).then((one) => one.text()).catch(() => "refused");
+    script = f"""<script type="module">
+        const send = {{ credentials: "include" }};
+        const read = (address) => fetch(address, send).then((one) => one.text()).catch(() => "refused");
         const load = (address) => import(address).then(() => "loaded", () => "refused");
-        const of = "{served.address}";
+        const of = "{served.page}";
+        await fetch(of + "api/data/0/view", {{ ...send, method: "POST", mode: "no-cors", body: '{{}}' }}).catch(() => null);
         document.title = [await read(of), await read(of + "api/opened"), await load(of + "page/dom.js")].join(" ");
-        </script>""",
-        "utf-8",
-    )
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(foreign))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
+        </script>"""
+    cookies: list[str | None] = []
+
+    class Foreign(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            cookies.append(self.headers["Cookie"])
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(script.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    page = browse(served.address)  # which now has the cookie
+    title_is(page, 0)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        page = browse(f"http://127.0.0.1:{other.server_port}/")
+        page.goto(f"http://127.0.0.1:{other.server_port}/")
         wait_for(page, "document.title !== ''")
         assert page.title() == "refused refused refused"
+        assert set(cookies) == {None}
         other.shutdown()
-    guessed = served.address.replace(served.token, "A" * len(served.token))
-    page.goto(f"{guessed}#/0/episodes/1")
-    assert "not the whole address" in page.locator("body").inner_text()
-    assert page.locator("nav").count() == 0
+    assert not list((tmp_path / "started").iterdir())
+
+
+def test_who_entered_may_load_again_and_open_more_tabs(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    write_numbers(episodes=2)
+    served = serve("lab/numbers-v1")
+    leads = tmp_path / "leads.html"  # as the command gives a browser
+    leads.write_text(f'<meta http-equiv="refresh" content="0; url={served.address}#/0/episodes/1">')
+    page = browse(leads.as_uri())
+    page.wait_for_url(f"{served.page}#/0/episodes/1")
+    title_is(page, 1)
+    page.reload()
+    title_is(page, 1)
+    for address in (page.url, served.address):
+        tab = page.context.new_page()
+        tab.goto(address)
+        title_is(tab, 1 if address == page.url else 0)
+    assert not page.evaluate("document.cookie")
+    other = browse(served.address)
+    assert "lets nobody in" in other.locator("body").inner_text()
+    assert other.locator("nav").count() == 0
 
 
 def test_frames_of_imported_videos_are_shown(serve: Serve, browse: Browse, tmp_path: Path) -> None:
@@ -343,6 +468,9 @@ def test_cells_are_read_by_keyboard_and_hidden_columns_are_announced(
     assert page.locator(".row.head span").last.is_visible()
     page.fill("[aria-label='Filter episodes']", "seeds > 2")
     page.keyboard.press("Enter")
+    title_is(page, 3)
+    page.wait_for_url("**/#/0/episodes/3")
+    page.goto(page.url.split("#")[0] + "#/0/episodes/1")
     page.wait_for_selector("text=This episode does not meet the filter")
     page.goto(page.url.split("#")[0] + "#/0/dataset")
     correlation = page.locator("figure", has_text="Correlation of numbers")
@@ -362,7 +490,7 @@ def test_texts_can_be_read_in_both_themes_and_on_a_phone(
     (tmp_path / "report.html").write_text("<p>scores</p>")
     served = serve("lab/robot-v1", "lab/numbers-v1", tmp_path / "runs", tmp_path / "report.html")
     size = {"width": 400, "height": 800}
-    page = browse("about:blank", color_scheme=scheme, viewport=size)
+    page = browse(served.address, color_scheme=scheme, viewport=size)
     views = (
         "0/episodes/1",
         "0/dataset",
@@ -374,7 +502,7 @@ def test_texts_can_be_read_in_both_themes_and_on_a_phone(
         "?",
     )
     for place in views:
-        page.goto(f"{served.address}#/{place}")
+        page.goto(f"{served.page}#/{place}")
         page.reload()
         page.wait_for_load_state("networkidle")
         if place == "?":

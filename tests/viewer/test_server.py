@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -21,7 +25,7 @@ from orlog.errors import MissingExtraError, NotFoundError
 from orlog.viewer.opened import open_all
 from orlog.viewer.server import listen
 from tests.episodes import record_episodes, whole_episode
-from tests.viewer.conftest import LONGEST_S, Serve, Served, names_of
+from tests.viewer.conftest import LONGEST_S, Serve, Served, enter, names_of
 from tests.viewer.made import (
     ARM_SPACE,
     ROBOT_SPACE,
@@ -181,31 +185,65 @@ def test_a_view_is_saved_once_into_the_folder_of_the_command(serve: Serve, tmp_p
     assert serve(tmp_path / "started" / "best.json").get("api/opened")["datasets"][0]["is_view"]
 
 
-def test_who_may_not_ask_is_refused(serve: Serve) -> None:
+VIEW = b'{"name": "a", "where": "returns > 0"}'
+
+
+def test_who_may_not_ask_is_refused(serve: Serve, tmp_path: Path) -> None:
     write_numbers(episodes=2)
     served = serve("lab/numbers-v1")
-    port, token = served.port, served.token
+    port, secret = served.port, served.cookie.removeprefix("orlog=")
 
-    def status(raw_path: str | None = None, **headers: str) -> int:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return served.ask("api/opened", raw_path=raw_path, headers=named)[0]
+    def status(raw_path: str | None = None, cookie: str | None = None, **headers: str) -> int:
+        return served.ask("api/opened", raw_path=raw_path, cookie=cookie, headers=headers)[0]
 
     assert status() == 200
-    assert status(Host=f"localhost:{port}") == 200
-    assert status(Host=f"rebound.example:{port}") == 403
-    assert status(Host="127.0.0.1") == 403
-    assert status(Origin="http://evil.example") == 403
-    assert status(Origin="null") == 403
-    assert status(Origin=f"https://127.0.0.1:{port}") == 403
-    for guess in (token[:-1], f"{token}x", "x" * len(token), "", token.swapcase(), "é"):
+    assert status(cookie=f"orlog=of-another-server; {served.cookie}") == 200
+    for name in ("127.0.0.1", "localhost", "[::1]"):
+        # Also through `ssh -L`, whose port is not the server's.
+        assert [status(Host=name + end) for end in (f":{port}", ":9999", "")] == [200] * 3
+    for name in (
+        f"rebound.example:{port}", "127.0.0.1.rebound.example", "localhost.rebound.example:80", "127.0.0.1:", "", "10.0.0.7",
+        f"user@127.0.0.1:{port}", f"127.0.0.1:{port}.rebound.example", "127.0.0.1:1234567", "0.0.0.0",
+    ):  # fmt: skip
+        assert status(Host=name) in (400, 403), name
+    assert status(Host="localhost:9999", Origin="http://localhost:9999") == 200
+    others = ("http://evil.example", "null", f"https://127.0.0.1:{port}", "http://127.0.0.1:9999")
+    assert {status(Origin=origin) for origin in (*others, f"http://localhost:{port}")} == {403}
+    guesses = (secret[:-1], f"{secret}x", "x" * len(secret), "", secret.swapcase(), "é")
+    assert {status(cookie=f"orlog={guess}") for guess in guesses} == {403}
+    assert {status(cookie=cookie) for cookie in ("", secret, f"other={secret}")} == {403}
+    for path in ("/", "/api/opened", f"/{'x' * 16}/api/opened", f"/{secret}/api/opened"):
+        assert status(raw_path=path) == 403
+    for cookie, more in (("", {"Origin": f"http://127.0.0.1:{port}"}), (None, {})):
+        headers = {"Content-Type": "application/json", **more}  # not entered; not from a page
         assert (
-            status(raw_path=f"/{guess.encode().hex() if guess == 'é' else guess}/api/opened") == 403
+            served.ask("api/data/0/view", method="POST", body=VIEW, headers=headers, cookie=cookie)[
+                0
+            ]
+            == 403
         )
-    assert status(raw_path="/") == 403
-    body = b'{"name": "a", "where": "returns > 0"}'
-    plain = {"Content-Type": "application/json"}
-    post = served.ask("api/data/0/view", method="POST", body=body, headers=plain)
-    assert post[0] == 403  # no Origin: not from a page
+    assert not list((tmp_path / "started").iterdir())
+
+
+def test_an_address_lets_one_browser_in(serve: Serve) -> None:
+    write_numbers(episodes=2)
+    served = serve("lab/numbers-v1")
+    query = "?" + served.address.partition("?")[2]
+    # Nothing but the page can be asked for with it, and asking for that does not use it up.
+    assert served.ask(f"api/opened{query}", cookie="")[0] == 403
+    assert served.ask(query, cookie="", method="HEAD")[0] == 403
+    assert served.ask(query, cookie="", headers={"Host": "rebound.example"})[0] == 403
+    status, headers, body = served.ask(query, cookie="")
+    assert (status, b"<html" in body) == (200, True)
+    cookie, *attributes = headers["set-cookie"].split("; ")
+    place = served.page.removeprefix(f"http://127.0.0.1:{served.port}")
+    assert attributes == [f"Path={place}", "HttpOnly", "SameSite=Strict"]
+    second, headers, body = served.ask(query, cookie="")
+    assert (second, "set-cookie" in headers) == (403, False)
+    assert b"that orlog open printed last" in body
+    # Who is in stays in: another tab, loading again, and the address copied from the terminal.
+    assert served.ask("api/opened", cookie=cookie)[0] == 200
+    assert served.ask(query, cookie=cookie)[0] == 200
 
 
 def test_nothing_but_what_was_opened_can_be_reached(serve: Serve, tmp_path: Path) -> None:
@@ -351,17 +389,63 @@ def test_states_of_a_simulator_are_known(serve: Serve) -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_the_command_serves_until_ctrl_c() -> None:
+def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
     write_numbers(episodes=2)
-    command = [sys.executable, "-m", "orlog.cli", "open", "lab/numbers-v1", "--no-browser"]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        [sys.executable, "-m", "orlog.cli", "open", "lab/numbers-v1", "--no-browser"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
     assert started.stdout is not None
-    address = started.stdout.readline().strip()
-    port, token = address.removeprefix("http://127.0.0.1:").strip("/").split("/")
-    assert Served(int(port), token).get("api/opened")["datasets"][0]["episodes"] == 2
+    first = started.stdout.readline().strip()
+    status, cookie = enter(first)
+    assert status == 200
+    assert Served(first, cookie).get("api/opened")["datasets"][0]["episodes"] == 2
+    assert [started.stdout.readline() for _ in range(3)][-1].startswith("A browser entered.")
+    assert [enter(address)[0] for address in (first, started.stdout.readline().strip())] == [
+        403,
+        200,
+    ]
     started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=LONGEST_S)
     assert (started.returncode, said) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="BROWSER is a script")
+def test_a_browser_is_given_a_file_that_only_the_user_can_read(tmp_path: Path, home: Path) -> None:
+    write_numbers(episodes=2)
+    browser, seen, files = (tmp_path / name for name in ("browser", "seen", "files"))
+    files.mkdir()
+    browser.write_text(f'#!/bin/sh\necho "$@" > {seen}.part && mv {seen}.part {seen}\n')
+    browser.chmod(0o700)
+    names = {"ORLOG_HOME": home, "HOME": files, "TMPDIR": files, "BROWSER": browser}
+    started = subprocess.Popen(
+        [sys.executable, "-m", "orlog.cli", "open", "lab/numbers-v1"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **{name: str(path) for name, path in names.items()}},
+    )
+    assert started.stdout is not None
+    printed = started.stdout.readline().strip()
+    limit = time.monotonic() + LONGEST_S
+    while not seen.exists():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    # What a browser is started with is seen by every user of the machine.
+    (file,) = files.iterdir()
+    assert seen.read_text().strip() == file.as_uri()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    (address,) = re.findall(r"http://[^\"]+", file.read_text("utf-8"))
+    status, cookie = enter(address)
+    assert (status, enter(address)[0], list(files.iterdir())) == (200, 403, [])
+    assert Served(address, cookie).get("api/opened")["datasets"]
+    assert enter(printed)[0] == 200  # the address in the terminal is another one
+    started.send_signal(signal.SIGINT)
+    started.communicate(timeout=LONGEST_S)
+    assert started.returncode == 0
 
 
 def test_without_its_packages_the_command_says_what_to_install(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import tempfile
 import threading
 import webbrowser
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,8 +40,9 @@ def open_viewer(
 ) -> None:
     """Look at episodes, datasets, runs and reports in a page that this machine serves to itself.
 
-    The page is on 127.0.0.1 only, behind a token in its address, and asks nothing from anywhere else. It
-    reads what is named here and nothing besides. Ctrl-C ends it.
+    The page is on 127.0.0.1 only and asks nothing from anywhere else. Its address lets one browser in; the
+    next address is printed when it was used. It reads what is named here and nothing besides. Ctrl-C ends it.
+    On another machine: ssh -L 8000:127.0.0.1:PORT HOST, then the address with port 8000.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -46,20 +51,41 @@ def open_viewer(
             f"{'are' if len(missing) > 1 else 'is'} not installed",
             install="orlog[open]",
         )
-    from orlog.viewer.guard import new_token
     from orlog.viewer.opened import count_runs, open_all
     from orlog.viewer.server import Viewer, application, listen, serve
 
     opened = open_all(names, trust_environment=trust_environment)
-    viewer = Viewer(opened)
-    token, listening = new_token(), listen(port)
-    host, port = listening.getsockname()[:2]
-    address = f"http://{host}:{port}/{token}/"
+    viewer, listening = Viewer(opened), listen(port)
+    guard = application(viewer)
+    site = "http://{}:{}".format(*listening.getsockname()[:2])
+
+    def print_next() -> None:
+        with contextlib.suppress(OSError):  # nobody reads what is printed any more
+            say(f"A browser entered. For another one:\n{site}{guard.invite(print_next)}")
+
     counts = {str(folder): counted(count_runs(folder), "run") for folder in opened.runs}
     shown = [*(one.title for one in opened.datasets), *(f"{one} ({counts[one]})" for one in counts)]
-    say(f"{address}\nshows {', '.join([*shown, *map(str, opened.reports)])}\nCtrl-C ends it.")
-    if browser:
-        # In a thread, since a browser in the terminal would keep the server from answering it.
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-    serve(application(viewer, token=token, port=port), listening)
-    viewer.close()
+    say(f"{site}{guard.invite(print_next)}")
+    say(f"shows {', '.join([*shown, *map(str, opened.reports)])}\nCtrl-C ends it.")
+    with contextlib.ExitStack() as stack:
+        stack.callback(viewer.close)
+        if browser:
+            page = _new_file()
+            stack.callback(page.unlink, missing_ok=True)
+            address = site + guard.invite(lambda: page.unlink(missing_ok=True))
+            page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">\n', "utf-8")
+            # In a thread, since a browser in the terminal would keep the server from answering it.
+            threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
+        serve(guard, listening)
+
+
+def _new_file() -> Path:
+    """Return a new file that only the user can read, to lead a browser to the page.
+
+    The address of the page is not given to the browser, since all users of a machine see its command line.
+    """
+    home = Path.home()  # browsers that are snaps see the home, but neither /tmp nor hidden folders
+    in_home = Path("/snap").is_dir() and os.access(home, os.W_OK)
+    file, path = tempfile.mkstemp(".html", "orlog-open-", home if in_home else None)
+    os.close(file)
+    return Path(path)

@@ -1,6 +1,6 @@
 """The server of `orlog open`: one page on 127.0.0.1, and what it asks for. It only reads.
 
-Every path begins with a token (`orlog.viewer.guard`). The one thing that is ever written is a view,
+Who may ask is decided in `orlog.viewer.guard`. The one thing that is ever written is a view,
 as a new file in the folder where orlog was started.
 """
 
@@ -97,8 +97,8 @@ def one_of(items: Sequence[ItemT], number: int, what: str) -> ItemT:
     return items[number]
 
 
-def application(viewer: Viewer, *, token: str, port: int) -> ASGIApp:
-    """Return the application behind its guard; `token` is what every path begins with."""
+def application(viewer: Viewer) -> Guard:
+    """Return the application behind its guard."""
     routes = [
         Route("/", _page),
         Route("/page/{file}", _asset),
@@ -120,7 +120,7 @@ def application(viewer: Viewer, *, token: str, port: int) -> ASGIApp:
         Route("/api/report/{number:int}", answer(_report, viewer)),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
-    return Guard(app, token, (f"{HOST}:{port}", f"localhost:{port}"))
+    return Guard(app)
 
 
 def listen(port: int) -> socket.socket:

@@ -54,7 +54,7 @@ function show() {
   if (datasets[first] && second === "episodes") showEpisodes(Number(first), third, Number(asked.get("step") || 0));
   else if (datasets[first] && second === "dataset") main.replaceChildren(datasetView(Number(first), datasets[first], page.opened));
   else if (first === "compare" && datasets.length) {
-    const { root, view } = sideBySide(page.opened, asked);
+    const { root, view } = sideBySide(page.opened, asked, page.dataset, page.lists.get(page.dataset)?.list.chosen ?? 0);
     page.view = { view };
     main.replaceChildren(root);
   } else if (first === "differences" && datasets.length > 1) main.replaceChildren(differences(page.opened, asked));
@@ -75,6 +75,7 @@ function drawTabs(path) {
     })
     : datasets.length ? element("span", { class: "dataset" }, datasets[0].title) : null;
   document.getElementById("tabs").replaceChildren(...[picker, ...links].filter(Boolean));
+  document.querySelector("#tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   document.title = `${datasets[page.dataset]?.title || "runs"} · orlog`;
 }
 
@@ -86,8 +87,9 @@ function showEpisodes(index, episode, step) {
       view.load(chosen);
       // Later, since browsers take milliseconds for it, and refuse it when it comes too often.
       clearTimeout(page.waiting);
+      const { hash } = location;
       page.waiting = setTimeout(() => {
-        if (page.view?.list === list) history.replaceState(null, "", `#/${index}/episodes/${list.chosen}`);
+        if (page.view?.list === list && location.hash === hash) history.replaceState(null, "", `#/${index}/episodes/${list.chosen}`);
       }, 300);
     };
     list.left = (is) => view.left(is);

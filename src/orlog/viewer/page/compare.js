@@ -4,10 +4,13 @@ import { choice, element, number, problem, table } from "./dom.js";
 import { EpisodeView } from "./episode.js";
 import { getWhenReady } from "./net.js";
 
-export function sideBySide(opened, asked) {
+export function sideBySide(opened, asked, index, episode) {
+  // Begins with the episode of the list and the next one, or with that number of two datasets.
   const { datasets } = opened;
-  const read = (text, index) => (text || "").split(":").concat(["0"]).slice(0, 2).map(Number).map((value, place) => (text ? value : place ? 0 : index));
-  const chosen = [read(asked.get("a"), 0), read(asked.get("b"), Math.min(1, datasets.length - 1))];
+  const [last, next] = [datasets[index].episodes - 1, index + 1 < datasets.length ? index + 1 : index - 1];
+  const pair = next < 0 ? [[index, episode], [index, episode < last ? episode + 1 : Math.max(0, episode - 1)]]
+    : [Math.min(index, next), Math.max(index, next)].map((at) => [at, Math.max(0, Math.min(episode, datasets[at].episodes - 1))]);
+  const chosen = ["a", "b"].map((name, side) => (asked.has(name) ? [...asked.get(name).split(":"), 0].slice(0, 2).map(Number) : pair[side]));
   const views = [];
   let leading = null;
   const columns = chosen.map((one, side) => {

@@ -2,7 +2,7 @@
 
 import { choice, element, named, number, problem, say, table, tenths } from "./dom.js";
 import { getWhenReady } from "./net.js";
-import { bars, cells, dots, graph, ticks } from "./pictures.js";
+import { bars, cells, dots, graph, numbersOf, scoreScale, ticks } from "./pictures.js";
 
 export function datasetView(index, dataset, opened) {
   // Figures first; what is written about the data stands on the right where there is room, and below where there is none.
@@ -43,10 +43,13 @@ function showScores(place, about, opened) {
   if (about.scores.length)
     place.append(element("h3", {}, "Recorded and published scores"), element("p", { class: "note" },
       "Large dots are means, small ones single seeds, bars what is said below. Compare scores of one block only: others were measured in another way."));
+  const all = about.scores.flatMap((section) => section.scores);
+  const normalized = numbersOf(about.scores.filter((section) => section.normalized).flatMap((section) => section.scores));
   about.scores.forEach((section, at) => {
+    const scale = scoreScale(section.normalized ? normalized : numbersOf(section.scores), section.normalized);
     const kinds = [...new Set(section.scores.map((row) => row.kind).filter(Boolean))];
     const caveats = [...new Set(section.scores.flatMap((row) => row.caveats))];
-    place.append(element("details", { open: at < 2 }, element("summary", {}, section.title), dots(section.scores, section.title, section.normalized),
+    place.append(element("details", { open: at < 2 }, element("summary", {}, section.title), dots(section.scores, section.title, section.normalized, scale, all),
       element("p", { class: "note" }, [kinds.length && `bars: ${kinds.join("; ")}`, section.source, ...caveats].filter(Boolean).join(" · ")),
       element("details", {}, element("summary", {}, "Protocol of each, in words"), section.protocol && element("p", { class: "note" }, section.protocol),
         element("ul", { class: "note" }, section.scores.map((row) => element("li", {}, `${row.algorithm} ${number(row.score)}${row.interval ? ` (${row.interval.map(tenths).join(" to ")})` : ""}`, row.protocol && `: ${row.protocol}`))))));

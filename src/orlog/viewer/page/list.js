@@ -34,19 +34,13 @@ export class EpisodeList {
     this.space = element("div", { class: "space", role: "presentation" }, this.layer);
     this.box = element("div", {
       class: "list", role: "grid", tabindex: 0, "aria-label": "Episodes", "aria-rowcount": dataset.episodes + 1,
-      scroll: () => {
-        this.draw();
-        this.hint();
-      },
+      scroll: () => this.fit(),
     }, this.head, this.space);
     this.root = element("section", { class: "episodes", "aria-label": "List of episodes" },
       element("div", { class: "bar" }, this.filter),
       element("div", { class: "bar" }, this.count, this.more, this.save), this.note, this.box);
     this.measure({ columns: {} });
-    new ResizeObserver(() => {
-      this.draw();
-      this.hint();
-    }).observe(this.box);
+    new ResizeObserver(() => this.fit()).observe(this.box);
     this.show();
   }
 
@@ -74,11 +68,19 @@ export class EpisodeList {
   }
 
   hint() {
-    // How many columns lie to the right of what is in sight.
-    const right = this.box.scrollLeft + this.box.clientWidth;
-    const hidden = [...this.head.children].filter((one) => one.offsetLeft + one.offsetWidth > right + 12).length;
+    // Columns that are only partly in sight are left blank, since a part of a number is another number.
+    const [left, wide, edge] = [this.box.scrollLeft, this.box.clientWidth, PADDING / 2];
+    const isRight = (one) => one.offsetLeft + one.offsetWidth > left + wide + edge;
+    this.cut = [...this.head.children].map((one) => (isRight(one) || one.offsetLeft < left - edge) && one.offsetWidth <= wide);
+    [...this.head.children].forEach((one, at) => one.classList.toggle("cut", this.cut[at]));
+    const hidden = [...this.head.children].filter(isRight).length;
     this.more.hidden = !hidden;
     this.more.textContent = `${hidden} more column${hidden > 1 ? "s" : ""} →`;
+  }
+
+  fit() {
+    this.hint();
+    this.draw();
   }
 
   isText(name) {
@@ -117,10 +119,10 @@ export class EpisodeList {
     const where = this.filter.value.trim();
     if (where === this.where) return;
     this.where = where;
-    this.show();
+    this.show(true);
   }
 
-  async show() {
+  async show(isFiltered = false) {
     // Pages of another order are not this one's, whenever they come.
     const order = ++this.order;
     this.pages.clear();
@@ -147,7 +149,8 @@ export class EpisodeList {
     this.space.style.height = `${this.height}px`;
     this.box.setAttribute("aria-rowcount", this.matching + 1);
     this.box.scrollTop = 0;
-    if (this.chosen != null) await this.reveal(this.chosen, false);
+    if (this.chosen != null && !(await this.reveal(this.chosen, false)) && isFiltered && this.matching) this.chosen = null;
+    if (order !== this.order) return;
     this.draw();
     this.shown?.();
   }
@@ -182,12 +185,12 @@ export class EpisodeList {
     const page = this.page(Math.floor(row / PAGE));
     const at = row % PAGE;
     const episode = page?.columns.episode[at];
-    const cells = this.dataset.columns.map((name) => {
+    const cells = this.dataset.columns.map((name, column) => {
       const values = page?.columns[name];
       const value = page?.error || page?.errors?.[name] ? "error" : values ? values[at] : "…";
       const text = shown(name, value);
       const kind = name === "end" ? ` end ${text.replaceAll(" ", "-")}` : typeof value === "number" ? " number" : "";
-      return element("span", { role: "gridcell", class: `cell${kind}`, title: text.length > 30 ? text : null }, text);
+      return element("span", { role: "gridcell", class: `cell${kind}${this.cut[column] ? " cut" : ""}`, title: text.length > 30 ? text : null }, text);
     });
     const is = episode != null && episode === this.chosen;
     const made = element("div", {
@@ -240,12 +243,13 @@ export class EpisodeList {
   async reveal(episode, scrolls = true) {
     this.chosen = episode;
     const found = await get(`${this.path}/row`, { ...this.query, episode }).catch(() => ({ row: null }));
-    if (this.chosen !== episode) return;
+    if (this.chosen !== episode) return true;
     this.left?.(found.row == null && Boolean(this.where));
-    if (found.row == null) return;
+    if (found.row == null) return false;
     this.row = found.row;
     if (scrolls) this.bringIntoSight(found.row);
     this.draw();
+    return true;
   }
 
   async move(by) {

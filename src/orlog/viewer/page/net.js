@@ -1,18 +1,18 @@
-// What the page asks the server. Addresses are relative, so that they keep the token of the page's own.
+// What the page asks the server. Addresses are relative, so that the browser sends the cookie that belongs to the page's own.
 
 export async function ask(path, query = {}, options = {}) {
   const parts = Object.entries(query).filter(([, value]) => value !== "" && value != null && value !== false);
-  const text = new URLSearchParams(parts.map(([key, value]) => [key, value === true ? "1" : value]));
+  const search = new URLSearchParams(parts.map(([key, value]) => [key, value === true ? "1" : value]));
   let response;
   try {
-    response = await fetch(`api/${path}${parts.length ? `?${text}` : ""}`, options);
+    response = await fetch(`api/${path}${parts.length ? `?${search}` : ""}`, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("The viewer does not answer: orlog open was ended. Start it again, and use its new address.");
   }
   if (response.ok) return response;
-  const body = await response.json().catch(() => ({ error: `the viewer answered ${response.status}.` }));
-  throw new Error(body.error);
+  const text = await response.text();
+  throw new Error(response.headers.get("content-type")?.includes("json") ? JSON.parse(text).error : text || `the viewer answered ${response.status}.`);
 }
 
 export const get = async (path, query, options) => (await ask(path, query, options)).json();

@@ -50,18 +50,24 @@ export function bars(counts, [low, high], label, { whole = 0, ends = [low, high]
       : [text(0, HEIGHT - 4, first), text(WIDTH, HEIGHT - 4, last, { "text-anchor": "end" })]);
 }
 
-export function dots(rows, label, isNormalized = true) {
-  // Each row has a score, an interval or none, and the single scores that it is the mean of. 0 is always in the picture, and 100
-  // where scores are normalized.
-  const ends = rows.flatMap((row) => [row.score, ...(row.interval || []), ...(row.each || [])]).filter(Number.isFinite);
-  const [low, high] = [Math.min(0, ...ends), Math.max(isNormalized ? 100 : 0, ...ends)];
+export const numbersOf = (rows) => rows.flatMap((row) => [row.score, ...(row.interval || []), ...(row.each || [])]);
+
+// Both ends of a scale of scores: 0 is always on it, and 100 where scores are normalized.
+export const scoreScale = (scores, isNormalized) => {
+  const finite = scores.filter(Number.isFinite);
+  return [Math.min(0, ...finite), Math.max(isNormalized ? 100 : 0, ...finite)];
+};
+
+export function dots(rows, label, isNormalized, [low, high], all = rows) {
+  // Each row has a score, an interval or none, and the single scores that it is the mean of. `all` are the rows of all pictures
+  // below each other, which have one scale.
   const [width, line] = [Math.max(300, Math.min(520, innerWidth - 40)), 22];
-  const left = Math.min(width / 3, Math.max(...rows.map((row) => widthOf(row.algorithm))) + 6);
+  const left = Math.min(width / 3, Math.max(...all.map((row) => widthOf(row.algorithm))) + 6);
   const at = (value) => left + 8 + ((value - low) / (high - low || 1)) * (width - left - 62);
   const bottom = rows.length * line + 6;
   const drawn = rows.map((row, index) => {
     const y = 14 + index * line;
-    return drawing("g", {}, drawing("title", {}, `${row.algorithm}: ${number(row.score)}${row.interval ? `, ${number(row.interval[0])} to ${number(row.interval[1])} (${row.kind})` : ""}${row.seeds ? `, ${row.seeds} seeds` : ""}${row.protocol ? `\n${row.protocol}` : ""}`),
+    return drawing("g", { class: row.color }, drawing("title", {}, `${row.algorithm}: ${number(row.score)}${row.interval ? `, ${number(row.interval[0])} to ${number(row.interval[1])} (${row.kind})` : ""}${row.seeds ? `, ${row.seeds} seeds` : ""}${row.protocol ? `\n${row.protocol}` : ""}`),
       text(left, y + 4, fitted(row.algorithm, left), { "text-anchor": "end" }),
       row.interval && drawing("line", { class: "interval", x1: at(row.interval[0]), x2: at(row.interval[1]), y1: y, y2: y }),
       (row.each || []).map((one) => drawing("circle", { class: "seed", cx: at(one), cy: y, r: 2 })),
