@@ -15,7 +15,7 @@ from orlog.cli.cards import show_croissant, write_card
 from orlog.cli.episodes import show_episode
 from orlog.cli.options import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
-from orlog.manifests.names import counted, size_text
+from orlog.manifests.names import size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.listing import Offered
@@ -359,71 +359,25 @@ def _versions(name: str) -> list[dict[str, Any]]:
 
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | None) -> None:
-    from orlog.datasets.columns.bounds import bounds_of, describe_outside
+    from orlog.datasets.facts import facts_of
     from orlog.datasets.reading.finding import read_installed
-    from orlog.datasets.reading.operations import operation_words
     from orlog.manifests.rebuilds import how_to_record
-    from orlog.manifests.roles import shown_roles
-    from orlog.manifests.spaces import leaf_spaces, original_type
 
     again = how_to_record(manifest, read_installed(manifest.name))
     where = facts["folder"] or f"not on this machine; {again}"
     if facts["state"] not in ("here", "not here"):
         rest = f"; for the rest run: orlog download {facts['name']}@{facts['version']}"
         where = f"{where} ({facts['state']}{'' if dataset and dataset.in_place else rest})"
-    lines: list[tuple[str, str | Text]] = [
-        ("name", f"{'a view of ' if facts['is_view'] else ''}{facts['name']}@{facts['version']}"),
-        ("digest", facts["digest"]),
-        ("folder", where),
-        ("description", Text(printable(facts["description"]))),
-        ("episodes", f"{facts['episodes']:,}"),
-        ("steps", f"{facts['steps']:,}"),
-        *_spreads(dataset),
-        (
-            "size",
-            f"{size_text(facts['size_bytes'])}, {counted(facts['objects'], facts['container'] + ' file')}"
-            + (" (of the whole version)" if facts["is_view"] else ""),
-        ),
-        ("observations", str(manifest.spaces[0])),
-        ("actions", str(manifest.spaces[1])),
-    ]
-    lines += [
-        (name, f"was a {original}")
-        for space, path in zip(manifest.spaces, ("observations", "actions"), strict=True)
-        for name, leaf in leaf_spaces(space, path)
-        if (original := original_type(leaf)) is not None
-    ]
-    environment = manifest.environment
-    if environment is not None:
-        versions = ", ".join(f"{key} {value}" for key, value in environment.versions.items())
-        arguments = f", {environment.kwargs}" if environment.kwargs else ""
-        made = f"{environment.id}{arguments}" + (f" ({versions})" if versions else "")
-        lines.append(("environment", made))
-    if facts["benchmark"]:
-        lines.append(("benchmark", facts["benchmark"]))
-    policy = Text(printable(facts["behavior_policy"]))
-    lines += [("behavior policy", policy), ("license", facts["license"])]
-    if facts["audit"]:
-        lines.append(("audit", f"{facts['audit']}: published without one"))
-    if manifest.recipe is not None:
-        recipe = manifest.recipe
-        lines.append(("recipe", f"{recipe.name} {recipe.version}, seed {recipe.seed}"))
-    if facts["rebuild"]:
-        lines.insert(2, ("rebuild", facts["rebuild"]))
-    lines += [
-        ("derived from", f"{parent['digest'][:19]} by {operation_words(parent['operation'])}")
-        for parent in facts["lineage"]
-        if not parent["operation"].startswith('{"rebuild":')
-    ]
-    for column, count in facts["non_finite"].items():
-        lines.append(("not finite", f"{counted(count, 'number')} of {column}"))
-    for column, names in facts["dimension_names"].items():
-        lines.append((f"numbers of {column}", ", ".join(names)))
-    lines += [(f"role {role}", text) for role, text in shown_roles(facts["roles"]).items()]
-    bounds = bounds_of(*manifest.spaces)
-    for column, outside in manifest.outside_bounds.items():
-        text = f"numbers of {column}: {describe_outside(outside, bounds.get(column))}"
-        lines.append(("outside of their Box", text))
+    lines: list[tuple[str, str | Text]] = []
+    for name, text in facts_of(manifest, dataset):
+        if name == "description":
+            lines.append(("folder", where))
+        is_prose = name in ("description", "behavior policy")  # whose lines stay lines
+        lines.append((name, Text(printable(text)) if is_prose else text))
+        if name == "steps":
+            lines += _spreads(dataset)
+        if name == "license" and facts["audit"]:
+            lines.append(("audit", f"{facts['audit']}: published without one"))
     references = facts["reference_returns"]
     if references is not None:
         kind = "published"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
+from orlog.datasets.facts import facts_of
 from orlog.datasets.home.folders import installed_names
 from orlog.datasets.home.history import known_versions, read_history
 from orlog.datasets.home.origin import read_origin
@@ -16,15 +17,15 @@ from orlog.datasets.reading.operations import operation_text, operation_words
 from orlog.errors import NotFoundError, OrlogError
 from orlog.manifests.diff import diff_manifests
 from orlog.manifests.manifest import Manifest
-from orlog.manifests.names import counted, size_text
+from orlog.manifests.names import counted
 from orlog.manifests.rebuilds import version_of
-from orlog.manifests.roles import shown_roles
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.published_scores import PublishedScore
 from orlog.scoring.baseline_scores import baselines, in_sections, score_is_raw
 from orlog.scoring.references import references_of_dataset
 from orlog.viewer.opened import Shown
 
+LONGEST = 2000  # characters of a fact
 MOST_NODES = 40
 MOST_NAMED = 4
 
@@ -35,7 +36,10 @@ def about(shown: Shown) -> dict[str, Any]:
     manifest = dataset.manifest
     nodes = _lineage(shown)
     return {
-        "facts": [[name, text] for name, text in _facts(shown) if text],
+        "facts": [
+            *([name, text[:LONGEST]] for name, text in facts_of(manifest, dataset) if text),
+            ["folder", str(shown.selection.versions[0].folder)],
+        ],
         "columns": [
             [column.name, column.dtype, str(tuple(column.shape)), f"{column.rows:,}"]
             for column in manifest.columns
@@ -46,38 +50,6 @@ def about(shown: Shown) -> dict[str, Any]:
         "references": _references(dataset),
         "scores": list(_scores(dataset)),
     }
-
-
-def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
-    dataset = shown.dataset
-    manifest, environment = dataset.manifest, dataset.environment
-    if dataset.operation is not None:
-        words = operation_words(operation_text(dataset.operation))
-        yield "view", f"{words}; of {dataset.name}@{dataset.version}"
-    yield "name", f"{dataset.name}@{dataset.version}"
-    yield "description", manifest.description
-    yield "episodes", f"{dataset.total_episodes:,}"
-    yield "steps", f"{dataset.total_steps:,}"
-    yield (
-        "size",
-        f"{size_text(manifest.size_bytes)} in {counted(len(manifest.objects), f'{manifest.container} file')}",
-    )
-    yield "observations", str(dataset.observation_space)[:2000]
-    yield "actions", str(dataset.action_space)[:2000]
-    if environment is not None:
-        versions = ", ".join(f"{name} {one}" for name, one in environment.versions.items())
-        yield "environment", environment.id + (f" ({versions})" if versions else "")
-    yield "benchmark", manifest.benchmark
-    for role, columns in shown_roles(dataset.roles).items():
-        yield f"role {role}", columns
-    yield "behavior policy", manifest.behavior_policy or "unknown"
-    yield "license", manifest.license or "not said"
-    yield "digest", dataset.digest
-    yield "folder", str(shown.selection.versions[0].folder)
-    for column, count in manifest.non_finite.items():
-        yield "not finite", f"{counted(count, 'number')} of {column}"
-    for column, outside in manifest.outside_bounds.items():
-        yield "outside of their Box", f"{counted(outside.numbers, 'number')} of {column}"
 
 
 def _versions(manifest: Manifest) -> list[dict[str, Any]]:
