@@ -166,7 +166,6 @@ def write_large(folder: Path, steps: int) -> None:
     from gymnasium import spaces
 
     import orlog
-    from orlog.datasets.recording.converting import convert_dataset
 
     data = halfcheetah_like(100, 1000)
     seen = data["observations"].reshape(-1, 1001, 17)
@@ -188,7 +187,7 @@ def write_large(folder: Path, steps: int) -> None:
                     truncations=ends,
                 )
             )
-    convert_dataset("bench/large-v1", folder, container="zarr", chunk_hashes=True)
+    shutil.copytree(orlog.load_dataset("bench/large-v1").folder, folder)
     shutil.rmtree(folder.parent / "home")
 
 
@@ -244,7 +243,6 @@ def write_all(served: Path, episodes: int, peers: Path | None) -> None:
 
     import orlog
     from orlog.datasets.publish.publish import publish_dataset
-    from orlog.datasets.recording.converting import convert_dataset
 
     served.mkdir()
     (served / "registry").mkdir()
@@ -270,9 +268,7 @@ def write_all(served: Path, episodes: int, peers: Path | None) -> None:
                         truncations=ends,
                     )
                 )
-        hashed = served.parent / f"{kind}-hashed"
-        convert_dataset(name, hashed, container="zarr", chunk_hashes=True)
-        publish_dataset(hashed, str(served / "registry"), audit=False)
+        publish_dataset(name, str(served / "registry"), audit=False)
         if peers is not None:
             write_peers(served / kind, orlog.load_dataset(name))
 

@@ -25,6 +25,7 @@ def load_dataset(
     build: bool = False,
     download: bool = False,
     in_place: bool | None = None,
+    whole_files: bool = False,
     episodes: Sequence[int] | None = None,
     columns: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -46,6 +47,8 @@ def load_dataset(
         in_place: Read it where it is, in a registry or at a URL: each chunk is fetched when it is needed,
             checked, and kept up to a limit. By default as the registry was added (`orlog registry add
             --in-place`); a URL is downloaded. What is on this machine is read from here.
+        whole_files: Also read a version in place that has no hashes of its chunks: its files are fetched whole,
+            since no part of one can be checked alone.
         episodes: Positions of the episodes to keep, such as `range(100)`. With `download`, only the
             files with these episodes are downloaded.
         columns: Optional columns to keep (`Dataset.select_columns`). With `download`, only the
@@ -57,6 +60,7 @@ def load_dataset(
     Raises:
         InvalidNameError: the name does not follow the grammar.
         NotFoundError: it is not here; the message says what to run.
+        SchemaError: it is to be read in place, which it cannot be; the message says what to run.
         IntegrityError: a file is missing, cut or altered.
         TransferError: it could not be downloaded; the bytes received so far are kept.
         LockError: `orlog.lock` pins the name to another digest.
@@ -92,14 +96,16 @@ def load_dataset(
                             progress = stack.enter_context(bar)
                         return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:
-                found = None if in_place is False else offered_in_place(wanted, in_place)
+                found = (
+                    None if in_place is False else offered_in_place(wanted, in_place, whole_files)
+                )
                 if found is None:
                     raise
                 return choice.of(found)
     elif in_place:
         from orlog.datasets.download.in_place import open_in_place
 
-        return choice.of(open_in_place(str(name)))
+        return choice.of(open_in_place(str(name), whole_files=whole_files))
     from orlog.datasets.download.download import download_dataset
 
     get = functools.partial(download_dataset, episodes=episodes, columns=columns)
@@ -111,7 +117,9 @@ def load_dataset(
         return _open_downloaded(get(str(name)), choice)
 
 
-def offered_in_place(wanted: DatasetName, in_place: bool | None = None) -> Dataset | None:
+def offered_in_place(
+    wanted: DatasetName, in_place: bool | None = None, whole_files: bool = False
+) -> Dataset | None:
     """Return a version that is read where it is; None if no registry that was added for that offers it.
 
     With `in_place`, any registry that offers it will do.
@@ -124,14 +132,14 @@ def offered_in_place(wanted: DatasetName, in_place: bool | None = None) -> Datas
     from orlog.datasets.download.sources import ForeignFileSource, find_source
 
     if in_place:
-        return open_in_place(wanted)
+        return open_in_place(wanted, whole_files=whole_files)
     try:
         source = find_source(wanted)
     except NotFoundError:
         return None
     if isinstance(source, ForeignFileSource) or not is_offered_in_place(source.registry):
         return None
-    return open_source(source)
+    return open_source(source, whole_files=whole_files)
 
 
 def _open_downloaded(folder: Path, choice: Choice) -> Dataset:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from orlog.base.files import link_or_copy, make_folder, sole_access, storage_errors, write_durably
+from orlog.base.files import link_or_copy, make_folder, replace_file, sole_access, storage_errors
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.objects import TransferOptions, fetch_objects
 from orlog.datasets.download.ranges import RangeSource
 from orlog.datasets.download.sources import ForeignFileSource, find_source, newest_at_url
-from orlog.datasets.home.in_place import note_use, place_of
+from orlog.datasets.home.in_place import clear_way, note_use, place_of
 from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import read_registries
+from orlog.datasets.home.removal import erase
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.store.chunk_hashes import metadata_objects
+from orlog.datasets.store.chunk_hashes import lacks_chunk_hashes, metadata_objects
 from orlog.datasets.store.in_place import Elsewhere
+from orlog.datasets.store.verify import check_object
 from orlog.errors import NotFoundError, SchemaError
-from orlog.manifests.manifest import MANIFEST_FILE
+from orlog.manifests.manifest import MANIFEST_FILE, StoredObject
 from orlog.manifests.names import DatasetName, is_url, parse_name
 
 
 def open_in_place(
-    name: str | DatasetName, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
+    name: str | DatasetName,
+    mirrors: Sequence[str] = (),
+    *,
+    whole_files: bool = False,
+    patience: Patience = Patience(),
 ) -> Dataset:
     """Return a version that is read where it is: each chunk is fetched when it is needed, and checked.
 
@@ -32,11 +38,13 @@ def open_in_place(
         name: A name that a registry offers; or the URL of a version, or of a dataset in a registry, of which
             the newest version is taken.
         mirrors: Other places with the same files.
+        whole_files: Also open a version without hashes of its chunks, whose files are then fetched whole.
         patience: How long each place is tried.
 
     Raises:
         NotFoundError: no registry offers it.
-        SchemaError: it is a third-party file, or in the container hdf5, of which no part can be checked.
+        SchemaError: it is a third-party file, or in the container hdf5, of which no part can be checked; or it
+            has no hashes of its chunks, and `whole_files` was not given.
         IntegrityError: metadata are damaged; SignatureError: the signature is wrong.
         TransferError: no place answers.
         StorageError: the disk is full.
@@ -51,7 +59,7 @@ def open_in_place(
             f"{source.name}@{source.version} is made of third-party files, which are imported whole; run: "
             f"orlog download {source.name}"
         )
-    return open_source(source, patience)
+    return open_source(source, patience, whole_files=whole_files)
 
 
 def is_offered_in_place(registry: str) -> bool:
@@ -59,18 +67,30 @@ def is_offered_in_place(registry: str) -> bool:
     return any(one.in_place for one in read_registries() if one.name == registry)
 
 
-def open_source(source: Source, patience: Patience = Patience()) -> Dataset:
+def open_source(
+    source: Source, patience: Patience = Patience(), *, whole_files: bool = False
+) -> Dataset:
     """Return a version that is read where it is; raises as `open_in_place`."""
     manifest = source.manifest
+    # A query may be a secret, which is kept in no file and shown to nobody.
+    address = source.mirrors[-1].partition("?")[0]
     if manifest.container != "zarr":
         raise SchemaError(
             f"{manifest.name}@{manifest.version}: its container is {manifest.container}, a file that is "
             f"downloaded whole; run: orlog download {manifest.name}, or publish it in the container zarr "
             "(orlog convert)."
         )
+    allowed = any(one.whole_files for one in read_registries() if one.name == source.registry)
+    if lacks_chunk_hashes(manifest) and not (whole_files or allowed):
+        raise SchemaError(
+            f"{manifest.name}@{manifest.version}: it has no hashes of its chunks, so no part of a file can be "
+            f"checked alone; run: orlog download {manifest.name if source.registry else address}, or let its "
+            "files be fetched whole (whole_files=True, orlog registry add --in-place --whole-files)."
+        )
     folder = place_of(manifest)
     with storage_errors(folder):
         make_folder(folder.parent)
+        clear_way(folder.parent, f".{folder.name}.lock")
     origin = RangeSource(
         mirrors=source.mirrors,
         sizes={item.path: item.size_bytes for item in manifest.objects},
@@ -79,10 +99,8 @@ def open_source(source: Source, patience: Patience = Patience()) -> Dataset:
     objects = {item.path: item for item in manifest.objects}
 
     def bring() -> None:
-        if not (folder / MANIFEST_FILE).is_file():
-            _fetch_metadata(source, patience)
-        # A query may be a secret, which is kept in no file.
-        note_use(folder, source.registry, source.mirrors[-1].partition("?")[0])
+        _bring_metadata(source, patience)
+        note_use(folder, source.registry, address)
 
     def opened() -> Dataset:
         return Dataset(folder, manifest, Elsewhere(source=origin, folder=folder, objects=objects))
@@ -96,20 +114,30 @@ def open_source(source: Source, patience: Patience = Patience()) -> Dataset:
         return opened()
 
 
-def _fetch_metadata(source: Source, patience: Patience) -> None:
-    """Fetch all objects but shards into the folder of a version; its manifest comes last."""
+def _bring_metadata(source: Source, patience: Patience) -> None:
+    """Fetch what the folder of a version lacks of its metadata, or has damaged; its manifest comes last."""
+    folder, objects = place_of(source.manifest), metadata_objects(source.manifest)
+    text = source.manifest.to_json().encode()
+    with storage_errors(folder):
+        clear_way(folder.parent, f"{folder.name}/{MANIFEST_FILE}")
+        if lacking := [item for item in objects if check_object(folder, item) is not None]:
+            _fetch_metadata(source, lacking, patience)
+        with contextlib.suppress(OSError):
+            if (folder / MANIFEST_FILE).read_bytes() == text:
+                return
+        replace_file(folder / MANIFEST_FILE, text)
+
+
+def _fetch_metadata(source: Source, wanted: Sequence[StoredObject], patience: Patience) -> None:
     folder = place_of(source.manifest)
     kept = folder.with_name(f".{folder.name}.download")
-    wanted = metadata_objects(source.manifest)
+    clear_way(kept.parent, f"{kept.name}/manifest")
+    for path in kept.iterdir() if kept.exists() else ():
+        clear_way(kept, path.name)
     fetch_objects(source, wanted, kept, TransferOptions(patience=patience))
-    with storage_errors(folder):
-        for item in wanted:
-            make_folder((folder / item.path).parent)
-            (folder / item.path).unlink(missing_ok=True)
-            link_or_copy(kept / item.sha256, folder / item.path)
-        for item in {one.sha256: one for one in wanted}.values():
-            (kept / item.sha256).unlink(missing_ok=True)
-        kept.rmdir()
-        unfinished = folder / f".{MANIFEST_FILE}"
-        write_durably(unfinished, source.manifest.to_json().encode())
-        unfinished.replace(folder / MANIFEST_FILE)
+    for item in wanted:
+        clear_way(folder, item.path)
+        make_folder((folder / item.path).parent)
+        (folder / item.path).unlink(missing_ok=True)
+        link_or_copy(kept / item.sha256, folder / item.path)
+    erase(kept)

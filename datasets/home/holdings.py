@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -266,8 +267,16 @@ def described(items: Iterable[Holding], among: Sequence[Holding]) -> list[Cached
     ]
 
 
+_QUERY = re.compile(r"(://[^\s?]*)\?[^\s,]*")
+
+
 def _history_of(item: Holding) -> tuple[str, str]:
-    """Return where an item is from, and the command that restores it, or nothing."""
+    """Return where an item is from, and the command that restores it, or nothing; queries may be secrets."""
+    came_from, again = _whole_history_of(item)
+    return _QUERY.sub(r"\1", came_from), _QUERY.sub(r"\1", again)
+
+
+def _whole_history_of(item: Holding) -> tuple[str, str]:
     if item.kind not in ("version", "partial"):
         return "", ""
     if is_downloaded(item):

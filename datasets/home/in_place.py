@@ -17,6 +17,7 @@ import contextlib
 import functools
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -96,6 +97,22 @@ def limit_bytes() -> int:
         ) from None
 
 
+def clear_way(folder: Path, path: str) -> None:
+    """Remove what is in the way of a file: links, folders for files, files for folders, files that cannot be opened.
+
+    Nothing that is kept here is needed, so what does not belong here goes.
+    """
+    *above, name = path.split("/")
+    with contextlib.suppress(FileNotFoundError):
+        for part in above:
+            folder /= part
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                erase(folder)
+        file = folder / name
+        if not stat.S_ISREG(file.lstat().st_mode) or not os.access(file, os.R_OK | os.W_OK):
+            erase(file)
+
+
 def kept_versions() -> list[Kept]:
     """Return what is kept of each version, the one used last first."""
     found = []
@@ -134,6 +151,7 @@ def note_use(folder: Path, registry: str, url: str) -> None:
     ):  # it is only for `collect_in_place` and `address_of`
         os.utime(folder / MANIFEST_FILE)
         for name, text in said.items():
+            clear_way(folder, name)
             if _read(folder / name) != text:
                 replace_file(folder / name, text.encode())
 
@@ -217,6 +235,7 @@ def _removal(path: Path, seconds: float, dry_run: bool) -> Callable[[], str]:
     if dry_run:
         return lambda: "" if leftover or is_due(path) else OPENED_NOW
     folder = path.with_name(leftover[1]) if leftover else path
+    clear_way(folder.parent, f".{folder.name}.lock")
     return functools.partial(remove_unless_busy, folder, remove)
 
 

@@ -44,6 +44,7 @@ class Registry(
         mirrors: Other places with the same files, to be tried in this order after `url`.
         keys: Public keys. If there are any, one of them must sign its index and manifests.
         in_place: Whether its versions are read where they are, and not downloaded first.
+        whole_files: Whether versions without hashes of chunks are read in place too, by files fetched whole.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Registry(
     mirrors: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     in_place: bool = False
+    whole_files: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a name, a URL or a key that is malformed or repeated."""
@@ -69,6 +71,8 @@ class Registry(
                 )
         _refuse_repeated(f"registry {self.name}: URL", (self.url, *self.mirrors))
         _refuse_repeated(f"registry {self.name}: key", self.keys)
+        if self.whole_files and not self.in_place:
+            raise ValueError(f"registry {self.name}: whole_files is for a registry read in place.")
 
 
 class _Registries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -118,6 +122,7 @@ def add_registry(
     keys: Iterable[str] = (),
     first: bool = False,
     in_place: bool = False,
+    whole_files: bool = False,
 ) -> Registry:
     """Add a registry to the list of this machine, and return it.
 
@@ -130,6 +135,7 @@ def add_registry(
         keys: Public keys, one of which signs its index and manifests.
         first: Try it before the existing registries, not after them.
         in_place: Read its versions where they are: `orlog.load_dataset` fetches only what is read.
+        whole_files: With `in_place`, also read versions without hashes of chunks, whose files are fetched whole.
 
     Raises:
         ValueError: an argument is invalid, or the name or URL is listed already.
@@ -144,6 +150,7 @@ def add_registry(
         mirrors=tuple(map(_normal_url, mirrors)),
         keys=tuple(keys),
         in_place=in_place,
+        whole_files=whole_files,
     )
     path = registries_file()
     with sole_writer(path):

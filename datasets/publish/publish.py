@@ -1,6 +1,6 @@
 """Puts a stored version into a registry: a folder, an S3 bucket, or whatever fsspec can write.
 
-    0. an audit of the data: what is wrong is not published
+    0. an audit of the data: what is wrong is not published, nor what has no hashes of its chunks
     1. objects, each checked against the manifest on its way
     2. manifest.json.sig, then manifest.json      from here on readers see the version
     3. index.json.sig, then index.json            from here on it is listed
@@ -32,6 +32,7 @@ from orlog.datasets.publish.open import open_target
 from orlog.datasets.publish.targets import Change, Target, apply_changes
 from orlog.datasets.reading.finding import stored_folders
 from orlog.datasets.reading.given import Given, as_stored_folder
+from orlog.datasets.store.chunk_hashes import lacks_chunk_hashes
 from orlog.errors import (
     AuditError,
     OrlogError,
@@ -74,6 +75,7 @@ def publish_dataset(
     trusted: Collection[str] = (),
     sign_existing: bool = False,
     audit: bool = True,
+    hashes: bool = True,
     jobs: int = 8,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     on_audit: Callable[[int, int], None] = lambda _done, _total: None,
@@ -96,13 +98,15 @@ def publish_dataset(
         sign_existing: Sign the existing index, with everything in it, whoever wrote it.
         audit: Whether the data are audited first, if the version is not in the registry yet. If
             not, the registry's index says so.
+        hashes: Whether it must have hashes of its chunks, by which every part of it is checked where it is read
+            in place, if it has files of more than 1 MiB and is not in the registry yet.
         jobs: Objects that are sent at a time.
         progress: Called with bytes done and bytes in all.
         on_audit: Called with steps audited and steps in all.
         on_wait: Called once if another process publishes into the same folder.
 
     Raises:
-        SchemaError: it is the file of a view.
+        SchemaError: it is the file of a view, or has no hashes of its chunks.
         ManifestError: the manifest in the folder, or the index or manifest of the registry, is
             malformed.
         AuditError: the audit found something wrong with the data; nothing was published.
@@ -141,7 +145,15 @@ def publish_dataset(
     # If the index cannot take this version, fail before anything is sent.
     _read_index(registry, seal).index.with_version(manifest)
     found = None
-    if audit and _published(registry, place, manifest)[0] is None:
+    is_new = _published(registry, place, manifest)[0] is None
+    if hashes and is_new and lacks_chunk_hashes(manifest):
+        raise SchemaError(
+            f"{manifest.name}@{manifest.version} has no hashes of its chunks, by which each part of it is checked "
+            f"where it is read in place. To publish a patch version that has them, run: orlog convert {folder} "
+            f"FOLDER --chunk-hashes, then: orlog publish FOLDER {target}. To publish it as it is, for downloads: "
+            "hashes=False."
+        )
+    if audit and is_new:
         found = audit_dataset(folder, progress=on_audit)
         _refuse_wrong_data(found, folder)
     if manifest_changes():

@@ -11,9 +11,9 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import Facts, make_manifest, with_chunk_hashes
 from orlog.datasets.store.chunk_hashes import (
     CHUNKS_FILE,
-    LARGE_BYTES,
     SHARDS_FILE,
     has_chunk_hashes,
+    lacks_chunk_hashes,
 )
 from orlog.datasets.store.container import WrittenPart
 from orlog.manifests.manifest import Container, Manifest, StoredObject, part_folder, parts_of
@@ -32,7 +32,7 @@ def lay_out_version(
 
     `written` is the part in the folder `recorded`, and `base` the version that is appended to, if any; `facts`
     are the other fields that `make_manifest` takes. Chunks get hashes if those of `base` have them, or if there is
-    no `base` and the version is large. Files are linked, not moved: a kill before the version is
+    no `base` and a shard is too large to be read whole. Files are linked, not moved: a kill before the version is
     in place leaves the recording whole.
     """
     before = None if base is None else base.manifest
@@ -71,7 +71,7 @@ def lay_out_version(
     )
     if base is not None and has_chunk_hashes(base.manifest):
         manifest = with_chunk_hashes(store, manifest, base.folder)
-    elif base is None and container == "zarr" and manifest.size_bytes >= LARGE_BYTES:
+    elif base is None and lacks_chunk_hashes(manifest):
         manifest = with_chunk_hashes(store, manifest)
     return manifest, new
 

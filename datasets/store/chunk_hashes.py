@@ -4,8 +4,8 @@
     chunk_hashes/shards    for each shard a hash of its index of chunks, followed by the hashes of its chunks
 
 A hash is the BLAKE3 of the bytes, cut to 16. Both files are objects of the version like any other, so that the
-manifest pins them; versions without them are read by their CRCs, which find accidents and no adversary. Whoever
-reads one chunk of a shard needs its index, the few hashes of its chunks, and the 16 bytes in `shards`.
+manifest pins them. A chunk's own CRC finds accidents and no adversary, so shards without hashes are fetched whole.
+Whoever reads one chunk of a shard needs its index, the few hashes of its chunks, and the 16 bytes in `shards`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from orlog.manifests.manifest import Manifest, StoredObject
 CHUNKS_FILE = "chunk_hashes/chunks"
 SHARDS_FILE = "chunk_hashes/shards"
 HASH_BYTES = 16
-LARGE_BYTES = 10**8
-"""A version of so many bytes is likely to be read in place: hashes of its chunks are written when it is recorded."""
+LARGE_BYTES = 2**20
+"""A version with a larger shard needs hashes of its chunks, so that parts of it can be fetched and checked."""
 MOST_WHOLE_BYTES = 2**22
 """Hashes of chunks that are fetched whole where a version is read in place; more are fetched by shard."""
 
@@ -62,6 +62,18 @@ def has_chunk_hashes(manifest: Manifest) -> bool:
     """Return whether a version has hashes of its chunks."""
     paths = {item.path for item in manifest.objects}
     return {CHUNKS_FILE, SHARDS_FILE} <= paths
+
+
+def lacks_chunk_hashes(manifest: Manifest) -> bool:
+    """Return whether a version has shards too large to be fetched whole, and no hashes of their chunks."""
+    return (
+        manifest.container == "zarr"
+        and not has_chunk_hashes(manifest)
+        and any(
+            item.size_bytes > LARGE_BYTES and column_of(item.path) is not None
+            for item in manifest.objects
+        )
+    )
 
 
 def metadata_objects(manifest: Manifest) -> list[StoredObject]:

@@ -2,8 +2,9 @@
 
 A shard has a sparse file in a folder of this machine, and what was read of it lies where it lies in the
 shard. So it is read as any other shard is, once the chunks that are wanted are there. Whether a chunk is there
-is asked of its bytes alone: those that agree with its checksum, and with its hash where the version has hashes
-(`chunk_hashes.py`), are right; zeros, halves that a kill left, and damage are fetched again.
+is asked of its bytes alone: those that agree with its hash (`chunk_hashes.py`) are right; zeros, halves that a kill
+left, and damage are fetched again. Small shards, and those of a version without hashes, are fetched whole and
+compared with their SHA-256.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from orlog.base.files import make_folder, replace_file, storage_errors
-from orlog.datasets.home.in_place import in_place_folder, make_room
+from orlog.datasets.home.in_place import clear_way, in_place_folder, make_room
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE, Layout, hash_of
 from orlog.datasets.store.shards import Shard, check_bytes, index_bytes_of
 from orlog.errors import IntegrityError, TransferError
@@ -72,12 +73,16 @@ class Elsewhere:
         """On another machine, what is read is kept in its own home."""
         return _arrived, (self.source, self.folder, self.objects, self.layouts)
 
+    def is_whole(self, path: str) -> bool:
+        """Return whether a shard is fetched whole: it is small, or its chunks have no hashes."""
+        return self.objects[path].size_bytes <= WHOLE_BYTES or path not in self.layouts
+
     def hashes_ahead(self, path: str) -> concurrent.futures.Future[bytes] | None:
-        """Ask for the hashes of a shard's chunks while its index comes; None if they are here, or there are none.
+        """Ask for the hashes of a shard's chunks while its index comes; None if they are here.
 
         Nothing is checked yet: that takes the index.
         """
-        if path not in self.layouts or (self.folder / CHUNKS_FILE).is_file():
+        if (self.folder / CHUNKS_FILE).is_file():
             return None
         where = self.layouts[path].of_hashes
         pool = _requests(os.getpid(), "hashes")  # others may all wait for it
@@ -88,9 +93,9 @@ class Elsewhere:
     ) -> bytes:
         """Return the hashes of a shard's chunks, which were checked together with its index."""
         layout = self.layouts[path]
-        expected = self._kept(SHARDS_FILE, layout.shard * HASH_BYTES, HASH_BYTES)
 
         def check(hashes: bytes) -> None:
+            expected = self._kept(SHARDS_FILE, layout.shard * HASH_BYTES, HASH_BYTES)
             if hash_of(index + hashes) != expected:
                 raise IntegrityError(
                     f"{path}, index of chunks: it and the hashes of its chunks are not those of the manifest.",
@@ -106,15 +111,26 @@ class Elsewhere:
                 check(hashes)
                 return hashes
         if (self.folder / CHUNKS_FILE).is_file():
+            if not _passes(check, self._kept(CHUNKS_FILE, start, stop - start)):
+                self._mend(SHARDS_FILE, CHUNKS_FILE)
             hashes = self._kept(CHUNKS_FILE, start, stop - start)
             check(hashes)
             return hashes
+        self._mend(SHARDS_FILE)
         return self.source.get(CHUNKS_FILE, start, stop, check)
+
+    def _mend(self, *paths: str) -> None:
+        """Bring whole objects again of which the folder has other bytes."""
+        for path in paths:
+            item = self.objects[path]
+            data = self._kept(path, 0, item.size_bytes)
+            if not _passes(functools.partial(check_whole, item), data):
+                self._bring(path)
 
     def _kept(self, path: str, start: int, size: int) -> bytes:
         """Return bytes of a whole object that is in the folder; another machine brings it first."""
         with (
-            contextlib.suppress(FileNotFoundError),  # or it was removed while this process reads
+            contextlib.suppress(OSError),  # or it was removed or damaged while this process reads
             (self.folder / path).open("rb") as file,
         ):
             file.seek(start)
@@ -126,6 +142,7 @@ class Elsewhere:
         data = self.source.get(path, 0, item.size_bytes, functools.partial(check_whole, item))
         removed = contextlib.suppress(FileNotFoundError, FileExistsError)  # in between
         with storage_errors(self.folder), _bringing, removed:
+            clear_way(self.folder, path)
             make_folder((self.folder / path).parent)
             replace_file(self.folder / path, data, alone=False)
         return data
@@ -235,14 +252,16 @@ class FarShard(Shard):
     def _open(self, path: Path, size_bytes: int, chunks: int) -> None:
         """Open the sparse file, which is made if it is not here, and bring the index."""
         with storage_errors(path):
-            self._file = _open_or_make(path)
+            self._file = _open_or_make(self._elsewhere.folder, self._path)
             if os.fstat(self._file).st_size != size_bytes:
                 os.ftruncate(self._file, size_bytes)
             os.utime(self._file)  # when it was last used
-        if size_bytes <= WHOLE_BYTES:
-            self._bring_whole()
-        else:
+        if not self._elsewhere.is_whole(self._path):
             self._bring_index(chunks)
+        elif _passes(self._check_whole, os.pread(self._file, size_bytes, 0)):
+            self._here[:] = True
+        else:
+            self._fetch_whole()
 
     def start(
         self,
@@ -302,6 +321,9 @@ class FarShard(Shard):
         Raises IntegrityError that names the object and the chunk; TransferError if no place answers;
         StorageError if the disk is full.
         """
+        if self._elsewhere.is_whole(self._path):
+            self._fetch_whole()
+            return
         places = self.places(range(first, last))
         start, stop = places[0][0], sum(places[-1])
 
@@ -318,6 +340,14 @@ class FarShard(Shard):
             self.fetch(*piece)
         return super()._bytes(first, last, start, size)
 
+    def _checked(self, chunk: int, data: bytes) -> memoryview:
+        """Compare the bytes of a chunk with their checksum; what was damaged since it came is fetched once more."""
+        with contextlib.suppress(IntegrityError):
+            return super()._checked(chunk, data)
+        self.fetch(chunk, chunk + 1)
+        offset, size = self.place(chunk)
+        return super()._checked(chunk, os.pread(self._file, size, offset))
+
     def _is_empty(self, first: int, last: int) -> bool:
         """Return whether nothing was ever kept of chunks `first` to `last - 1`."""
         places = self.places((first, last - 1))
@@ -333,12 +363,9 @@ class FarShard(Shard):
         return is_kept
 
     def _check(self, chunk: int, data: bytes | memoryview) -> None:
-        """Compare the bytes of a chunk with its hash, which covers its checksum, or else with that."""
-        hashes = self._hashes
-        if not hashes:
-            check_bytes(bytes(data), f"{self._path}, chunk {chunk}", self._path)
-            return
-        expected, found = hashes[chunk * HASH_BYTES : (chunk + 1) * HASH_BYTES], hash_of(data)
+        """Compare the bytes of a chunk with its hash, which covers its checksum."""
+        expected = self._hashes[chunk * HASH_BYTES : (chunk + 1) * HASH_BYTES]
+        found = hash_of(data)
         if found != expected:
             where = f"{self._path}, chunk {chunk}"
             check_bytes(bytes(data), where, self._path)
@@ -350,23 +377,23 @@ class FarShard(Shard):
                 found=found.hex(),
             )
 
-    def _bring_whole(self) -> None:
-        item = self._item
-        check = functools.partial(check_whole, item)
-        if not _passes(check, os.pread(self._file, item.size_bytes, 0)):
-            self._keep(self._elsewhere.source.get(self._path, 0, item.size_bytes, check), 0)
+    def _check_whole(self, data: bytes) -> None:
+        check_whole(self._item, data)
+
+    def _fetch_whole(self) -> None:
+        size = self._item.size_bytes
+        self._keep(self._elsewhere.source.get(self._path, 0, size, self._check_whole), 0)
         self._here[:] = True
 
     def _bring_index(self, chunks: int) -> None:
-        """Bring the index, and the hashes of the chunks, if the version has them."""
+        """Bring the index and the hashes of the chunks."""
         stop = self._item.size_bytes
         start = stop - index_bytes_of(chunks)
         ahead = self._elsewhere.hashes_ahead(self._path)
 
         def check(data: bytes) -> None:
             check_bytes(data, f"{self._path}, index of chunks", self._path)
-            if self._elsewhere.layouts:
-                self._hashes = self._elsewhere.chunk_hashes(self._path, data, ahead)
+            self._hashes = self._elsewhere.chunk_hashes(self._path, data, ahead)
 
         if not _passes(check, os.pread(self._file, stop - start, start)):
             self._keep(self._elsewhere.source.get(self._path, start, stop, check), start)
@@ -406,11 +433,13 @@ def _is_hole(file: int, offset: int, size: int) -> bool:
         return error.errno == errno.ENXIO  # nothing from there on
 
 
-def _open_or_make(path: Path) -> int:
+def _open_or_make(folder: Path, name: str) -> int:
     """Open a file for reading and writing; it and its folder are made, also while another process removes them."""
+    path = folder / name
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     for _ in range(_TRIES):
         with contextlib.suppress(FileNotFoundError, FileExistsError):
+            clear_way(folder, name)
             make_folder(path.parent)
             return os.open(path, flags, 0o600)
     return os.open(path, flags, 0o600)

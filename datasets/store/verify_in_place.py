@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from orlog.base.jobs import Execute, do_jobs, groups_of
-from orlog.datasets.store.in_place import AT_ONCE, Elsewhere, FarShard
+from orlog.datasets.store.in_place import AT_ONCE, Elsewhere, FarShard, check_whole
 from orlog.datasets.store.verify import JOB_BYTES, Problem
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_metadata import column_of
@@ -43,7 +43,8 @@ def check_where_it_is(
 ) -> Checked:
     """Fetch a share of the chunks of a version that is read in place, and check each of them.
 
-    Of each shard the index is checked and at least one chunk, whatever was kept of it before.
+    Of each shard the index is checked and at least one chunk, whatever was kept of it before; shards that are
+    fetched whole are checked whole.
 
     Args:
         version: The version.
@@ -104,6 +105,11 @@ def _check_some(elsewhere: Elsewhere, drawn: Sequence[_Drawn]) -> Iterator[list[
 
     def check(one: _Drawn) -> list[Problem]:
         try:
+            if elsewhere.is_whole(one.path):
+                item = elsewhere.objects[one.path]
+                check = functools.partial(check_whole, item)
+                elsewhere.source.get(one.path, 0, item.size_bytes, check)
+                return []
             shard = FarShard(elsewhere, one.path, one.room, name=one.path)
             for piece in shard.pieces(one.chunks.tolist()):
                 shard.fetch(*piece)

@@ -73,6 +73,22 @@ def test_versions_are_listed_for_people_and_for_scripts(
     assert body["versions"][1]["shared_bytes"] > 0
 
 
+def test_long_origins_are_cut_and_their_queries_are_not_shown(template: Path) -> None:
+    folder = place(template, ARM, "1.0.0")
+    url = f"https://data.example.org/{'deep/' * 30}lab/arm-v1/1.0.0"
+    origin = json.loads(beside(folder, "origin.json").read_text("utf-8"))
+    origin |= {"registry": "", "mirrors": [f"{url}?token=abc123"]}
+    beside(folder, "origin.json").write_text(json.dumps(origin))
+    shown = CliRunner().invoke(app, ["cache", "list"], env={"COLUMNS": "100"}).output
+    (line,) = (line for line in shown.splitlines() if ARM in line)
+    assert "downloaded from https://da..lab/arm-v1/1.0.0" in line
+    assert shown.count("arm-v1") == 2
+    refused = CliRunner().invoke(app, ["delete", ARM]).output
+    for text in (shown, refused, run("cache", "list", "--json", raw=True)):
+        assert "abc123" not in text
+    assert f"orlog download {url}" in "".join(refused.split("\n"))
+
+
 def test_garbage_is_collected_and_told(template: Path) -> None:
     old = place(template, ARM, "1.0.0", days=40)
     pinned = place(template, ARM, "2.0.0", days=40)

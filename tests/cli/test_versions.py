@@ -157,10 +157,6 @@ def test_a_view_is_published_as_itself_or_not_at_all(
     assert CliRunner().invoke(app, good).exit_code == 0
     told = CliRunner().invoke(app, ["publish", "lab/good-v1", "registry"])
     assert told.exit_code == 0
-    assert "--chunk-hashes" not in told.output
-    monkeypatch.setattr("orlog.datasets.store.chunk_hashes.LARGE_BYTES", 1)
-    told = CliRunner().invoke(app, ["publish", "lab/good-v1", "another"])
-    assert "orlog convert lab/good-v1 FOLDER --chunk-hashes" in told.output
     published = Dataset(tmp_path / "registry/lab/good-v1/1.0.0")
     assert published.total_episodes == 14
     assert published.lineage[0].digest == mini.digest

@@ -279,10 +279,17 @@ def delete(
 def _how_to_get_again(version: CachedVersion) -> str:
     if version.again:
         return f"to get it again, run: {version.again}"
-    return f"NO OTHER COPY IS KNOWN ({version.came_from or 'moved aside by orlog repair'})"
+    return f"NO OTHER COPY IS KNOWN ({_short(version.came_from) or 'moved aside by orlog repair'})"
+
+
+def _short(origin: str) -> str:
+    """Return where something is from in at most 44 characters: their beginning and their end."""
+    return origin if len(origin) <= 44 else f"{origin[:26]}..{origin[-16:]}"
 
 
 def _show_versions(versions: Sequence[CachedVersion]) -> None:
+    from orlog.datasets.home.folders import datasets_folder
+
     rows = [
         (
             one.name,
@@ -290,15 +297,15 @@ def _show_versions(versions: Sequence[CachedVersion]) -> None:
             "" if one.kind == "version" else one.kind,
             size_text(one.size_bytes),
             size_text(one.shared_bytes) if one.shared_bytes else "-",
-            one.came_from or "-",
+            _short(one.came_from) or "-",
             _days_ago(one.last_used),
             "pinned" if one.is_pinned else "",
-            str(one.home),
+            "" if one.home == datasets_folder() else str(one.home),
         )
         for one in versions
     ]
     headings = ("name", "version", "what", "size", "shared", "from", "last used", "pin", "home")
-    show_table(headings, rows, numbers=(3, 4))
+    show_table(headings, rows, numbers=(3, 4), spare=("shared", "home"))
 
 
 def _show_packs(packs: Sequence[CachedPack]) -> None:

@@ -72,6 +72,13 @@ def verify(
             show_default="100%",
         ),
     ] = None,
+    whole_files: Annotated[
+        bool,
+        typer.Option(
+            "--whole-files",
+            help="With --in-place, also check a version without hashes of chunks: each file is fetched whole.",
+        ),
+    ] = False,
     *,
     where: Executing,
     as_json: AsJson = False,
@@ -84,13 +91,14 @@ def verify(
     With --executor the machines of a cluster read it, from a disk that all of them share or in place.
     """
     execute = where.on_cluster()
-    if in_place or sample is not None:
+    if in_place or whole_files or sample is not None:
         if not in_place or quick or values or offline:
             raise typer.BadParameter(
-                "--sample is for --in-place, which can be combined with --json and --executor only.",
+                "--sample and --whole-files are for --in-place, which can be combined with --json and "
+                "--executor only.",
                 param_hint="--in-place",
             )
-        _verify_in_place(name, sample, as_json, execute)
+        _verify_in_place(name, sample, whole_files, as_json, execute)
         return
     from orlog.datasets.download.confirm import confirm_version
     from orlog.datasets.home.deletion import unless_deleted
@@ -130,18 +138,18 @@ def verify(
 
 
 def _verify_in_place(
-    name: str, sample: str | None, as_json: bool, execute: Executor | None
+    name: str, sample: str | None, whole_files: bool, as_json: bool, execute: Executor | None
 ) -> None:
     from orlog.datasets.download.in_place import open_in_place
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
     from orlog.datasets.store.verify_in_place import check_where_it_is
 
     share = 1.0 if sample is None else _share(sample)
-    version = open_in_place(name).selection().versions[0]
+    version = open_in_place(name, whole_files=whole_files).selection().versions[0]
     manifest = version.manifest
     with progress_bar("files", f"checking {manifest.name}") as update:
         checked = check_where_it_is(version, share, execute=execute, progress=update)
-    by = "hashes" if has_chunk_hashes(manifest) else "CRCs"
+    by = "hashes" if has_chunk_hashes(manifest) else "files' SHA-256"
     if as_json:
         print_json(
             {

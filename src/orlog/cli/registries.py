@@ -141,11 +141,19 @@ def publish(
             "--no-audit", help="Publish without an audit; the registry's index then says so."
         ),
     ] = False,
+    no_hashes: Annotated[
+        bool,
+        typer.Option(
+            "--no-hashes",
+            help="Publish a version without hashes of its chunks, which is meant for downloads.",
+        ),
+    ] = False,
     jobs: Jobs = 8,
 ) -> None:
     """Put a version into a registry, so that any static file server of that folder is a mirror.
 
-    The data are audited first (orlog audit); with errors, nothing is published and the exit code is 3.
+    The data are audited first (orlog audit); with errors, nothing is published and the exit code is 3. A version
+    that has files of more than 1 MiB needs hashes of its chunks (orlog convert --chunk-hashes).
 
     A version that is there is never changed. An interrupted command continues when you give it again. With
     --sign, an index that is there must be signed by that key or one that --trust names. A view is
@@ -153,8 +161,6 @@ def publish(
     """
     from orlog.datasets.publish.publish import publish_dataset
     from orlog.datasets.reading.finding import stored_folder
-    from orlog.datasets.store.chunk_hashes import LARGE_BYTES, has_chunk_hashes
-    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     signer = signing.signer()
     folder = stored_folder(name)
@@ -166,19 +172,13 @@ def publish(
             trusted=signing.trust or (),
             sign_existing=signing.sign_existing,
             audit=not no_audit,
+            hashes=not no_hashes,
             jobs=jobs,
             progress=bar,
             on_audit=bar.audited,
             on_wait=waits("publishing there"),
         )
     say(f"published: {url}")
-    manifest = read_manifest(folder / MANIFEST_FILE)
-    is_large = manifest.size_bytes >= LARGE_BYTES and manifest.container == "zarr"
-    if is_large and not has_chunk_hashes(manifest):
-        tell(
-            "note: who reads it in place checks its chunks by CRCs, which find accidents and no adversary; to publish "
-            f"hashes of them too, run: orlog convert {manifest.name} FOLDER --chunk-hashes"
-        )
 
 
 def _print_downloaded(folder: Path) -> None:
@@ -265,12 +265,27 @@ def add(
             help="Read its versions where they are: only what is needed is fetched, and checked.",
         ),
     ] = False,
+    whole_files: Annotated[
+        bool,
+        typer.Option(
+            "--whole-files",
+            help="With --in-place: also read versions without hashes of chunks, whose files are fetched whole.",
+        ),
+    ] = False,
 ) -> None:
     """Add a registry; nothing is fetched yet."""
     from orlog.datasets.home.registries import add_registry
 
+    if whole_files and not in_place:
+        raise typer.BadParameter("it goes with --in-place.", param_hint="--whole-files")
     registry = add_registry(
-        name, url, mirrors=mirrors or (), keys=public_keys or (), first=first, in_place=in_place
+        name,
+        url,
+        mirrors=mirrors or (),
+        keys=public_keys or (),
+        first=first,
+        in_place=in_place,
+        whole_files=whole_files,
     )
     state = "signed" if registry.keys else "not signed: its index is trusted as it is"
     state += "; read in place" if in_place else ""
@@ -292,11 +307,19 @@ def list_registries(as_json: AsJson = False) -> None:
                 "mirrors": one.mirrors,
                 "keys": one.keys,
                 "in_place": one.in_place,
+                "whole_files": one.whole_files,
             }
             for one in registered
         ]
         asked += [
-            {"name": name, "url": None, "mirrors": [], "keys": [], "in_place": False}
+            {
+                "name": name,
+                "url": None,
+                "mirrors": [],
+                "keys": [],
+                "in_place": False,
+                "whole_files": False,
+            }
             for name in SHIPPED
         ]
         print_json({"file": str(registries_file()), "registries": asked})

@@ -26,9 +26,7 @@ AUDIT_SKIPPED = "skipped: published without one; after the download run: orlog a
 ALARMING = ("audit", "rebuild", "not finite", "outside of their Box")
 NO_CHECKSUM = "no checksum known: the first download is trusted, and kept"
 HASHED = "each chunk is checked against the manifest"
-NOT_HASHED = (
-    "CRCs of chunks find accidents, and no adversary; hashes come by orlog convert --chunk-hashes"
-)
+NOT_HASHED = "each file is fetched whole and compared with the manifest"
 NOT_EQUAL = "these places are not known to have equal bytes; the first that answers is taken"
 
 

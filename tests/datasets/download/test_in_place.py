@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -30,11 +31,10 @@ from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.lazy_rows import LazyRows
-from orlog.datasets.recording import layout
 from orlog.datasets.recording.converting import convert_dataset
-from orlog.datasets.store import in_place
+from orlog.datasets.store import chunk_hashes, in_place
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE
-from orlog.datasets.store.shards import Shard
+from orlog.datasets.store.shards import Shard, check_bytes, index_bytes_of
 from orlog.errors import (
     IntegrityError,
     NotFoundError,
@@ -56,7 +56,7 @@ NAME = "lab/parts-v1"
 SHORT = Patience(timeout=COMES, attempts=4, idle=0.0, first_wait=0.01, longest_wait=0.02)
 
 
-@pytest.fixture(scope="module", params=["hashes", "CRCs"])
+@pytest.fixture(scope="module", params=["hashes", "whole files"])
 def published(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Dataset]:
@@ -64,7 +64,7 @@ def published(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("author")))
         if request.param == "hashes":
-            patch.setattr(layout, "LARGE_BYTES", 1)
+            patch.setattr(chunk_hashes, "LARGE_BYTES", 0)
         dataset = record(NAME, random_parts())
         registry = tmp_path_factory.mktemp("registry")
         publish_dataset(dataset.folder, str(registry))
@@ -139,6 +139,7 @@ def test_every_column_episode_and_view_is_that_of_the_whole_version(
     assert_episode(again, whole, 0)
 
 
+@ONE_KIND
 def test_indexes_of_large_columns_of_an_episode_come_with_those_of_all_others(
     served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +239,7 @@ FAULTS: tuple[Callable[[random.Random], Fault], ...] = (
     lambda rng: Fault(change=lambda data: data[: rng.randrange(len(data) + 1)]),
     lambda rng: Fault(change=lambda data: bytes(len(data)) if rng.random() < 0.5 else data[::-1]),
     lambda _rng: Fault(chunked=True),
+    lambda rng: Fault(change=lambda data: _swapped(data, rng)),
 )
 
 
@@ -247,6 +249,23 @@ def _flipped(data: bytes, rng: random.Random) -> bytes:
     for _ in range(max(1, len(data) // 50)):
         changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     return bytes(changed)
+
+
+def _swapped(data: bytes, rng: random.Random) -> bytes:
+    """Return a shard that gives two of its chunks for each other, with checksums that are right."""
+    for room in range(1, len(data) // 16):
+        start = len(data) - index_bytes_of(room)
+        with contextlib.suppress(IntegrityError):
+            check_bytes(data[start:], "", "")
+            index = np.frombuffer(data[start:-4], "<u8").reshape(-1, 2).copy()
+            held = int((index[:, 0] < len(data)).sum())
+            if held < 2:
+                break
+            one, other = rng.sample(range(held), 2)
+            index[[one, other]] = index[[other, one]]
+            table = index.tobytes()
+            return data[:start] + table + int(google_crc32c.value(table)).to_bytes(4, "little")
+    return data
 
 
 @pytest.mark.scaled
@@ -309,19 +328,123 @@ def test_a_chunk_that_was_forged_with_its_checksum_is_found_by_its_hash(
     file.write_bytes(bytes(data))
     ds = opened(served, whole)
     paths = {one.path for one in whole.manifest.objects}
-    if CHUNKS_FILE in paths:
-        with pytest.raises(IntegrityError, match=r"rewards/c\.0, chunk 0: other bytes"):
-            ds.column("rewards", 0, 1)
-        assert (
-            run(
-                "verify", f"{served.url}/{whole.name}/{whole.manifest.version}", "--in-place"
-            ).returncode
-            == 3
-        )
-    else:  # it is accidents that CRCs find
+    said = ", chunk 0: other bytes" if CHUNKS_FILE in paths else ": sha256 expected"
+    with pytest.raises(IntegrityError, match=f"rewards/c.0{said}"):
         ds.column("rewards", 0, 1)
-        shown = run("verify", f"{served.url}/{whole.name}/{whole.manifest.version}", "--in-place")
-        assert "checked by their CRCs" in shown.stdout
+    url = f"{served.url}/{whole.name}/{whole.manifest.version}"
+    assert run("verify", url, "--in-place").returncode == 3
+
+
+def test_another_valid_chunk_of_the_same_column_is_not_read(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    ds = opened(served, whole)
+    rng = random.Random(0)
+    served.faults = [Fault(path="c.0", change=lambda data: _swapped(data, rng))]
+    with pytest.raises(IntegrityError, match=r"rewards/c\.0"):
+        ds.column("rewards")
+    served.faults = []
+    assert_equal(ds.column("rewards"), whole.column("rewards"))
+
+
+def test_a_large_version_without_hashes_is_opened_by_an_option_only(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 0)
+    url = f"{served.url}/{whole.name}/{whole.manifest.version}"
+    if CHUNKS_FILE in [one.path for one in whole.manifest.objects]:
+        assert orlog.load_dataset(url, in_place=True).in_place
+        return
+    with pytest.raises(SchemaError, match=f"no hashes of its chunks.* run: orlog download {url},"):
+        orlog.load_dataset(url, in_place=True)
+    ds = orlog.load_dataset(url, in_place=True, whole_files=True)
+    assert_episode(ds, whole, 3)
+    assert run("registry", "add", "lab", served.url, "--in-place").returncode == 0
+    with pytest.raises(SchemaError, match=f"run: orlog download {NAME},"):
+        orlog.load_dataset(NAME)
+    assert_episode(orlog.load_dataset(NAME, whole_files=True), whole, 3)
+    assert run("registry", "remove", "lab").returncode == 0
+    assert run("registry", "add", "lab", served.url, "--whole-files").returncode == 2
+    told = run("registry", "add", "lab", served.url, "--in-place", "--whole-files")
+    assert "read in place" in told.stdout
+    assert_episode(orlog.load_dataset(NAME), whole, 3)
+
+
+def _flip(path: Path, rng: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    if data:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(bytes(data))
+
+
+def _put_a_folder(path: Path, _rng: random.Random) -> None:
+    path.unlink()
+    (path / "within").mkdir(parents=True)
+
+
+def _put_a_link(path: Path, rng: random.Random) -> None:
+    path.unlink()
+    path.symlink_to(rng.choice([path.name, "nothing", str(path.parent), os.devnull, __file__]))
+
+
+def _put_a_file_for_its_folder(path: Path, _rng: random.Random) -> None:
+    shutil.rmtree(path.parent)
+    path.parent.write_bytes(b"")
+
+
+def _put_a_pipe(path: Path, _rng: random.Random) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+EDITS: tuple[Callable[[Path, random.Random], None], ...] = (
+    _flip,
+    lambda path, rng: os.truncate(path, rng.randrange(path.stat().st_size + 1)),
+    lambda path, rng: os.truncate(path, path.stat().st_size + rng.randrange(1, 99)),
+    lambda path, _rng: path.unlink(),
+    lambda path, _rng: path.chmod(0),
+    _put_a_pipe,
+    _put_a_folder,
+    _put_a_link,
+    _put_a_file_for_its_folder,
+)
+
+
+@pytest.mark.scaled
+@pytest.mark.usefixtures("_sizes")
+def test_whatever_was_done_to_what_is_kept_the_next_opening_reads_right_values(
+    served: FileServer, whole: Dataset
+) -> None:
+    rng = random.Random(f"{whole.digest}{in_place.WHOLE_BYTES}")
+    for name in whole.columns:
+        opened(served, whole).column(name)
+    for edit in itertools.islice(itertools.cycle(EDITS), scaled(200, 36)):
+        root = in_place_folder()
+        path = rng.choice(sorted(one for one in root.rglob("*") if one.is_file()))
+        if path.parent != root or edit is not _put_a_file_for_its_folder:
+            edit(path, rng)
+        ds = opened(served, whole)
+        for name in whole.columns:
+            assert_equal(ds.column(name), whole.column(name))
+        assert [one.manifest.digest for one in kept_versions()] == [whole.digest], path
+
+
+def test_what_is_damaged_while_it_is_read_is_fetched_once_more(
+    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place, "WHOLE_BYTES", 0)
+    ds = opened(served, whole)
+    for name in whole.columns:
+        ds.column(name)
+    for path in sorted(one for one in in_place_folder().rglob("*") if one.is_file()):
+        path.write_bytes(bytes(path.stat().st_size))
+    for name in whole.columns:
+        assert_equal(ds.column(name), whole.column(name))
+    again = pickle.loads(pickle.dumps(ds))
+    for name in whole.columns:
+        assert_equal(again.column(name), whole.column(name))
 
 
 @ONE_KIND
@@ -490,8 +613,9 @@ def test_batches_and_streams_are_those_of_a_version_that_is_here(
 ) -> None:
     registry = tmp_path / "registry"
     registry.mkdir()
-    publish_dataset(mini_folder, str(registry))
-    whole = orlog.load_dataset(mini_folder)
+    hashed = convert_dataset(mini_folder, tmp_path / "hashed", container="zarr", chunk_hashes=True)
+    publish_dataset(hashed, str(registry))
+    whole = orlog.load_dataset(hashed)
     with FileServer(registry) as server:
         ds = opened(server, whole)
         found = orlog.stream_transitions(ds, 64, seed=1, buffer_bytes=2**18)

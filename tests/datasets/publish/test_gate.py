@@ -7,7 +7,8 @@ import pytest
 from gymnasium.spaces import Box
 
 import orlog
-from orlog.errors import AuditError
+from orlog.datasets.store import chunk_hashes
+from orlog.errors import AuditError, SchemaError
 from tests.command_line import orlog as run
 from tests.episodes import whole_episode
 from tests.publishing import index_of
@@ -52,3 +53,23 @@ def test_the_index_says_what_was_published_without_an_audit(
     assert text.count('"audit": "skipped"') == text.count('"audit"') == 1
     # What is there already needs no audit.
     orlog.publish_dataset(bad, registry)
+
+
+def test_what_has_no_hashes_of_its_chunks_is_published_when_asked_for_only(
+    mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, hashed = tmp_path / "registry", tmp_path / "hashed"
+    monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 2**19)  # one of its files has more
+    with pytest.raises(SchemaError) as refused:
+        orlog.publish_dataset(mini_folder, registry)
+    assert not (registry / "pointmaze").exists()
+    text = str(refused.value)
+    assert f"orlog convert {mini_folder} FOLDER --chunk-hashes" in text
+    command = ("convert", str(mini_folder), str(hashed), "--chunk-hashes")
+    assert run(*command).returncode == 0
+    url = orlog.publish_dataset(hashed, registry)
+    assert url.endswith("/1.0.1")
+    assert run("publish", str(mini_folder), str(registry), "--no-hashes").returncode == 0
+    orlog.publish_dataset(mini_folder, registry)  # it is there already
+    assert index_of(registry).entry("pointmaze/umaze-mini-v1", "1.0.0") is not None
+    assert "as it is, for downloads: hashes=False." in text

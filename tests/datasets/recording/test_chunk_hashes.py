@@ -15,7 +15,6 @@ from orlog.base import files
 from orlog.datasets.download.in_place import open_in_place
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording import layout
 from orlog.datasets.recording.converting import convert_dataset
 from orlog.datasets.store import chunk_hashes
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, SHARDS_FILE, has_chunk_hashes
@@ -42,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("small_shards")
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the smallest recording count as one that is likely to be read in place."""
-    monkeypatch.setattr(layout, "LARGE_BYTES", 1)
+    monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 0)
 
 
 def assert_right(dataset: Dataset, tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def test_what_is_small_or_one_file_or_appended_to_what_has_none_has_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small = record(EPISODES[:2])
-    monkeypatch.setattr(layout, "LARGE_BYTES", 1)
+    monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 0)
     for dataset in (
         small,
         append(small, EPISODES[2:3]),

@@ -14,7 +14,7 @@ import zarr
 from gymnasium.spaces import GraphInstance
 
 import orlog
-from orlog.datasets.recording import layout
+from orlog.datasets.store import chunk_hashes
 
 FROZEN = Path(__file__).with_name("frozen")
 DIGESTS = {
@@ -79,7 +79,7 @@ def test_the_zarr_container_still_writes_the_very_bytes(make: ModuleType) -> Non
 
 
 def test_what_is_rare_is_still_written_in_the_very_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "LARGE_BYTES", 0)
+    monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 0)
     folders = FROZEN / "format-1-corners", script("make_corners").write()
     before, now = (
         {item.path: item.sha256 for item in orlog.load_dataset(folder).manifest.objects}

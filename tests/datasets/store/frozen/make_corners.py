@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 import orlog
-from orlog.datasets.recording import layout
+from orlog.datasets.store import chunk_hashes
 from orlog.datasets.store.encoding import Encoding
 
 NAME = "tests/corners-v1"
@@ -101,7 +101,7 @@ def main(target: Path) -> None:
     """Write the store."""
     with tempfile.TemporaryDirectory() as home:
         os.environ["ORLOG_HOME"] = home
-        layout.LARGE_BYTES = 0  # type: ignore[attr-defined]  # so hashes of chunks are written
+        chunk_hashes.LARGE_BYTES = 0  # so hashes of chunks are written
         shutil.copytree(write(), target / "format-1-corners")
 
 
