@@ -447,7 +447,7 @@ LIMITS: list[tuple[str, tuple[Any, ...]]] = [
 ]
 OUT_OF_RANGE = {name: values for names, values in LIMITS for name in names.split()}
 UNLIMITED = {"target_gap", "smallest_gap", "target_return", "normalize_values", "backup_entropy"}
-UNLIMITED |= {"tokenizer", "spoken", "speaker", "baseline"}
+UNLIMITED |= {"tokenizer", "spoken", "speaker", "baseline", "bounded_costs"}
 OF_ONE_FORM: list[tuple[str, str, Any]] = [
     ("EDAC", "critics", 1),
     ("RLPD", "smallest_of", 11),
@@ -539,6 +539,7 @@ OSRL: dict[str, dict[str, Any]] = {  # as hyperparameters.json has them, safe / 
         "unseen_factor": 1.5,
         "cloning_steps": 0,
         "unsafe_weight": 0.0,
+        "bounded_costs": False,
         "episode_length": None,
     },
     "CDT": {

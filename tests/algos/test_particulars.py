@@ -155,7 +155,7 @@ def test_half_of_each_batch_of_rlpd_is_demonstrations_and_half_of_the_environmen
 @pytest.mark.parametrize(
     ("module", "named"),
     [
-        ("cpq", ("alpha", "95 %", "before the tanh", "cloning_steps", "unsafe_weight")),
+        ("cpq", ("alpha", "95 %", "before the tanh", "cloning_steps", "bounded_costs")),
         ("cql_lagrangian", ("sum of errors", "smaller", "termination")),
         ("ilql", ("adv_clip", "all tokens of the batch")),
         ("qcfql", ("online phase",)),

@@ -30,6 +30,7 @@ class CPQ(plain.Plain):
         {},
         {"cost_limit": 8.0, "multiplier_learning_rate": 0.5, "sampled_actions": 3},
         {"cloning_steps": 2, "cost_limit": 0.0},
+        {"bounded_costs": True},
     )
 
     def start(self) -> None:
@@ -66,7 +67,8 @@ class CPQ(plain.Plain):
         lowest, alpha = config.unseen_factor * limit, math.exp(self.of("log_multiplier")[0])
 
         def unseen_cost() -> float:
-            judged = np.minimum(self.values("cost_critic", many, sampled).max(0), lowest)
+            judged = self.values("cost_critic", many, sampled).max(0)
+            judged = np.minimum(judged, lowest) if config.bounded_costs else judged
             return float((judged * unseen).sum() / max(unseen.sum(), 1))
 
         def loss() -> float:
