@@ -6,8 +6,8 @@
     action        whole numbers from 0, or floats padded with zeros
     reward        the agent's own, or the team's
 
-An agent's part is a run of steps in which it acts, so that one who leaves and comes back has several. The
-observation after its last step is real. Its end is terminated where the agent was, and else truncated, also
+An agent's part is a run of steps in which it acts, until it ends, so that one who leaves and comes back has
+several. The observation after its last step is real. Its end is terminated where the agent was, and else truncated, also
 where the agent was simply gone. All parts of the first agent come first, then those of the second.
 """
 
@@ -26,6 +26,7 @@ from torch import Tensor
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.teams import Team, TeamArrays
+from orlog.manifests.columns import FLAGS
 
 _BLOCK = 2**18
 
@@ -63,7 +64,10 @@ def member_arrays(
         )
     there = TeamArrays(team, arrays)
     acts = (there.flags("acts") > 0).cpu().numpy()
-    runs = [_runs(arrays, acts[:, agent]) for agent in range(team.count)]
+    ends = np.zeros_like(acts)
+    for name in {*FLAGS} & team.has:
+        ends |= (there.flags(name) > 0).cpu().numpy()
+    runs = [_runs(arrays, acts[:, agent], ends[:, agent]) for agent in range(team.count)]
     lengths = np.concatenate([stops - starts for starts, stops in runs])
     if not len(lengths):
         raise SchemaError(f"{arrays.name}: no agent acts in any step; there is nothing to learn.")
@@ -175,12 +179,17 @@ def _part(arrays: Arrays, place: slice, lengths: np.ndarray, digest: str) -> Arr
     )
 
 
-def _runs(arrays: Arrays, acts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first row of each run of steps in which an agent acts, and the row after its last."""
+def _runs(arrays: Arrays, acts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first row of each run of steps in which an agent acts, and the row after its last.
+
+    A run is over when the agent ends, also if it acts in the next step again.
+    """
     acts = acts.copy()
     acts[arrays.final_rows] = False
-    edges = np.diff(np.concatenate(([0], acts.astype(np.int8))))
-    return np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    goes_on = acts[:-1] & acts[1:] & ~ends[:-1]
+    starts = acts & ~np.concatenate(([False], goes_on))
+    stops = acts & ~np.concatenate((goes_on, [False]))
+    return np.flatnonzero(starts), np.flatnonzero(stops) + 1
 
 
 def _blocks(starts: np.ndarray, stops: np.ndarray) -> Iterator[np.ndarray]:

@@ -64,6 +64,25 @@ def _named(*names: str, under: Iterable[str] = _STEP) -> tuple[str, ...]:
 CHOICES, NUMBER, WORDS = "infos/legal_actions", "episodes/task", "episodes/instruction"
 """Usual names that orlog itself gives: to flags of legal choices, to the number of a task, and to its words."""
 
+MASKS = frozenset(
+    [
+        "action_mask",
+        "action_masks",
+        "avail_actions",
+        "available_actions",
+        "legal_action_mask",
+        "legal_actions",
+        "legal_actions_mask",
+        "legal_mask",
+        "legal_moves",
+        "legals",
+        "valid_action_mask",
+        "valid_actions",
+        "valid_moves",
+    ]
+)
+"""Usual names of flags of legal choices. In infos, most have a role only where one is given."""
+
 _INSTRUCTIONS = ("task", "instruction", "language_instruction", "natural_language_instruction")
 
 ROLES = {
@@ -247,8 +266,7 @@ def check_roles(
                 + (did_you_mean(column, columns) or f"; it has {', '.join(sorted(columns))}.")
             )
         if not fits(role, column, columns[column]):
-            kind, shape = columns[column]
-            held = kind if kind in (TEXT, ARRAY) else f"{np.dtype(_EXAMPLES[kind]).name} {shape}"
+            held = _held(*columns[column])
             raise SchemaError(
                 f"{where}: column {column} cannot have the role {name}, which is for {role.expected}; it is a "
                 f"column of {axis_of(column)}s that holds {held}."
@@ -256,6 +274,37 @@ def check_roles(
 
 
 _EXAMPLES = {"b": "bool", "i": "int", "u": "uint", "f": "float"}
+
+
+def check_masks(stated: Mapping[str, str], columns: Mapping[str, Values], where: str) -> None:
+    """Refuse a column that is called as flags of legal choices are, but would not limit them.
+
+    Raises SchemaError that names the dataset, `where`, and the column.
+    """
+    known = {**roles_of(stated, columns), **stated}
+    for column, values in columns.items():
+        if column.rpartition("/")[2] not in MASKS or axis_of(column) not in ROLES[LEGAL].axes:
+            continue
+        if column in known and fits(ROLES[known[column]], column, values):
+            continue
+        reason, advice = "no role", f"{LEGAL!r} if they hold in the same row"
+        if axis_of(column) == "step":
+            advice = (
+                f"{LEGAL!r} if they hold in the step itself, {NEXT_LEGAL!r} if in the step after"
+            )
+        if not fits(ROLES[LEGAL], column, values):
+            reason, advice = (
+                f"holds {_held(*values)}",
+                "record one flag for each choice in each row",
+            )
+        raise SchemaError(
+            f"{where}: column {column} has the name of flags of legal choices, but {reason}, so every choice "
+            f"would count as legal; {advice}, or 'none' if it is something else: roles={{{column!r}: ..}}."
+        )
+
+
+def _held(kind: str, shape: tuple[int, ...]) -> str:
+    return kind if kind in (TEXT, ARRAY) else f"{np.dtype(_EXAMPLES[kind]).name} {shape}"
 
 
 def spread_roles(given: Mapping[str, str], columns: Iterable[str]) -> dict[str, str]:

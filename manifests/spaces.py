@@ -289,6 +289,12 @@ def leaf_spaces(
         yield leaf.path, leaf.space
 
 
+def has_choices(space: gymnasium.Space[Any]) -> bool:
+    """Return whether a value of a space holds a choice among a number of them."""
+    choices = spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    return any(isinstance(leaf, choices) for _, leaf in leaf_spaces(space, ""))
+
+
 def map_leaves(
     space: gymnasium.Space[Any],
     make: Callable[[tuple[str | int, ...], gymnasium.Space[Any]], Any],

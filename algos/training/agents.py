@@ -46,6 +46,7 @@ from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.teams import Team, TeamArrays, team_of
 from orlog.loaders.members import legal_place, member_arrays
 from orlog.manifests.names import counted
+from orlog.manifests.roles import MASKS
 from orlog.manifests.spaces import space_leaves
 
 
@@ -311,7 +312,7 @@ class TeamPolicy:
             for one in columns
             if one.startswith(("agents/*/", f"agents/{agent}/"))
         ]
-        return [*own, "action_mask", "legals"]
+        return [*own, *sorted(MASKS)]
 
     def _legal(self, parts: list[np.ndarray]) -> Tensor | None:
         """Return what each agent may do; all where the environment does not say it."""
@@ -321,12 +322,14 @@ class TeamPolicy:
         legal = torch.zeros(len(parts[0]), team.count, max(team.action_widths), dtype=torch.bool)
         for place, (agent, width) in enumerate(zip(team.agents, team.action_widths, strict=True)):
             legal[:, place, :width] = True
-            if team.legal and isinstance(team.legal[0], slice):
-                flags = parts[place][:, team.legal[place]]
-                legal[:, place, : flags.shape[1]] = torch.from_numpy(flags > 0)
+            source = team.legal[place] if len(team.legal) == team.count else None
+            if isinstance(source, slice):
+                flags = parts[place][:, source]
             elif agent in self._flags:
                 flags = self._flags[agent]
-                legal[:, place, : flags.shape[1]] = torch.from_numpy(flags > 0)
+            else:
+                continue
+            legal[:, place, :width] = torch.from_numpy(flags[:, :width] > 0)
         return legal
 
     def _of_agents(self, actions: Tensor) -> dict[str, np.ndarray]:

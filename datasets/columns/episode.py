@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from orlog.datasets.columns.summaries import fields_summary, summary
 from orlog.datasets.looking.figures import episode_picture
 from orlog.errors import SchemaError, wrong_type
+from orlog.manifests.names import counted
 
 # Values of a space over some rows. Numbers: one array. Dict: a dict of columns. Tuple: a tuple of
 # columns. Text, Sequence, Graph and OneOf: a list with an entry per row. The space says which of
@@ -50,11 +52,13 @@ class Episode:
         """Turn lists into arrays.
 
         Raises TypeError if infos are neither columns nor a list of dicts; SchemaError if infos of two steps
-        differ in their names or types.
+        differ in their names or types, or a column has another number of rows than the others.
         """
         for name in ("rewards", "terminations", "truncations"):
             object.__setattr__(self, name, as_numbers(getattr(self, name)))
         object.__setattr__(self, "infos", as_infos(self.infos))
+        names = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
+        check_rows({name: getattr(self, name) for name in names}, "Episode")
 
     def __repr__(self) -> str:
         """Return its fields, with shapes and dtypes in place of values."""
@@ -71,6 +75,46 @@ class Episode:
     def __len__(self) -> int:
         """Return the number of steps T."""
         return len(self.rewards)
+
+
+def check_rows(columns: Mapping[str, Columns], where: str, *, more: int = 1) -> None:
+    """Refuse a column whose rows are of another number of steps than most columns', or actions' if these are as many.
+
+    `more` is how many rows observations have beside one for each step. A dict counts as one column here, and what
+    has no rows, or may have them along several axes, as none. Raises SchemaError that names the column.
+    """
+    rows_more = {name: more if name == "observations" else 0 for name in columns}
+    steps = {
+        name: dict(_row_counts(name, values, rows_more[name])) for name, values in columns.items()
+    }
+    counts = [*steps["actions"].values()][:1]
+    counts += [Counter(parts.values()).most_common(1)[0][0] for parts in steps.values() if parts]
+    if len({*counts}) < 2 and all(len({*parts.values()}) < 2 for parts in steps.values()):
+        return
+    expected = Counter(counts).most_common(1)[0][0]
+    agreeing = [name for name, parts in steps.items() if {*parts.values()} == {expected}]
+    name, path, count = next(
+        (name, path, count)
+        for name, parts in steps.items()
+        for path, count in parts.items()
+        if count != expected
+    )
+    hint = ""
+    if count == expected - rows_more[name]:
+        hint = "; observations have one row more than actions, the last one being what followed the last action"
+    raise SchemaError(
+        f"{where}, column {path}: expected {expected + rows_more[name]} rows, found {count + rows_more[name]}, as "
+        f"the others ({', '.join(agreeing)}) are of {counted(expected, 'step')}{hint}."
+    )
+
+
+def _row_counts(path: str, values: Columns, more: int) -> Iterator[tuple[str, int]]:
+    """Yield each column of numbers or samples, and for how many steps it has rows."""
+    if isinstance(values, Mapping):
+        for key, part in values.items():
+            yield from _row_counts(f"{path}/{key}", part, more)
+    elif isinstance(values, list) or (isinstance(values, np.ndarray) and values.ndim):
+        yield path, len(values) - more
 
 
 def _steps_of(rewards: object) -> str:
@@ -128,9 +172,11 @@ def as_column(name: str, values: list[Any]) -> Columns:
             return np.stack(values)
         return values
     column = values if all(isinstance(one, str) for one in values) else as_numbers(values)
-    if column is values and not isinstance(values[0], str):
+    if column is values and not all(isinstance(one, str) for one in values):
+        odd = next((step for step, one in enumerate(values) if type(one) is not type(values[0])), 0)
+        before = f" after {summary(values[0])} in step 0" if odd else ""
         raise SchemaError(
             f"infos: {name!r} must be numbers, flags, texts or arrays of one type in all steps, "
-            f"found {summary(values[0])} in step 0. Convert it, or leave it out."
+            f"found {summary(values[odd])} in step {odd}{before}. Convert it, or leave it out."
         )
     return column

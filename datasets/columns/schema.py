@@ -255,6 +255,8 @@ class Schema:
         kind = self.variable.get(name)
         if kind is None:
             return {name: _exactly(name, values, spec.dtype, (rows, *spec.shape), where)}
+        if kind == "array" and isinstance(values, np.ndarray) and values.ndim > 1:
+            values = list(values)  # they happen to be of one length
         if not isinstance(values, list) or len(values) != rows:
             raise SchemaError(
                 f"{where}, column {name}: expected a list of {rows} "

@@ -24,6 +24,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from orlog.manifests.roles import MASKS
+
 COLUMNS = ("acts", "rewards", "terminations", "truncations")
 """What each agent has of its own, by the names that `orlog.record_parallel` gives."""
 
@@ -116,6 +118,13 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             for agent, one in told.items()
             for name, value in one.items()
         }
+        choices: Any = self.action_space
+        for name, flags in [(name, flags) for one in told.values() for name, flags in one.items()]:
+            for agent in (
+                self.agents if name in MASKS else ()
+            ):  # also of those that have not come yet
+                blank = np.zeros(getattr(choices[agent], "n", 0), np.asarray(flags).dtype)
+                self._told.setdefault(f"agents/{agent}/{name}", blank)
         self.infos = list(dict.fromkeys([*self.infos, *self._told]))
         return {"agents": told} if told else {}
 

@@ -26,7 +26,8 @@ from orlog.errors import (
     clause,
     wrong_type,
 )
-from orlog.manifests.spaces import storable_space
+from orlog.manifests.roles import MASKS, NEXT_LEGAL, spread_roles
+from orlog.manifests.spaces import has_choices, storable_space
 
 
 class Collector:
@@ -178,6 +179,8 @@ def start_recording(
         keeps_options = "episodes/options" in base.schema.extras
         writer = DatasetWriter.append(base, keep_every_episode=True, **options)
     else:
+        if has_choices(action_space):
+            options = {**options, "roles": _with_masks(infos, options.get("roles") or {})}
         try:
             writer = DatasetWriter(
                 name,
@@ -197,3 +200,11 @@ def start_recording(
         for number in ([None] if count is None else range(count))
     ]
     return Collector(writer, episodes, simulated)
+
+
+def _with_masks(infos: Sequence[str], roles: Mapping[str, str]) -> Mapping[str, str]:
+    """Return roles with those of flags of legal choices: the info of a step says what may be done in the next one."""
+    masks = [f"infos/{one}" for one in infos if one.rpartition("/")[2] in MASKS]
+    usual = all(one.endswith("/action_mask") for one in masks) and NEXT_LEGAL not in roles.values()
+    added = {} if usual else dict.fromkeys(masks, NEXT_LEGAL)
+    return {**added, **spread_roles(roles, masks)}

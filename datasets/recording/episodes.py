@@ -10,7 +10,7 @@ import numpy as np
 
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.bounds import bounds_of, refuse_outside
-from orlog.datasets.columns.episode import Columns, Episode, as_infos
+from orlog.datasets.columns.episode import Columns, Episode, as_infos, check_rows
 from orlog.datasets.columns.schema import Schema, check_flags, count_rewards, return_of
 from orlog.datasets.recording.log import EpisodeLog
 from orlog.datasets.store.container import WrittenPart
@@ -112,10 +112,17 @@ class EpisodeWriter:
         schema = self.schema
         if self._first_decides and self.episodes == 0 and not self.inside_episode:
             schema = schema.with_extras(as_infos(infos), {}, where)
-        expected = count + (0 if self.inside_episode else 1)
+        more = 0 if self.inside_episode else 1
+        columns = {"observations": observations, "actions": actions, "rewards": rewards}
+        columns |= {
+            "terminations": terminations,
+            "truncations": truncations,
+            "infos": as_infos(infos),
+        }
+        check_rows(columns, where, more=more)
         block = schema.step_rows(
             where,
-            observations=(observations, expected),
+            observations=(observations, count + more),
             actions=actions,
             rewards=rewards,
             terminations=terminations,

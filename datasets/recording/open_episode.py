@@ -23,6 +23,8 @@ from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError, clause
 
 LOG_PROBS = "action_log_probs"
+BLANK = object()
+"""Stands in infos for a value that is not there; `OpenEpisode` puts a blank one of the column's form in its place."""
 _INTEGERS = (int, np.int64)
 _FLOATS = {float, np.float64}
 _LARGEST_INTEGER = 2**53  # float64 holds all integers up to it
@@ -37,12 +39,15 @@ class Recorded:
         action_space: Space of its actions.
         infos: Names in the info of each step that are kept.
         action_log_probs: Whether each action comes with its log-probability.
+        blank: Returns what stands for `BLANK` in a column of infos, from its name and the columns that are
+            known, where the column has no other value and no earlier episode had one.
     """
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     infos: Sequence[str] = ()
     action_log_probs: bool = False
+    blank: Callable[[str, Mapping[str, Columns]], Any] | None = None
 
 
 class OpenEpisode:
@@ -77,6 +82,7 @@ class OpenEpisode:
         observation_space, action_space = recorded.observation_space, recorded.action_space
         self.spaces = observation_space, action_space
         self._names = tuple(recorded.infos)
+        self._blank = recorded.blank
         self.with_log_probs = recorded.action_log_probs
         wants_more = bool(self._names) or self.with_log_probs or state
         boxes = [space for space in self.spaces if isinstance(space, spaces.Box)]
@@ -153,7 +159,7 @@ class OpenEpisode:
     def set_flags(self, terminated: Any, truncated: Any) -> None:
         """Note the flags of the step that was added last.
 
-        Raises SchemaError if one is NaN.
+        Raises SchemaError if one is no number or NaN.
         """
         self.check_flags(terminated, truncated, added=1)
         self.flags = terminated, truncated
@@ -163,10 +169,13 @@ class OpenEpisode:
     ) -> None:
         """Refuse flags of a step that is added next, or of which `added` is 1 if it was added.
 
-        Raises SchemaError if one is NaN, which is no end and no step that goes on either; it names the agent
-        where there are several.
+        Raises SchemaError if one is no number or NaN, which is no end and no step that goes on either; it names
+        the agent where there are several.
         """
-        if terminated != terminated or truncated != truncated:
+        if not (_is_flag(terminated) and _is_flag(truncated)):
+            terminated, truncated = (
+                summary(flag) if np.ndim(flag) else flag for flag in (terminated, truncated)
+            )
             raise SchemaError(
                 f"{self.where(added)}{_of_agent(agent)}: terminated is {terminated} and truncated is "
                 f"{truncated}; expected true or false; correct the environment."
@@ -214,11 +223,23 @@ class OpenEpisode:
 
         Raises SchemaError if something does not fit.
         """
-        observation, reward, terminated, truncated, _ = result
+        observation, reward, terminated, truncated, _ = self.checked_result(result)
         after = self.copied_observation(observation)
         number = self.checked_reward(reward)
         self.check_flags(terminated, truncated)
         return after, number
+
+    def checked_result(self, result: Any, *, of_reset: bool = False) -> Any:
+        """Return what `step` or `reset` of the environment returned, if there are as many values as Gymnasium says."""
+        names = ["observation", "reward", "terminated", "truncated", "info"][
+            :: 4 if of_reset else 1
+        ]
+        if not isinstance(result, tuple) or len(result) != len(names):
+            raise SchemaError(
+                f"{self.where()}: {'reset' if of_reset else 'step'} returned {summary(result)}; expected a tuple "
+                f"({', '.join(names)}); wrap an environment of the older Gym, or correct it."
+            )
+        return result
 
     def end(self) -> None:
         """Write the steps and end the episode; an episode without steps is forgotten.
@@ -252,14 +273,15 @@ class OpenEpisode:
         steps = self.steps
         terminations, truncations = np.zeros((2, steps), np.bool_)
         terminations[-1], truncations[-1] = map(bool, self.flags)
-        columns = {
-            **(self._columns() if self.rows is None else self._columns_of_rows(self.rows)),
-            "terminations": terminations,
-            "truncations": truncations,
-            "infos": self._info_columns(),
-        }
-        self._forget_steps()
-        return columns
+        try:
+            return {
+                **(self._columns() if self.rows is None else self._columns_of_rows(self.rows)),
+                "terminations": terminations,
+                "truncations": truncations,
+                "infos": self._info_columns(),
+            }
+        finally:
+            self._forget_steps()
 
     def _columns(self) -> dict[str, Any]:
         steps = self.steps
@@ -319,26 +341,71 @@ class OpenEpisode:
         self._log_probs: list[float] = []
         self.flags = False, False
 
-    def _picked(self, info: Mapping[str, Any]) -> list[Any]:
+    def _picked(self, info: Any) -> list[Any]:
         try:
             values = [info[name] for name in self._names]
-        except KeyError as error:
+        except (KeyError, TypeError):
+            names = sorted(map(str, info)) if isinstance(info, Mapping) else []
+            missing = next((name for name in self._names if name not in names), "")
             raise SchemaError(
-                f"{self.where()}: the info of this step has no {error.args[0]!r}, only "
-                f"{sorted(info)}; what is recorded must be in the info of every step."
+                f"{self.where()}: the info of this step has no {missing!r}, only "
+                f"{names or summary(info)}; what is recorded must be in the info of every step."
             ) from None
         return [value.copy() if isinstance(value, np.ndarray) else value for value in values]
 
+    def _filled(self, values: dict[str, list[Any]]) -> dict[str, Columns]:
+        """Return infos as columns, in which zeros, or nothing of texts and arrays of any length, stand for `BLANK`."""
+        schema = self._writer.schema
+        columns: dict[str, Columns] = {}
+        for name in sorted(values, key=lambda name: all(one is BLANK for one in values[name])):
+            column = values[name]
+            if any(one is BLANK for one in column):
+                known = [one for one in column if one is not BLANK]
+                spec = schema.extras.get(f"infos/{name}")
+                kind = schema.variable.get(f"infos/{name}")
+                if spec is not None:
+                    array = np.zeros((0, *spec.shape) if kind else spec.shape, spec.dtype)
+                    blank = "" if kind == "text" else array[()]
+                elif known:
+                    blank = blank_like(known)
+                else:
+                    assert self._blank is not None
+                    blank = self._blank(name, columns)
+                column = [blank if one is BLANK else one for one in column]
+            try:
+                columns[name] = _column(name, column)
+            except SchemaError as error:
+                where = self.where().rpartition(", step ")[0]
+                raise SchemaError(f"{where}, {clause(error)}.") from error
+        return {name: columns[name] for name in values}
+
     def _info_columns(self) -> dict[str, Columns]:
-        columns = {
-            name: _column(name, [row[index] for row in self._infos])
-            for index, name in enumerate(self._names)
-        }
+        columns = self._filled(
+            {name: [row[index] for row in self._infos] for index, name in enumerate(self._names)}
+        )
         for name in self._states[0] if self._states else ():
             columns[STATE + name] = np.array([state[name] for state in self._states])
         if self.with_log_probs:
             columns[LOG_PROBS] = np.array(self._log_probs, np.float64)
         return columns
+
+
+def blank_like(values: Sequence[Any]) -> Any:
+    """Return a value of the form of some others that stands for none."""
+    first = values[0]
+    if isinstance(first, str):
+        return ""
+    blank = np.zeros_like(first)
+    if blank.ndim and len({np.shape(one) for one in values}) > 1:
+        return blank[:0]
+    return blank[()]
+
+
+def _is_flag(value: Any) -> bool:
+    if type(value) in (bool, np.bool_):
+        return True
+    flag = np.asarray(value)
+    return flag.size == 1 and flag.dtype.kind in "biuf" and bool((flag == flag).all())
 
 
 def _of_agent(agent: object) -> str:

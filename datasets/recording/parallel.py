@@ -12,11 +12,13 @@ An episode is one run of all agents. Its observation and action spaces are a Dic
     infos["action_log_probs"]                their sum: that of all actions together
 
 Where an agent takes no part, its action, reward, flags and infos are blank (zeros, no text, or a Discrete's
-first value). Row t of its observations is real if it acts in step t or t - 1, and blank otherwise.
+first value), in the form that its own have. Row t of its observations is real if it acts in step t or t - 1, and
+blank otherwise. Row t of its infos is what step t said of it: also in the step before it comes, if it said anything.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
@@ -24,10 +26,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from orlog.datasets.columns.episode import Columns
 from orlog.datasets.recording.collector import Collector, start_recording
-from orlog.datasets.recording.open_episode import LOG_PROBS, Recorded
+from orlog.datasets.recording.open_episode import BLANK, LOG_PROBS, Recorded, blank_like
 from orlog.errors import SchemaError, wrong_type
 from orlog.manifests.columns import can_be_named
+from orlog.manifests.roles import MASKS
 from orlog.manifests.spaces import map_leaves
 
 _COLUMNS = ("acts", "rewards", "terminations", "truncations")
@@ -46,7 +50,8 @@ def record_parallel(
     """Wrap a parallel environment of PettingZoo; stepping it records a dataset, `close()` ends it.
 
     The module's docstring says how agents are stored. Agents may leave early and join late. `infos` are
-    names in the info of every agent that acts. With `action_log_probs`, give those of all agents that act:
+    names in the info of every agent that acts; flags of legal choices, such as an `action_mask`, may be missing
+    when it ends. With `action_log_probs`, give those of all agents that act:
     `env.step(actions, action_log_probs={agent: ..})`. With `state`, `Dataset.restore` puts the simulator's
     state back at steps in which all agents act. The environment's id is not recorded, since PettingZoo has
     none: `recover_environment` is not for these datasets, and algorithms that need plain arrays refuse them.
@@ -73,6 +78,7 @@ def record_parallel(
         {key: _blank(space(agent)) for key, agent in agents.items()}
         for space in (env.observation_space, env.action_space)
     ]
+    at_reset: dict[str, Any] = {}
     collector = start_recording(
         name,
         Recorded(
@@ -88,13 +94,19 @@ def record_parallel(
                 for column in (*_COLUMNS, *infos, *([LOG_PROBS] if action_log_probs else []))
             ],
             action_log_probs=action_log_probs,
+            blank=functools.partial(
+                _unknown_info,
+                name,
+                {key: env.action_space(agent) for key, agent in agents.items()},
+                at_reset,
+            ),
         ),
         None,
         simulated=[env] if state else [],
         append=append,
         options=options,
     )
-    return ParallelRecorder(env, collector, agents, blanks, infos)
+    return ParallelRecorder(env, collector, agents, blanks, infos, at_reset)
 
 
 class ParallelRecorder:
@@ -112,13 +124,14 @@ class ParallelRecorder:
         agents: Mapping[str, Any],
         blanks: Sequence[Mapping[str, Any]],
         infos: Sequence[str],
+        at_reset: dict[str, Any],
     ) -> None:
         """Wrap an environment; `record_parallel` has made the rest."""
         self.env = env
         self.writer = collector.writer
         self._collector = collector
         self._agents = agents
-        self._infos = infos
+        self._infos, self._at_reset = infos, at_reset
         self._blank_observations, self._blank_actions = blanks
 
     def __getattr__(self, name: str) -> Any:
@@ -139,6 +152,13 @@ class ParallelRecorder:
         collector.end()
         observations, infos = self.env.reset(seed=seed, options=options)
         first = self._of_all(observations, self._blank_observations)
+        for key, agent in self._agents.items():
+            info = infos.get(agent) or {}
+            self._at_reset |= {
+                f"agents/{key}/{name}": blank_like([info[name]])
+                for name in self._infos
+                if name in info
+            }
         collector.start(0, first, seed, options)
         collector.running = True
         return observations, infos
@@ -161,7 +181,7 @@ class ParallelRecorder:
         collector.running = False
         result = self.env.step(actions)
         observations, rewards, terminations, truncations, infos = result
-        columns = {**log_probs, **self._info_columns(infos, acting)}
+        columns = {**log_probs, **self._info_columns(result, acting)}
         total, terminated, truncated = 0.0, False, False
         for key, agent in self._agents.items():
             acts = key in acting
@@ -224,22 +244,25 @@ class ParallelRecorder:
         columns = {f"agents/{key}/{LOG_PROBS}": of_agents.get(key, 0.0) for key in self._agents}
         return columns, sum(of_agents.values())
 
-    def _info_columns(
-        self, infos: Mapping[Any, Mapping[str, Any]], acting: Sequence[str]
-    ) -> dict[str, Any]:
-        """Return the chosen infos of all agents by column; those of agents that take no part are blank."""
+    def _info_columns(self, result: tuple[Any, ...], acting: Sequence[str]) -> dict[str, Any]:
+        """Return the chosen infos of all agents by column: of those that act in this step or in the next one.
+
+        Raises SchemaError if an agent that acts lacks one. Flags of what is legal may be missing at its end, as
+        all may in the step before it comes.
+        """
+        *_, terminations, truncations, infos = result
         columns = {}
-        for name in self._infos:
-            found = {
-                key: infos[self._agents[key]][name]
-                for key in acting
-                if name in infos.get(self._agents[key], {})
-            }
-            # An info that an acting agent lacks is left out, so that recording refuses and names it.
-            absent = [key for key in self._agents if key not in acting] if found else []
-            blank = _blank_like(next(iter(found.values()), 0))
-            for key, value in {**found, **dict.fromkeys(absent, blank)}.items():
-                columns[f"agents/{key}/{name}"] = value
+        for key, agent in self._agents.items():
+            acts = key in acting
+            info = (infos.get(agent) or {}) if acts or agent in self.env.agents else {}
+            ends = not acts or terminations[agent] or truncations[agent]
+            for name in self._infos:
+                if name not in info and acts and not (ends and name in MASKS):
+                    raise SchemaError(
+                        f"{self._collector.episodes[0].where()}, agent {key!r}: its info has no {name!r}, only "
+                        f"{sorted(info)}; what is recorded must be in the info of every step of an agent."
+                    )
+                columns[f"agents/{key}/{name}"] = info.get(name, BLANK)
         return columns
 
     def _of_all(self, values: Mapping[Any, Any], blank: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,9 +270,36 @@ class ParallelRecorder:
         return {key: values.get(agent, blank[key]) for key, agent in self._agents.items()}
 
 
-def _blank_like(value: Any) -> Any:
-    """Return a value of the same type and shape that stands for none."""
-    return "" if isinstance(value, str) else np.zeros_like(value)[()]
+def _unknown_info(
+    name: str,
+    action_spaces: Mapping[str, gymnasium.Space[Any]],
+    at_reset: Mapping[str, Any],
+    column: str,
+    columns: Mapping[str, Columns],
+) -> Any:
+    """Return a blank info of an agent that no step has told one yet: as `at_reset` has it, or that of the others.
+
+    Flags of what is legal are as many as its choices, if so they are of the others. Raises SchemaError if the
+    others' infos differ in their forms.
+    """
+    if column in at_reset:
+        return at_reset[column]
+    _, agent, info = column.split("/", 2)
+    others = {key: f"agents/{key}/{info}" for key in action_spaces}
+    blanks = {
+        key: blank_like(columns[other]) if other in columns else at_reset[other]
+        for key, other in others.items()
+        if other in columns or other in at_reset
+    }
+    choices = {key: (getattr(space, "n", 0),) for key, space in action_spaces.items()}
+    if info in MASKS and all(np.shape(blank) == choices[key] for key, blank in blanks.items()):
+        return np.zeros(choices[agent], np.result_type(*(blanks.values() or [np.int8(0)])))
+    if len({(np.shape(blank), np.asarray(blank).dtype) for blank in blanks.values()}) == 1:
+        return next(iter(blanks.values()))
+    raise SchemaError(
+        f"{name}: agent {agent!r} takes no part in the first episode, so its info {info!r} has no known form; let "
+        "each agent take part in the first episode, or leave the info out."
+    )
 
 
 def _blank(space: gymnasium.Space[Any]) -> Any:

@@ -100,7 +100,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         collector = self._collector
         collector.end()
-        observation, info = self.env.reset(seed=seed, options=options)
+        result = self.env.reset(seed=seed, options=options)
+        observation, info = collector.episodes[0].checked_result(result, of_reset=True)
         collector.start(0, observation, seed, options)
         collector.running = True
         return observation, info
@@ -120,7 +121,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         state = collector.state(0)
         collector.running = False
         result = self.env.step(action)
-        _, _, terminated, truncated, _ = result
+        _, _, terminated, truncated, _ = collector.episodes[0].checked_result(result)
+        collector.episodes[0].check_flags(terminated, truncated)
         ended = bool(terminated or truncated)
         collector.add(0, kept, result, state, action_log_prob, ended=ended)
         collector.running = not ended
@@ -176,9 +178,9 @@ def _plain_step(
             if goes_on is None:
                 episode.add_result(result)
             _, _, terminated, truncated, _ = result
+            episode.set_flags(terminated, truncated)
             if terminated or truncated:
                 collector.running = False
-                episode.set_flags(terminated, truncated)
                 episode.end()
             elif len(rows) >= block_steps:
                 episode.write_steps()

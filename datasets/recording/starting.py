@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from orlog.errors import (
 )
 from orlog.manifests.manifest import Container, Part, PartColumn, manifest_from_text
 from orlog.manifests.names import DatasetName, parse_name
-from orlog.manifests.roles import check_roles
-from orlog.manifests.spaces import storable_space
+from orlog.manifests.roles import check_masks, check_roles, spread_roles
+from orlog.manifests.spaces import has_choices, storable_space
 
 
 def given_schema(
@@ -92,8 +93,16 @@ def refuse_existing_version(wanted: DatasetName) -> None:
     check_unused(wanted.name, wanted.version)
 
 
+def refuse_masks(wanted: DatasetName, schema: Schema, roles: Mapping[str, str]) -> None:
+    """Refuse columns called as flags of legal choices are, if they limit none of the choices that there are."""
+    if has_choices(schema.action_space):
+        held = schema.held()
+        check_masks(spread_roles(roles, held), held, str(wanted))
+
+
 def check_facts(wanted: DatasetName, schema: Schema, container: Container, facts: Facts) -> None:
     """Refuse at the start what would make the manifest invalid at the end."""
+    refuse_masks(wanted, schema, facts.get("roles", {}))
     nothing = PartColumn(rows=0, blake3="0" * 64)
     part = Part(episodes=0, steps=0, columns=dict.fromkeys(schema.columns(), nothing))
     try:

@@ -45,6 +45,7 @@ from orlog.datasets.recording.starting import (
     lock_version,
     new_name,
     refuse_existing_version,
+    refuse_masks,
 )
 from orlog.datasets.store.encoding import Encoding
 from orlog.errors import IntegrityError, SchemaError, StorageError
@@ -215,7 +216,7 @@ class DatasetWriter:
         self._checkpoint_seconds = how.checkpoint_seconds
         self._acknowledged = 0
         self._journal_number = 0
-        self._unchecked_roles = facts.get("roles", {})
+        self._are_roles_checked = False
         self._done = False
         self._log = EpisodeLog(self._recording) if how.keep_every_episode else None
         self._wanted = wanted
@@ -269,6 +270,11 @@ class DatasetWriter:
             f"DatasetWriter({self._wanted}, {counted(self.total_episodes, 'episode')}, "
             f"{counted(self.total_steps, 'step')})"
         )
+
+    @property
+    def schema(self) -> Schema:
+        """The columns; those of infos and episodes are known once the first episode has ended."""
+        return self._writer.schema
 
     @property
     def total_episodes(self) -> int:
@@ -408,6 +414,8 @@ class DatasetWriter:
         self._check_open()
         if self._writer.inside_episode or self._writer.episodes == 0:
             self._writer.finish()
+        if not self._are_roles_checked:
+            self._check_roles()
         if self._acknowledged < self._writer.episodes and self._acknowledged > 0:
             self.checkpoint()
         written = self._writer.finish()
@@ -475,15 +483,24 @@ class DatasetWriter:
 
     def _episode_ended(self) -> None:
         self._note_end()
-        roles, self._unchecked_roles = self._unchecked_roles, {}
-        if roles:
-            self.checkpoint()  # what was recorded is kept, also if roles are wrong
-            held = self._writer.schema.held()
-            check_roles(spread_roles(roles, held), held, str(self._wanted))
+        if not self._are_roles_checked:
+            self._check_roles()
         # A log continues a journal, so the first episode needs one at once.
         log_is_due = self._log is not None and self._log.is_due
         if log_is_due or time.monotonic() >= self._next_checkpoint:
             self.checkpoint()
+
+    def _check_roles(self) -> None:
+        """Refuse roles that do not fit, and flags of legal choices without one; what was recorded is kept."""
+        held = self.schema.held()
+        roles = spread_roles(self._facts.get("roles", {}), held)
+        try:
+            refuse_masks(self._wanted, self.schema, roles)
+            check_roles(roles, held, str(self._wanted))
+        except SchemaError:
+            self.checkpoint()
+            raise
+        self._are_roles_checked = True
 
     def _accept(self, manifest: Manifest) -> None:
         refuse_existing_version(self._wanted)

@@ -41,7 +41,8 @@ class Team:
         agents: Their names, in the order in which batches have them.
         widths: Numbers in each one's observation, flattened.
         action_spaces: Each one's action space.
-        legal: Flags of what may be done now: columns of infos, or of places in each one's observation.
+        legal: Flags of what may be done now: columns of infos, or of places in each one's observation; None
+            of an agent that lacks them, which may do all.
         next_legal: Infos with flags of what may be done in the step after.
         has: Which of `acts`, `rewards`, `terminations` and `truncations` each agent has.
     """
@@ -50,8 +51,8 @@ class Team:
     agents: tuple[str, ...]
     widths: tuple[int, ...]
     action_spaces: tuple[Any, ...]
-    legal: tuple[str, ...] | tuple[slice, ...]
-    next_legal: tuple[str, ...]
+    legal: tuple[str | slice | None, ...]
+    next_legal: tuple[str | None, ...]
     has: frozenset[str]
 
     @property
@@ -159,48 +160,69 @@ def team_of(dataset: Dataset) -> Team:
         )
     known = known_infos(dataset)
     has = [name for name in _OWN if all(f"agents/{agent}/{name}" in known for agent in agents)]
-    legal = _legal_columns(dataset, agents, LEGAL)
+    columns, places = _legal_columns(dataset, agents, LEGAL), _legal_places(dataset, agents)
+    legal: tuple[str | slice | None, ...] = columns or places
+    if len(columns) == len(places):
+        legal = tuple(one or place for one, place in zip(columns, places, strict=True))
     return Team(
         dataset=dataset.name,
         agents=agents,
         widths=tuple(widths),
         action_spaces=tuple(own),
-        legal=legal or _legal_places(dataset, agents),
+        legal=legal,
         next_legal=_legal_columns(dataset, agents, NEXT_LEGAL),
         has=frozenset(has),
     )
 
 
-def _legal_columns(dataset: Dataset, agents: tuple[str, ...], role: str) -> tuple[str, ...]:
-    """Return the infos of a role, one of all agents if their shapes are equal; none if an agent lacks it."""
-    columns = columns_with(dataset.roles, role, of_agents=True)
-    of_agents: dict[str, str] = {}
-    for column in columns:
-        _, _, agent, name = column.split("/", 3)
-        of_agents.setdefault(agent, name)
-    names = [of_agents.get(agent) for agent in agents]
-    if None in names:
-        return ()
+def _legal_columns(dataset: Dataset, agents: tuple[str, ...], role: str) -> tuple[str | None, ...]:
+    """Return each agent's info of a role, or one name for all if their shapes are equal; nothing if none has it."""
     specs = dataset.schema.columns()
-    found = [f"agents/{agent}/{name}" for agent, name in zip(agents, names, strict=True)]
-    forms = {(specs[_INFOS + one].dtype, specs[_INFOS + one].shape) for one in found}
-    if len(forms) == len({*names}) == 1:
-        return (f"agents/*/{names[0]}",)
-    return tuple(found)
+    names: dict[str, str] = {}
+    for column in columns_with(dataset.roles, role, of_agents=True):
+        _, _, agent, name = column.split("/", 3)
+        if agent in agents and agent not in names:
+            _check_width(dataset, agent, column, specs[column].shape[0])
+            names[agent] = name
+    if not names:
+        return ()
+    forms = {
+        (
+            name,
+            specs[f"{_INFOS}agents/{agent}/{name}"].dtype,
+            specs[f"{_INFOS}agents/{agent}/{name}"].shape,
+        )
+        for agent, name in names.items()
+    }
+    if len(forms) == 1 and len(names) == len(agents):
+        return (f"agents/*/{names[agents[0]]}",)
+    return tuple(f"agents/{agent}/{names[agent]}" if agent in names else None for agent in agents)
 
 
-def _legal_places(dataset: Dataset, agents: tuple[str, ...]) -> tuple[slice, ...]:
-    """Return where the flags of what is legal lie in each agent's observation; none if an agent lacks them."""
+def _legal_places(dataset: Dataset, agents: tuple[str, ...]) -> tuple[slice | None, ...]:
+    """Return where the flags of what is legal lie in each agent's observation; nothing if none has them."""
     columns = {one for one, role in dataset.roles.items() if role == LEGAL}
     observation_space: Any = dataset.observation_space
-    found = []
+    places: dict[str, slice] = {}
     for agent in agents:
         first = 0
         for name, leaf in leaf_spaces(observation_space[agent], f"observations/{agent}"):
             if name in columns:
-                found.append(slice(first, first + _size(leaf)))
+                _check_width(dataset, agent, name, _size(leaf))
+                places[agent] = slice(first, first + _size(leaf))
             first += _size(leaf)
-    return tuple(found) if len(found) == len(agents) else ()
+    return tuple(places.get(agent) for agent in agents) if places else ()
+
+
+def _check_width(dataset: Dataset, agent: str, column: str, width: int) -> None:
+    """Refuse fewer flags than an agent has choices, or more than any agent has."""
+    of_actions: Any = dataset.action_space
+    counts = {name: getattr(one, "n", width) for name, one in of_actions.spaces.items()}
+    if not counts[agent] <= width <= max(counts.values()):
+        raise SchemaError(
+            f"{dataset.name}: column {column} has {width} flags of what is legal, but agent {agent} has "
+            f"{counts[agent]} choices; record one flag for each, or leave the column out (ds.select_columns)."
+        )
 
 
 def _size(leaf: spaces.Space[Any]) -> int:
@@ -258,31 +280,31 @@ class TeamArrays:
     def legal(self, rows: Tensor) -> Bool[Tensor, "rows agents choices"] | None:
         """Return what each agent may do in the steps at some rows; None if nothing says it.
 
-        Where only what comes after a step is known, that is what the step before says; at the first of an
-        episode all is taken to be legal. So it is at final observations, unless these hold the flags.
+        Where only what comes after a step is known, that is what the step before says. All is taken to be legal
+        where nothing is known: at the first step of an episode, and where an agent comes of which the step before
+        says nothing; also at final observations, unless these hold the flags.
         """
         team = self.team
         if not team.limits_choices:
             return None
-        if not team.legal and not team.next_legal:
-            return self.everything.expand(len(rows), -1, -1)
-        if team.legal and isinstance(team.legal[0], slice):
-            flat = gather_rows(self.arrays.rows[:, : self.arrays.obs_dim], rows)
-            several = [
-                flat[:, edge + place.start : edge + place.stop] > 0
-                for edge, place in zip(self._edges[:-1], team.legal, strict=True)
-            ]
-            return _of_choices(several, max(team.action_widths))
-        if team.legal:
-            found = self._flags_of(team.legal, rows)
-            unknown = self._is_final.index_select(0, rows)
-            later = self._after(rows - 1) if team.next_legal else None
-        else:
-            found = self._after(rows - 1)
-            before = self._is_final.index_select(0, (rows - 1).clamp(min=0))
-            unknown, later = before | (rows == 0), None
-        everything = self.everything if later is None else later
-        return torch.where(unknown[:, None, None], everything, found)
+        known = self.everything.expand(len(rows), -1, -1)
+        if team.next_legal:
+            before = (rows - 1).clamp(min=0)
+            starts = self._is_final.index_select(0, before) | (rows == 0)
+            found = self._flags_of(team.next_legal, before, known)
+            if self._some_come_late:
+                acts = self.flags("acts")
+                comes = (acts.index_select(0, rows) > 0) & ~(acts.index_select(0, before) > 0)
+                untold = comes & ~found.any(-1)
+                found = torch.where(untold[..., None], known, found)
+            known = torch.where(starts[:, None, None], known, found)
+        return self._flags_of(team.legal, rows, known) if team.legal else known
+
+    @functools.cached_property
+    def _some_come_late(self) -> bool:
+        """Whether an agent acts in a step and not in the one before it."""
+        acts = self.flags("acts") > 0
+        return bool((acts[1:] & ~acts[:-1] & ~self._is_final[:-1, None]).any())
 
     def legal_now_and_next(self, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return `legal(rows)` and `legal(rows + 1)` for rows of steps."""
@@ -315,29 +337,38 @@ class TeamArrays:
         size = math.prod(shape)
         return flags.as_strided((len(flags) - 1, 2 * size), (size, 1), flags.storage_offset())
 
-    def _after(self, rows: Tensor) -> Tensor:
-        """Return what each agent may do after the steps at some rows."""
-        return self._flags_of(self.team.next_legal, rows.clamp(min=0))
-
     @functools.cached_property
     def everything(self) -> Bool[Tensor, "agents choices"]:
         """Return the choices that each agent has."""
         counts = torch.tensor(self.team.action_widths, device=self.arrays.rows.device)
         return torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
 
-    def _flags_of(self, names: tuple[Any, ...], rows: Tensor) -> Tensor:
-        """Return flags of some infos as `[rows, agents, choices]`."""
+    def _flags_of(
+        self, sources: tuple[str | slice | None, ...], rows: Tensor, otherwise: Tensor
+    ) -> Tensor:
+        """Return flags of some infos or places as `[rows, agents, choices]`; `otherwise` where there are none."""
+        choices = otherwise.shape[-1]
+        is_final = self._is_final.index_select(0, rows)[:, None]
         several = []
-        for name in names:
-            leaf = self._leaves[name]
-            if leaf.column:
-                several.append(as_flags(gather_rows(self._infos.others[leaf.column], rows)))
+        for agent, source in enumerate(sources):
+            if source is None:
+                several.append(otherwise[:, agent])
+            elif isinstance(source, slice):
+                edge = self._edges[agent]
+                place = slice(edge + source.start, edge + source.stop)
+                several.append(_widened(gather_rows(self.arrays.rows[:, place], rows) > 0, choices))
             else:
-                found = gather_rows(self._infos.rows[:, leaf.place], rows) > 0
-                several.append(found.view(len(rows), *leaf.shape))
-        if len(several) == 1 and several[0].ndim == 3:
-            return _widened(several[0], max(self.team.action_widths))
-        return _of_choices(several, max(self.team.action_widths))
+                leaf = self._leaves[source]
+                if leaf.column:
+                    found = as_flags(gather_rows(self._infos.others[leaf.column], rows))
+                else:
+                    found = gather_rows(self._infos.rows[:, leaf.place], rows) > 0
+                    found = found.view(len(rows), *leaf.shape)
+                found = _widened(found, choices)
+                if found.ndim == 3:
+                    return torch.where(is_final[..., None], otherwise, found)
+                several.append(torch.where(is_final, otherwise[:, agent], found))
+        return torch.stack(several, 1)
 
 
 def as_flags(values: Tensor) -> Bool[Tensor, ...]:
@@ -351,12 +382,8 @@ def _widened(flags: Tensor, choices: int) -> Tensor:
     return torch.nn.functional.pad(flags, (0, choices - flags.shape[-1]))
 
 
-def _of_choices(several: list[Tensor], choices: int) -> Tensor:
-    return torch.stack([_widened(one, choices) for one in several], 1)
-
-
 def check_legal(team: Team, arrays: Arrays) -> None:
-    """Refuse steps in which an agent acts though nothing is legal for it.
+    """Refuse steps in which an agent acts though nothing is legal for it, or a choice that it lacks.
 
     Raises SchemaError that names dataset, agent, episode and step.
     """
@@ -371,14 +398,20 @@ def check_legal(team: Team, arrays: Arrays) -> None:
         if legal is None:
             return
         acts = there.flags("acts").index_select(0, chosen) > 0
-        wrong = (acts & ~legal.any(-1)).nonzero()
+        lacks = (legal & ~there.everything).any(-1)
+        wrong = (acts & (lacks | ~legal.any(-1))).nonzero()
         if len(wrong):
             place, agent = wrong[0].tolist()
             episode = int(rows[place] - steps[place])
             step = int(rows[place] - arrays.first_rows[episode])
+            reason = (
+                f"more than its {team.action_widths[agent]} choices are"
+                if lacks[place, agent]
+                else "none of its actions is"
+            )
             raise SchemaError(
-                f"{team.dataset}: agent {team.agents[agent]} acts in step {step} of episode {episode}, but none "
-                "of its actions is legal there; correct the flags, or leave the episode out "
+                f"{team.dataset}: agent {team.agents[agent]} acts in step {step} of episode {episode}, but "
+                f"{reason} legal there; correct the flags, or leave the episode out "
                 "(ds.filter_episodes)."
             )
 

@@ -221,13 +221,13 @@ def test_the_part_of_each_agent_is_an_episode_of_its_own(
     for place, agent in enumerate(AGENTS):
         for episode in dataset:
             acts = episode.infos[f"agents/{agent}/acts"]
+            ends = episode.infos[f"agents/{agent}/terminations"]
+            ends = ends | episode.infos[f"agents/{agent}/truncations"]
             first = None
-            for step in range(len(episode) + 1):
-                there = step < len(episode) and acts[step]
-                if there and first is None:
-                    first = step
-                if not there and first is not None:
-                    runs.append((place, agent, episode, first, step))
+            for step in np.flatnonzero(acts).tolist():
+                first = step if first is None else first
+                if ends[step] or not acts[step + 1 : step + 2].any():
+                    runs.append((place, agent, episode, first, step + 1))
                     first = None
     assert arrays.lengths.tolist() == [stop - first for *_, first, stop in runs]
     row = 0

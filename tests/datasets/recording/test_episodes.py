@@ -149,11 +149,11 @@ IMAGE = observations_of(GOOD)["image"]
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "T observations": (
         {"observations": {**observations_of(GOOD), "image": IMAGE[:4]}},
-        r"column observations/image: expected uint8 .*; observations have one row more than actions",
+        r"column observations/image: expected 5 rows, found 4, .*; observations have one row more",
     ),
     "T + 2 observations": (
         {"observations": {**observations_of(GOOD), "image": np.zeros((6, 2, 3), np.uint8)}},
-        r"column observations/image: expected uint8 \(5, 2, 3\), found uint8 \(6, 2, 3\)\.$",
+        r"column observations/image: expected 5 rows, found 6, .* are of 4 steps\.$",
     ),
     "missing observation": (
         {"observations": {"image": IMAGE}},
@@ -179,6 +179,39 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_does_not_fit_is_refused_by_episode_and_column(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    episodes = [GOOD, dataclasses.replace(GOOD, **change)]
-    with pytest.raises(SchemaError, match=rf"^tests/small-v1@1\.0\.0, episode 1[,:] {message}"):
-        write(tmp_path / "store", episodes)
+    with pytest.raises(
+        SchemaError, match=rf"^(tests/small-v1@1\.0\.0, episode 1|Episode)[,:] {message}"
+    ):
+        write(tmp_path / "store", [GOOD, dataclasses.replace(GOOD, **change)])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rewards": np.zeros(3)}, r"column rewards: expected 4 rows, found 3"),
+        ({"rewards": [0.5] * 5}, r"column rewards: expected 4 rows, found 5"),
+        ({"actions": GOOD.actions[:3]}, r"column actions: expected 4 rows, found 3"),
+        ({"terminations": np.zeros(5, bool)}, r"column terminations: expected 4 rows, found 5"),
+        # Three infos of one more row do not outvote the rest.
+        ({"infos": dict.fromkeys("abc", np.zeros(5))}, r"column infos/a: expected 4 rows, found 5"),
+        ({"infos": [{"a": 1.0}] * 3}, r"column infos/a: expected 4 rows, found 3"),
+        (
+            {"observations": {"image": IMAGE, "parts": {"0": np.zeros(4), "1": np.zeros((5, 2))}}},
+            r"column observations/parts/0: expected 5 rows, found 4, .* \(actions, rewards, ",
+        ),
+        ({"actions": np.zeros(3, int), "rewards": np.zeros(3)}, "column actions: expected 4 rows"),
+    ],
+)
+def test_the_column_that_disagrees_with_the_others_is_named(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SchemaError, match=f"^Episode, {said}.* are of 4 steps"):
+        dataclasses.replace(GOOD, **change)
+    fields = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
+    steps = {name: getattr(GOOD, name) for name in fields} | change
+    writer = EpisodeWriter(
+        tmp_path, Schema(observation_space=OBSERVATION, action_space=ACTION), "x"
+    )
+    with pytest.raises(SchemaError, match=f"^x, episode 0, {said}"):
+        writer.add_steps(**steps)
+    writer.close()

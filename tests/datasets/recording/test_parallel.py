@@ -141,7 +141,7 @@ def test_infos_and_log_probabilities_of_each_agent() -> None:
     with pytest.raises(SchemaError, match="infos cannot be named rewards"):
         orlog.record_parallel(Telling(), "lab/other-v1", infos=["rewards"])
     env = orlog.record_parallel(Telling(), "lab/other-v1", infos=["heat"])
-    with pytest.raises(SchemaError, match="the info of this step has no 'agents/agent_0/heat'"):
+    with pytest.raises(SchemaError, match="agent 'agent_0': its info has no 'heat'"):
         run(env, 1)
     env.close()
 

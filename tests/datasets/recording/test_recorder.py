@@ -428,8 +428,54 @@ def record_broken(said: str, environment: str, wrong: dict[str, Any], **options:
 
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
 @pytest.mark.parametrize("flag", ["terminated", "truncated"])
-def test_a_flag_that_is_nan_is_no_end_and_names_its_step(environment: str, flag: str) -> None:
-    record_broken(f".*{flag} is nan", environment, {flag: np.nan})
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(np.nan, "nan"), (None, "None"), ("no", "no"), (np.ones(2), r"float64\[2\]")],
+)
+def test_a_flag_that_is_no_flag_is_no_end_and_names_its_step(
+    environment: str, flag: str, value: Any, said: str
+) -> None:
+    record_broken(f".*{flag} is {said}", environment, {flag: value})
+
+
+class Older(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gives what environments of the older Gym do: four values of a step, or no info of a reset."""
+
+    def __init__(self, of_reset: bool) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.of_reset = of_reset
+
+    def reset(self, **options: Any) -> Any:
+        result = self.env.reset(**options)
+        return result[0] if self.of_reset else result
+
+    def step(self, action: Any) -> Any:
+        return self.env.step(action)[:4]
+
+
+@pytest.mark.parametrize("infos", [[], ["heat"]])
+def test_what_environments_of_the_older_gym_give_is_named(infos: list[str]) -> None:
+    env = orlog.record(Older(True), NAME, infos=infos)
+    with env, pytest.raises(SchemaError, match=r"step 0: reset returned float32\[4\]; expected a"):
+        env.reset()
+    env = orlog.record(Older(False), NAME, infos=infos)
+    env.reset()
+    with env, pytest.raises(SchemaError, match=r"step 0: step returned tuple of 4 .*expected a"):
+        env.step(0)
+
+
+def test_infos_of_other_types_name_episode_and_step_and_are_met_once() -> None:
+    record_broken(
+        "the info of .* no 'heat', only None", "Pendulum-v1", {"info": None}, infos=["heat"]
+    )
+    env = orlog.record(Broken("Pendulum-v1", info={"heat": "much"}), NAME, infos=["heat"])
+    env.reset(seed=0)
+    for _ in range(8):
+        env.step(env.action_space.sample())
+    message = r"lab/.*, episode 0, infos: 'heat' .*'much' in step 3 after 1.0 in step 0"
+    with pytest.raises(SchemaError, match=message):
+        env.step(env.action_space.sample())
+    env.close()
 
 
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
