@@ -16,6 +16,7 @@ when no agent is left: it is terminated if any was terminated in the last step, 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -119,12 +120,13 @@ class Team(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             for name, value in one.items()
         }
         choices: Any = self.action_space
-        for name, flags in [(name, flags) for one in told.values() for name, flags in one.items()]:
-            for agent in (
-                self.agents if name in MASKS else ()
-            ):  # also of those that have not come yet
-                blank = np.zeros(getattr(choices[agent], "n", 0), np.asarray(flags).dtype)
-                self._told.setdefault(f"agents/{agent}/{name}", blank)
+        # Flags of agents that have not come yet are blank.
+        masks = {
+            name: flags for one in told.values() for name, flags in one.items() if name in MASKS
+        }
+        for agent, name in itertools.product(self.agents, masks):
+            blank = np.zeros(getattr(choices[agent], "n", 0), np.asarray(masks[name]).dtype)
+            self._told.setdefault(f"agents/{agent}/{name}", blank)
         self.infos = list(dict.fromkeys([*self.infos, *self._told]))
         return {"agents": told} if told else {}
 
