@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, Self
 
 from gymnasium.envs.registration import EnvSpec
 
@@ -135,6 +135,47 @@ class Collector:
         """Return whether the recording ends now, and not once more."""
         is_first, self._closed, self.running = not self._closed, True, False
         return is_first
+
+
+class Recording:
+    """What all recorders have besides `reset` and `step`; `env` is what is recorded.
+
+    Attributes:
+        writer: The writer of the version, which knows its name, folder and totals.
+    """
+
+    env: Any
+    _collector: Collector
+
+    @property
+    def writer(self) -> DatasetWriter:
+        """The writer of the version."""
+        return self._collector.writer
+
+    def close(self, **options: Any) -> None:
+        """End the version and close the environment; without any step, no version is written.
+
+        Raises StorageError if the disk is full; finished episodes are kept for `resume=True`.
+        """
+        self._collector.close(lambda: self.env.close(**options))
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *raised: object) -> Literal[False]:
+        """End the version; after an error, keep the finished episodes for `resume=True`."""
+        self._collector.keep_after(raised[0])
+        self.close()
+        return False
+
+    def __repr__(self) -> str:
+        """Return the environment and what was recorded so far."""
+        return f"<{type(self).__name__} of {self.env} with {self.writer!r}>"
+
+    def episode_starts_from(self, observation: Any) -> None:
+        """Let the episode start from this observation; `Dataset.restore` has put its state back."""
+        self._collector.episodes[0].start(observation)
 
 
 def start_recording(

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns
-from orlog.datasets.recording.collector import Collector, start_recording
+from orlog.datasets.recording.collector import Collector, Recording, start_recording
 from orlog.datasets.recording.open_episode import BLANK, LOG_PROBS, Recorded, blank_like
 from orlog.errors import SchemaError, wrong_type
 from orlog.manifests.columns import can_be_named
@@ -109,7 +109,7 @@ def record_parallel(
     return ParallelRecorder(env, collector, agents, blanks, infos, at_reset)
 
 
-class ParallelRecorder:
+class ParallelRecorder(Recording):
     """A parallel environment that records what happens; `orlog.record_parallel` returns one.
 
     Attributes:
@@ -128,7 +128,6 @@ class ParallelRecorder:
     ) -> None:
         """Wrap an environment; `record_parallel` has made the rest."""
         self.env = env
-        self.writer = collector.writer
         self._collector = collector
         self._agents = agents
         self._infos, self._at_reset = infos, at_reset
@@ -202,31 +201,6 @@ class ParallelRecorder:
         collector.add(0, kept, of_all, state, log_prob, ended=ended)
         collector.running = not ended
         return observations, rewards, terminations, truncations, infos
-
-    def episode_starts_from(self, observation: Any) -> None:
-        """Let the episode start from this observation; `Dataset.restore` has put its state back."""
-        self._collector.episodes[0].start(observation)
-
-    def close(self) -> None:
-        """End the version and close the environment; without any step, no version is written.
-
-        Raises StorageError if the disk is full; finished episodes are kept for `resume=True`.
-        """
-        self._collector.close(self.env.close)
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *raised: object) -> Literal[False]:
-        """End the version; after an error, keep the finished episodes for `resume=True`."""
-        self._collector.keep_after(raised[0])
-        self.close()
-        return False
-
-    def __repr__(self) -> str:
-        """Return the environment and what was recorded so far."""
-        return f"<ParallelRecorder of {self.env} with {self.writer!r}>"
 
     def _log_probs(
         self, given: Mapping[Any, float] | None, acting: Sequence[str]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, SupportsFloat
+from typing import Any, SupportsFloat
 
 import gymnasium
 
 from orlog.datasets.columns.stored_spaces import space_columns
-from orlog.datasets.recording.collector import Collector, start_recording
+from orlog.datasets.recording.collector import Collector, Recording, start_recording
 from orlog.datasets.recording.open_episode import Recorded
 from orlog.datasets.recording.rows import Rows
 from orlog.errors import wrong_type
@@ -73,17 +73,12 @@ def record(
     return Recorder(env, collector)
 
 
-class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that records what happens in it; `orlog.record` returns one.
-
-    Attributes:
-        writer: The writer of the version, which knows its name, folder and totals.
-    """
+class Recorder(Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that records what happens in it; `orlog.record` returns one."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], collector: Collector) -> None:
         """Wrap an environment; `record` has made the rest."""
         super().__init__(env)
-        self.writer = collector.writer
         self._collector = collector
         collector.block_steps = block_steps = _steps_in_memory(env)
         rows = collector.episodes[0].rows
@@ -127,31 +122,6 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         collector.add(0, kept, result, state, action_log_prob, ended=ended)
         collector.running = not ended
         return result
-
-    def episode_starts_from(self, observation: Any) -> None:
-        """Let the episode start from this observation; `Dataset.restore` has put its state back."""
-        self._collector.episodes[0].start(observation)
-
-    def close(self) -> None:
-        """End the version and close the environment; without any step, no version is written.
-
-        Raises StorageError if the disk is full; finished episodes are kept for `resume=True`.
-        """
-        self._collector.close(super().close)
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *raised: object) -> Literal[False]:
-        """End the version; after an error, keep the finished episodes for `resume=True`."""
-        self._collector.keep_after(raised[0])
-        self.close()
-        return False
-
-    def __repr__(self) -> str:
-        """Return the environment and what was recorded so far."""
-        return f"<Recorder of {self.env} with {self.writer!r}>"
 
 
 def _plain_step(

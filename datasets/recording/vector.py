@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self, cast
+from typing import Any, cast
 
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
@@ -19,7 +19,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWra
 from gymnasium.vector.utils import iterate
 
 from orlog.datasets.columns.summaries import summary
-from orlog.datasets.recording.collector import Collector, start_recording
+from orlog.datasets.recording.collector import Collector, Recording, start_recording
 from orlog.datasets.recording.open_episode import Recorded
 from orlog.errors import SchemaError, wrong_type
 
@@ -74,19 +74,14 @@ def record_vector(
     return VectorRecorder(envs, collector, mode)
 
 
-class VectorRecorder(VectorWrapper):
-    """A vector environment that records what happens; `orlog.record_vector` returns one.
-
-    Attributes:
-        writer: The writer of the version, which knows its name, folder and totals.
-    """
+class VectorRecorder(Recording, VectorWrapper):
+    """A vector environment that records what happens; `orlog.record_vector` returns one."""
 
     def __init__(
         self, envs: VectorEnv[Any, Any, Any], collector: Collector, mode: AutoresetMode
     ) -> None:
         """Wrap a vector environment; `record_vector` has made the rest."""
         super().__init__(envs)
-        self.writer = collector.writer
         self._collector = collector
         self._mode = mode
         self._ended = np.zeros(envs.num_envs, np.bool_)
@@ -148,27 +143,6 @@ class VectorRecorder(VectorWrapper):
         self._ended = ended & ~started
         collector.running = True
         return result
-
-    def close(self, **kwargs: Any) -> None:
-        """End the version and close the environments; without any step, no version is written.
-
-        Raises StorageError if the disk is full; finished episodes are kept for `resume=True`.
-        """
-        self._collector.close(lambda: super(VectorRecorder, self).close(**kwargs))
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *raised: object) -> Literal[False]:
-        """End the version; after an error, keep the finished episodes for `resume=True`."""
-        self._collector.keep_after(raised[0])
-        self.close()
-        return False
-
-    def __repr__(self) -> str:
-        """Return the environment and what was recorded so far."""
-        return f"<VectorRecorder of {self.env} with {self.writer!r}>"
 
     def _start(
         self,
