@@ -1,11 +1,10 @@
-"""Writes a stored version in the other container, here or in pieces on a cluster."""
+"""Writes a stored version in the other container."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from orlog.base.files import (
     storage_errors,
     unfinished_folder,
 )
-from orlog.base.jobs import Execute, check_seen, do_jobs
 from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset, with_all_files
@@ -47,7 +45,6 @@ def convert_dataset(
     name: str | None = None,
     version: str | None = None,
     chunk_hashes: bool = False,
-    execute: Execute | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Path:
     """Write a stored version in the other container, or with hashes of its chunks, into a new folder.
@@ -67,9 +64,6 @@ def convert_dataset(
         name: Name of the new version; by default that of the dataset.
         version: Content version. By default 1.0.0 under another name; under the same name, the next
             patch version that is free on this machine.
-        execute: Executor that writes the columns, or the HDF5 files, in place of this process; as
-            `find_executor` of `orlog.experiments.jobs` returns it. The bytes are the same. The dataset and
-            the target must be on a disk that all machines share.
         progress: Called with bytes of rows done and in total.
 
     Raises:
@@ -79,7 +73,7 @@ def convert_dataset(
         ValueError: the dataset is in this container already, or hdf5 is to have hashes of chunks.
         IntegrityError: the source is damaged, or the written values read back differently.
         MissingExtraError: h5py is not installed.
-        StorageError: the disk is full, or a machine of the cluster does not see it.
+        StorageError: the disk is full.
     """
     dataset = as_dataset(dataset)
     if dataset.operation is not None:
@@ -102,7 +96,7 @@ def convert_dataset(
     with unfinished_folder(destination) as folder, storage_errors(folder):
         refuse_existing(destination, destination)
         store = folder / "store"
-        pieces = [] if same else _pieces(dataset, container, folder)
+        pieces = [] if same else _pieces(dataset, container)
         total = sum(map(_bytes_of_rows, pieces))
         progress(0, total)
         done = 0
@@ -114,10 +108,8 @@ def convert_dataset(
 
         if same:
             objects = _take_files(dataset, store)
-        elif execute is None:
-            objects = [item for piece in pieces for item in _write(dataset, piece, store, add)]
         else:
-            objects = _write_elsewhere(execute, pieces, store, add)
+            objects = [item for piece in pieces for item in _write(dataset, piece, store, add)]
         how = "with hashes of chunks" if same else f"in the {container} container"
         converted = msgspec.structs.replace(
             manifest,
@@ -188,10 +180,8 @@ def _is_free(
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """What one job writes: columns of a part. An HDF5 file holds them all, so it is one piece."""
+    """Columns of a part that are written together: all of them in an HDF5 file, else one."""
 
-    source: Path
-    unfinished: Path
     container: Container
     number: int
     part: Part
@@ -206,11 +196,11 @@ class _Piece:
         return {spec: self.part.columns[spec.name].rows for spec in self.specs}
 
 
-def _pieces(dataset: Dataset, container: Container, unfinished: Path) -> list[_Piece]:
+def _pieces(dataset: Dataset, container: Container) -> list[_Piece]:
     specs = [spec for _, spec in sorted(dataset.schema.columns().items())]
     groups = [specs] if container == "hdf5" else [[spec] for spec in specs]
     return [
-        _Piece(dataset.folder, unfinished, container, number, part, group)
+        _Piece(container, number, part, group)
         for number, part in enumerate(parts_of(dataset.manifest))
         for group in groups
     ]
@@ -230,27 +220,6 @@ def _write(
     write = _write_hdf5 if piece.container == "hdf5" else _write_zarr
     objects = write(dataset, piece, target, progress)
     return [msgspec.structs.replace(item, path=piece.prefix + item.path) for item in objects]
-
-
-def _write_elsewhere(
-    execute: Execute, pieces: Sequence[_Piece], store: Path, progress: Callable[[int], None]
-) -> list[StoredObject]:
-    objects: list[StoredObject] = []
-    for index, (folder, items) in do_jobs(_write_alone, pieces, execute=execute):
-        for item in items:
-            make_folder((store / item.path).parent)
-            (folder / item.path).replace(store / item.path)
-        objects += items
-        progress(_bytes_of_rows(pieces[index]))
-    return objects
-
-
-def _write_alone(piece: _Piece) -> tuple[Path, list[StoredObject]]:
-    """Write a piece into a folder of its own: an attempt that counts as lost may still be writing."""
-    check_seen(piece.source, piece.unfinished)
-    with storage_errors(piece.unfinished):
-        folder = Path(tempfile.mkdtemp(dir=piece.unfinished))
-    return folder, _write(as_dataset(piece.source), piece, folder, lambda _count: None)
 
 
 def _write_hdf5(

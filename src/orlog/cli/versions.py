@@ -170,7 +170,6 @@ def _slice(text: str) -> slice:
 
 
 @app.command(epilog="Example: orlog convert pointmaze/umaze-mini-v1 umaze-mini-hdf5 --to hdf5")
-@takes_options
 def convert(
     name: Name,
     target: Annotated[Path, typer.Argument(help="New folder.")],
@@ -185,13 +184,10 @@ def convert(
         ),
     ] = None,
     chunk_hashes: ChunkHashes = False,
-    *,
-    where: Executing,
 ) -> None:
     """Write a version into a new folder in the other container: same columns, same values.
 
     Its files differ, so it gets its own version number. With --chunk-hashes the container zarr may stay.
-    With --executor the machines of a cluster write it, from and to a disk that all of them share.
     """
     from orlog.datasets.loading import load_dataset
     from orlog.datasets.recording.converting import convert_dataset
@@ -199,7 +195,6 @@ def convert(
 
     dataset = load_dataset(name)
     wanted = None if named is None else parse_name(named)
-    execute = where.on_cluster()
     with progress_bar("bytes") as update:
         folder = convert_dataset(
             dataset,
@@ -208,7 +203,6 @@ def convert(
             name=None if wanted is None else wanted.name,
             version=None if wanted is None else wanted.version or None,
             chunk_hashes=chunk_hashes,
-            execute=execute,
             progress=update,
         )
     written = load_dataset(folder)

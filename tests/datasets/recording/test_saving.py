@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
-import pickle
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,13 +20,7 @@ from orlog.datasets.recording.converting import convert_dataset
 from orlog.datasets.recording.saving import save_dataset
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.verify import verify_folder
-from orlog.errors import (
-    IntegrityError,
-    InvalidNameError,
-    SchemaError,
-    StorageError,
-    VersionExistsError,
-)
+from orlog.errors import IntegrityError, InvalidNameError, SchemaError, VersionExistsError
 from orlog.manifests.manifest import Container, Parent
 from tests.datasets.recording.arms import finished
 from tests.episodes import whole_episode
@@ -106,51 +98,6 @@ def test_there_and_back_keeps_everything_but_the_objects(tmp_path: Path) -> None
     assert dataset.manifest.non_finite == {"episodes/returns": 2, "rewards": 2}
     for fact in facts:
         assert getattr(back.manifest, fact) == getattr(dataset.manifest, fact)
-
-
-def run_backwards_and_twice(
-    function: Callable[[Any], Any], jobs: Iterable[Any], **_: Any
-) -> Iterator[tuple[int, Any]]:
-    """Run jobs as a cluster may: in another order, and again after an attempt that counts as lost."""
-    for index, job in reversed([*enumerate(jobs)]):
-        function(pickle.loads(pickle.dumps(job)))
-        yield index, function(job)
-
-
-@pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_pieces_that_others_write_give_the_same_bytes(tmp_path: Path, container: Container) -> None:
-    dataset = append(record("lab/arm-v1", [3, 1], container=container), [4], 2)
-    here = convert_dataset(dataset, tmp_path / "here", container=OTHER[container])
-    progress: list[tuple[int, int]] = []
-    there = convert_dataset(
-        dataset,
-        tmp_path / "there",
-        container=OTHER[container],
-        execute=run_backwards_and_twice,
-        progress=lambda done, total: progress.append((done, total)),
-    )
-    assert Dataset(there).digest == Dataset(here).digest
-    assert verify_folder(there)[1] == []
-    assert [*there.parent.iterdir()].count(there) == 1
-    assert progress[0][0] == 0
-    assert progress[-1][0] == progress[-1][1]
-
-
-def test_a_machine_that_does_not_share_the_disk_is_named(tmp_path: Path) -> None:
-    dataset = record("lab/arm-v1", [3, 1])
-
-    def elsewhere(
-        function: Callable[[Any], Any], jobs: Iterable[Any], **_: Any
-    ) -> Iterator[tuple[int, Any]]:
-        for index, job in enumerate(jobs):
-            try:
-                yield index, function(dataclasses.replace(job, source=tmp_path / "nowhere"))
-            except StorageError as error:
-                yield index, error
-
-    with pytest.raises(StorageError, match="does not see this folder; put it"):
-        convert_dataset(dataset, tmp_path / "new", container="hdf5", execute=elsewhere)
-    assert [path.name for path in tmp_path.glob("*new*")] == [".new.lock"]
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
