@@ -76,6 +76,8 @@ def record(
 class Recorder(Recording, gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment that records what happens in it; `orlog.record` returns one."""
 
+    env: gymnasium.Env[Any, Any]
+
     def __init__(self, env: gymnasium.Env[Any, Any], collector: Collector) -> None:
         """Wrap an environment; `record` has made the rest."""
         super().__init__(env)

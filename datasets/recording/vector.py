@@ -77,6 +77,8 @@ def record_vector(
 class VectorRecorder(Recording, VectorWrapper):
     """A vector environment that records what happens; `orlog.record_vector` returns one."""
 
+    env: VectorEnv[Any, Any, Any]
+
     def __init__(
         self, envs: VectorEnv[Any, Any, Any], collector: Collector, mode: AutoresetMode
     ) -> None:
