@@ -49,13 +49,13 @@ class FQESettings:
 
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     """Step size of Adam."""
     batch_size: int = 256
     """Transitions in a batch."""
-    target_rate: float = 0.01
+    target_rate: float = 0.05
     """Fraction by which the target network moves towards Q in each step, in (0, 1]."""
-    steps: int = 20_000
+    steps: int = 4_000
     """Gradient steps of each fit."""
     fits: int = 5
     """Fits, each with a seed of its own and, if there are several, a resample of the episodes."""

@@ -31,7 +31,7 @@ class PercentBCConfig(BCConfig):
     """Settings of behavior cloning of the best episodes."""
 
     percent: float = 10.0
-    """Share of the episodes, by return, that are imitated, in (0, 100]."""
+    """Percentage of the episodes, by return, that are imitated, in [1, 100]."""
     cost_limit: float | None = None
     """Cost of an episode up to which it may be imitated; none asks for no costs."""
 

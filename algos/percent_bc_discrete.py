@@ -19,7 +19,7 @@ class PercentBCDiscreteConfig(BCDiscreteConfig):
     """Settings of behavior cloning of the best episodes, for discrete actions."""
 
     percent: float = 10.0
-    """Share of the episodes, by return, that are imitated, in (0, 100]."""
+    """Percentage of the episodes, by return, that are imitated, in [1, 100]."""
     cost_limit: float | None = None
     """Cost of an episode up to which it may be imitated; none asks for no costs."""
 

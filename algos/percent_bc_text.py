@@ -19,7 +19,7 @@ class PercentBCTextConfig(BCTextConfig):
     """Settings of behavior cloning of the best episodes, in words."""
 
     percent: float = 10.0
-    """Share of the episodes, by return, that are imitated, in (0, 100]."""
+    """Percentage of the episodes, by return, that are imitated, in [1, 100]."""
 
 
 class PercentBCText(BCText):

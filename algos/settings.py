@@ -238,8 +238,9 @@ def check_settings(config: Any) -> None:
             raise ValueError(f"{name} must lie in (0, 1], found {value}.")
         if name == "expectile" and not 0 < value < 1:
             raise ValueError(f"{name} must lie in (0, 1), found {value}.")
-        if name == "percent" and not 0 < value <= 100:
-            raise ValueError(f"{name} must lie in (0, 100], found {value}.")
+        if name == "percent" and not 1 <= value <= 100:
+            meant = f"; for {100 * value:g} % give {100 * value:g}" if 0 < value < 1 else ""
+            raise ValueError(f"{name} must lie in [1, 100], found {value}{meant}.")
         choices = get_args(types[name]) if get_origin(types[name]) is Literal else (value,)
         if value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value}.")

@@ -217,8 +217,8 @@ def episodes_where(dataset: SourceT, expression: Any) -> np.ndarray:
 
 def _best(dataset: SourceT, value: Any) -> np.ndarray:
     percent, by = value["percent"], value["by"]
-    if set(value) != {"percent", "by"} or type(percent) is not float or not 0 < percent <= 100:
-        raise ValueError(f"top takes a percentage in (0, 100], found {percent!r:.60}.")
+    if set(value) != {"percent", "by"} or type(percent) is not float or not 1 <= percent <= 100:
+        raise ValueError(f"top takes a percentage in [1, 100], found {percent!r:.60}.")
     name = f"episodes/{by}"
     values = dataset.column(name)
     if is_part(name) or values.ndim != 1 or values.dtype.kind not in "biuf":

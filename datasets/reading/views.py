@@ -149,12 +149,16 @@ def _read_view(path: Path) -> tuple[dict[str, Any], object]:
     try:
         body = parse_json(read_small_file(path, LARGEST_VIEW))
     except (OSError, ValueError) as error:
-        raise ManifestError(f"{path}: no readable view: {clause(error)}.") from error
+        if isinstance(error, OSError) or path.suffix == ".json":
+            raise ManifestError(f"{path}: no readable view: {clause(error)}.") from error
+        body = None
     if not isinstance(body, dict) or not body.keys() & {"view_version", "operation", "parents"}:
-        raise InvalidNameError(
+        wrong = InvalidNameError(
             f"{path}: neither a dataset nor a saved view, which is a JSON object with a view_version; data of others are "
             f"read with: orlog import {shlex.quote(str(path))} NAME"
         )
+        wrong.exit_code = 2  # a wrong use of the command
+        raise wrong
     if type(body.get("view_version")) is not int:
         raise ManifestError(f"{path}: expected a view_version, which a saved view has.")
     version, stated = body.pop("view_version"), body.pop("digest", None)

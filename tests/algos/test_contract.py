@@ -416,7 +416,7 @@ LIMITS: list[tuple[str, tuple[Any, ...]]] = [
     ("hidden", ((), (64, 0), (-64,))),
     ("discount target_rate", (0.0, -0.1, 1.01)),
     ("expectile", (0.0, 1.0, -0.1)),
-    ("percent", (0.0, 100.1)),
+    ("percent", (0.0, 0.1, 100.1)),
     ("prior threshold", (-0.1, 1.5)),
     ("dropout", (-0.1, 1.0)),
     ("policy_goals value_goals", ((0.5, 0.0, 0.0), (-0.5, 1.0, 0.5))),

@@ -28,6 +28,7 @@ from orlog.base.terminal import (
     table,
     transfer_bar,
 )
+from tests.clocks import Clock
 from tests.command_line import orlog
 from tests.programs import run_program
 from tests.viewer.made import write_robot
@@ -199,3 +200,15 @@ def test_times_are_said_as_people_do(
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
     assert ago(now - seconds) == said
+
+
+def test_a_line_of_progress_says_what_time_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(terminal, "time", clock)
+    with progress_bar("steps") as update:
+        for done in (0, 20, 100):
+            update(done, 100)
+            clock.sleep(61)
+    assert capsys.readouterr().err == "steps: 20 of 100, 0:04:04 left\nsteps: 100 of 100\n"

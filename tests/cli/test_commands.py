@@ -489,3 +489,13 @@ def test_a_view_of_nothing_is_written_only_if_asked(tmp_path: Path) -> None:
     assert not path.exists()
     assert orlog(*command, "--allow-empty").returncode == 0
     assert orlog_package.load_dataset(path).total_episodes == 0
+
+
+@pytest.mark.parametrize(("name", "text"), [("notes.txt", "hello"), ("notes.json", "{}")])
+def test_a_file_that_is_no_view_is_a_wrong_use(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, "utf-8")
+    found = orlog("show", name, cwd=tmp_path)
+    assert found.returncode == 2
+    assert found.stdout == ""
+    (line,) = found.stderr.splitlines()
+    assert "neither a dataset nor a saved view" in line

@@ -17,6 +17,7 @@ import orlog
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import read_evaluation, read_run
 from orlog.algos.training.seals import write_sealed
+from orlog.base import terminal
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError
 from orlog.manifests.environments import own_arguments
@@ -54,6 +55,20 @@ def test_a_run_is_replaced_once_the_new_one_begins(mini: Dataset, empty: Path) -
         "notes.txt",
         "run.json",
     ]
+
+
+def test_training_from_python_shows_progress_as_the_command_does(
+    mini: Dataset, empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
+    train = functools.partial(orlog.train, "bc", mini, steps=4, settings=SMALL, evaluations=0)
+    train(out=empty / "shown")
+    assert "BC seed 0: 4 of 4, loss: " in capsys.readouterr().err
+    seen: list[tuple[int, int]] = []
+    train(out=empty / "own", progress=lambda *steps: seen.append(steps))
+    train(out=empty / "silent", progress=False)
+    assert capsys.readouterr().err == ""
+    assert seen[-1] == (4, 4)
 
 
 def test_a_dataset_in_the_place_of_the_algorithm_is_named(mini: Dataset) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 from pathlib import Path
@@ -17,6 +18,7 @@ from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.algos.networks import TwinCritic, make_generator
 from orlog.algos.training.evaluating import FIRST_SEED
 from orlog.algos.training.runs import kept_checkpoints
+from orlog.cli import scoring
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.scoring.off_policy import _check_policy, _discount
@@ -111,6 +113,26 @@ def test_estimates_of_each_kept_checkpoint_equal_those_by_hand(data: Dataset) ->
     assert found.quality["fqe"]["absolute_error"].value == pytest.approx(np.mean(errors))
     assert set(found.quality["fqe"]) <= {"absolute_error", "rank_correlation", "regret_at_1"}
     assert orlog.evaluate_off_policy(run, episodes=3, settings=QUICK) == found
+
+
+def test_a_note_says_how_far_more_steps_would_move_fqe(data: Dataset) -> None:
+    run = trained(data, "bc", steps=2, evaluations=0)
+    settings = dataclasses.replace(QUICK, steps=200, learning_rate=0.01, target_rate=0.1)
+    half, whole = (
+        orlog.evaluate_off_policy(
+            run, episodes=0, settings=dataclasses.replace(settings, steps=steps)
+        )
+        for steps in (100, 200)
+    )
+    moved = whole.policies[0].estimates["fqe"].value - half.policies[0].estimates["fqe"].value
+    (note,) = (one for one in whole.notes if "second half of the 200 steps" in one)
+    assert f"fqe moved by {moved:+.3g}; " in note
+    assert "--fqe-steps 1000 " in note
+
+
+def test_the_default_takes_few_enough_steps_for_two_minutes() -> None:
+    asked = inspect.signature(scoring.ope).parameters["fqe_steps"].default
+    assert asked * FQESettings().fits == FQESettings().steps * FQESettings().fits <= 20_000
 
 
 def test_the_default_keeps_the_last_checkpoint_alone(data: Dataset) -> None:

@@ -258,7 +258,7 @@ class _RateColumn(ProgressColumn):
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     """Show a bar for each label, with rate and time left; yield a function of (label, done, total).
 
-    If the output is not a terminal, a line is printed each minute instead.
+    If the output is not a terminal, a line with the time left is printed each minute instead.
     """
     bars = Progress(
         TextColumn("{task.description}", markup=False),
@@ -271,13 +271,20 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
         disable=not errors.is_terminal,
     )
     tasks = {}
+    since: dict[str, tuple[float, int]] = {}
     lines = MinuteLines()
     with bars:
 
         def update(label: str, done: int, total: int) -> None:
+            now = time.monotonic()
             if label not in tasks:
-                tasks[label] = bars.add_task(label, total=total)
+                tasks[label], since[label] = bars.add_task(label, total=total), (now, done)
             bars.update(tasks[label], completed=done, total=total)
-            lines.tell(label, f"{done:,} of {total:,}" if total else f"{done:,}")
+            begun, before = since[label]
+            state = f"{done:,} of {total:,}" if total else f"{done:,}"
+            if before < done < total:
+                seconds = round((total - done) * (now - begun) / (done - before))
+                state += f", {dt.timedelta(seconds=seconds)} left"
+            lines.tell(label, state)
 
         yield update

@@ -330,12 +330,11 @@ def watched_run(
     """
     from orlog.algos.training.options import Hooks
     from orlog.experiments.logs import in_turn, log_to
-    from orlog.experiments.progress import Watcher, status_lines
+    from orlog.experiments.progress import watched
 
     request, has_begun = StopRequest(), False
     with contextlib.ExitStack() as stack:
-        update = stack.enter_context(status_lines())
-        watcher = Watcher(dataset, lambda status: update(label, status))
+        watcher = stack.enter_context(watched(label, dataset))
         copy_line = stack.enter_context(log_to(log, folder, watcher.normalize))
 
         def show(step: int, total: int) -> None:

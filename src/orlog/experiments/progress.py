@@ -142,6 +142,13 @@ def status_lines() -> Iterator[Callable[[str, Status], None]]:
         yield update
 
 
+@contextlib.contextmanager
+def watched(label: str, dataset: Dataset) -> Iterator[Watcher]:
+    """Show the line of one run; yield what takes in what training tells."""
+    with status_lines() as update:
+        yield Watcher(dataset, lambda status: update(label, status))
+
+
 def _table(shown: Mapping[str, Status]) -> Table:
     grid = Table.grid(padding=(0, 1))
     for _ in range(3):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import threading
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
-from orlog.algos.algorithms import AlgorithmLike
+from orlog.algos.algorithms import AlgorithmLike, algorithm_name, algorithm_title
 from orlog.algos.training.evaluating import EPISODES, LoadedRun, evaluate_loaded, load_run
 from orlog.algos.training.finetuning import find_finetuned, finetune_run
 from orlog.algos.training.options import CURVE_EPISODES, Hooks, TrainOptions
@@ -21,8 +24,8 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
-from orlog.experiments.logs import log_to
-from orlog.experiments.progress import normalizer
+from orlog.experiments.logs import in_turn, log_to
+from orlog.experiments.progress import normalizer, watched
 from orlog.experiments.run_folders import replacing
 from orlog.experiments.streaming import streams_by_default
 from orlog.experiments.videos import VIDEOS, Video, check_video, film
@@ -31,6 +34,8 @@ from orlog.normalize.intervals import mean_interval
 from orlog.normalize.metrics.metrics import Number, Played, in_short, numbers_of
 from orlog.normalize.references import Protocol, References, score_caveats, simulator_of
 from orlog.scoring.references import references as find_references
+
+Progress: TypeAlias = Callable[[int, int], None] | bool
 
 RUNS = "runs"
 ONE_RUN = (
@@ -201,7 +206,7 @@ def train(
     device: str = "cpu",
     precision: str = "float32",
     log: str = "none",
-    progress: Callable[[int, int], None] = lambda _step, _steps: None,
+    progress: Progress = True,
     stop: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Train an algorithm on a dataset, as `orlog train` does, and return the run.
@@ -231,7 +236,8 @@ def train(
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         precision: `bf16` for products in bfloat16, where the device computes these faster.
         log: Where to copy the log of metrics: `none`, `tensorboard` or `wandb`.
-        progress: Called with (steps done, steps in all).
+        progress: Whether to show progress as the command does: a line on a terminal, else one a minute. Or a
+            function in its place, which is called with (steps done, steps in all).
         stop: Called after each step; if it returns true, the state is saved and StoppedError raised.
 
     Raises:
@@ -254,14 +260,8 @@ def train(
     place = folder if out is None else out
     chosen = run_folder(RUNS, algorithm, dataset, seed) if place is None else as_path(place)
     replaced = replacing([chosen], overwrite, resume=resume)
-    with replaced, log_to(log, chosen, normalizer(dataset)) as copy_line:
-        hooks = Hooks(
-            progress=progress,
-            log=copy_line,
-            begin=copy_line.begin,
-            stop=stop,
-            note=lambda text: warnings.warn(text, stacklevel=5),  # at the caller of this function
-        )
+    label = f"{algorithm_title(algorithm_name(algorithm))} seed {seed}"
+    with replaced, _hooks(label, dataset, chosen, log, progress, stop) as hooks:
         options = TrainOptions(
             seed=seed,
             settings=dict(settings or {}),
@@ -282,6 +282,33 @@ def train(
     return Run(folder=chosen, record=record)
 
 
+@contextlib.contextmanager
+def _hooks(
+    label: str,
+    dataset: Dataset,
+    folder: Path,
+    log: str,
+    progress: Progress,
+    stop: Callable[[], bool],
+) -> Iterator[Hooks]:
+    """Show and copy what a run tells while it is trained; other threads than the first show nothing by themselves."""
+    is_first = threading.current_thread() is threading.main_thread()
+    with contextlib.ExitStack() as stack:
+        copy_line = stack.enter_context(log_to(log, folder, normalizer(dataset)))
+        hear: Callable[[Mapping[str, Any]], None] = copy_line
+        show = progress if callable(progress) else lambda _step, _steps: None
+        if progress is True and is_first:
+            watcher = stack.enter_context(watched(label, dataset))
+            hear, show = in_turn(watcher.log, copy_line), watcher.progress
+        yield Hooks(
+            progress=show,
+            log=hear,
+            begin=copy_line.begin,
+            stop=stop,
+            note=lambda text: warnings.warn(text, stacklevel=5),  # at the caller of orlog.train
+        )
+
+
 def finetune(
     run: PathLike,
     *,
@@ -300,7 +327,7 @@ def finetune(
     device: str = "cpu",
     trust_environment: bool = False,
     log: str = "none",
-    progress: Callable[[int, int], None] = lambda _step, _steps: None,
+    progress: Progress = True,
     stop: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Go on with a run in its dataset's environment, as `orlog finetune` does.
@@ -327,7 +354,8 @@ def finetune(
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         trust_environment: Consent to arguments of the environment that come with the data.
         log: Where to copy the log of metrics: `none`, `tensorboard` or `wandb`.
-        progress: Called with (steps done, steps in all).
+        progress: Whether to show progress as the command does: a line on a terminal, else one a minute. Or a
+            function in its place, which is called with (steps done, steps in all).
         stop: Called after each step; once it returned true, the state is saved at the next end of an
             episode and StoppedError raised.
 
@@ -342,11 +370,12 @@ def finetune(
         DivergedError: a metric, a weight or an action is no longer finite.
         StoppedError: `stop` returned true.
     """
-    _, data, new = find_finetuned(
+    old, data, new = find_finetuned(
         run, folder if out is None else out, dataset=dataset, algorithm=algorithm
     )
     replaced = replacing([new], overwrite, resume=resume)
-    with replaced, log_to(log, new, normalizer(data)) as copy_line:
+    label = f"{algorithm_title(old.algorithm)} seed {old.seed}"
+    with replaced, _hooks(label, data, new, log, progress, stop) as hooks:
         _, record = finetune_run(
             run,
             new,
@@ -359,7 +388,7 @@ def finetune(
                 log=log,
             ),
             OnlineRecord(prior=prior, random_steps=random_steps, noise=noise),
-            Hooks(progress=progress, log=copy_line, begin=copy_line.begin, stop=stop),
+            hooks,
             resume=resume,
             dataset=data,
             algorithm=algorithm,

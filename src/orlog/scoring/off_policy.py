@@ -39,6 +39,7 @@ from orlog.normalize.references import Protocol
 from orlog.normalize.value_estimates import Terms
 from orlog.scoring.off_policy_notes import (
     estimator_quality,
+    note_on_steps,
     notes_on_ends,
     notes_on_estimates,
     why_no_number,
@@ -169,7 +170,11 @@ def evaluate_off_policy(
         policies=evaluated,
         quality=quality,
         left_out=left_out,
-        notes=[*notes, *notes_on_estimates(evaluated, settings, other)],
+        notes=[
+            *notes,
+            note_on_steps(values, settings),
+            *notes_on_estimates(evaluated, settings, other),
+        ],
         protocol=protocol,
     )
 

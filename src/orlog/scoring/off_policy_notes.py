@@ -13,6 +13,7 @@ from orlog.normalize import value_estimates
 from orlog.normalize.references import Protocol
 from orlog.normalize.value_estimates import Terms
 from orlog.scoring.off_policy_results import Estimate, EvaluatedPolicy, estimate_of
+from orlog.scoring.policy_values import PolicyValues
 
 
 def notes_on_ends(protocol: Protocol, discount: float) -> list[str]:
@@ -25,6 +26,16 @@ def notes_on_ends(protocol: Protocol, discount: float) -> list[str]:
         f"go on after a truncation, where rewards weigh {discount**limit:.2g} of the first one at most."
     )
     return [note]
+
+
+def note_on_steps(values: Sequence[PolicyValues], settings: FQESettings) -> str:
+    """Return how far fitted Q evaluation still moved, and what more steps would give."""
+    moved = max((one.fits.mean() - one.halfway for one in values), key=abs)
+    return (
+        f"in the second half of the {settings.steps:,} steps of its fits, fqe moved by {moved:+.3g}; where that is much "
+        f"beside the interval, more steps bring it nearer to where it settles: --fqe-steps {5 * settings.steps} "
+        "(settings=FQESettings(steps=..) in Python) takes 5 times as long."
+    )
 
 
 def notes_on_estimates(

@@ -57,6 +57,7 @@ class PolicyValues:
     Attributes:
         terms: By estimator.
         fits: The value by each fit of fitted Q evaluation.
+        halfway: Their mean after half of the steps.
         beyond_truncations: Mean over episodes of discount^H V(s_H), with H the length of an episode
             that was truncated; 0 for those that terminated.
         effective_episodes: How many equally weighted episodes the weights are worth; None without
@@ -66,6 +67,7 @@ class PolicyValues:
 
     terms: dict[str, Terms]
     fits: Float64[np.ndarray, " fits"]
+    halfway: float
     beyond_truncations: float
     effective_episodes: float | None
     left_out: dict[str, str]
@@ -113,26 +115,33 @@ def fit_policy(
     is_discrete = isinstance(scaling.action_space, spaces.Discrete)
     policy: TargetPolicy = _probabilities(algorithm, scaling) if is_discrete else algorithm.act
     unit = float(np.sqrt(np.square(fitted.rewards).mean())) or 1.0
-    several = []
+    arrays = judged.arrays
+    first, final, lengths = arrays.first_rows, arrays.final_rows, arrays.lengths
+    last = np.cumsum(lengths) - 1
+    several: list[EvaluatedQ] = []
+    halfway: dict[int, float] = {}
     for fit in range(settings.fits):
-        arrays = fitted.arrays
-        if settings.fits > 1:
-            arrays = _resampled(arrays, np.random.default_rng((seed, 4, fit)))
         one = EvaluatedQ(settings, scaling, seed=seed + fit, unit=unit)
+
+        def show(now: int, fit: int = fit, one: EvaluatedQ = one) -> None:
+            if 2 * now >= settings.steps and fit not in halfway:
+                values = _of_rows(arrays, first, lambda seen, _: one.state_values(seen, policy))
+                halfway[fit] = float(values.mean())
+            progress(fit * settings.steps + now)
+
+        drawn = fitted.arrays
+        if settings.fits > 1:
+            drawn = _resampled(drawn, np.random.default_rng((seed, 4, fit)))
         fit_q(
             one,
-            transitions(arrays, batch_size=settings.batch_size, seed=seed + fit),
+            transitions(drawn, batch_size=settings.batch_size, seed=seed + fit),
             policy,
             settings,
             discount=discount,
             value_range=value_estimates.value_range(fitted.rewards, discount),
-            progress=lambda now, done=fit * settings.steps: progress(done + now),  # type: ignore[misc]
+            progress=show,
         )
         several.append(one)
-
-    arrays = judged.arrays
-    first, final, lengths = arrays.first_rows, arrays.final_rows, arrays.lengths
-    last = np.cumsum(lengths) - 1
 
     def state_values(rows: np.ndarray) -> np.ndarray:
         def of_all(seen: Any, _: Tensor) -> Tensor:
@@ -191,6 +200,7 @@ def fit_policy(
     return PolicyValues(
         terms=found,
         fits=by_fit.mean(1),
+        halfway=float(np.mean([*halfway.values()])),
         beyond_truncations=beyond,
         effective_episodes=effective,
         left_out=left_out,
