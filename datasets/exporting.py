@@ -11,14 +11,7 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
-from orlog.base.files import (
-    absolute_path,
-    make_folder,
-    put_new,
-    storage_errors,
-    sync_folders,
-    unfinished_folder,
-)
+from orlog.base.files import absolute_path, new_folder, put_new, sync_folders
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.formats._shared.sums import write_sums
 from orlog.datasets.formats.formats import formats, own_format
@@ -83,7 +76,7 @@ def export_dataset(
     given = {
         name: one
         for name, one in (("video", video), ("rate", rate), ("codebase", codebase))
-        if one not in (False, None, "")
+        if one not in (None, "") and one is not False
     }
     for name in given.keys() - {*found.write_options}:
         raise SchemaError(f"{dataset.name}: {to} is written without --{name}; leave it out.")
@@ -122,12 +115,8 @@ def export_dataset(
             )
     target = absolute_path(os.fspath(folder))
     _refuse_existing(target)
-    with storage_errors(target):
-        make_folder(target.parent)
-    with unfinished_folder(target) as unfinished, storage_errors(target):
+    with new_folder(target) as written:
         _refuse_existing(target)
-        written = unfinished / "export"
-        written.mkdir()
         found.write(dataset, written, progress, **given)
         write_sums(written)
         sync_folders(written)

@@ -120,7 +120,7 @@ def replace_json_file(path: Path, body: Any) -> None:
     Raises StorageError if the file cannot be written; the old one stays.
     """
     text = json.dumps(body, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    with storage_errors(path, advice=""):
+    with storage_errors(path):
         replace_file(path, f"{text}\n".encode())
 
 
@@ -129,7 +129,7 @@ def sole_writer(path: Path) -> contextlib.AbstractContextManager[None]:
 
     Raises StorageError if the folder cannot be written, or another process holds the lock for a minute.
     """
-    return sole_access(path, longest_wait=LONGEST_WAIT, advice="")
+    return sole_access(path, longest_wait=LONGEST_WAIT)
 
 
 def write_json(path: Path, body: object) -> None:

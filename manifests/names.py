@@ -174,7 +174,7 @@ def size_text(size_bytes: float | None) -> str:
 
 def bytes_of(text: str) -> int:
     """Return the bytes that a text such as 500M or 1.5G means; raise ValueError if it means none."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgt]?)b?", text.lower())
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([kmgt]?)b?", text.lower())
     if match is None:
         raise ValueError(f"{text!r:.40} is no size; expected one such as 500M or 20G.")
     return int(float(match[1]) * 1000 ** " kmgt".index(match[2] or " "))

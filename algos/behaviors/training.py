@@ -25,7 +25,6 @@ from orlog.algos.training.runs import one_thread
 from orlog.base.files import absolute_path, make_folder, replace_file, storage_errors
 from orlog.base.processes import processor_name
 from orlog.datasets.recipes.behavior_policies import (
-    ADVICE,
     BehaviorPolicy,
     Layers,
     check_weights,
@@ -186,7 +185,7 @@ def keep(
             for one in read_policies(path, digest)
         ],
     )
-    with storage_errors(path, advice=ADVICE):
+    with storage_errors(path):
         text = msgspec.json.format(msgspec.json.encode(record), indent=1)
         replace_file(path.with_suffix(".json"), text + b"\n")
     return record
@@ -195,7 +194,7 @@ def keep(
 def _check_writable(path: Path) -> None:
     """Make the folder of a file and write there, before hours of training."""
     probe = path.with_name(f".{path.name}.probe")
-    with storage_errors(path, advice=ADVICE):
+    with storage_errors(path):
         make_folder(path.parent)
         replace_file(probe, b"")
         probe.unlink()

@@ -33,11 +33,12 @@ from orlog.algos.training.runs import (
     read_run,
     write_evaluation,
 )
+from orlog.base.files import storage_errors
 from orlog.base.processes import processor_name
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
-from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError, StorageError
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.names import counted, is_url
 from orlog.normalize.metrics.metrics import as_fields, completed, counts_for, warn_of_untold
@@ -166,14 +167,8 @@ def evaluate_loaded(
         **as_fields(completed(found.metrics, run.dataset)),
     )
     path = run.folder / EVALUATION_FILE
-    try:
+    with storage_errors(path):
         write_evaluation(run.folder, evaluation)
-    except OSError as error:
-        raise StorageError(
-            f"{path}: cannot write: {error.strerror or error}; free some space, then run the same "
-            "command again.",
-            errno=error.errno,
-        ) from error
     return evaluation
 
 

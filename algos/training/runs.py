@@ -37,7 +37,7 @@ from orlog.algos.training.checkpoint import (
 from orlog.algos.training.metrics import METRICS_FILE, metrics_sha256
 from orlog.algos.training.options import Earlier, TrainOptions
 from orlog.algos.training.seals import Seal, read_sealed, record_sha256, write_sealed
-from orlog.base.files import hash_file, make_folder, replace_file, sync
+from orlog.base.files import NO_ROOM, hash_file, make_folder, replace_file, sync
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import (
     CheckpointError,
@@ -488,8 +488,9 @@ def write_errors(folder: Path, saved_step: int | None) -> Iterator[None]:
             if saved_step is None
             else f"its checkpoint of step {saved_step:,} is kept"
         )
+        advice = "free some space" if error.errno in NO_ROOM else "make it writable"
         raise StorageError(
-            f"{folder}: cannot write the run: {error.strerror or error}; {stands}; free some space, "
+            f"{folder}: cannot write the run: {error.strerror or error}; {stands}; {advice}, "
             "then do the same again with resume=True.",
             errno=error.errno,
         ) from error

@@ -58,7 +58,7 @@ def _is_aloha(file: Any) -> bool:
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `episode_0.hdf5`, .., which ACT's training opens."""
     for number, rows in enumerate(flat_columns(dataset, progress)):
-        with create_hdf5(folder / f"episode_{number}.hdf5") as file:
+        with create_hdf5(folder / f"episode_{number}.hdf5") as (file, _):
             file.attrs["sim"] = dataset.environment is not None
             write_checked(file, "action", rows["actions"])
             if BASE in rows:

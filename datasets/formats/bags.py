@@ -233,11 +233,13 @@ def _ticks(streams: Sequence[_Times], rate: float | None, where: str) -> np.ndar
         )
     start = max(int(one.times[0]) for one in streams)
     stop = min(int(one.times[-1]) for one in streams)
-    count = int((stop - start) * rate // SECOND) + 1
-    if stop < start or not 2 <= count <= MOST_ROWS:
+    rows = (stop - start) * rate / SECOND + 1
+    if stop < start or not 2 <= rows <= MOST_ROWS:
         raise SchemaError(
-            f"{where}: the topics that columns= names have {max(0, count)} rows in common at {rate:g} a second."
+            f"{where}: the topics that columns= names have {max(0, rows):.4g} rows in common at {rate:g} a second, "
+            f"expected 2 to {MOST_ROWS:,}."
         )
+    count = int((stop - start) * rate // SECOND) + 1
     return start + np.round(np.arange(count) * (SECOND / rate)).astype(np.int64)
 
 

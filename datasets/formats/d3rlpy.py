@@ -261,7 +261,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
     """Write `NAME.h5`, for d3rlpy's `ReplayBuffer.load`."""
     is_choice = isinstance(dataset.action_space, spaces.Discrete)
     done = 0
-    with create_hdf5(folder / f"{file_stem(dataset)}.h5") as file:
+    with create_hdf5(folder / f"{file_stem(dataset)}.h5", progress) as (file, progress):
         file["columns"], file["version"] = COLUMNS, VERSION
         file["num_episodes"] = len(dataset)
         for number, episode in enumerate(dataset):

@@ -24,6 +24,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     attribute,
     check_stored,
     child,
+    create_hdf5,
     datasets_in,
     has_child,
     look_inside,
@@ -143,9 +144,8 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.hdf5`, compressed by gzip as D4RL's own files."""
-    h5py = import_h5py()
     name = file_stem(dataset)
-    with h5py.File(folder / f"{name}.hdf5", "w") as file:
+    with create_hdf5(folder / f"{name}.hdf5", progress, libver=None) as (file, progress):
         first = 0
         columns: dict[str, Any] = {}  # kept open: one that is closed compresses its chunk
         for rows in flat_columns(dataset, progress):

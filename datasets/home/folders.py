@@ -20,21 +20,15 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from orlog.base.files import home_folder
 from orlog.errors import FormatVersionError, IntegrityError
 from orlog.manifests.manifest import MANIFEST_FILE, StoredObject, read_manifest
 from orlog.manifests.names import is_version, newest_first
 
 
 def datasets_folder() -> Path:
-    """Return `$ORLOG_HOME/datasets`; ORLOG_HOME is `~/.cache/orlog` unless it is set.
-
-    The folder is not created.
-    """
-    home = os.environ.get("ORLOG_HOME")
-    if home:
-        return Path(home).expanduser().absolute() / "datasets"
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "orlog" / "datasets"
+    """Return `$ORLOG_HOME/datasets`; the folder is not created."""
+    return home_folder() / "datasets"
 
 
 def dataset_folders() -> list[Path]:

@@ -36,7 +36,6 @@ LOG_DEVIATIONS = (-20.0, 2.0)
 # The largest weight of a file.
 LARGEST = float(np.finfo(np.float16).max)
 
-ADVICE = "free some space or choose another file (--out), then run the same command again."
 
 _LOG_NORMAL = 0.5 * math.log(2 * math.pi)
 
@@ -108,7 +107,7 @@ def write_policies(path: Path, steps: Sequence[int], policies: Sequence[Layers])
         for name, arrays in zip(("weights", "biases"), zip(*parts, strict=True), strict=True):
             tensors[f"{name}.{layer}"] = np.ascontiguousarray(np.stack(arrays), np.float16)
     data = safetensors.numpy.save(tensors)
-    with storage_errors(path, advice=ADVICE):
+    with storage_errors(path):
         replace_file(path, data)
     return _digest(data)
 

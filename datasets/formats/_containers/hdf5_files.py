@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import mmap
 import re
@@ -324,13 +325,58 @@ def _check_chunks(node: Any, unpacked: int | None, where: str) -> None:
             )
 
 
-def create_hdf5(path: Path, *, track_order: bool | None = None) -> Any:
-    """Create a file with an array or more for each episode, as a context that closes it.
+class _Output(io.FileIO):
+    """A file that HDF5 writes, which is never told of an error: it would print each, and crash when Python ends."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all of some bytes, unless an error came before."""
+        left = memoryview(data)
+        try:
+            while self.error is None and left:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Change the size of the file, unless an error came before."""
+        try:
+            return 0 if self.error else super().truncate(size)
+        except OSError as error:
+            self.error = error
+            return 0
+
+
+@contextlib.contextmanager
+def create_hdf5(
+    path: Path,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    *,
+    libver: tuple[str, str] | None = ("v110", "v110"),
+    track_order: bool | None = None,
+) -> Iterator[tuple[Any, Callable[[int, int], None]]]:
+    """Create a file of HDF5, and close it; yield it, and `progress` that raises the error of a full disk.
 
     It is written as HDF5 1.10 does, since 2016: an array in one chunk then takes some 2 kB less, which is most
     of a short episode, and everything that is no array carries a checksum.
     """
-    return import_h5py().File(path, "w", libver=("v110", "v110"), track_order=track_order)
+    with _Output(path, "x+") as output:
+
+        def check(done: int, total: int) -> None:
+            if output.error is not None:
+                raise output.error
+            progress(done, total)
+
+        try:
+            with import_h5py().File(output, "w", libver=libver, track_order=track_order) as file:
+                yield file, check
+        except Exception:
+            if output.error is None:
+                raise
+        if output.error is not None:
+            raise output.error
 
 
 def write_checked(group: Any, name: str, values: np.ndarray) -> None:

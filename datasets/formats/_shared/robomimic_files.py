@@ -56,7 +56,7 @@ def write_robomimic(dataset: Dataset, folder: Path, progress: Callable[[int, int
     name = file_stem(dataset)
     masks: dict[str, list[str]] = {}
     done = 0
-    with create_hdf5(folder / f"{name}.hdf5") as file:
+    with create_hdf5(folder / f"{name}.hdf5", progress) as (file, progress):
         data = file.create_group("data")
         for number, episode in enumerate(dataset):
             demonstration = f"demo_{number}"

@@ -62,6 +62,7 @@ DATA_PATHS = {
 }
 FILE_BYTES = 10**8
 MOST_AXES = 5
+MOST_FRAMES = 10**6  # a second
 RESERVED = (
     "observation",
     "action",
@@ -111,9 +112,9 @@ def write_lerobot(
     """
     if codebase not in (V3, V2):
         raise SchemaError(f"{dataset.name}: codebase={codebase!r:.50}: orlog writes {V3} and {V2}.")
-    if rate is not None and (rate != int(rate) or rate < 1):
+    if rate is not None and not (1 <= rate <= MOST_FRAMES and rate == int(rate)):
         raise SchemaError(
-            f"{dataset.name}: LeRobot counts whole frames a second, found the rate {rate:g}."
+            f"{dataset.name}: LeRobot counts whole frames a second, 1 to {MOST_FRAMES:,}, found the rate {rate:g}."
         )
     schema, manifest = _kept_schema(dataset.schema), dataset.manifest
     columns, is_v3 = schema.columns(), codebase == V3
@@ -319,7 +320,7 @@ def _frames_per_second(episode: Episode) -> int:
     if isinstance(times, np.ndarray) and times.ndim == 1 and len(times) > 1:
         step = float(np.median(np.diff(times.astype(np.float64))))
         if step > 0:
-            return max(1, round(1 / step))
+            return max(1, round(min(1 / step, MOST_FRAMES)))
     return 1
 
 

@@ -379,7 +379,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
     data = folder / dataset_id(manifest.name) / "data"
     data.mkdir(parents=True)
     done = 0
-    with create_hdf5(data / MAIN_FILE, track_order=True) as file:
+    with create_hdf5(data / MAIN_FILE, progress, track_order=True) as (file, progress):
         for number, episode in enumerate(dataset):
             group = file.create_group(f"episode_{number}")
             _write_episode(group, episode, number)

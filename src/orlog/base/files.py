@@ -9,6 +9,7 @@ import errno
 import functools
 import hashlib
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +28,18 @@ except ImportError:  # Windows, where the files of a map cannot be removed anywa
 
 BLOCK_BYTES = 2**18
 SYNCS = 16
-MAKE_ROOM = "free some space or set ORLOG_HOME to another disk, then run the same command again."
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NUMBER = re.compile(r"errno\W+(\d+)")  # in what HDF5 and Arrow say of an error
+
+
+def home_folder() -> Path:
+    """Return ORLOG_HOME, which is `~/.cache/orlog` unless it is set; the folder is not created."""
+    home = os.environ.get("ORLOG_HOME")
+    if home:
+        return Path(home).expanduser().absolute()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "orlog"
 
 
 def absolute_path(path: str | Path) -> Path:
@@ -79,14 +91,22 @@ def replace_file(path: Path, data: bytes, *, alone: bool = True) -> None:
 
     If it is not `alone`, as under a lock, the last of several processes wins.
     """
+    replace_files({path: data}, alone=alone)
+
+
+def replace_files(files: Mapping[Path, bytes], *, alone: bool = True) -> None:
+    """Replace files of one folder, each in one step, after all of them were written beside the old ones."""
     mark = "" if alone else f".{os.getpid()}"
-    unfinished = path.with_name(f".{path.name}{mark}.unfinished")
+    unfinished = {path: path.with_name(f".{path.name}{mark}.unfinished") for path in files}
     try:
-        write_durably(unfinished, data)
-        unfinished.replace(path)
+        for path, data in files.items():
+            write_durably(unfinished[path], data)
+        for path, new in unfinished.items():
+            new.replace(path)
     finally:
-        unfinished.unlink(missing_ok=True)
-    sync(path.parent)
+        for new in unfinished.values():
+            new.unlink(missing_ok=True)
+    sync(next(iter(files)).parent)
 
 
 def sync(path: Path) -> None:
@@ -173,17 +193,37 @@ class BusyError(StorageError):
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path, *, advice: str = MAKE_ROOM) -> Iterator[None]:
-    """Turn a full or unwritable disk into a StorageError that names the path."""
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn a full or unwritable disk into a StorageError that names the path and what helps.
+
+    A library may raise another error in place of that of a full disk, such as one about a closed file.
+    """
     try:
         yield
-    except OSError as error:
-        if isinstance(error, OrlogError):
+    except OrlogError:
+        raise
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__context__
+        if cause is None or (cause is not error and cause.errno not in NO_ROOM):
             raise
-        message = f"{path}: cannot write: {error.strerror or error}"
-        raise StorageError(
-            f"{message}; {advice}" if advice else f"{message}.", errno=error.errno
-        ) from error
+        raise _storage_error(path, cause) from error
+
+
+def _storage_error(path: Path, error: OSError) -> StorageError:
+    """Return the error that says why a path cannot be written, and what to do about it."""
+    text = (error.strerror or str(error)).partition("\n")[0]
+    written = _NUMBER.search(str(error))
+    number = error.errno or (int(written[1]) if written else None)
+    in_home = path.absolute().is_relative_to(home_folder())
+    other = "set ORLOG_HOME to another disk" if in_home else "choose a folder on another disk"
+    advice = ""
+    if number in NO_ROOM or number in _NOT_ALLOWED:
+        first = "free some space" if number in NO_ROOM else "change who may write there"
+        advice = f"; {first} or {other}, then run the same command again"
+    reason = os.strerror(number) if number in errno.errorcode else text.rstrip(".")
+    return StorageError(f"{path}: cannot write: {reason}{advice}.", errno=number)
 
 
 def take_lock(
@@ -231,18 +271,14 @@ def _say_no_locks(path: object, error: OSError) -> None:
 
 @contextlib.contextmanager
 def sole_access(
-    path: Path,
-    *,
-    on_wait: Callable[[], None] = lambda: None,
-    longest_wait: float | None = None,
-    advice: str = MAKE_ROOM,
+    path: Path, *, on_wait: Callable[[], None] = lambda: None, longest_wait: float | None = None
 ) -> Iterator[None]:
     """Hold the lock of a file or folder, as `take_lock` takes it.
 
     Raises BusyError if another process still holds it after `longest_wait` seconds; StorageError if the
-    folder around it cannot be written; the message ends with `advice`.
+    folder around it cannot be written.
     """
-    with storage_errors(path.parent, advice=advice):
+    with storage_errors(path.parent):
         lock = take_lock(path, on_wait=on_wait, longest_wait=longest_wait)
     try:
         yield
@@ -282,11 +318,19 @@ def hold_folder(folder: Path, *, busy: str) -> Iterator[None]:
     with storage_errors(folder):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
-        if not lock_open_file(descriptor, shared=False):
+        if not lock_open_file(descriptor, shared=False) or not _is_open_as(descriptor, folder):
             raise BusyError(busy)
         yield
     finally:
         os.close(descriptor)
+
+
+def _is_open_as(descriptor: int, folder: Path) -> bool:
+    """Return whether an open folder still has its path: whoever held it may have moved or removed it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_held(folder: Path) -> bool:
@@ -322,6 +366,37 @@ def unfinished_folder(
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def new_folder(destination: Path) -> Iterator[Path]:
+    """Yield an empty folder next to `destination` for `put_new`; an error leaves nothing, not even folders around it.
+
+    What a killed process left there is removed first. The folder is its own lock, so that no file of one stays.
+
+    Raises BusyError if another process writes the same destination; StorageError if the disk is full or cannot
+    be written.
+    """
+    folder = destination.with_name(f".{destination.name}.unfinished")
+    with storage_errors(destination), contextlib.ExitStack() as stack:
+        missing = [place for place in destination.parents if not place.exists()]
+        for place in reversed(missing):
+            stack.callback(_remove_empty, place)
+        make_folder(folder)
+        busy = f"{destination} is being written by another process; wait for it."
+        stack.enter_context(hold_folder(folder, busy=busy))
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def put_in_place(folder: Path, destination: Path) -> None:

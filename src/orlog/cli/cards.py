@@ -22,13 +22,14 @@ def _whole_version(name: str) -> Dataset:
 
 def write_card(name: str, path: Path) -> None:
     """Write the dataset card and its picture; a file that orlog did not write is not replaced."""
-    from orlog.base.files import storage_errors
+    from orlog.base.files import replace_files, storage_errors
     from orlog.datasets.audit.audit import audit
     from orlog.datasets.publish.card import dataset_card, is_own_card
 
     dataset, picture = _whole_version(name), path.with_suffix(".svg")
     with storage_errors(path):
-        if path.exists() and not is_own_card(path.read_text("utf-8", errors="replace")):
+        text = path.read_text("utf-8", errors="replace") if path.exists() else ""
+        if text and not is_own_card(text):
             raise ValueError(
                 f"{path}: orlog did not write this file, so it is not replaced; choose another one."
             )
@@ -36,8 +37,7 @@ def write_card(name: str, path: Path) -> None:
         found = audit(dataset, progress=update)
     card = dataset_card(dataset, found, f"{dataset.name}@{dataset.version}")
     with storage_errors(path):
-        picture.write_text(card.picture, "utf-8")
-        path.write_text(card.text(picture.name), "utf-8")
+        replace_files({picture: card.picture.encode(), path: card.text(picture.name).encode()})
     say(f"written: {path} and {picture}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.base.files import make_folder, storage_errors
+from orlog.base.files import make_folder, replace_file, storage_errors
 from orlog.datasets.audit.findings import SEVERITIES, Audit, Finding, place_text
 from orlog.datasets.audit.thresholds import THRESHOLDS
 from orlog.datasets.reading.dataset import Dataset
@@ -84,7 +84,7 @@ def write_audit_page(audit: Audit, path: Path, dataset: Dataset | None = None) -
     parts.append(f"<p><code>{html.escape(audit.digest)}</code></p>")
     with storage_errors(path):
         make_folder(path.parent)
-        path.write_text(page(f"Audit of {name}", parts), "utf-8")
+        replace_file(path, page(f"Audit of {name}", parts).encode())
 
 
 def _anchor(finding: Finding) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import CURVE_EPISODES
-from orlog.base.files import make_folder
+from orlog.base.files import make_folder, replace_file, storage_errors
 from orlog.base.terminal import say, say_notes, show_table
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text, operation_words
@@ -146,8 +146,9 @@ def write_report(
         "from the last checkpoint."
     )
     parts.append(how_to_read([_protocol(results), curves, *all_notes(results)]))
-    make_folder(path.parent)
-    path.write_text(page(title, parts), "utf-8")
+    with storage_errors(path):
+        make_folder(path.parent)
+        replace_file(path, page(title, parts).encode())
 
 
 def counted_parts(results: Sequence[Result]) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from orlog.base.files import make_folder, replace_file, storage_errors
+from orlog.base.files import make_folder, replace_files, storage_errors
 from orlog.datasets.loading import load_dataset
 from orlog.errors import FormatVersionError, ManifestError, NotFoundError, OrlogError, clause
 from orlog.experiments.reproducing import Result, recorded_baseline
@@ -116,8 +116,7 @@ def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title
     text = render(report, results, comparisons, hashlib.sha256(data).hexdigest(), drawn)
     with storage_errors(folder):
         make_folder(folder)
-        replace_file(folder / REPORT_FILE, data)
-        replace_file(folder / REPORT_PAGE, text.encode())
+        replace_files({folder / REPORT_FILE: data, folder / REPORT_PAGE: text.encode()})
     return folder / REPORT_PAGE
 
 

@@ -357,7 +357,7 @@ def test_definitions_are_not_run(tmp_path: Path) -> None:
     ("changed", "text"),
     [
         ({"rate": None}, r"give the rows a second as rate=; messages a second: .*/cmd_vel 20"),
-        ({"rate": 0.1}, "rows in common"),
+        *(({"rate": rate}, "rows in common") for rate in (0.1, 0.0, -1.0, 1e300, np.inf, np.nan)),
         ({"columns": {}}, "/cmd_vel  geometry_msgs/msg/Twist, 40 messages"),
         ({"columns": {**MAPPED, "action": "/cmd_val"}}, "no column '/cmd_val'"),
         ({"columns": {**MAPPED, "action": "/joints.velocity"}}, "no column '/joints.velocity'"),

@@ -524,10 +524,11 @@ def test_frames_can_be_videos_and_instructions_are_tasks(
             assert abs(shown - one.observations[camera][:-1]).max() < 6
         np.testing.assert_array_equal(other.rewards, one.rewards)
         assert other.metadata["task"] == "; ".join(dict.fromkeys(one.infos["language_instruction"]))
-    with pytest.raises(
-        SchemaError, match=r"LeRobot counts whole frames a second, found the rate 2\.5"
-    ):
-        orlog.export_dataset(ours, tmp_path / "x", to="lerobot", rate=2.5)
+    for rate in (2.5, 0.0, 1e300, np.inf, np.nan):
+        with pytest.raises(
+            SchemaError, match="LeRobot counts whole frames a second, 1 to 1,000,000"
+        ):
+            orlog.export_dataset(ours, tmp_path / "x", to="lerobot", rate=rate)
     with pytest.raises(SchemaError, match="zarr is written without --video; leave it out"):
         orlog.export_dataset(ours, tmp_path / "x", to="zarr", video=True)
 

@@ -1,0 +1,158 @@
+"""An export that a full disk, a kill or a closed folder ends leaves nothing, and can be done again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.base.files import new_folder
+from orlog.datasets.formats.formats import formats
+from orlog.errors import StorageError, VersionExistsError
+from tests.episodes import record_episodes, whole_episode
+from tests.kills import killed_at
+from tests.small_disks import Mount
+
+NAME = "lab/arm-v1"
+WRITABLE = [name for name, one in formats().items() if one.write is not None]
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in WRITABLE),
+    ("lerobot", {"codebase": "v2.1"}),
+]
+BOX = spaces.Box(-1, 1, (16,), np.float32)
+# A crash of HDF5 comes when Python ends, so a process of its own writes.
+FULL = """
+import json, resource, sys
+import orlog
+folder, to, options = sys.argv[1:]
+for limit in (100, 9000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        orlog.export_dataset("lab/arm-v1", folder, to=to, lossy=True, **json.loads(options))
+    except orlog.OrlogError as error:
+        print(error)
+"""
+
+
+def record(episodes: int = 6, steps: int = 200) -> None:
+    rng = np.random.default_rng(0)
+    record_episodes(
+        NAME,
+        (
+            whole_episode(
+                rng.uniform(-1, 1, (steps + 1, 16)).astype(np.float32),
+                rng.uniform(-1, 1, (steps, 16)).astype(np.float32),
+                rng.uniform(size=steps),
+            )
+            for _ in range(episodes)
+        ),
+        BOX,
+        BOX,
+    )
+
+
+@pytest.mark.parametrize(("to", "options"), KINDS)
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, to: str, options: dict[str, Any]
+) -> None:
+    record()
+    folder = tmp_path / "new" / "out"
+    given = (str(folder), to, json.dumps(options))
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, *given], check=True, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    assert done.stdout == 2 * (
+        f"{folder}: cannot write: File too large; free some space or choose a folder on another disk, then run the "
+        "same command again.\n"
+    )
+    assert not folder.parent.exists()
+
+
+@pytest.mark.parametrize(("to", "size"), [("minari", "64k"), ("minari", "256k"), ("d4rl", "100k")])
+def test_the_command_says_which_disk_is_full(mount: Mount, to: str, size: str) -> None:
+    record(40)
+    disk = mount(f"size={size}")
+    command = [sys.executable, "-m", "orlog.cli", "export", NAME, str(disk / "out"), "--to", to]
+    done = subprocess.run([*command, "--lossy"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = (one for one in done.stderr.splitlines() if one.startswith("error: "))
+    assert line.startswith(f"error: {disk / 'out'}: cannot write: No space left on device; free")
+    assert "ORLOG_HOME" not in line
+    assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize(("to", "options"), KINDS)
+def test_an_export_that_was_killed_is_done_again(
+    tmp_path: Path, to: str, options: dict[str, Any]
+) -> None:
+    record(2, 5)
+
+    def export(folder: Path) -> Path:
+        return orlog.export_dataset(NAME, folder / "out", to=to, lossy=True, **options)
+
+    _, accesses = killed_at(lambda _: export(tmp_path / "all"), 0, tmp_path / "all")
+    for instant in {*range(1, accesses, 9), *range(accesses - 3, accesses + 1)}:
+        around = tmp_path / str(instant)
+        assert killed_at(lambda _, around=around: export(around), instant, around)[0]
+        with contextlib.suppress(VersionExistsError):  # of a kill after the last rename
+            export(around)
+        assert [path.name for path in around.iterdir()] == ["out"]
+        for line in (around / "out" / "SHA256SUMS").read_text().splitlines():
+            sha256, _, name = line.partition("  ")
+            assert hashlib.sha256((around / "out" / name).read_bytes()).hexdigest() == sha256
+
+
+def test_two_exports_to_one_folder_do_not_mix(tmp_path: Path) -> None:
+    record(1, 2)
+    with new_folder(tmp_path / "out") as folder:
+        (folder / "half").touch()
+        with pytest.raises(StorageError, match="is being written by another process"):
+            orlog.export_dataset(NAME, tmp_path / "out", to="npz", lossy=True)
+        assert [path.name for path in folder.iterdir()] == ["half"]
+    assert list(tmp_path.glob("*out*")) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (
+            28,
+            "; free some space or choose a folder on another disk, then run the same command again.",
+        ),
+        (
+            13,
+            "; change who may write there or choose a folder on another disk, then run the same command again.",
+        ),
+        (
+            30,
+            "; change who may write there or choose a folder on another disk, then run the same command again.",
+        ),
+        (21, "."),
+        (40, "."),
+        (31, "."),
+    ],
+)
+def test_only_a_full_disk_advises_to_free_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    record(1, 2)
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("orlog.datasets.exporting.write_sums", refuse)
+    with pytest.raises(StorageError) as caught:
+        orlog.export_dataset(NAME, tmp_path / "out", to="npz", lossy=True)
+    assert str(caught.value) == f"{tmp_path / 'out'}: cannot write: {os.strerror(number)}{advice}"
+    assert caught.value.errno == number
