@@ -215,7 +215,7 @@ def _storage_error(path: Path, error: OSError) -> StorageError:
     """Return the error that says why a path cannot be written, and what to do about it."""
     text = (error.strerror or str(error)).partition("\n")[0]
     written = _NUMBER.search(str(error))
-    number = error.errno or (int(written[1]) if written else None)
+    number = error.errno or int(written[1] if written else 0)
     in_home = path.absolute().is_relative_to(home_folder())
     other = "set ORLOG_HOME to another disk" if in_home else "choose a folder on another disk"
     advice = ""
@@ -223,7 +223,7 @@ def _storage_error(path: Path, error: OSError) -> StorageError:
         first = "free some space" if number in NO_ROOM else "change who may write there"
         advice = f"; {first} or {other}, then run the same command again"
     reason = os.strerror(number) if number in errno.errorcode else text.rstrip(".")
-    return StorageError(f"{path}: cannot write: {reason}{advice}.", errno=number)
+    return StorageError(f"{path}: cannot write: {reason}{advice}.", errno=number or None)
 
 
 def take_lock(

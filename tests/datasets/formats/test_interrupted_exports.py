@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -98,13 +99,13 @@ def test_an_export_that_was_killed_is_done_again(
 ) -> None:
     record(2, 5)
 
-    def export(folder: Path) -> Path:
+    def export(folder: Path, _access: object = None) -> Path:
         return orlog.export_dataset(NAME, folder / "out", to=to, lossy=True, **options)
 
-    _, accesses = killed_at(lambda _: export(tmp_path / "all"), 0, tmp_path / "all")
+    _, accesses = killed_at(functools.partial(export, tmp_path / "all"), 0, tmp_path / "all")
     for instant in {*range(1, accesses, 9), *range(accesses - 3, accesses + 1)}:
         around = tmp_path / str(instant)
-        assert killed_at(lambda _, around=around: export(around), instant, around)[0]
+        assert killed_at(functools.partial(export, around), instant, around)[0]
         with contextlib.suppress(VersionExistsError):  # of a kill after the last rename
             export(around)
         assert [path.name for path in around.iterdir()] == ["out"]
