@@ -91,6 +91,22 @@ def test_the_module_is_recorded_beside_the_id_and_never_imported_for_that(here: 
     (here / "my_envs.py").unlink()
 
 
+def test_an_export_takes_the_module_of_the_environment_that_it_writes(here: Path) -> None:
+    import_modules(["my_envs"])
+    orlog.import_dataset("data.npz", "lab/grid-v1", environment="lab/Grid-v0")
+    del sys.modules["my_envs"], os.environ["ORLOG_IMPORT"], gymnasium.registry["lab/Grid-v0"]
+    words = ("export", "lab/grid-v1", "out", "--to", "minari")
+    refused = command(*words)
+    assert refused.returncode == 1
+    assert "lab/Grid-v0 is left out, since it is not registered here" in refused.stderr
+    done = command(*words, "--import", "my_envs")
+    assert (done.returncode, done.stderr) == (0, "")
+    (path,) = here.glob("out/**/metadata.json")
+    spec = gymnasium.envs.registration.EnvSpec.from_json(json.loads(path.read_text())["env_spec"])
+    assert (spec.id, str(spec.entry_point).partition(":")[0]) == ("lab/Grid-v0", "my_envs")
+    gymnasium.make(spec).reset()
+
+
 def test_an_environment_variable_says_the_same(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORLOG_IMPORT", "my_envs")
     orlog.import_dataset(here / "data.npz", "lab/grid-v1", environment="lab/Grid-v0")

@@ -129,3 +129,17 @@ def test_a_reproduction_that_is_stopped_while_it_trains_goes_on(
     assert on == f"orlog {words} --resume"
     again = orlog(*shlex.split(on)[1:], cwd=tmp_path)
     assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize("module", ["typer", "numpy", "orlog.cli.options"])
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line(module: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "orlog.cli", "list"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        for line in process.stderr:  # a line for each module, when it was imported
+            if line.split(b"|")[-1].strip() == module.encode():
+                break
+        process.send_signal(signal.SIGINT)
+        said = [line for line in process.stderr if not line.startswith(b"import time:")]
+    assert said == [b"stopped by Ctrl-C: nothing had begun.\n"]
+    assert process.returncode == 130

@@ -454,9 +454,9 @@ def _losses(dataset: Dataset) -> list[str]:
             "export a view without them: select_columns."
         )
     if manifest.environment is not None and "env_spec" not in metadata:
-        return [
-            f"The environment {manifest.environment.id} is left out, since it is not installed here."
-        ]
+        lost = manifest.environment.id
+        hint = "--import MODULE registers one of your own"
+        return [f"The environment {lost} is left out, since it is not registered here; {hint}."]
     return []
 
 

@@ -185,6 +185,9 @@ def _spec(environment: EnvironmentRecord) -> EnvSpec | None:
         spec = copy.deepcopy(gymnasium.spec(environment.id))
         spec.kwargs = {**spec.kwargs, **arguments}
         spec.max_episode_steps = environment.max_episode_steps
+        made_by: Any = spec.entry_point
+        if isinstance(made_by, type):  # JSON holds its name alone
+            spec.entry_point = f"{made_by.__module__}:{made_by.__qualname__}"
         spec.to_json()
     except (OrlogError, TypeError, ValueError):
         return None

@@ -222,6 +222,8 @@ def _storage_error(path: Path, error: OSError) -> StorageError:
     if number in NO_ROOM or number in _NOT_ALLOWED:
         first = "free some space" if number in NO_ROOM else "change who may write there"
         advice = f"; {first} or {other}, then run the same command again"
+    elif error.filename is not None and str(error.filename) != str(path):
+        advice = f": {error.filename}"
     reason = os.strerror(number) if number in errno.errorcode else text.rstrip(".")
     return StorageError(f"{path}: cannot write: {reason}{advice}.", errno=number or None)
 

@@ -362,6 +362,7 @@ def export(
             show_default="v3.0",
         ),
     ] = "",
+    _imports: Imports = None,
 ) -> None:
     """Write a dataset or a view in the format of another tool.
 

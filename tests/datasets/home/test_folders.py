@@ -144,7 +144,7 @@ def test_a_second_writer_waits_for_the_first(home: Path) -> None:
 def test_a_home_that_cannot_be_made_is_a_storage_error(home: Path) -> None:
     home.write_text("a file")
     with (
-        pytest.raises(StorageError, match="set ORLOG_HOME to another disk") as caught,
+        pytest.raises(StorageError, match=r"cannot write: (File exists|Not a directory)") as caught,
         unfinished_folder(home / "datasets/b/x-v1/1.0.0"),
     ):
         pass
