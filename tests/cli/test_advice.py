@@ -54,6 +54,8 @@ def _begun() -> None:
         ("build", "again, use workers=1.", "again, use --workers 1."),
         ("export", "rate=HZ says it", "--rate HZ says it"),
         ("publish", "nevertheless: audit=False).", "nevertheless: --no-audit)."),
+        ("publish", "for downloads: hashes=False.", "for downloads: --no-hashes."),
+        ("verify", "whole (whole_files=True, orlog", "whole (--whole-files, orlog"),
         ("ope", "such as discount=0.89.", "such as --discount 0.89."),
         ("import", "columns={}, or task=..", "--map, or --task .."),
         ("import", "the rows a second as rate=; it", "the rows a second as --rate; it"),

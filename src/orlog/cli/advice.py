@@ -30,6 +30,7 @@ OPTIONS = {
     "evaluations": "--evaluations",
     "expert": "--expert",
     "format": "--format",
+    "hashes": "--hashes",
     "horizon": "--horizon",
     "keep_checkpoints": "--keep-checkpoints",
     "length": "--length",
@@ -63,6 +64,7 @@ OPTIONS = {
     "trusted": "--trust",
     "video": "--video",
     "codebase": "--codebase",
+    "whole_files": "--whole-files",
     "workers": "--workers",
 }
 """The option of each argument that a message may name."""

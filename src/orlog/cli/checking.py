@@ -149,7 +149,7 @@ def _verify_in_place(
     manifest = version.manifest
     with progress_bar("files", f"checking {manifest.name}") as update:
         checked = check_where_it_is(version, share, execute=execute, progress=update)
-    by = "hashes" if has_chunk_hashes(manifest) else "files' SHA-256"
+    by = "hashes" if has_chunk_hashes(manifest) else "whole files"
     if as_json:
         print_json(
             {
@@ -169,9 +169,7 @@ def _verify_in_place(
         found = (
             f"{counted(len(checked.problems), 'file')} damaged" if checked.problems else "all right"
         )
-        say(
-            f"{manifest.name}@{manifest.version}: {what} fetched and checked by their {by}: {found}"
-        )
+        say(f"{manifest.name}@{manifest.version}: {what} fetched and checked by {by}: {found}")
         say(version.digest)
     if checked.problems:
         raise typer.Exit(3)
