@@ -11,6 +11,7 @@ import numpy as np
 
 from orlog.errors import StorageError
 from orlog.manifests.documents import convert_json, parse_json, write_json
+from orlog.manifests.names import is_name
 from orlog.manifests.shipped import recorded_folder, records_folder
 from orlog.normalize.references import Protocol, References
 
@@ -101,6 +102,15 @@ def equal_baselines(baseline: Baseline) -> list[str]:
         if (other := read_baseline(algorithm, baseline.dataset)) is not None
         and other.returns == baseline.returns
     ]
+
+
+def protocol_episodes(name: str) -> int | None:
+    """Return how many episodes of a seed the recorded baselines of a dataset have, the fewest; None without any."""
+    if not is_name(name):  # which a file of somebody else may say
+        return None
+    paths = (recorded_folder(name) / "baselines").glob("*.json")
+    found = (read_baseline(path.stem, name) for path in paths)
+    return min((one.protocol.episodes for one in found if one is not None), default=None)
 
 
 def record_baseline(baseline: Baseline) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,8 +67,8 @@ class Comparison:
         tasks: Names of the tasks.
         runs: By method, the mean score of each run [seeds, tasks].
         aggregates: By method and name of the aggregate.
-        ranks: Mean rank of each method over tasks, 1 being best; empty for one method.
-        consensus: The ranking that disagrees least with the tasks' rankings; None for one method.
+        ranks: Mean rank over tasks of each method that is ranked, 1 being best; empty for one method.
+        consensus: The ranking of these that disagrees least with the tasks' rankings; None for one method.
         improvement: For each ordered pair of methods, the probability that the first is above.
         profiles: Performance profile of each method.
         variances: By method and task; None where a method has one seed or one episode.
@@ -89,15 +89,18 @@ class Comparison:
         return list(self.runs)
 
     def ranking(self) -> list[str]:
-        """Return the methods in the order of the consensus, the best first."""
-        order = range(len(self.runs)) if self.consensus is None else self.consensus.order
-        return [self.methods[index] for index in order]
+        """Return the methods in the order of the consensus, the best first, and those that are not ranked last."""
+        ranked = list(self.ranks)
+        order = () if self.consensus is None else self.consensus.order
+        first = [ranked[index] for index in order]
+        return first + [method for method in self.methods if method not in first]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         consensus = None
         if self.consensus is not None:
-            consensus = {**dataclasses.asdict(self.consensus), "order": self.ranking()}
+            order = self.ranking()[: len(self.ranks)]
+            consensus = {**dataclasses.asdict(self.consensus), "order": order}
         return {
             "tasks": self.tasks,
             "methods": [
@@ -110,7 +113,7 @@ class Comparison:
                     "aggregates": {
                         name: one.to_json() for name, one in self.aggregates[method].items()
                     },
-                    "mean_rank": self.ranks[method].to_json() if self.ranks else None,
+                    "mean_rank": self.ranks[method].to_json() if method in self.ranks else None,
                     "profile": {
                         "thresholds": self.profiles[method].thresholds.tolist(),
                         "shares": self.profiles[method].shares.tolist(),
@@ -137,6 +140,7 @@ def compare_methods(
     resamples: int = 2000,
     aggregates: Sequence[str] = tuple(AGGREGATES),
     checkpoints: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    unranked: Collection[str] = (),
 ) -> Comparison:
     """Return every statistic of methods on the same tasks, with intervals from one bootstrap of each method.
 
@@ -148,6 +152,7 @@ def compare_methods(
         aggregates: Which of `AGGREGATES`; the optimality gap is of normalized scores only.
         checkpoints: By method and task, scores [seeds, checkpoints, episodes] of the last checkpoints,
             from which variances are split; by default `scores`, which are of one checkpoint.
+        unranked: Methods that get no rank (`unranked_methods`).
 
     Raises:
         ValueError: scores cannot be compared (`check_method_scores`).
@@ -179,7 +184,8 @@ def compare_methods(
     def ranks(*methods: np.ndarray) -> np.ndarray:
         return mean_ranks(np.stack([one.mean(-2) for one in methods], axis=-2))
 
-    several = len(runs) > 1
+    ranked = [method for method in runs if method not in unranked]
+    several = len(ranked) > 1
     thresholds = profile_thresholds(*runs.values())
     return Comparison(
         tasks=tasks,
@@ -188,8 +194,8 @@ def compare_methods(
             method: {name: estimate(AGGREGATES[name], method)[0] for name in aggregates}
             for method in runs
         },
-        ranks=dict(zip(runs, estimate(ranks, *runs, digits=2), strict=True)) if several else {},
-        consensus=kemeny_consensus(np.array([one.mean(0) for one in runs.values()]))
+        ranks=dict(zip(ranked, estimate(ranks, *ranked, digits=2), strict=True)) if several else {},
+        consensus=kemeny_consensus(np.array([runs[method].mean(0) for method in ranked]))
         if several
         else None,
         improvement={

@@ -8,8 +8,16 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
+from orlog.manifests.names import counted
+
 LARGEST = 1e150
 """Scores must be smaller, so that their variance is a number."""
+
+FEWEST_SEEDS = 3
+"""Seeds that a method needs to be ranked."""
+
+USUAL_EPISODES = 100
+"""Episodes of each seed that it needs where no other number was recorded, if another method has so many."""
 
 MethodScores: TypeAlias = Mapping[str, Mapping[str, np.ndarray]]
 """By method and task, an array [seeds, episodes]."""
@@ -68,3 +76,51 @@ def check_method_scores(scores: MethodScores) -> None:
                     f"empty, found shape {one.shape}."
                 )
             check_finite(one, f"{method} on {task} [seed, episode]")
+
+
+def unranked_methods(scores: MethodScores, episodes: Mapping[str, int | None]) -> dict[str, str]:
+    """Return why methods are not ranked, by method: too few seeds, or fewer episodes than the protocol of a task has.
+
+    `episodes` is the number of episodes of a seed in the recorded protocol of each task. Where none is known, the most that
+    a method has count, at most `USUAL_EPISODES`: so nobody is ranked for the best 5 of 100.
+    """
+    found = {}
+    for method, of_tasks in scores.items():
+        for task, one in of_tasks.items():
+            most = max(other[task].shape[1] for other in scores.values() if task in other)
+            needed = episodes.get(task) or min(USUAL_EPISODES, most)
+            if len(one) < FEWEST_SEEDS:
+                found[method] = f"{len(one)} of at least {counted(FEWEST_SEEDS, 'seed')}"
+            elif one.shape[1] < needed:
+                found[method] = f"{one.shape[1]} of {counted(needed, 'episode')} of each seed"
+    return found
+
+
+def equal_methods(scores: MethodScores) -> dict[str, str]:
+    """Return which methods have a seed whose scores another method before them has too, to the bit.
+
+    By the name of the later method, that of the first one. Seeds that score the same in all episodes show nothing.
+    """
+    owners: dict[tuple[str, bytes], str] = {}
+    found: dict[str, str] = {}
+    for method, of_tasks in scores.items():
+        for task, one in of_tasks.items():
+            for seed in one:
+                if len(seed) > 1 and np.ptp(seed) > 0:
+                    owner = owners.setdefault((task, seed.tobytes()), method)
+                    if owner != method:
+                        found.setdefault(method, owner)
+    return found
+
+
+def differing_facts(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return in what methods differ, a sentence each: facts are by method and by what they are of."""
+    found = []
+    for what in dict.fromkeys(what for one in facts.values() for what in one):
+        values: dict[str, list[str]] = {}
+        for method, one in facts.items():
+            values.setdefault(one.get(what, "not said"), []).append(method)
+        if len(values) > 1:
+            each = "; ".join(f"{value} ({', '.join(names)})" for value, names in values.items())
+            found.append(f"the rows differ in {what}: {each}.")
+    return found

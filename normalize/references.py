@@ -10,6 +10,7 @@ extremes of a dataset, AntMaze by failure and success.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +25,26 @@ from orlog.manifests.documents import convert_json, parse_json, read_small_file
 
 MEASURED = "measured with orlog"
 """The source of references whose policies were both run here."""
+
+LARGEST_REWARDS = {
+    "CartPole-v?": 1.0,
+    "PointMaze_*": 1.0,
+    "AntMaze_*": 1.0,
+    "orlog/Reach-v0": 1.0,
+    "orlog/metaworld-*": 10.0,
+}
+"""The largest reward of a step, by environment."""
+
+LARGEST_RETURNS = {
+    **dict.fromkeys(("Acrobot-v?", "CliffWalking-v?", "MountainCar-v?", "Pendulum-v?"), 0.0),
+    **dict.fromkeys(("Fetch*", "HandManipulate*", "HandReach*", "orlog/FetchFrames-v0"), 0.0),
+    "orlog/spread-v0": 0.0,
+    **dict.fromkeys(("FrozenLake*", "orlog/FrozenLake-v0", "orlog/ICUSepsis-v0"), 1.0),
+    **dict.fromkeys(("orlog/Coin-v0", "orlog/GoTo-v0", "orlog/Shop-v0", "orlog/ogbench-*"), 1.0),
+    "MountainCarContinuous-v?": 100.0,
+    **dict.fromkeys(("Taxi-v?", "orlog/Taxi-v0"), 20.0),
+}
+"""The largest return of an episode, by environment."""
 
 CLEAR = 4.0
 """How many standard errors an expert must be above the random policy: with 4, the difference may
@@ -238,6 +259,28 @@ def is_measured_alike(here: Protocol, recorded: Protocol) -> bool:
             here, episodes=recorded.episodes, environments=recorded.environments
         )
     return msgspec.structs.replace(here, versions=recorded.versions) == recorded
+
+
+def largest_return(protocol: Protocol) -> float | None:
+    """Return the largest return that an episode can have in a protocol's environment; None where that is not known."""
+    inner = protocol.environment_kwargs.get("environment")  # of one behind uncertainty, say
+    name = inner if isinstance(inner, str) else protocol.environment_id
+    for pattern, most in LARGEST_RETURNS.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            return most
+    limit = protocol.max_episode_steps
+    for pattern, most in LARGEST_REWARDS.items():
+        if limit is not None and fnmatch.fnmatchcase(name, pattern):
+            return most * limit
+    return None
+
+
+def impossible_return(protocol: Protocol, returns: Float[np.ndarray, "*shape"]) -> str:
+    """Return what is wrong with returns that are more than an episode can have; empty if nothing is."""
+    most = largest_return(protocol)
+    if most is None or float(returns.max()) <= most + 1e-6 * max(1.0, abs(most)):
+        return ""
+    return f"a return of {returns.max():.6g} is more than {most:g}, the most of an episode in {protocol.environment_id}."
 
 
 def score_caveats(references: References, protocol: Protocol) -> list[str]:

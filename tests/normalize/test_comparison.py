@@ -8,6 +8,7 @@ import pytest
 from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.comparison import Estimate, compare_methods
 from orlog.normalize.improvement import probability_of_improvement
+from orlog.normalize.method_scores import differing_facts, equal_methods, unranked_methods
 from orlog.normalize.ranks import mean_ranks
 from orlog.normalize.variance import split_variance
 
@@ -110,6 +111,38 @@ def test_probabilities_and_ranks_are_printed_with_two_digits() -> None:
     digits = {len(one.strip("()").partition(".")[2]) for one in numbers if "." in one}
     assert digits == {2}
     assert found.to_json()["improvement"][0].keys() == {"above", "below", "value", "interval"}
+
+
+def test_who_has_too_few_seeds_or_episodes_is_not_ranked_and_copies_are_named() -> None:
+    scores = draw({"bc": 20, "iql": 60})
+    scores["best"] = {task: one[:2] + 90 for task, one in scores["iql"].items()}
+    scores["chosen"] = {task: np.sort(one)[:, -5:] for task, one in scores["iql"].items()}
+    scores["copy"] = {task: one[::-1] for task, one in scores["iql"].items()}
+    assert unranked_methods(scores, {}) == {
+        "best": "2 of at least 3 seeds",
+        "chosen": "5 of 10 episodes of each seed",
+    }
+    assert unranked_methods(draw({"bc": 20}), dict.fromkeys(TASKS, 20)) == {
+        "bc": "10 of 20 episodes of each seed"
+    }
+    many = draw({"bc": 20, "mine": 30}, episodes=120)
+    many["mine"] = {task: one[:, :100] for task, one in many["mine"].items()}
+    assert unranked_methods(many, {}) == {}  # nobody is pushed out by more than is usual
+    assert equal_methods(scores) == {"copy": "iql"}
+    assert equal_methods({name: {"ant": np.zeros((3, 5))} for name in ("bc", "iql")}) == {}
+    ranked = {task: one for task, one in scores.items() if task != "chosen"}
+    found = compare_methods(ranked, np.random.default_rng(0), resamples=50, unranked={"best"})
+    assert list(found.ranks) == ["bc", "iql", "copy"]
+    assert found.ranking()[-1] == "best"
+    body = found.to_json()
+    assert [one["mean_rank"] is None for one in body["methods"]] == [False, False, True, False]
+    assert sorted(body["consensus"]["order"]) == ["bc", "copy", "iql"]
+
+
+def test_facts_in_which_methods_differ_are_named_with_them() -> None:
+    facts = {"bc": {"steps": "10", "seeds": "3"}, "iql": {"steps": "20", "seeds": "3"}}
+    facts["cql"] = facts["bc"]
+    assert differing_facts(facts) == ["the rows differ in steps: 10 (bc, cql); 20 (iql)."]
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orlog.manifests.documents import convert_json, parse_json
 from orlog.manifests.shipped import records_folder
+from orlog.normalize.baselines import Baseline
 from orlog.normalize.references import (
     Protocol,
     PublishedReferences,
     ReferenceReturn,
     ReferenceReturns,
+    impossible_return,
+    largest_return,
     read_references,
 )
 
@@ -203,6 +207,26 @@ def test_published_anchors_that_are_equal_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({**PUBLISHED, "expert": PUBLISHED["random"]}), "utf-8")
     with pytest.raises(ValueError, match="no score can be normalized"):
         read_references(path)
+
+
+def test_no_recorded_return_is_more_than_an_episode_can_have() -> None:
+    bounded = 0
+    for path in records_folder().glob("**/baselines/*.json"):
+        baseline = convert_json(parse_json(path.read_bytes()), Baseline)
+        returns = np.array([*baseline.returns.values()])
+        assert impossible_return(baseline.protocol, returns) == "", path
+        most = largest_return(baseline.protocol)
+        if most is not None:
+            bounded += 1
+            assert "is more than" in impossible_return(
+                baseline.protocol, np.array([most + 0.001 + abs(most) / 1000])
+            )
+    assert bounded > 100
+    for path in (records_folder() / "references").glob("*.json"):
+        found = read_references(path)
+        if isinstance(found, ReferenceReturns):
+            for one in (found.random, found.expert):
+                assert impossible_return(found.protocol, np.array(one.returns)) == "", path
 
 
 def test_recorded_files_are_written_as_they_are() -> None:

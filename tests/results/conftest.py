@@ -1,4 +1,4 @@
-"""Real runs whose results are shared: two seeds of bc, trained and evaluated once."""
+"""Real runs whose results are shared: three seeds of bc, trained and evaluated once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def trained(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of runs; do not write to it."""
     folder = tmp_path_factory.mktemp("trained")
     dataset = load_dataset(built_mini)
-    for seed in range(2):
+    for seed in range(3):
         run = folder / "bc" / f"seed-{seed}"
         train_run("bc", dataset, run, seed=seed, steps=4, evaluations=1, curve_episodes=1)
         evaluate_run(run, dataset=dataset, episodes=EPISODES)

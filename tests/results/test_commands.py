@@ -330,6 +330,20 @@ def test_returns_that_no_seed_gives_are_contradicted(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     to = tmp_path / "results"
+    raised = with_returns(result, 50.0)
+    add_documents(str(to), {raised.path: raised})
+    said = run("reproduce", f"{to}/{raised.path}", "--seed", "1", code=1)
+    assert "contradiction: contradicted: -" in said
+    assert "seed 1 gives other numbers with the stated code and versions" in said
+    assert "contradicted 1x" in run("table", MINI, "--from", str(to))
+    run("verify", str(to))
+    shutil.rmtree(to)
+    # What states no code can be contradicted by its numbers alone, and one seed confirms none of these.
+    code = msgspec.structs.replace(result.code, files={}, digest="")
+    few = with_returns(result, 50.0, code=code)
+    add_documents(str(to), {few.path: few})
+    assert "unsettled" in run("reproduce", f"{to}/{few.path}", code=4)
+    assert files(to, "unsettled")
     # Thirty seeds that somebody made up: enough that one seed, run again, lies outside of them.
     made_up = [
         msgspec.structs.replace(
@@ -337,17 +351,11 @@ def test_returns_that_no_seed_gives_are_contradicted(
         )
         for seed in range(30)
     ]
-    fields = {"seeds": made_up, "scores": scores_of(made_up, result.references)}
+    fields = {"seeds": made_up, "scores": scores_of(made_up, result.references), "code": code}
     forged = with_digest(msgspec.structs.replace(result, **fields))
     add_documents(str(to), {forged.path: forged})
     said = run("reproduce", f"{to}/{forged.path}", "--seed", "0", code=1)
     assert "contradiction: not consistent: worse by" in said
-    assert files(to, "contradiction")
-    assert "contradicted 1x" in run("table", MINI, "--from", str(to))
-    few = with_returns(result, 150.0)
-    add_documents(str(to), {few.path: few})
-    assert "unsettled" in run("reproduce", f"{to}/{few.path}", code=4)
-    assert files(to, "unsettled")
     (note,) = files(to, "contradiction")
     body = json.loads(note.read_bytes())
     lie = {**body, "verdict": "identical", "kind": "confirmation"}
@@ -358,6 +366,56 @@ def test_returns_that_no_seed_gives_are_contradicted(
     add_documents(str(to), {forged_note.path_beside(forged.path): forged_note})
     assert lie["kind"] == forged_note.kind
     assert "verdict: says identical (confirmation)" in run("verify", str(to), code=3)
+
+
+def test_few_seeds_few_episodes_and_copies_stand_below_the_line(result: SharedResult) -> None:
+    def named(one: SharedResult, name: str, **fields: Any) -> SharedResult:
+        method = msgspec.structs.replace(one.method, name=name)
+        found: SharedResult = with_digest(msgspec.structs.replace(one, method=method, **fields))
+        return found
+
+    varied = [
+        msgspec.structs.replace(one, returns=[one.seed + n * 1.5 for n in range(3)], metrics={})
+        for one in result.seeds
+    ]
+    result = msgspec.structs.replace(
+        result, seeds=varied, scores=scores_of(varied, result.references)
+    )
+    result = with_digest(result)
+    better = with_returns(result, 40.0, created="2030-01-01T00:00:00Z")
+    seeds = better.seeds[:1]
+    alone = named(better, "alone", seeds=seeds, scores=scores_of(seeds, result.references))
+    best = [msgspec.structs.replace(s, returns=s.returns[:2], metrics={}) for s in better.seeds]
+    fields = {"seeds": best, "scores": scores_of(best, result.references)}
+    protocol = msgspec.structs.replace(result.protocol, episodes=2)
+    chosen = named(better, "chosen", protocol=protocol, **fields)
+    copies = [named(result, f"copy{n}", created="2031-01-01T00:00:00Z") for n in range(3)]
+    longer = msgspec.structs.replace(result.compute, steps=result.compute.steps * 10)
+    much = named(with_returns(result, 5.0), "much", compute=longer, step=longer.steps)
+    tried = msgspec.structs.replace(much.method, tried=500)
+    much = with_digest(msgspec.structs.replace(much, method=tried))
+    board = board_of(*copies, alone, chosen, much, result)
+    (table,) = board.tables
+    assert [row.name for row in table.rows if row.is_ranked] == ["much", "BC"]
+    assert {*table.comparison.ranks} == {"much", "BC"}
+    states = {row.name: row.state for row in table.rows[2:]}
+    assert states == {
+        "alone": ["not ranked: 1 of at least 3 seeds"],
+        "chosen": ["not ranked: 2 of 3 episodes of each seed"],
+        **{f"copy{n}": ["returns of BC to the bit"] for n in range(3)},
+    }
+    noted = " ".join(table.notes)
+    for what in ("seeds", "episodes of each seed", "gradient steps", "settings tried"):
+        assert f"the rows differ in {what}: " in noted
+
+
+def test_returns_above_what_is_possible_are_refused(result: SharedResult, tmp_path: Path) -> None:
+    above = with_returns(result, 1000.0)
+    board = board_of(result, above)
+    assert [row.entry.result.digest for row in board.tables[0].rows] == [result.digest]
+    assert "is more than" in board.problems[0]
+    add_documents(str(tmp_path), {above.path: above})
+    assert "seeds: a return of" in run("verify", str(tmp_path), code=3)
 
 
 def test_what_cannot_be_run_again_says_why(result: SharedResult, tmp_path: Path) -> None:

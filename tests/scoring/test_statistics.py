@@ -130,6 +130,25 @@ def test_one_run_or_one_task_is_compared_as_far_as_it_can_be(trained: Path, tmp_
     assert {path.stem for path in tmp_path.iterdir()} == {"aggregates", "profiles"}
 
 
+def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(
+    trained: Path, tmp_path: Path
+) -> None:
+    write_method(trained, tmp_path / "mine", 40.0, HOPPER)
+    write_method(trained, tmp_path / "few", 90.0, HOPPER, seeds=2)
+    places = [f"{name}={tmp_path / name}" for name in ("mine", "few")]
+    places.append(f"copy={shutil.copytree(tmp_path / 'mine', tmp_path / 'copy')}")
+    found = orlog("compare", *places, "--resamples", "100")
+    assert "(Kemeny): mine > copy (" in found.stdout
+    assert re.search(r"few +2 .* not ranked\n", found.stdout)
+    assert "note: few: not ranked, with 2 of at least 3 seeds." in found.stdout
+    assert "differ in seeds: 3 (mine, copy); 2 (few)." in found.stdout
+    assert "copy: has returns of mine to the bit" in found.stdout
+    above = write_run(trained, tmp_path / "above", [1.0, 2.0, 301.0])
+    assert "seed 0: a return of 301 is more than 300, the most of an episode in PointMaze" in (
+        refused("compare", str(above))
+    )
+
+
 def test_what_other_commands_print_can_be_compared(
     trained: Path, tmp_path: Path, mini_folder: Path
 ) -> None:
@@ -298,7 +317,7 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
             "has (4|2) episodes and .*(4|2)", refused(command, str(trained), str(fewer))
         )
     noted = orlog("compare", str(trained), f"other={fewer}", "--resamples", "100")
-    assert "were evaluated on different numbers of episodes: 2, 4." in noted.stdout
+    assert "differ in episodes of each seed: 4 (iql); 2 (other)." in noted.stdout
     shutil.rmtree(fewer)
 
     digest = "sha256:" + "0" * 64

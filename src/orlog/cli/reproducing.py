@@ -174,7 +174,7 @@ def reproduce(
     words = [None if one.verdict is None else one.verdict.word for one in results]
     if failed:
         raise typer.Exit(failed)
-    if "not consistent" in words:
+    if {"not consistent", "contradicted"} & {*words}:
         raise typer.Exit(NOT_CONSISTENT)
     if "unsettled" in words or not all(
         _is_same(one, share) for one in results if given.require_same

@@ -61,6 +61,7 @@ def compare(
         resamples=resamples,
         aggregates=aggregates,
         checkpoints=results.checkpoints,
+        unranked=results.unranked,
     )
     decided = None
     if sequential:
@@ -122,7 +123,7 @@ def _reading_notes(comparison: Comparison) -> list[str]:
         notes.append("there is one task: ranks over it say nothing about other tasks.")
     if comparison.consensus is not None and not comparison.consensus.is_exact:
         notes.append(
-            f"the consensus of {counted(len(comparison.methods), 'method')} was searched for; a better one may "
+            f"the consensus of {counted(len(comparison.ranks), 'method')} was searched for; a better one may "
             "exist."
         )
     return notes
@@ -153,7 +154,7 @@ def print_comparison(
             title(method),
             str(len(comparison.runs[method])),
             *(str(comparison.aggregates[method][name]) for name in names),
-            *([str(ranks[method])] if ranks else []),
+            *([str(ranks.get(method, "not ranked"))] if ranks else []),
         ]
         for method in comparison.ranking()
     ]
@@ -163,7 +164,7 @@ def print_comparison(
     if consensus is not None:
         others = "" if consensus.rankings in (None, 1) else f", {consensus.rankings} are as good"
         say(
-            f"\nconsensus of the tasks (Kemeny): {' > '.join(map(title, comparison.ranking()))} "
+            f"\nconsensus of the tasks (Kemeny): {' > '.join(map(title, comparison.ranking()[: len(ranks)]))} "
             f"({counted(consensus.disagreements, 'disagreement')}{others})"
         )
         say("\nprobability that a run of the row scores above one of the column")
@@ -229,7 +230,8 @@ def _draw_comparison(
     from orlog.datasets.looking.figures import line_colors
     from orlog.reports.statistics_plots import COMPARISON_PLOTS, save_plot, sequential_plot
 
-    lacking = set() if len(comparison.methods) > 1 else {"improvement", "ranks"}
+    lacking = set() if len(comparison.methods) > 1 else {"improvement"}
+    lacking |= set() if comparison.ranks else {"ranks"}
     if not any(one for of_tasks in comparison.variances.values() for one in of_tasks.values()):
         lacking.add("variance")
     colors = line_colors(comparison.methods)

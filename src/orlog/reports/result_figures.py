@@ -139,7 +139,9 @@ def comparison_figures(
     title = "share of runs above a normalized score, with its 95 % band"
     found.append(figure(lines(curves, title, "normalized score"), title, named))
     if comparison.ranks:
-        ranks = {(one,): comparison.ranks[one] for one in comparison.ranking()}
+        ranks = {
+            (one,): comparison.ranks[one] for one in comparison.ranking()[: len(comparison.ranks)]
+        }
         title = "mean rank over datasets (1 is best); from top to bottom: Kemeny's consensus"
         found.append(picture(ranks, title, (1, len(ranks))))
     title = "probability that a run of the first scores above one of the second"
@@ -168,7 +170,7 @@ def comparison_parts(
             titles.get(method) or algorithm_title(method),
             str(len(comparison.runs[method])),
             *(str(comparison.aggregates[method][name]) for name in names),
-            *([str(ranks[method])] if ranks else []),
+            *([str(ranks.get(method, ""))] if ranks else []),
         ]
         for method in comparison.ranking()
     ]

@@ -102,7 +102,8 @@ def rank_plot(
     colors: Mapping[str, str],
 ) -> Figure:
     """Return the mean ranks with their 95 % intervals, in the order of the consensus."""
-    ordered = {method: comparison.ranks[method] for method in comparison.ranking()}
+    ranks = comparison.ranks
+    ordered = {method: ranks[method] for method in comparison.ranking() if method in ranks}
     figure, (axes,) = new_figure(1, width=6.5, height=1.2 + 0.4 * len(ordered))
     _draw_estimates(axes, ordered, colors)
     axes.set_xlim(0.8, len(ordered) + 0.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -16,6 +17,7 @@ KINDS: Mapping[str, Kind] = {
     "same": "confirmation",
     "consistent": "confirmation",
     "not consistent": "contradiction",
+    "contradicted": "contradiction",
     "unsettled": "unsettled",
 }
 """What each verdict makes of seeds that were run again."""
@@ -28,8 +30,11 @@ def verdict_of(
     *,
     digest: str,
     device: str,
+    same_code: bool = False,
 ) -> Verdict:
     """Return the verdict on seeds that were run again, against all seeds of a result.
+
+    `same_code` is whether code, versions and processor are those that the result states, so that bits are equal.
 
     Raises ValueError if the result has no references, in whose unit verdicts are.
     """
@@ -42,6 +47,7 @@ def verdict_of(
         result.played(result.seeds),
         scale.normalize,
         same_run=digest == result.dataset.digest and is_measured_alike(protocol, result.protocol),
+        same_code=same_code,
         processor=device,
         recorded_processor=result.compute.device,
     )
@@ -56,13 +62,20 @@ def note_problem(result: SharedResult, note: Note) -> str:
     unlike = other_measure(note.protocol, result.protocol)
     if unlike:
         return f"protocol.{unlike}: it is not that of its result."
+    # Who ran it again knew whether the code was the same; a note does not say.
+    judge = functools.partial(
+        verdict_of,
+        result,
+        note.seeds,
+        note.protocol,
+        digest=note.digest_of_data,
+        device=note.device,
+    )
     try:
-        found = verdict_of(
-            result, note.seeds, note.protocol, digest=note.digest_of_data, device=note.device
-        )
+        found, by_code = judge(), judge(same_code=True)
     except ValueError as error:
         return str(error)
-    if (found.word, KINDS[found.word]) != (note.verdict, note.kind):
+    if (note.verdict, note.kind) not in [(one.word, KINDS[one.word]) for one in (found, by_code)]:
         return f"verdict: says {note.verdict} ({note.kind}), but its returns are {found.word}."
     return ""
 

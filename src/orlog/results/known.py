@@ -16,6 +16,7 @@ from orlog.manifests.manifest import Manifest
 from orlog.manifests.rebuilds import version_of
 from orlog.manifests.shipped import recorded_folder, recorded_manifest
 from orlog.normalize.baselines import Baseline, read_baseline
+from orlog.normalize.references import impossible_return
 from orlog.results.documents import (
     NO_DIGEST,
     Compute,
@@ -107,7 +108,8 @@ def known_problems(result: SharedResult, looked_up: dict[str, Any] | None = None
     name = f"{data.name}@{data.version}"
     if name not in seen:
         seen[name] = _known_manifest(data.name, data.version)
-    problems = []
+    impossible = impossible_return(protocol, result.returns)
+    problems = [f"seeds: {impossible}"] if impossible else []
     if seen[name] is not None and seen[name].digest != data.digest:
         problems.append(
             f"dataset.digest: says {data.digest[:19]}, but {name} is {seen[name].digest[:19]}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from orlog.algos.algorithms import ALGORITHMS, AlgorithmLike, algorithm_name
 from orlog.algos.settings import complete_config, make_config
@@ -85,8 +86,10 @@ def reproduce_result(
             f"{result.path}: protocol.{unlike}: is not how {dataset.name} is evaluated here, so returns cannot "
             "be compared."
         )
+    kind = fitting_form(given, dataset)
+    here = _sources_here(result, kind, dataset)
     if algorithm is not None:
-        _check_code(result, algorithm, dataset)
+        _check_code(result, kind, here)
     limits = TrainOptions(
         evaluations=MOST_EVALUATIONS, curve_episodes=episodes, trust_environment=trust_environment
     )
@@ -106,7 +109,8 @@ def reproduce_result(
         )
         _check_settings(result, outcomes[-1][0])
         progress(seed, result.compute.steps, result.compute.steps)
-    return _note(result, seeds, outcomes, by, notes)
+    same_code = all(_gives_equal_bits(result, here, *one) for one in outcomes)
+    return _note(result, seeds, outcomes, by, notes, same_code=same_code)
 
 
 def _check_options(result: SharedResult) -> None:
@@ -122,16 +126,20 @@ def _check_options(result: SharedResult) -> None:
         raise SchemaError(f"{result.path}: method.options: {error}") from error
 
 
-def _check_code(result: SharedResult, algorithm: AlgorithmLike, dataset: Dataset) -> None:
+def _sources_here(result: SharedResult, kind: type[Any], dataset: Dataset) -> dict[str, str]:
+    """Return the hash of each source here that decides the numbers of such a run."""
+    config = make_config(kind, {})
+    environment = result.protocol.environment_id
+    return run_sources(kind, config, environment, modules_for(dataset.roles))
+
+
+def _check_code(result: SharedResult, kind: type[Any], here: dict[str, str]) -> None:
     """Refuse a file that is not the one that was hashed when the result was added."""
-    kind = fitting_form(algorithm, dataset)
     if kind.__module__ not in result.code.files:
         raise NotFoundError(
             f"{result.path}: code.files: does not have {kind.__module__}, so nothing shows that this is its "
             "code; who adds such a result names the file: orlog results add RUNS --algorithm FILE.py:CLASS"
         )
-    config = make_config(kind, {})
-    here = run_sources(kind, config, result.protocol.environment_id, modules_for(dataset.roles))
     if here[kind.__module__] != result.code.files[kind.__module__]:
         raise IntegrityError(
             f"{result.path}: code.files.{kind.__module__}: is another file than this one; take the one of "
@@ -141,6 +149,19 @@ def _check_code(result: SharedResult, algorithm: AlgorithmLike, dataset: Dataset
             expected=result.code.files[kind.__module__],
             found=here[kind.__module__],
         )
+
+
+def _gives_equal_bits(
+    result: SharedResult, here: dict[str, str], record: RunRecord, evaluation: Evaluation
+) -> bool:
+    """Whether code, versions and processor of a run are those that a result states, so that bits must be equal."""
+    return (
+        here == result.code.files
+        and record.versions == result.code.versions
+        and evaluation.protocol.versions == result.protocol.versions
+        and record.device == "cpu"
+        and evaluation.processor == result.compute.device
+    )
 
 
 def _check_settings(result: SharedResult, record: RunRecord) -> None:
@@ -163,6 +184,8 @@ def _note(
     outcomes: Sequence[tuple[RunRecord, Evaluation]],
     by: str,
     notes: Sequence[str],
+    *,
+    same_code: bool,
 ) -> tuple[Note, Verdict]:
     record, evaluation = outcomes[0]
     again = [
@@ -170,7 +193,12 @@ def _note(
         for seed, (_, one) in zip(seeds, outcomes, strict=True)
     ]
     found = verdict_of(
-        result, again, evaluation.protocol, digest=record.digest, device=evaluation.processor
+        result,
+        again,
+        evaluation.protocol,
+        digest=record.digest,
+        device=evaluation.processor,
+        same_code=same_code,
     )
     note = Note(
         note_version=1,

@@ -23,8 +23,10 @@ from orlog.errors import NotFoundError
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.names import counted
 from orlog.normalize.aggregate import AGGREGATES
+from orlog.normalize.baselines import protocol_episodes
 from orlog.normalize.comparison import Comparison, Estimate, compare_methods
 from orlog.normalize.intervals import bootstrap_interval
+from orlog.normalize.method_scores import differing_facts, equal_methods, unranked_methods
 from orlog.normalize.metrics.metrics import Number, numbers_of
 from orlog.normalize.published_scores import PublishedScore
 from orlog.normalize.references import simulator_of
@@ -52,7 +54,8 @@ class Row:
         score: Mean score, or return, with its 95 % interval.
         numbers: What metrics give, over the seeds.
         settings: Settings in which rows of its algorithm differ.
-        state: What is said of it: confirmed, contradicted, superseded, withdrawn.
+        state: What is said of it: confirmed, contradicted, superseded, withdrawn, not ranked.
+        is_ranked: Whether it is ranked, which takes enough seeds and episodes, and returns that no row before it has.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Row:
     numbers: list[Number]
     settings: dict[str, Any]
     state: list[str]
+    is_ranked: bool
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -74,6 +78,7 @@ class Row:
             "numbers": [one.to_json() for one in self.numbers],
             "differing_settings": self.settings,
             "state": self.state,
+            "is_ranked": self.is_ranked,
             "is_current": entry.is_current,
             "where": entry.where or [RECORDED],
             "signers": None if entry.signers is None else sorted(entry.signers),
@@ -252,7 +257,21 @@ def _table(name: str, entries: Sequence[Entry]) -> Table:
     by_algorithm: dict[str, list[SharedResult]] = {}
     for entry in entries:
         by_algorithm.setdefault(entry.result.method.algorithm, []).append(entry.result)
-    labels = _labels(entries)
+    # Of equal returns the recorded ones come first, then the oldest: later ones may be copies.
+    entries = sorted(
+        entries, key=lambda one: (bool(one.found), one.result.created, one.result.digest)
+    )
+    by_label = dict(zip(_labels(entries), entries, strict=True))
+    values = {label: {name: one.result.values} for label, one in by_label.items() if one.is_current}
+    unranked = unranked_methods(values, {name: protocol_episodes(name)})
+    states = {label: _state(one) for label, one in by_label.items()}
+    for label, why in unranked.items():
+        states[label].append(f"not ranked: {why}")
+    for label, other in equal_methods(values).items():
+        states[label].append(f"returns of {other} to the bit")
+        algorithms = [by_label[one].result.method.algorithm for one in (label, other)]
+        if algorithms[0] == algorithms[1]:
+            unranked.setdefault(label, "a copy")
     rows = [
         Row(
             name=label,
@@ -263,22 +282,25 @@ def _table(name: str, entries: Sequence[Entry]) -> Table:
             ),
             numbers=numbers_of([*entry.result.played(entry.result.seeds).values()]),
             settings=_varied(entry.result, by_algorithm[entry.result.method.algorithm]),
-            state=_state(entry),
+            state=states[label],
+            is_ranked=entry.is_current and label not in unranked,
         )
-        for label, entry in zip(labels, entries, strict=True)
+        for label, entry in by_label.items()
     ]
-    rows.sort(key=lambda one: (not one.entry.is_current, -one.score.value))
+    rows.sort(key=lambda one: (not one.entry.is_current, not one.is_ranked, -one.score.value))
     first = entries[0].result
     is_normalized = first.references is not None
-    notes = _notes([one.result for one in entries])
-    standing = {row.name: {name: row.entry.result.values} for row in rows if row.entry.is_current}
+    notes = _notes({row.name: row.entry.result for row in rows})
+    standing = {row.name: values[row.name] for row in rows if row.entry.is_current}
     if len(standing) > MOST_COMPARED:
         notes.append(f"ranks and aggregates are of the {MOST_COMPARED} rows with the best scores.")
         standing = dict([*standing.items()][:MOST_COMPARED])
     comparison = None
     if standing:
         aggregates = [one for one in AGGREGATES if is_normalized or one != "optimality gap"]
-        comparison = compare_methods(standing, np.random.default_rng(0), aggregates=aggregates)
+        comparison = compare_methods(
+            standing, np.random.default_rng(0), aggregates=aggregates, unranked=unranked
+        )
     return Table(
         dataset=name,
         facts=_facts(first),
@@ -347,27 +369,26 @@ def _is_by_another(entry: Entry, note: Found) -> bool:
     return bool(note.signers) and not (note.signers or frozenset()) & (entry.signers or frozenset())
 
 
-def _notes(results: Sequence[SharedResult]) -> list[str]:
+def _notes(by_label: dict[str, SharedResult]) -> list[str]:
     """Return in what results of one table still differ, which a reader should know."""
-    notes = []
-    for what, values in (
-        ("episodes of each seed", {f"{one.protocol.episodes:,}" for one in results}),
-        ("first seeds of episodes", {str(one.protocol.first_seed) for one in results}),
-        ("packages", {simulator_of(one.protocol) for one in results}),
-    ):
-        if len(values) > 1:
-            notes.append(f"the rows differ in {what}: {'; '.join(sorted(values))}.")
+    results = [*by_label.values()]
+    facts = {
+        label: {
+            "seeds": str(len(one.seeds)),
+            "episodes of each seed": f"{one.protocol.episodes:,}",
+            "gradient steps": f"{sum(one.method.steps_before) + one.compute.steps:,}",
+            "settings tried": "not said" if one.method.tried is None else f"{one.method.tried:,}",
+            "first seeds of episodes": str(one.protocol.first_seed),
+            "packages": simulator_of(one.protocol),
+        }
+        for label, one in by_label.items()
+    }
+    notes = differing_facts(facts)
     mixed = [one.method.name for one in results if one.code.trained_by]
     if mixed:
         notes.append(
             f"{', '.join(dict.fromkeys(map(algorithm_title, mixed)))}: was not trained by one known code; --json "
             "and --html say which seeds by which."
-        )
-    unsaid = [one.method.name for one in results if one.method.tried is None and one.by != RECORDED]
-    if unsaid:
-        notes.append(
-            f"{', '.join(dict.fromkeys(map(algorithm_title, unsaid)))}: how many settings were tried to choose "
-            "these is not said."
         )
     return notes
 
@@ -420,7 +441,7 @@ def _overall(tables: Sequence[Table]) -> tuple[list[Comparison], list[str]]:
             newest = sorted(table.rows, key=lambda row: row.entry.result.created, reverse=True)
             for row in newest:  # of several of one method the newest counts, not the best
                 result = row.entry.result
-                if row.entry.is_current:
+                if row.is_ranked:
                     title = algorithm_title(result.method.name, result.method.settings)
                     whose = (
                         title

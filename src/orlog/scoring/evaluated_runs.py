@@ -17,8 +17,10 @@ from orlog.algos.training.runs import EVALUATION_FILE, RUN_FILE, read_evaluation
 from orlog.errors import ManifestError, NotFoundError
 from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file
 from orlog.manifests.rebuilds import rebuild_notes
+from orlog.normalize.baselines import protocol_episodes
+from orlog.normalize.method_scores import differing_facts, equal_methods, unranked_methods
 from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
-from orlog.normalize.references import Protocol, References, score_caveats
+from orlog.normalize.references import Protocol, References, impossible_return, score_caveats
 from orlog.scoring.normalized_scores import normalized_score
 from orlog.scoring.references import benchmark_of_name, references_measured
 
@@ -82,6 +84,7 @@ class MethodResults:
             the learning curves, where all seeds have them.
         numbers: By method and task, what metrics give for all seeds.
         is_normalized: Whether the scores are normalized; otherwise they are returns.
+        unranked: Why methods are not ranked, by method.
         notes: Caveats, a sentence each.
     """
 
@@ -89,6 +92,7 @@ class MethodResults:
     checkpoints: dict[str, dict[str, np.ndarray]]
     numbers: dict[str, dict[str, list[Number]]]
     is_normalized: bool
+    unranked: dict[str, str]
     notes: list[str]
 
 
@@ -133,7 +137,12 @@ def find_runs(
         raise NotFoundError(
             f"{places[-1]}: no run in this folder was evaluated; run: orlog evaluate {places[-1]}"
         )
-    return [run for runs in found.values() for run in runs]
+    every = [run for runs in found.values() for run in runs]
+    for run in every:
+        problem = impossible_return(run.protocol, run.returns)
+        if problem:
+            raise ManifestError(f"{run.place}: seed {run.seed}: {problem}", file=str(run.place))
+    return every
 
 
 def _read_folder(folder: Path, label: str) -> EvaluatedRun:
@@ -258,12 +267,16 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     for task in tasks:
         there = [run for of_tasks in by_method.values() for run in of_tasks.get(task, [])]
         notes += _check_task(task, there)
-        episodes = sorted({len(run.returns) for run in there})
-        if len(episodes) > 1:
-            notes.append(
-                f"{task}: the methods were evaluated on different numbers of episodes: "
-                f"{', '.join(map(str, episodes))}."
-            )
+        facts = {
+            method: {
+                "seeds": str(len(of_tasks[task])),
+                "episodes of each seed": f"{len(of_tasks[task][0].returns):,}",
+                "gradient steps": f"{of_tasks[task][0].steps:,}",
+            }
+            for method, of_tasks in by_method.items()
+            if task in of_tasks
+        }
+        notes += [f"{task}: {line}" for line in differing_facts(facts)]
         notes += rebuild_notes(task, (run.version for run in there))
         digests = {run.digest for run in there}
         if len(digests) > 1:
@@ -318,11 +331,18 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     notes += [f"{', '.join(concerned)}: {note}" for note, concerned in caveats.items()]
     if unknown:
         notes.append(f"{unknown[0]} has no reference returns in {where}: scores are returns.")
+    unranked = unranked_methods(scores, {task: protocol_episodes(task) for task in tasks})
+    notes += [f"{method}: not ranked, with {why}." for method, why in unranked.items()]
+    notes += [
+        f"{method}: has returns of {other} to the bit, so it is the same policy or a copy."
+        for method, other in equal_methods(scores).items()
+    ]
     return MethodResults(
         scores=scores,
         checkpoints=checkpoints,
         numbers=numbers,
         is_normalized=not unknown,
+        unranked=unranked,
         notes=list(dict.fromkeys(notes)),
     )
 
