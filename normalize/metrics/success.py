@@ -5,7 +5,7 @@ OGBench ends an episode there. Where there is `info["is_success"]` instead, as i
 for the authors of HER (https://arxiv.org/abs/1707.01495).
 
 The interval of one run's share is Wilson's (1927), which has a width where all or none succeeded too; over several
-runs it is Student's t of their shares, cut off at 0 and 1.
+runs `share_interval` has it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from orlog.manifests.names import counted
-from orlog.normalize.metrics.metrics import Metric, Number, Played, mean_over
+from orlog.normalize.intervals import mean_interval
+from orlog.normalize.metrics.metrics import Metric, Number, Played
 
 _NORMAL = 1.959963984540054  # the 97.5 % quantile
 
@@ -26,26 +27,34 @@ def wilson_interval(successes: int, episodes: int) -> tuple[float, float]:
     middle = (share + square / (2 * episodes)) / (1 + square / episodes)
     spread = share * (1 - share) / episodes + square / (4 * episodes**2)
     half = _NORMAL * spread**0.5 / (1 + square / episodes)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))  # rounding
+
+
+def share_interval(counts: Sequence[np.ndarray], shares: Sequence[float]) -> tuple[float, float]:
+    """Return the interval of the mean share of runs: of each the episodes as flags, and its share.
+
+    It is the union of Wilson's over all episodes and Student's t over the runs, between 0 and 1: near 0 and 1
+    runs hardly differ, so that t alone is far too narrow, and elsewhere they differ more than their episodes do.
+    """
+    mean = float(np.mean(shares))
+    pooled = wilson_interval(int(sum(one.sum() for one in counts)), sum(map(len, counts)))
+    over_runs = mean_interval(np.array(shares, float)) or (mean, mean)
+    return max(0.0, min(pooled[0], over_runs[0])), min(1.0, max(pooled[1], over_runs[1]))
 
 
 def share_of_episodes(
     metric: str, name: str, counts: Sequence[np.ndarray], unit: str = "episode"
 ) -> Number:
-    """Return the share of each run's episodes that count, given as flags; `unit` is what an episode is called.
-
-    Its interval is the union of Wilson's over all episodes and Student's t over the runs, between 0 and 1: near 0 and 1
-    runs hardly differ, so that t alone is far too narrow, and elsewhere they differ more than their episodes do.
-    """
+    """Return the share of each run's episodes that count, given as flags; `unit` is what an episode is called."""
+    shares = [float(one.mean()) for one in counts]
     count, episodes = int(sum(one.sum() for one in counts)), sum(map(len, counts))
-    low, high = wilson_interval(count, episodes)
-    share, over_runs = mean_over(counts)
-    note = f"{count} of {counted(episodes, unit)}" if len(counts) == 1 else ""
-    if len(counts) > 1 and over_runs is not None:
-        low, high = min(low, max(0.0, over_runs[0])), max(high, min(1.0, over_runs[1]))
-    interval = low, high
     return Number(
-        metric=metric, name=name, value=share, interval=interval, note=note, is_share=True
+        metric=metric,
+        name=name,
+        value=float(np.mean(shares)),
+        interval=share_interval(counts, shares),
+        note=f"{count} of {counted(episodes, unit)}" if len(counts) == 1 else "",
+        is_share=True,
     )
 
 

@@ -222,6 +222,12 @@ def test_each_task_counts_alike_and_those_that_were_left_out_apart() -> None:
     assert both["success rate in task 4"].value == 0.5
     assert both["success rate in task 7"].value == 1
     assert both["success rate, mean over tasks"].interval == (0.0, 1.0)  # wider, and cut off there
+    # Where every run has the same share, its interval has the width that their episodes give.
+    alike = [played(by_task=[[0, 0], [4, 0]] * 20, success=[True] * 40) for _ in range(3)]
+    for runs in (alike, alike[:1]):
+        first = numbers_of(runs)[0]
+        assert first.name == "success rate, mean over tasks"
+        assert first.interval == wilson_interval(40 * len(runs), 40 * len(runs))
 
 
 def test_tasks_are_called_by_their_words_where_these_tell_them_apart(mini: Dataset) -> None:

@@ -13,6 +13,7 @@ from orlog.experiments.run_folders import RunSummary, setting_words, varied_sett
 from orlog.manifests.documents import canonical_json
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.metrics.metrics import Number, Played, numbers_of
+from orlog.normalize.metrics.success import share_interval
 
 CURVE, EVALUATED = "last point of the curve", "orlog evaluate"
 
@@ -155,18 +156,28 @@ class RunGroup:
         successful episodes instead of the score.
         """
         by_seed = [
-            dict(run.success_points)
-            if success
-            else {step: float(scores.mean()) for step, scores in run.points}
+            {
+                step: one.metrics["success"] if success else scores
+                for (step, scores), one in zip(run.points, run.counted, strict=True)
+                if not success or "success" in one.metrics
+            }
             for run in self.runs
         ]
         by_seed = [points for points in by_seed if points]
         steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
-        values = np.array([[points[step] for points in by_seed] for step in steps])
-        means = values.mean(1) if len(steps) else np.empty(0)
-        ends = [mean_interval(one) or (mean, mean) for one, mean in zip(values, means, strict=True)]
+        means, ends = [], []
+        for step in steps:
+            each = [points[step] for points in by_seed]
+            of_seeds = [float(one.mean()) for one in each]
+            mean = float(np.mean(of_seeds))
+            means.append(mean)
+            ends.append(
+                share_interval(each, of_seeds)
+                if success
+                else mean_interval(np.array(of_seeds)) or (mean, mean)
+            )
         low, high = np.array(ends, float).reshape(-1, 2).T
-        return np.array(steps), means, low, high
+        return np.array(steps), np.array(means), low, high
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON: the first of the last scores, and all of them."""
