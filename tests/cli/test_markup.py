@@ -83,7 +83,6 @@ RUNS = {
     "results index d[b]": "d[b]",
     "results verify n[b]": "n[b]",
     "results reproduce n[b].json": "n[b].json",
-    "results withdraw n[b].json --reason [b]wrong[/b]": "n[b].json",
     "baselines n[b]/m": "n[b]/m",
     "behavior train n[b] --algorithm ars --out b[b].safetensors": "n[b]",
 }

@@ -245,60 +245,13 @@ def test_over_several_datasets_only_methods_with_results_on_all_are_compared(
     assert any(line.startswith("mine by Ada: has results on 1 of 2") for line in board.notes)
 
 
-def test_a_result_is_taken_back_by_its_signer_alone(runs: Path, keys: Keys, tmp_path: Path) -> None:
-    ada, bob = map(str, keys)
-    to = tmp_path / "results"
-    run("add", str(runs), "--to", str(to), "--sign", ada)
-    (file,) = files(to)
-    for words in ([], ["--sign", bob]):
-        assert "only its signer" in run("withdraw", str(file), "--reason", "no", *words, code=3)
-    run("withdraw", str(file), "--reason", "wrong reward", "--sign", ada)
-    shown = run("table", MINI, "--from", str(to), "--results-only")
-    assert "withdrawn: wrong reward" in shown
-    board = make_board(collect([str(to)]), others=False)
-    assert board.tables[0].comparison is None  # nothing stands
-
-
-def test_a_newer_result_supersedes_an_older_one(runs: Path, tmp_path: Path) -> None:
-    to = tmp_path / "results"
-    run("add", str(runs), "--to", str(to), "--by", "Ada")
-    (old,) = files(to)
-    run("add", str(runs), "--to", str(to), "--by", "Ada", "--tried", "5", "--supersedes", str(old))
-    (new,) = {*files(to)} - {old}
-    (table,) = make_board(collect([str(to)]), others=False).tables
-    assert [row.entry.is_current for row in table.rows] == [True, False]
-    assert table.rows[1].state == [f"superseded by {new.stem.rpartition('-')[2]}"]
-    assert table.comparison is not None
-    assert len(table.comparison.methods) == 1
-
-
 def test_runs_that_are_there_with_other_words_are_named(runs: Path, tmp_path: Path) -> None:
     to = str(tmp_path / "results")
     run("add", str(runs), "--to", to)
     (file,) = files(Path(to))
     again = orlog("results", "add", str(runs), "--to", to, "--tried", "2")
-    assert f"--supersedes {file}" in again.stderr
+    assert f"{file} is of the same runs" in again.stderr
     assert "results table pointmaze/umaze-mini-v1 --from" in again.stderr
-    run("add", str(runs), "--to", to, "--tried", "2", "--supersedes", str(file))
-    assert (
-        "--supersedes" not in orlog("results", "add", str(runs), "--to", to, "--tried", "2").stderr
-    )
-
-
-def test_who_did_not_sign_a_result_adds_nothing_in_its_place(
-    runs: Path, keys: Keys, tmp_path: Path
-) -> None:
-    to = tmp_path / "results"
-    run("add", str(runs), "--to", str(to), "--sign", str(keys[0]))
-    (old,) = files(to)
-    words = ("add", str(runs), "--to", str(to), "--supersedes", str(old))
-    assert "only its signer" in run(*words, "--sign", str(keys[1]), code=3)
-    assert files(to) == [old]
-    baselines = ("add", "pointmaze/umaze-v1", "--baselines", "--to", str(to))
-    assert "is for one result on" in run(
-        *baselines, "--supersedes", str(old), "--sign", str(keys[0]), code=2
-    )
-    assert files(to) == [old]
 
 
 def test_of_many_rows_the_best_are_compared(

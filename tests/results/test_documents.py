@@ -244,27 +244,25 @@ def test_a_newer_layout_says_so(result: SharedResult) -> None:
         parse_document(json.dumps({**body, "result_version": 2}).encode(), "here")
 
 
-def test_a_note_of_one_kind_has_nothing_of_another(result: SharedResult) -> None:
-    def note(**fields: Any) -> Note:
-        given: dict[str, Any] = {
-            "kind": "withdrawal",
-            "of": result.digest,
-            "reason": "",
-            "by": "",
-            "created": "",
-        }
-        given |= {"note_version": 1, "signed_by": "", "digest": NO_DIGEST, **fields}
-        return msgspec.convert(given, Note)
-
-    assert with_digest(note()).kind == "withdrawal"
-    for wrong, said in (
-        (note(kind="superseded"), "replaced_by"),
-        (note(replaced_by=result.digest), "replaced_by"),
-        (note(kind="confirmation", verdict="same"), "seeds"),
-        (note(seeds=[result.seeds[0]]), "seeds"),
-    ):
-        with pytest.raises(ManifestError, match=said):
-            with_digest(wrong)
+def test_a_note_has_what_was_run_again(result: SharedResult) -> None:
+    whole = Note(
+        note_version=1,
+        kind="confirmation",
+        of=result.digest,
+        reason="",
+        seeds=result.seeds[:1],
+        protocol=result.protocol,
+        verdict="identical",
+        by="",
+        signed_by="",
+        created="",
+        digest=NO_DIGEST,
+    )
+    assert with_digest(whole).kind == "confirmation"
+    parts: list[dict[str, Any]] = [{"seeds": []}, {"protocol": None}, {"verdict": ""}]
+    for lacking in parts:
+        with pytest.raises(ManifestError, match="seeds: a confirmation has what was run again"):
+            with_digest(msgspec.structs.replace(whole, **lacking))
 
 
 def test_recorded_baselines_are_results_whose_scores_are_those_of_orlog_baselines() -> None:

@@ -54,9 +54,18 @@ def added(to: Path, result: SharedResult, key: Path | None = None, **fields: Any
 
 
 def noted(to: Path, about: SharedResult, key: Path | None = None, **fields: Any) -> Note:
-    given = {"note_version": 1, "kind": "withdrawal", "of": about.digest, "reason": "wrong"}
-    given |= {"by": "", "signed_by": "", "created": now(), "digest": NO_DIGEST, **fields}
-    note = signed_document(msgspec.convert(given, Note), key)
+    given: dict[str, Any] = {"note_version": 1, "kind": "confirmation", "of": about.digest}
+    given |= {"reason": "", "verdict": "identical", "protocol": about.protocol}
+    given |= {
+        "seeds": about.seeds[:1],
+        "digest_of_data": about.dataset.digest,
+        "by": "",
+        "signed_by": "",
+        "created": now(),
+        "digest": NO_DIGEST,
+        **fields,
+    }
+    note = signed_document(Note(**given), key)
     assert isinstance(note, Note)
     add_documents(str(to), {note.path_beside(about.path): note}, key_file=key)
     return note
@@ -103,26 +112,11 @@ def test_places_are_merged_and_notes_count_wherever_they_lie(
     (entry,) = collect(places).entries
     assert len(entry.where) == 2
     assert len(entry.notes) == 2
-    assert len(entry.said("withdrawal")) == 1  # Bob did not sign the result
-    assert not entry.is_current
     (entry,) = collect(places[:2]).entries
-    assert entry.is_current
+    assert not entry.notes
     alone = collect(places[2:])
     assert not alone.entries
     assert all("which no place given has" in line for line in alone.notes)
-
-
-def test_of_an_unsigned_result_only_its_place_takes_it_back(
-    result: SharedResult, tmp_path: Path
-) -> None:
-    one = added(tmp_path / "one", result)
-    noted(tmp_path / "elsewhere", one)
-    places = [str(tmp_path / "one"), str(tmp_path / "elsewhere")]
-    (entry,) = collect(places).entries
-    assert entry.is_current
-    noted(tmp_path / "one", one)
-    (entry,) = collect(places).entries
-    assert not entry.is_current
 
 
 def test_only_what_a_trusted_key_signed_is_taken(

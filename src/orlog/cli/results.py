@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -92,10 +92,6 @@ class Adding:
         ""
     )
     note: Annotated[str, typer.Option(help="What else is to be said.")] = ""
-    supersedes: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="An earlier result of yours that this one replaces."),
-    ] = None
     baselines: Annotated[
         bool,
         typer.Option(
@@ -133,7 +129,7 @@ def add(
     from orlog.results.documents import SharedResult
     from orlog.results.known import baseline_results
     from orlog.results.making import Stated, results_of_runs
-    from orlog.results.places import add_documents, read_result, signed_document
+    from orlog.results.places import add_documents, signed_document
 
     stated = Stated(
         by=given.whose.by,
@@ -144,19 +140,11 @@ def add(
         note=given.note,
         algorithm=given.algorithm,
     )
-    old = None if given.supersedes is None else read_result(given.supersedes)
     made = (
         [one for name in runs for one in baseline_results(name)]
         if given.baselines
         else results_of_runs(runs, stated)
     )
-    if old is not None:
-        _check_signer(old, given.whose)
-        if [one.dataset.name for one in made] != [old.result.dataset.name]:
-            raise typer.BadParameter(
-                f"--supersedes is for one result on {old.result.dataset.name}; these runs make "
-                f"{', '.join(f'{one.method.name} on {one.dataset.name}' for one in made)}."
-            )
     added = []
     for one in made:
         new = signed_document(one, given.whose.sign)
@@ -173,53 +161,15 @@ def add(
             say(f"{'added' if before is None else 'is there already'}: {file}")
         for remark in () if given.baselines else remarks(new, named=given.algorithm is not None):
             tell(f"note: {remark}")
-        if twin is not None and old is None:
+        if twin is not None:
             tell(
-                f"note: {twin.where} is of the same runs, so tables show them twice; to replace it, add "
-                f"--supersedes {twin.where}"
+                f"note: {twin.where} is of the same runs; if this one replaces it, remove that file."
             )
-        if old is not None and old.is_current:
-            reason = {"kind": "superseded", "replaced_by": new.digest, "reason": given.note}
-            path = _take_back(old, reason, given.whose, None)
-            if not as_json:
-                say(f"superseded: {path}")
     if as_json:
         print_json({"added": added})
     else:
         names = " ".join(dict.fromkeys(one.dataset.name for one in made))
         tell(f"to see them in tables, run: orlog results table {names} --from {to}")
-
-
-def _check_signer(old: Entry, whose: Whose) -> None:
-    """Refuse to take a signed result back with another key than one that signed it."""
-    from orlog.errors import SignatureError
-    from orlog.manifests.signatures import public_key
-
-    key = "" if whose.sign is None else public_key(whose.sign)
-    if old.result.signed_by and key not in (old.signers or {old.result.signed_by}):
-        raise SignatureError(
-            f"{old.where[0]}: is signed by {old.result.signed_by}, so only its signer takes it back; add --sign "
-            "with that key.",
-            expected=old.result.signed_by,
-            found=key or "none",
-        )
-
-
-def _take_back(old: Entry, said: dict[str, Any], whose: Whose, to: str | None) -> str:
-    """Add a note that takes a result back; return where it lies."""
-    from orlog.results.documents import NO_DIGEST, Note, now
-
-    _check_signer(old, whose)
-    note = Note(
-        note_version=1,
-        of=old.result.digest,
-        by=whose.by,
-        signed_by="",
-        created=now(),
-        digest=NO_DIGEST,
-        **said,
-    )
-    return _add_note(old, note, whose, to)
 
 
 def _add_note(about: Entry, note: Document, whose: Whose, to: str | None) -> str:
@@ -247,28 +197,6 @@ def _place_of_note(about: Entry, whose: Whose, to: str | None) -> str:
     if whose.sign is not None:
         public_key(whose.sign)
     return place
-
-
-@results.command(
-    "withdraw",
-    epilog="Example: orlog results withdraw results/arm-v1/iql-3f9ac2d1.json --reason 'wrong reward' --sign lab.key",
-)
-@takes_options
-def withdraw(
-    file: File,
-    reason: Annotated[str, typer.Option(help="Why it no longer holds.")],
-    whose: Whose,
-    *,
-    to: Where = None,
-) -> None:
-    """Take a result back: a note beside it says so, and tables no longer count it.
-
-    A signed result is taken back by its signer alone. The file itself stays, since papers may name it.
-    """
-    from orlog.results.places import read_result
-
-    path = _take_back(read_result(file), {"kind": "withdrawal", "reason": reason}, whose, to)
-    say(f"withdrawn: {path}")
 
 
 @results.command(

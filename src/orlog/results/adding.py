@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from orlog.errors import NotFoundError
-from orlog.results.documents import Document, Note, SharedResult
+from orlog.results.documents import Document, SharedResult
 from orlog.results.going_on import check_options
 from orlog.results.page import trained_by
 from orlog.results.places import Found, read_place
@@ -46,20 +46,13 @@ def there_already(to: str, result: SharedResult) -> Found | None:
 
 
 def of_these_runs(to: str, result: SharedResult) -> Found | None:
-    """Return a result of a place that still holds, with the same returns, of which something else is said."""
-    found = _of_method(to, result)
-    over = {
-        one.note.of
-        for one in found
-        if isinstance(one.document, Note) and one.note.kind in ("withdrawal", "superseded")
-    }
-    for one in found:
+    """Return a result of a place with the same returns, of which something else is said."""
+    for one in _of_method(to, result):
         other = one.document
         if (
             isinstance(other, SharedResult)
             and (other.dataset, other.seeds) == (result.dataset, result.seeds)
             and _timeless(other) != _timeless(result)
-            and other.digest not in over
         ):
             return one
     return None

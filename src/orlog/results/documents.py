@@ -5,8 +5,6 @@
     RESULTS/arm-v1/iql-3f9ac2d1.confirmation-77c0b1e2.json      a seed was run again: as stated
     RESULTS/arm-v1/iql-3f9ac2d1.contradiction-..                .. not as stated
     RESULTS/arm-v1/iql-3f9ac2d1.unsettled-..                    .. and neither can be told
-    RESULTS/arm-v1/iql-3f9ac2d1.withdrawal-..                   who added it takes it back
-    RESULTS/arm-v1/iql-3f9ac2d1.superseded-..                   .. or has a newer one
 
 Every file has a digest of itself, by which notes name their result, and which is in the name. No file ever
 changes. The digest finds damage and careless edits; only a signature shows who states a number.
@@ -286,7 +284,6 @@ class Note(Signed, frozen=True):
         kind: What it says.
         of: Digest of the result.
         reason: Why, in words; of a reproduction the verdict in one line.
-        replaced_by: Digest of the newer result; empty unless the result is superseded.
         seeds: Of a reproduction, what was run again.
         protocol: Of a reproduction, how its returns were measured.
         verdict: Of a reproduction, the verdict's word.
@@ -296,10 +293,9 @@ class Note(Signed, frozen=True):
     """
 
     note_version: Literal[1]
-    kind: Literal["confirmation", "contradiction", "unsettled", "withdrawal", "superseded"]
+    kind: Literal["confirmation", "contradiction", "unsettled"]
     of: _Digest
     reason: _Text
-    replaced_by: Annotated[str, Meta(pattern=r"^(sha256:[0-9a-f]{64})?\Z")] = ""
     seeds: list[TrainedSeed] = []
     protocol: Protocol | None = None
     verdict: _Line = ""
@@ -417,19 +413,11 @@ def _check_result(one: SharedResult) -> None:
 
 
 def _check_note(one: Note) -> None:
-    is_run = one.kind in REPRODUCTIONS
-    if (
-        is_run != bool(one.seeds)
-        or is_run != (one.protocol is not None)
-        or is_run != bool(one.verdict)
-    ):
+    if not one.seeds or one.protocol is None or not one.verdict:
         raise ValueError(
-            f"seeds: a {one.kind} has {'what was run again' if is_run else 'no seeds'}."
+            f"seeds: a {one.kind} has what was run again, its protocol and its verdict."
         )
-    if (one.kind == "superseded") != bool(one.replaced_by):
-        raise ValueError(f"replaced_by: is for what is superseded; this is a {one.kind}.")
-    if one.protocol is not None:
-        _check_seeds(one.seeds, one.protocol)
+    _check_seeds(one.seeds, one.protocol)
 
 
 def _check_seeds(seeds: Sequence[TrainedSeed], protocol: Protocol) -> None:

@@ -66,7 +66,7 @@ def _result_of_baseline(baseline: Baseline) -> SharedResult:
                 name=baseline.algorithm,
                 algorithm=baseline.algorithm,
                 settings={one: v for one, v in config.items() if one not in ("seed", "steps")},
-                tried=None,
+                tried=baseline.settings_tried or None,
                 source="orlog's own recipe",
                 options={"steps": baseline.steps},
                 online=False,

@@ -26,7 +26,7 @@ PUBLISHED = ("method", "score", "spread", "seeds", "source", "caveats")
 
 
 def cells(table: Table) -> list[list[str]]:
-    """Return the rows of a table of results, under `HEADINGS`; what was taken back has no interval and no rank."""
+    """Return the rows of a table of results, under `HEADINGS`; what is not ranked has no rank."""
     rows = []
     for row in table.rows:
         result, found = row.entry.result, table.comparison

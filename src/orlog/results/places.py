@@ -133,22 +133,9 @@ class Entry:
         """Public keys whose signature of it is right; None if signatures could not be checked."""
         return self.found[0].signers if self.found else frozenset()
 
-    def counts(self, note: Found) -> bool:
-        """Whether a note may take the result back: of a signed one, its signers say so; else its place."""
-        if self.result.signed_by:
-            return bool((self.signers or frozenset()) & (note.signers or frozenset()))
-        return note.place in [one.place for one in self.found]
-
     def said(self, kind: str) -> list[Found]:
-        """Return the notes of one kind that count."""
-        takes_back = kind in ("withdrawal", "superseded")
-        found = [one for one in self.notes if one.note.kind == kind]
-        return [one for one in found if not takes_back or self.counts(one)]
-
-    @property
-    def is_current(self) -> bool:
-        """Whether it was neither withdrawn nor superseded."""
-        return not self.said("withdrawal") and not self.said("superseded")
+        """Return the notes of one kind."""
+        return [one for one in self.notes if one.note.kind == kind]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ import numpy as np
 from orlog.algos.algorithms import algorithm_title
 from orlog.errors import NotFoundError
 from orlog.manifests.documents import canonical_json
-from orlog.manifests.names import counted
 from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.baselines import protocol_episodes
 from orlog.normalize.comparison import Comparison, Estimate, compare_methods
@@ -30,7 +29,7 @@ from orlog.normalize.method_scores import differing_facts, equal_methods, unrank
 from orlog.normalize.metrics.metrics import Number, numbers_of
 from orlog.normalize.published_scores import PublishedScore
 from orlog.normalize.references import simulator_of
-from orlog.results.documents import NAME_DIGITS, REPRODUCTIONS, SharedResult
+from orlog.results.documents import REPRODUCTIONS, SharedResult
 from orlog.results.judging import note_problem
 from orlog.results.known import baseline_results, known_problems
 from orlog.results.places import Collected, Entry, Found
@@ -54,7 +53,7 @@ class Row:
         score: Mean score, or return, with its 95 % interval.
         numbers: What metrics give, over the seeds.
         settings: Settings in which rows of its algorithm differ.
-        state: What is said of it: confirmed, contradicted, superseded, withdrawn, not ranked.
+        state: What is said of it: confirmed, contradicted, not ranked, a copy.
         is_ranked: Whether it is ranked, which takes enough seeds and episodes, and returns that no row before it has.
     """
 
@@ -79,7 +78,6 @@ class Row:
             "differing_settings": self.settings,
             "state": self.state,
             "is_ranked": self.is_ranked,
-            "is_current": entry.is_current,
             "where": entry.where or [RECORDED],
             "signers": None if entry.signers is None else sorted(entry.signers),
             "notes": [{"where": n.where, **msgspec.to_builtins(n.document)} for n in entry.notes],
@@ -94,8 +92,8 @@ class Table:
     Attributes:
         dataset: Name of the dataset.
         facts: What its rows have in common, by what it is, in words.
-        rows: Results, the best first, those that were taken back last.
-        comparison: Statistics of the results that stand; None where none do, or of published scores.
+        rows: Results, the best first, those that are not ranked last.
+        comparison: Statistics of the results; None of published scores.
         published: Published scores; None in a table of results.
         notes: What else to know.
     """
@@ -262,7 +260,7 @@ def _table(name: str, entries: Sequence[Entry]) -> Table:
         entries, key=lambda one: (bool(one.found), one.result.created, one.result.digest)
     )
     by_label = dict(zip(_labels(entries), entries, strict=True))
-    values = {label: {name: one.result.values} for label, one in by_label.items() if one.is_current}
+    values = {label: {name: one.result.values} for label, one in by_label.items()}
     unranked = unranked_methods(values, {name: protocol_episodes(name)})
     states = {label: _state(one) for label, one in by_label.items()}
     for label, why in unranked.items():
@@ -283,24 +281,22 @@ def _table(name: str, entries: Sequence[Entry]) -> Table:
             numbers=numbers_of([*entry.result.played(entry.result.seeds).values()]),
             settings=_varied(entry.result, by_algorithm[entry.result.method.algorithm]),
             state=states[label],
-            is_ranked=entry.is_current and label not in unranked,
+            is_ranked=label not in unranked,
         )
         for label, entry in by_label.items()
     ]
-    rows.sort(key=lambda one: (not one.entry.is_current, not one.is_ranked, -one.score.value))
+    rows.sort(key=lambda one: (not one.is_ranked, -one.score.value))
     first = entries[0].result
     is_normalized = first.references is not None
     notes = _notes({row.name: row.entry.result for row in rows})
-    standing = {row.name: values[row.name] for row in rows if row.entry.is_current}
+    standing = {row.name: values[row.name] for row in rows}
     if len(standing) > MOST_COMPARED:
         notes.append(f"ranks and aggregates are of the {MOST_COMPARED} rows with the best scores.")
         standing = dict([*standing.items()][:MOST_COMPARED])
-    comparison = None
-    if standing:
-        aggregates = [one for one in AGGREGATES if is_normalized or one != "optimality gap"]
-        comparison = compare_methods(
-            standing, np.random.default_rng(0), aggregates=aggregates, unranked=unranked
-        )
+    aggregates = [one for one in AGGREGATES if is_normalized or one != "optimality gap"]
+    comparison = compare_methods(
+        standing, np.random.default_rng(0), aggregates=aggregates, unranked=unranked
+    )
     return Table(
         dataset=name,
         facts=_facts(first),
@@ -345,22 +341,13 @@ def _varied(one: SharedResult, those: Sequence[SharedResult]) -> dict[str, Any]:
 
 
 def _state(entry: Entry) -> list[str]:
-    """Return what is said of a result: taken back, or run again by whom and with what verdict."""
-    newer = (one.note.replaced_by.removeprefix("sha256:") for one in entry.said("superseded"))
-    said = [f"withdrawn: {one.note.reason}" for one in entry.said("withdrawal")]
-    said += [f"superseded by {one[:NAME_DIGITS]}" for one in newer]
+    """Return what is said of a result: run again by whom, and with what verdict."""
+    said = []
     for kind, word in zip(REPRODUCTIONS, ("confirmed", "contradicted", "not settled"), strict=True):
         found = entry.said(kind)
         if found:
             others = sum(_is_by_another(entry, one) for one in found)
             said.append(f"{word} {len(found)}x ({others or 'none'} signed by others)")
-    ignored = [
-        one
-        for one in entry.notes
-        if one.note.kind in ("withdrawal", "superseded") and not entry.counts(one)
-    ]
-    if ignored:
-        said.append(f"{counted(len(ignored), 'note')} to take it back, not by its signer")
     return said
 
 
