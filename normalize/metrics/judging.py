@@ -91,7 +91,7 @@ def compare_runs(
     how["numbers"] = 1 + len(numbers)
     verdict = compare(*scores, same_run=same_run and not differing, **how)
     beside = dict.fromkeys(alone, NOT_RECORDED)
-    if same_code and differing:
+    if same_run and same_code and differing:
         why = (
             f"seed {differing[0]} gives other numbers with the stated code and versions on the stated kind of "
             "processor, where they are equal to the bit"
@@ -106,7 +106,7 @@ def compare_runs(
         apart = {seed: float(here[seed].mean() - there[seed].mean()) for seed in equal}
         most = max(apart, key=lambda seed: abs(apart[seed]), default=0)
         if apart and abs(apart[most]) > MARGIN and np.ptp(new[most].returns) > 0:
-            why = f"the returns of seed {most} are equal to the bit, and its {name} is not"
+            why = f"the returns of seed {most} are equal to the bit, but its {name} differs"
             verdicts[name] = _decided(found, "not consistent", apart[most], why)
         elif np.ptp(means) <= ROUNDING and abs(found.difference) <= MARGIN:
             beside[name] = NO_SPREAD

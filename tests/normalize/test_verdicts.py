@@ -324,7 +324,7 @@ def test_twice_the_cost_is_noticed_however_far_seeds_spread() -> None:
     found = compare_runs(twice, runs, references.normalize)
     assert str(found) == (
         "not consistent: cost in % of the limit 20 higher by 461.1 points; the returns of seed 0 are equal to "
-        "the bit, and its cost is not; return same"
+        "the bit, but its cost differs; return same"
     )
 
 
