@@ -56,7 +56,7 @@ def refusal(data: bytes) -> str:
 def test_a_result_says_all_that_its_numbers_come_from(result: SharedResult, runs: Path) -> None:
     evaluations = [
         json.loads((runs / "bc" / f"seed-{seed}" / "evaluation.json").read_text())
-        for seed in range(2)
+        for seed in range(3)
     ]
     assert [one.returns for one in result.seeds] == [one["returns"] for one in evaluations]
     assert msgspec.to_builtins(result.protocol) == evaluations[0]["protocol"]
@@ -82,7 +82,7 @@ def test_a_result_says_all_that_its_numbers_come_from(result: SharedResult, runs
     assert result.compute.device == evaluations[0]["processor"]
     logged = [
         json.loads((runs / "bc" / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()[-1])
-        for seed in range(2)
+        for seed in range(3)
     ]
     assert result.compute.hours == pytest.approx(sum(one["seconds"] for one in logged) / 3600)
 
@@ -99,7 +99,7 @@ def test_a_file_is_read_as_it_was_written_and_has_a_line_for_each_seed(
 ) -> None:
     data = document_bytes(result)
     assert parse_document(data, "here") == result
-    assert sum(line.startswith(b"  {") for line in data.splitlines()) == 2
+    assert sum(line.startswith(b"  {") for line in data.splitlines()) == 3
     body = json.loads(data)
     del body["digest"]
     assert digest_of(result) == result.digest
