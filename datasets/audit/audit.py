@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from orlog.base.jobs import Execute, check_seen, do_jobs
+from orlog.base.jobs import do_jobs
 from orlog.datasets.audit.alignment import check_action_alignment, check_reward_alignment
 from orlog.datasets.audit.duplicates import check_duplicates, check_splits
 from orlog.datasets.audit.episodes import check_flags, check_lengths, check_returns, check_times
@@ -88,7 +88,6 @@ def audit(
     *,
     against: Sequence[Given] = (),
     trust_environment: bool = False,
-    execute: Execute | None = None,
     workers: int | None = 1,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Audit:
@@ -104,10 +103,7 @@ def audit(
             episode with it.
         trust_environment: Consent to environment arguments that come with the data, which are needed
             to compute rewards again.
-        execute: Executor whose jobs read the data, ranges of episodes each, as `find_executor` of
-            `orlog.experiments.jobs` returns it. A version on a disk must be on one that all its machines
-            share; one that is read in place is read there from the same address. Findings are the same.
-        workers: Jobs at a time; without `execute`, 1 for this process alone, more for as many processes.
+        workers: Processes that read the data, a range of episodes each. Findings are the same for any number.
         progress: Called with steps done and steps in all.
 
     Raises:
@@ -126,7 +122,7 @@ def audit(
         if against:
             others = [as_dataset(one, "against") for one in against]
             facts = _beside(facts, others)
-        return _run(facts, part, execute, workers, progress)
+        return _run(facts, part, workers, progress)
     except LockError:
         raise
     except IntegrityError as error:
@@ -163,16 +159,12 @@ def _missing_finals(dataset: Dataset) -> np.ndarray:
 
 
 def _run(
-    facts: Facts,
-    part: Part | None,
-    execute: Execute | None,
-    workers: int | None,
-    progress: Callable[[int, int], None],
+    facts: Facts, part: Part | None, workers: int | None, progress: Callable[[int, int], None]
 ) -> Audit:
     """Run every check over one reading of the data, a range of episodes after the other."""
     dataset = facts.dataset
     ranges = episode_ranges(dataset, JOB_BYTES)
-    is_alone = execute is None and workers == 1
+    is_alone = workers == 1
     done = 0
 
     def count(steps: int) -> None:
@@ -188,7 +180,7 @@ def _run(
             looked = enumerate(parts)
         else:
             look = _LookThere(dataset, facts.trust_environment, facts.known, [*seen])
-            looked = do_jobs(look, ranges, execute=execute, workers=workers, in_order=True)
+            looked = do_jobs(look, ranges, workers=workers, in_order=True)
         for index, of_checks in looked:
             for name, one in of_checks.items():
                 if isinstance(one, Packed):
@@ -262,7 +254,7 @@ def _look(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _LookThere:
-    """Looks at a range of episodes in a process that may be on another machine."""
+    """Looks at a range of episodes in a process of its own."""
 
     dataset: Dataset
     trust_environment: bool
@@ -270,7 +262,6 @@ class _LookThere:
     names: list[str]
 
     def __call__(self, episodes: range) -> dict[str, _Looked]:
-        check_seen(*(one.folder for one in self.dataset.selection().versions))
         facts = Facts(
             dataset=self.dataset,
             missing_finals=_missing_finals(self.dataset),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orlog.base.jobs import Execute
 from orlog.datasets.reading.finding import folders_to_verify
 from orlog.datasets.reading.given import Given, as_stored_folder
 from orlog.datasets.store.verify import Problem, verify_folder
@@ -13,11 +12,7 @@ from orlog.manifests.manifest import Manifest
 
 
 def verify_store(
-    folder: Given,
-    *,
-    quick: bool = False,
-    execute: Execute | None = None,
-    progress: Callable[[int], None] = lambda _: None,
+    folder: Given, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None
 ) -> tuple[Manifest, list[Problem]]:
     """Return the manifest and every problem of a store; no problems mean that every byte is right, and can be read.
 
@@ -29,8 +24,6 @@ def verify_store(
         folder: The store's folder, or a dataset or its name.
         quick: Skip files that an earlier call found intact and whose size, times and inode are
             unchanged. This does not find bytes that the disk itself changed.
-        execute: Executor whose jobs read the objects in place of this process, as `find_executor` of
-            `orlog.experiments.jobs` returns it; the folder is on a disk that all its machines share.
         progress: Called with the number of bytes checked since its last call, by the calling
             thread only, about ten times a second.
 
@@ -42,9 +35,8 @@ def verify_store(
         ManifestError: the manifest itself is damaged.
         NotFoundError: the version was deleted while it was checked.
         FormatVersionError: the store was written by a newer orlog.
-        StorageError: this process has too many files open, or a machine of `execute` does not see the folder.
-        WorkerDiedError: a job of `execute` was lost again and again.
+        StorageError: this process has too many files open.
     """
     stored = as_stored_folder(folder, folders_to_verify)
-    manifest, problems = verify_folder(stored, quick=quick, execute=execute, progress=progress)
+    manifest, problems = verify_folder(stored, quick=quick, progress=progress)
     return manifest, problems or check_opening(stored, manifest)

@@ -6,7 +6,6 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import math
 import os
@@ -20,8 +19,7 @@ from typing import Literal, Protocol
 import blake3
 import numpy as np
 
-from orlog.base.files import absolute_path, hash_file, too_many_files
-from orlog.base.jobs import Execute, check_seen, do_jobs, groups_of
+from orlog.base.files import hash_file, too_many_files
 from orlog.datasets.home.deletion import FolderSeen, unless_deleted
 from orlog.datasets.home.presence import PARTIAL_FILE, is_partial, present_objects
 from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
@@ -34,7 +32,6 @@ from orlog.manifests.signatures import SIGNATURE_FILE
 THREADS = min(16, os.cpu_count() or 1)
 SECONDS_BETWEEN_REPORTS = 0.1
 VALUES_AT_ONCE = 2**25  # bytes
-JOB_BYTES = 2**28  # that a job of an executor reads, or a little more
 
 
 class _Stopped(Exception):  # noqa: N818 (no error: it ends a thread whose result nobody waits for)
@@ -101,11 +98,7 @@ class Problem:
 
 
 def verify_folder(
-    folder: Path,
-    *,
-    quick: bool = False,
-    execute: Execute | None = None,
-    progress: Callable[[int], None] = lambda _: None,
+    folder: Path, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None
 ) -> tuple[Manifest, list[Problem]]:
     """Return the manifest and every problem of the store in a folder; see `verify_store`."""
     seen = FolderSeen(folder)
@@ -123,10 +116,7 @@ def verify_folder(
         if item.path not in trusted or trusted[item.path] != stamps.get(item.path)
     ]
     progress(sum(item.size_bytes for item in objects) - sum(item.size_bytes for item in unread))
-    if execute is None:
-        found = _check_all(folder, unread, present, progress)
-    else:
-        found = _check_elsewhere(folder, unread, execute, progress)
+    found = _check_all(folder, unread, present, progress)
     strangers = _find_strangers(manifest, present)
     if strangers or any(found.values()):
         seen.check()
@@ -295,24 +285,6 @@ def _check_all(
             stopped.set()
             waiting.clear()
     return results
-
-
-def _check_elsewhere(
-    folder: Path, items: list[StoredObject], execute: Execute, progress: Callable[[int], None]
-) -> dict[str, Problem | None]:
-    """Return what is wrong with each object, by path; the jobs of an executor read them."""
-    groups = [*groups_of(items, lambda item: item.size_bytes, JOB_BYTES)]
-    results: dict[str, Problem | None] = {}
-    check = functools.partial(_check_some, absolute_path(folder))
-    for index, found in do_jobs(check, groups, execute=execute):
-        results |= found
-        progress(sum(item.size_bytes for item in groups[index]))
-    return results
-
-
-def _check_some(folder: Path, items: Iterable[StoredObject]) -> dict[str, Problem | None]:
-    check_seen(folder)
-    return {item.path: check_object(folder, item) for item in items}
 
 
 def hash_values(

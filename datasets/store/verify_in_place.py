@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orlog.base.jobs import Execute, do_jobs, groups_of
 from orlog.datasets.store.in_place import AT_ONCE, Elsewhere, FarShard, check_whole
-from orlog.datasets.store.verify import JOB_BYTES, Problem
+from orlog.datasets.store.verify import Problem
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_metadata import column_of
 from orlog.errors import IntegrityError, clause
@@ -38,7 +37,6 @@ def check_where_it_is(
     share: float = 1.0,
     *,
     seed: int = 0,
-    execute: Execute | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Checked:
     """Fetch a share of the chunks of a version that is read in place, and check each of them.
@@ -50,7 +48,6 @@ def check_where_it_is(
         version: The version.
         share: Which share of the chunks, above 0 and at most 1.
         seed: Which chunks are drawn.
-        execute: Executor whose jobs fetch and check, in place of threads of this process.
         progress: Called with shards done and shards in all.
 
     Raises TransferError if no place answers.
@@ -64,19 +61,9 @@ def check_where_it_is(
         for path, (held, room) in shards
     ]
     found: list[list[Problem]] = []
-    done = 0
-    if execute is None:
-        for problems in _check_some(elsewhere, drawn):
-            found.append(problems)
-            progress(len(found), len(drawn))
-    else:
-        groups = [*groups_of(drawn, lambda one: one.bytes_of(elsewhere), JOB_BYTES)]
-        found = [[]] * len(groups)
-        check = functools.partial(_check_there, elsewhere)
-        for index, problems in do_jobs(check, groups, execute=execute):
-            found[index] = problems
-            done += len(groups[index])
-            progress(done, len(drawn))
+    for problems in _check_some(elsewhere, drawn):
+        found.append(problems)
+        progress(len(found), len(drawn))
     return Checked(
         chunks=sum(len(one.chunks) for one in drawn),
         of_chunks=sum(held for _, (held, _) in shards),
@@ -90,14 +77,6 @@ class _Drawn(NamedTuple):
     path: str
     room: int
     chunks: np.ndarray
-
-    def bytes_of(self, elsewhere: Elsewhere) -> int:
-        """Return about how many bytes they have."""
-        return elsewhere.objects[self.path].size_bytes * len(self.chunks) // self.room
-
-
-def _check_there(elsewhere: Elsewhere, drawn: Sequence[_Drawn]) -> list[Problem]:
-    return [problem for problems in _check_some(elsewhere, drawn) for problem in problems]
 
 
 def _check_some(elsewhere: Elsewhere, drawn: Sequence[_Drawn]) -> Iterator[list[Problem]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from orlog.base.jobs import Execute, check_seen, do_jobs
 from orlog.datasets.store.chunk_hashes import (
     CHUNKS_FILE,
     SHARDS_FILE,
@@ -40,17 +38,13 @@ def check_opening(folder: Path, manifest: Manifest) -> list[Problem]:
 
 
 def check_values(
-    version: StoredVersion,
-    progress: Callable[[int], None] = lambda _: None,
-    *,
-    execute: Execute | None = None,
+    version: StoredVersion, progress: Callable[[int], None] = lambda _: None
 ) -> list[Problem]:
     """Decode every value and compare each column with its BLAKE3 and its count of numbers that are not finite.
 
     This finds what files' checksums cannot: values that a codec or faulty memory changed before
     they were stored, and what a writer stated wrongly: hashes of chunks, and files of no column. It takes
-    constant memory. `progress` is called with the bytes of values checked since its last call. With `execute`, an
-    executor, each column of a part is one job.
+    constant memory. `progress` is called with the bytes of values checked since its last call.
 
     Returns:
         The problems, by column of each part, then those of files; empty if there are none.
@@ -60,21 +54,11 @@ def check_values(
         for number, part in enumerate(parts_of(version.manifest))
         for name in part.columns
     ]
-    found: dict[int, tuple[list[Problem], int]] = {}
-    if execute is None:
-        for index, one in enumerate(columns):
-            found[index] = _check_column(version, *one, progress)
-    else:
-        for index, (result, size) in do_jobs(
-            functools.partial(_check_there, version), columns, execute=execute
-        ):
-            progress(size)
-            found[index] = result
     non_finite: Counter[str] = Counter()
     problems: list[Problem] = []
     known = set()
-    for index, (_, name) in enumerate(columns):
-        wrong, count = found[index]
+    for number, name in columns:
+        wrong, count = _check_column(version, number, name, progress)
         problems += wrong
         non_finite[name] += count
         known |= {name for one in wrong if one.kind != "other hashes"}
@@ -92,15 +76,6 @@ def check_values(
     except IntegrityError as error:
         problems.append(Problem(error.file, "other hashes", error.expected, error.found))
     return [*problems, *_strangers(version)]
-
-
-def _check_there(
-    version: StoredVersion, column: tuple[int, str]
-) -> tuple[tuple[list[Problem], int], int]:
-    """Return what `_check_column` does, and how many bytes of values the column has."""
-    check_seen(version.folder)
-    sizes: list[int] = []
-    return _check_column(version, *column, sizes.append), sum(sizes)
 
 
 def _check_column(

@@ -14,7 +14,6 @@ from rich.text import Text
 from orlog.base.terminal import print_json, progress_bar, say, show_table, tell
 from orlog.cli.options import (
     AsJson,
-    Executing,
     Imports,
     Name,
     TrustEnvironment,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from orlog.datasets.download.confirm import Confirmation
     from orlog.datasets.reading.dataset import Dataset
     from orlog.datasets.store.verify import Problem
-    from orlog.experiments.jobs import Executor
     from orlog.manifests.manifest import Manifest
 
 
@@ -79,8 +77,6 @@ def verify(
             help="With --in-place, also check a version without hashes of chunks: each file is fetched whole.",
         ),
     ] = False,
-    *,
-    where: Executing,
     as_json: AsJson = False,
 ) -> None:
     """Check every byte of a dataset against its manifest. Exit code 3 if one is wrong.
@@ -88,9 +84,7 @@ def verify(
     The place it was downloaded from is asked whether it still offers this digest; if it offers
     another one, the exit code is 3 too. For a view, the stored versions that it is made from are
     checked, and --json prints one JSON object for each.
-    With --executor the machines of a cluster read it, from a disk that all of them share or in place.
     """
-    execute = where.on_cluster()
     if in_place or whole_files or sample is not None:
         if not in_place or quick or values or offline:
             raise typer.BadParameter(
@@ -98,7 +92,7 @@ def verify(
                 "--executor only.",
                 param_hint="--in-place",
             )
-        _verify_in_place(name, sample, whole_files, as_json, execute)
+        _verify_in_place(name, sample, whole_files, as_json)
         return
     from orlog.datasets.download.confirm import confirm_version
     from orlog.datasets.home.deletion import unless_deleted
@@ -110,12 +104,12 @@ def verify(
     is_right = True
     for folder in folders_to_verify(name):
         with unless_deleted(folder), _bytes_bar(_stored_bytes(folder)) as count:
-            manifest, problems = verify_folder(folder, quick=quick, execute=execute, progress=count)
+            manifest, problems = verify_folder(folder, quick=quick, progress=count)
         are_bytes_right = not problems
         if are_bytes_right:
             problems = check_opening(folder, manifest)
         if values and not problems:
-            problems = _find_wrong_values(folder, execute)
+            problems = _find_wrong_values(folder)
         origin = confirm_version(folder, manifest, offline=offline)
         is_right = is_right and not problems and origin.state != "other"
         if as_json:
@@ -137,9 +131,7 @@ def verify(
         raise typer.Exit(3)
 
 
-def _verify_in_place(
-    name: str, sample: str | None, whole_files: bool, as_json: bool, execute: Executor | None
-) -> None:
+def _verify_in_place(name: str, sample: str | None, whole_files: bool, as_json: bool) -> None:
     from orlog.datasets.download.in_place import open_in_place
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
     from orlog.datasets.store.verify_in_place import check_where_it_is
@@ -148,7 +140,7 @@ def _verify_in_place(
     version = open_in_place(name, whole_files=whole_files).selection().versions[0]
     manifest = version.manifest
     with progress_bar("files", f"checking {manifest.name}") as update:
-        checked = check_where_it_is(version, share, execute=execute, progress=update)
+        checked = check_where_it_is(version, share, progress=update)
     by = "hashes" if has_chunk_hashes(manifest) else "whole files"
     if as_json:
         print_json(
@@ -258,7 +250,7 @@ def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
         say(f"{counted(len(manifest.columns), 'column')}, {total:,} bytes of values, all as stated")
 
 
-def _find_wrong_values(folder: Path, execute: Executor | None) -> list[Problem]:
+def _find_wrong_values(folder: Path) -> list[Problem]:
     """Decode all values of a version whose bytes are right, and return the problems found."""
     from orlog.datasets.home.presence import is_whole
     from orlog.datasets.store.verify import locate
@@ -273,7 +265,7 @@ def _find_wrong_values(folder: Path, execute: Executor | None) -> list[Problem]:
         )
     stored = StoredVersion(folder)
     with _bytes_bar(_value_bytes(stored.manifest)) as count:
-        return locate(folder, stored.manifest, check_values(stored, count, execute=execute))
+        return locate(folder, stored.manifest, check_values(stored, count))
 
 
 def _stored_bytes(folder: Path) -> int:
@@ -326,8 +318,6 @@ def audit(
     ] = None,
     trust_environment: TrustEnvironment = False,
     workers: WorkersOrJobs = None,
-    *,
-    where: Executing,
     _imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
@@ -339,19 +329,16 @@ def audit(
     shifted by a step, rewards as the environment computes them, duplicates, and splits that share data. Errors
     mean that the data are wrong; warnings and notes leave the exit code 0. The page of --html plots the
     first places.
-    With --workers several processes read the data; with --executor a cluster does, from a disk that all of
-    its machines share, or where the dataset is, if it is read in place. The findings are the same.
+    With --workers several processes read the data. The findings are the same.
     """
     from orlog.datasets.audit.audit import audit as audit_dataset
 
-    execute = where.on_cluster()
     with progress_bar("audit") as update:
         found = audit_dataset(
             _audited(name),
             against=[_audited(one) for one in against or ()],
             trust_environment=trust_environment,
-            execute=execute,
-            workers=1 if workers is None and execute is None else workers,
+            workers=workers or 1,
             progress=update,
         )
     if html is not None:

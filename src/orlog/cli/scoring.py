@@ -15,7 +15,6 @@ from orlog.cli.options import (
     AlgorithmOfRun,
     AsJson,
     DatasetOfRun,
-    Executing,
     Imports,
     Name,
     TrustEnvironment,
@@ -394,8 +393,6 @@ def ope(
     trust_environment: TrustEnvironment = False,
     _imports: Imports = None,
     workers: WorkersOrJobs = None,
-    *,
-    where: Executing,
     as_json: AsJson = False,
 ) -> None:
     """Estimate from recorded data what checkpoints are worth, and compare that with their true values.
@@ -408,13 +405,11 @@ def ope(
     A second table says how good each estimator is: its absolute error, its rank correlation with true
     values, and regret@1, the value lost by choosing the checkpoint that it puts first.
     One checkpoint takes a minute or two on a small dataset, most of it for the steps of fitted Q evaluation.
-    With --workers several checkpoints are judged at a time; with --executor on a cluster, whose machines
-    share the disk with runs and data.
+    With --workers several checkpoints are judged at a time.
     """
     from orlog.algos.fitted_q_evaluation import FQESettings
     from orlog.scoring.off_policy import evaluate_off_policy
 
-    execute = where.on_cluster()
     with progress_bar("steps of fitted Q evaluation", "estimating values") as update:
         result = evaluate_off_policy(
             runs,
@@ -426,8 +421,7 @@ def ope(
             settings=FQESettings(steps=fqe_steps, fits=fqe_fits),
             seed=seed,
             trust_environment=trust_environment,
-            execute=execute,
-            workers=1 if workers is None and execute is None else workers,
+            workers=workers or 1,
             progress=update,
         )
     if as_json:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, anywhere, takes_goals
+from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_goals
 from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.algos.training.evaluating import exact_values, find_run, run_protocol, scoring_protocol
 from orlog.algos.training.policy import make_from_record, make_policy
@@ -26,8 +26,7 @@ from orlog.algos.training.runs import (
     load_state,
     one_thread,
 )
-from orlog.base.files import absolute_path
-from orlog.base.jobs import Execute, check_seen, do_jobs
+from orlog.base.jobs import do_jobs
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
@@ -72,7 +71,6 @@ def evaluate_off_policy(
     settings: FQESettings | None = None,
     seed: int = 0,
     trust_environment: bool = False,
-    execute: Execute | None = None,
     workers: int | None = 1,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> OffPolicyResult:
@@ -94,10 +92,7 @@ def evaluate_off_policy(
         settings: Settings of fitted Q evaluation.
         seed: Seed of its networks and batches, and of the bootstrap.
         trust_environment: Consent to arguments of the environment that come with the data.
-        execute: Executor to which each checkpoint is a job, as `find_executor` of
-            `orlog.experiments.jobs` returns it; runs and data are on a disk that all its machines share.
-        workers: Checkpoints at a time; without `execute`, 1 for this process alone, more for as many
-            processes of this machine.
+        workers: Checkpoints at a time, each in a process of its own where there are several.
         progress: Called with steps of fitted Q evaluation done and in all.
 
     Raises:
@@ -110,7 +105,7 @@ def evaluate_off_policy(
             episodes, recorded log-probabilities are not such, or spaces of `on` are others.
         SimulatorError: the environment needs consent, or cannot be made.
         DivergedError: fitted Q evaluation has diverged.
-        WorkerDiedError: a job of `execute` was lost again and again.
+        WorkerDiedError: a process died again and again.
     """
     several = [runs] if isinstance(runs, str) or not isinstance(runs, Sequence) else runs
     folders = [as_path(one) for one in several]
@@ -147,7 +142,7 @@ def evaluate_off_policy(
         seed=seed,
         protocol=protocol,
     )
-    found_of = _judge_all(judging, checkpoints, execute, workers, progress)
+    found_of = _judge_all(judging, checkpoints, workers, progress)
     left_out: dict[str, str] = {}
     for one in found_of:
         left_out |= {name: why for name, why in one.values.left_out.items() if name not in left_out}
@@ -186,10 +181,6 @@ class _Checkpoint(NamedTuple):
     step: int
     path: Path
 
-    def anywhere(self) -> _Checkpoint:
-        """Return it with paths that mean the same in another folder."""
-        return self._replace(folder=absolute_path(self.folder), path=absolute_path(self.path))
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Judging:
@@ -222,14 +213,13 @@ class _Judged:
 def _judge_all(
     judging: _Judging,
     checkpoints: Sequence[_Checkpoint],
-    execute: Execute | None,
     workers: int | None,
     progress: Callable[[int, int], None],
 ) -> list[_Judged]:
     """Return what is known of all checkpoints, in their order, whoever looked at which of them."""
     total = judging.updates * len(checkpoints)
     found: dict[int, _Judged] = {}
-    if execute is None and workers == 1:
+    if workers == 1:
         judged, fitted = _read_logged(judging)
         for index, one in enumerate(checkpoints):
 
@@ -238,12 +228,9 @@ def _judge_all(
 
             found[index] = _judge(judging, one, fitted, judged, show)
     else:
-        algorithm = judging.algorithm and anywhere(judging.algorithm)
-        judge = functools.partial(_judge_there, dataclasses.replace(judging, algorithm=algorithm))
-        there = [one.anywhere() for one in checkpoints]
-        for index, one_of in do_jobs(judge, there, execute=execute, workers=workers):
-            policy = dataclasses.replace(one_of.policy, run=checkpoints[index].folder)
-            found[index] = dataclasses.replace(one_of, policy=policy)
+        judge = functools.partial(_judge_there, judging)
+        for index, one_of in do_jobs(judge, checkpoints, workers=workers):
+            found[index] = one_of
             progress(judging.updates * len(found), total)
     return [found[index] for index in range(len(checkpoints))]
 
@@ -254,7 +241,6 @@ _read_here: dict[str, tuple[Logged, Logged]] = {}
 
 def _judge_there(judging: _Judging, checkpoint: _Checkpoint) -> _Judged:
     """Judge a checkpoint in a process that does jobs, which keeps the steps in memory for the next one."""
-    check_seen(checkpoint.folder)
     key = judging.data.digest + (judging.other.digest if judging.other is not None else "")
     if key not in _read_here:
         _read_here.clear()
