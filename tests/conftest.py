@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -49,7 +50,12 @@ settings.load_profile("orlog")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
-    """Give memory back that is freed, and put temporary files into memory where there is room."""
+    """Give memory back that is freed, and put temporary files into memory where there is room.
+
+    A shell lets what it starts in the background ignore Ctrl-C, and so would the commands of tests.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
         # By default glibc comes to keep hundreds of megabytes that tests have freed long ago.
         mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: None)
