@@ -174,7 +174,7 @@ def test_what_is_here_is_listed_alone(mini: Dataset, tmp_path: Path) -> None:
 def test_a_file_that_is_no_view_says_how_data_are_read(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('{"rows": [1, 2]}')
     ended = command_line.orlog("show", str(tmp_path / "rows.json"))
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert "orlog import" in ended.stderr
 
 

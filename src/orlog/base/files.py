@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -392,8 +393,16 @@ def new_folder(destination: Path) -> Iterator[Path]:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.callback(_remove_tree, folder)
         yield folder
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove a folder, if it is there, into which threads of a library may still write for a moment."""
+    if folder.exists():
+        for wait in (0.0, 0.05, 0.2, 0.5):
+            time.sleep(wait)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_empty(folder: Path) -> None:

@@ -283,8 +283,9 @@ def _how_to_get_again(version: CachedVersion) -> str:
 
 
 def _short(origin: str) -> str:
-    """Return where something is from in at most 44 characters: their beginning and their end."""
-    return origin if len(origin) <= 44 else f"{origin[:26]}..{origin[-16:]}"
+    """Return where something is from, with at most 44 characters of each address: their beginning and their end."""
+    words = origin.split(" ")
+    return " ".join(one if len(one) <= 44 else f"{one[:26]}..{one[-16:]}" for one in words)
 
 
 def _show_versions(versions: Sequence[CachedVersion]) -> None:

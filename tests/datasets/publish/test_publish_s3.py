@@ -126,15 +126,15 @@ def test_large_objects_go_in_parts_and_are_known_again(
     replace_object(folder, SOME, data)
     (folder / SOME).write_bytes(data[:-1] + b"\0")
     with pytest.raises(IntegrityError):
-        publish_dataset(folder, "s3://data/lab")
+        publish_dataset(folder, "s3://data/lab", hashes=False)
     assert f"{OWN_PLACE}/{SOME}" not in bucket_tree(bucket)
     assert ("abort_multipart_upload", f"{OWN_PLACE}/{SOME}") in calls
     (folder / SOME).write_bytes(data)
-    publish_dataset(folder, "s3://data/lab")
+    publish_dataset(folder, "s3://data/lab", hashes=False)
     assert bucket_tree(bucket)[f"{OWN_PLACE}/{SOME}"] == data
     bucket.rm_file(f"data/lab/{OWN_PLACE}/manifest.json")
     calls.clear()
-    publish_dataset(folder, "s3://data/lab")
+    publish_dataset(folder, "s3://data/lab", hashes=False)
     assert not any(method == "upload_part" for method, _ in calls)
 
 
