@@ -19,8 +19,8 @@ from orlog.datasets.looking.card_picture import card_picture
 from orlog.datasets.looking.figures import dataset_picture
 from orlog.datasets.looking.leaves import first_frames
 from orlog.datasets.publish.card import dataset_card
-from orlog.manifests.shipped import recorded_folder, recorded_manifest
-from orlog.normalize.baselines import read_baseline
+from orlog.manifests.shipped import recorded_manifest
+from orlog.normalize.baselines import read_baselines
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.scoring.references import references_of
 
@@ -42,10 +42,8 @@ def _draw_scores(place: Any, name: str) -> None:
     assert manifest is not None, name
     references = references_of(manifest)
     assert references is not None, name
-    methods = sorted(path.stem for path in (recorded_folder(name) / "baselines").glob("*.json"))
-    for row, method in enumerate(methods):
-        baseline = read_baseline(method, name)
-        assert baseline is not None
+    baselines = read_baselines(name)
+    for row, baseline in enumerate(baselines):
         scores = np.array([*baseline.scores(references).values()])
         between = bootstrap_interval(scores, np.random.default_rng(0))
         seeds = scores.reshape(len(scores), -1).mean(1)
@@ -53,7 +51,8 @@ def _draw_scores(place: Any, name: str) -> None:
         if between is not None:
             place.plot(between, (row, row), color="tab:blue", linewidth=2)
         place.plot(seeds.mean(), row, "o", color="tab:blue", markersize=6)
-    place.set_yticks(range(len(methods)), [algorithm_title(method) for method in methods])
+    titles = [algorithm_title(baseline.algorithm) for baseline in baselines]
+    place.set_yticks(range(len(titles)), titles)
     place.invert_yaxis()
     place.set_xlim(min(0, place.get_xlim()[0]), max(102, place.get_xlim()[1]))
     place.axvline(0, color="0.7", linewidth=0.8)

@@ -9,8 +9,8 @@ import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.experiments.sweeps import suite_datasets
-from orlog.manifests.shipped import recorded_folder, recorded_manifest
-from orlog.normalize.baselines import read_baseline
+from orlog.manifests.shipped import recorded_manifest
+from orlog.normalize.baselines import read_baselines
 from orlog.normalize.comparison import Estimate
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.scoring.references import references_of
@@ -66,15 +66,13 @@ def baseline_cells(name: str) -> dict[str, str]:
     assert manifest is not None, name
     references = references_of(manifest)
     cells = {}
-    for path in sorted((recorded_folder(name) / "baselines").glob("*.json")):
-        baseline = read_baseline(path.stem, name)
-        assert baseline is not None
+    for baseline in read_baselines(name):
         assert references is not None, name
         scores = np.array([*baseline.scores(references).values()])
         interval = bootstrap_interval(scores, np.random.default_rng(0))
-        title = algorithm_title(path.stem, baseline.settings)
-        what = "" if title == algorithm_title(path.stem) else f"{title}: "
-        cells[path.stem] = f"{what}{Estimate(float(scores.mean()), interval)}"
+        title = algorithm_title(baseline.algorithm, baseline.settings)
+        what = "" if title == algorithm_title(baseline.algorithm) else f"{title}: "
+        cells[baseline.algorithm] = f"{what}{Estimate(float(scores.mean()), interval)}"
     return cells
 
 

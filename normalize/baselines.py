@@ -87,20 +87,22 @@ def read_baseline(algorithm: str, name: str) -> Baseline | None:
     return convert_json(parse_json(path.read_bytes()), Baseline)
 
 
+def read_baselines(name: str) -> list[Baseline]:
+    """Return all recorded baselines of a dataset, by the names of their algorithms."""
+    paths = sorted((recorded_folder(name) / "baselines").glob("*.json"))
+    found = (read_baseline(path.stem, name) for path in paths)
+    return [one for one in found if one is not None]
+
+
 def equal_baselines(baseline: Baseline) -> list[str]:
     """Return the other algorithms whose recorded returns on the dataset are equal to the bit.
 
     Such returns do not tell one method from another: often all of them fail in the same episodes.
     """
-    folder = recorded_folder(baseline.dataset) / "baselines"
-    others = [
-        path.stem for path in sorted(folder.glob("*.json")) if path.stem != baseline.algorithm
-    ]
     return [
-        algorithm
-        for algorithm in others
-        if (other := read_baseline(algorithm, baseline.dataset)) is not None
-        and other.returns == baseline.returns
+        one.algorithm
+        for one in read_baselines(baseline.dataset)
+        if one.algorithm != baseline.algorithm and one.returns == baseline.returns
     ]
 
 
@@ -108,9 +110,7 @@ def protocol_episodes(name: str) -> int | None:
     """Return how many episodes of a seed the recorded baselines of a dataset have, the fewest; None without any."""
     if not is_name(name):  # which a file of somebody else may say
         return None
-    paths = (recorded_folder(name) / "baselines").glob("*.json")
-    found = (read_baseline(path.stem, name) for path in paths)
-    return min((one.protocol.episodes for one in found if one is not None), default=None)
+    return min((one.protocol.episodes for one in read_baselines(name)), default=None)
 
 
 def record_baseline(baseline: Baseline) -> Path:

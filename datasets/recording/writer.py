@@ -414,8 +414,7 @@ class DatasetWriter:
         self._check_open()
         if self._writer.inside_episode or self._writer.episodes == 0:
             self._writer.finish()
-        if not self._are_roles_checked:
-            self._check_roles()
+        self._check_roles()
         if self._acknowledged < self._writer.episodes and self._acknowledged > 0:
             self.checkpoint()
         written = self._writer.finish()
@@ -483,15 +482,16 @@ class DatasetWriter:
 
     def _episode_ended(self) -> None:
         self._note_end()
-        if not self._are_roles_checked:
-            self._check_roles()
+        self._check_roles()
         # A log continues a journal, so the first episode needs one at once.
         log_is_due = self._log is not None and self._log.is_due
         if log_is_due or time.monotonic() >= self._next_checkpoint:
             self.checkpoint()
 
     def _check_roles(self) -> None:
-        """Refuse roles that do not fit, and flags of legal choices without one; what was recorded is kept."""
+        """Refuse, once, roles that do not fit and flags of legal choices without one; what was recorded is kept."""
+        if self._are_roles_checked:
+            return
         held = self.schema.held()
         roles = spread_roles(self._facts.get("roles", {}), held)
         try:

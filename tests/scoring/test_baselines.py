@@ -12,8 +12,7 @@ import orlog
 from orlog.errors import NotFoundError
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.manifest import read_manifest
-from orlog.manifests.shipped import recorded_folder
-from orlog.normalize.baselines import read_baseline
+from orlog.normalize.baselines import read_baseline, read_baselines
 from orlog.scoring.baseline_scores import Section, benchmark_sections, in_sections
 from tests.command_line import orlog as run
 
@@ -67,11 +66,7 @@ def test_baselines_are_of_whole_versions_and_say_so_of_another_version(
 ) -> None:
     large = "pointmaze/umaze-v1"
     monkeypatch.setattr(
-        "orlog.scoring.baseline_scores.recorded_folder", lambda _: recorded_folder(large)
-    )
-    monkeypatch.setattr(
-        "orlog.scoring.baseline_scores.read_baseline",
-        lambda algorithm, _: read_baseline(algorithm, large),
+        "orlog.scoring.baseline_scores.read_baselines", lambda _: read_baselines(large)
     )
     whole = orlog.load_dataset(mini_folder)
     scores = orlog.baselines(whole)

@@ -14,8 +14,8 @@ from orlog.errors import OrlogError
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.rebuilds import version_of
-from orlog.manifests.shipped import recorded_folder, recorded_manifest
-from orlog.normalize.baselines import Baseline, read_baseline
+from orlog.manifests.shipped import recorded_manifest
+from orlog.normalize.baselines import Baseline, read_baselines
 from orlog.normalize.references import impossible_return
 from orlog.results.documents import (
     NO_DIGEST,
@@ -36,9 +36,7 @@ _CLOSE = 1e-9
 
 def baseline_results(name: str) -> list[SharedResult]:
     """Return the baselines of a dataset that ship with orlog, as results."""
-    paths = sorted((recorded_folder(name) / "baselines").glob("*.json"))
-    found = (read_baseline(path.stem, name) for path in paths)
-    return [_result_of_baseline(one) for one in found if one is not None]
+    return [_result_of_baseline(one) for one in read_baselines(name)]
 
 
 def _result_of_baseline(baseline: Baseline) -> SharedResult:

@@ -20,8 +20,7 @@ from orlog.manifests.benchmarks import (
     unknown_name,
 )
 from orlog.manifests.manifest import Manifest
-from orlog.manifests.shipped import recorded_folder
-from orlog.normalize.baselines import read_baseline
+from orlog.normalize.baselines import read_baselines
 from orlog.normalize.published_scores import (
     PublishedScore,
     published_names,
@@ -111,11 +110,10 @@ def _described(dataset: Given) -> Described:
 def _recorded(manifest: Manifest) -> list[PublishedScore]:
     """Return the scores of a dataset's baselines that ship with orlog."""
     references = references_of(manifest)
+    if references is None:
+        return []
     found = []
-    for path in sorted((recorded_folder(manifest.name) / "baselines").glob("*.json")):
-        baseline = read_baseline(path.stem, manifest.name)
-        if baseline is None or references is None:
-            continue
+    for baseline in read_baselines(manifest.name):
         means = [float(scores.mean()) for scores in baseline.scores(references).values()]
         caveats = []
         if baseline.digest != manifest.digest:
