@@ -12,15 +12,7 @@ import typer
 from rich.text import Text
 
 from orlog.base.terminal import print_json, progress_bar, say, show_table, tell
-from orlog.cli.options import (
-    AsJson,
-    Imports,
-    Name,
-    TrustEnvironment,
-    WorkersOrJobs,
-    app,
-    takes_options,
-)
+from orlog.cli.options import AsJson, Imports, Name, TrustEnvironment, Workers, app, takes_options
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted, is_url
 
@@ -317,7 +309,7 @@ def audit(
         ),
     ] = None,
     trust_environment: TrustEnvironment = False,
-    workers: WorkersOrJobs = None,
+    workers: Workers = 1,
     _imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
@@ -338,7 +330,7 @@ def audit(
             _audited(name),
             against=[_audited(one) for one in against or ()],
             trust_environment=trust_environment,
-            workers=workers or 1,
+            workers=workers,
             progress=update,
         )
     if html is not None:

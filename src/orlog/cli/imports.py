@@ -20,6 +20,7 @@ from orlog.base.terminal import (
 )
 from orlog.cli.advice import in_options
 from orlog.cli.options import (
+    JOBS_AT_A_TIME,
     AsJson,
     ChunkHashes,
     Description,
@@ -28,7 +29,6 @@ from orlog.cli.options import (
     Imports,
     License,
     Name,
-    WorkersOrJobs,
     app,
     takes_options,
 )
@@ -212,7 +212,12 @@ def import_files(
     name: Annotated[
         str, typer.Argument(help="Name of the dataset, NAME or NAME@VERSION; 1.0.0 by default.")
     ],
-    workers: WorkersOrJobs = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help=JOBS_AT_A_TIME, show_default="one, or as many as the executor chooses"
+        ),
+    ] = None,
     *,
     where: Executing,
     given: Importing,

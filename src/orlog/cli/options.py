@@ -420,12 +420,7 @@ class Signing:
 
 JOBS_AT_A_TIME = "Processes to use; with --executor, jobs at a time."
 
-WorkersOrJobs = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help=JOBS_AT_A_TIME, show_default="one, or as many as the executor chooses"
-    ),
-]
+Workers = Annotated[int, typer.Option(min=1, help="Processes to use.")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

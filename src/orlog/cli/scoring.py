@@ -18,7 +18,7 @@ from orlog.cli.options import (
     Imports,
     Name,
     TrustEnvironment,
-    WorkersOrJobs,
+    Workers,
     app,
     takes_options,
 )
@@ -392,7 +392,7 @@ def ope(
     seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches, bootstrap.")] = 0,
     trust_environment: TrustEnvironment = False,
     _imports: Imports = None,
-    workers: WorkersOrJobs = None,
+    workers: Workers = 1,
     as_json: AsJson = False,
 ) -> None:
     """Estimate from recorded data what checkpoints are worth, and compare that with their true values.
@@ -421,7 +421,7 @@ def ope(
             settings=FQESettings(steps=fqe_steps, fits=fqe_fits),
             seed=seed,
             trust_environment=trust_environment,
-            workers=workers or 1,
+            workers=workers,
             progress=update,
         )
     if as_json:
