@@ -326,19 +326,41 @@ def _check_chunks(node: Any, unpacked: int | None, where: str) -> None:
 
 
 class _Output(io.FileIO):
-    """A file that HDF5 writes, which is never told of an error: it would print each, and crash when Python ends."""
+    """A file that HDF5 writes, which is never told of an error: it would print each, and crash.
+
+    It also crashes where it reads other bytes than it wrote, so what comes after an error stays in memory.
+    """
 
     error: OSError | None = None
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "x+")
+        self._kept: list[tuple[int, bytes]] = []  # where, and what was written after the error
+
     def write(self, data: Any) -> int:
-        """Write all of some bytes, unless an error came before."""
-        left = memoryview(data)
+        """Write all of some bytes, in memory if an error came before."""
+        start, left = self.tell(), memoryview(data).cast("B")
         try:
             while self.error is None and left:
                 left = left[super().write(left) :]
         except OSError as error:
             self.error = error
+        if left:
+            size = len(data)
+            self._kept.append((start + size - len(left), bytes(left)))
+            self.seek(start + size)
         return len(data)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes as they were written; zeros where nothing was."""
+        start, into = self.tell(), memoryview(buffer).cast("B")
+        done = super().readinto(into) or 0
+        into[done:] = bytes(len(into) - done)
+        for at, values in self._kept:
+            first, last = max(start, at), min(start + len(into), at + len(values))
+            if first < last:
+                into[first - start : last - start] = values[first - at : last - at]
+        return len(into)
 
     def truncate(self, size: int | None = None) -> int:
         """Change the size of the file, unless an error came before."""
@@ -362,7 +384,7 @@ def create_hdf5(
     It is written as HDF5 1.10 does, since 2016: an array in one chunk then takes some 2 kB less, which is most
     of a short episode, and everything that is no array carries a checksum.
     """
-    with _Output(path, "x+") as output:
+    with _Output(path) as output:
 
         def check(done: int, total: int) -> None:
             if output.error is not None:

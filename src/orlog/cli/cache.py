@@ -283,9 +283,9 @@ def _how_to_get_again(version: CachedVersion) -> str:
 
 
 def _short(origin: str) -> str:
-    """Return where something is from, with at most 44 characters of each address: their beginning and their end."""
-    words = origin.split(" ")
-    return " ".join(one if len(one) <= 44 else f"{one[:26]}..{one[-16:]}" for one in words)
+    """Return where something is from; of an address or a path in at most 44 characters, its beginning and its end."""
+    is_short = "/" not in origin or len(origin) <= 44
+    return origin if is_short else f"{origin[:26]}..{origin[-16:]}"
 
 
 def _show_versions(versions: Sequence[CachedVersion]) -> None:

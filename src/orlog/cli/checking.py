@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from orlog.base.terminal import print_json, progress_bar, say, show_table, tell
-from orlog.cli.options import AsJson, Imports, Name, TrustEnvironment, Workers, app, takes_options
+from orlog.cli.options import AsJson, Imports, Name, TrustEnvironment, Workers, app
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted, is_url
 
@@ -28,7 +28,6 @@ _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @app.command(epilog="Example: orlog verify pointmaze/umaze-v1 --quick")
-@takes_options
 def verify(
     name: Annotated[str, typer.Argument(help="Name, path or URL of a dataset.")],
     quick: Annotated[
@@ -294,7 +293,6 @@ def _bytes_bar(total: int) -> Iterator[Callable[[int], None]]:
 
 
 @app.command(epilog="Example: orlog audit pointmaze/umaze-v1 --html audit.html")
-@takes_options
 def audit(
     name: Name,
     html: Annotated[

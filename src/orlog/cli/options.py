@@ -420,7 +420,9 @@ class Signing:
 
 JOBS_AT_A_TIME = "Processes to use; with --executor, jobs at a time."
 
-Workers = Annotated[int, typer.Option(min=1, help="Processes to use.")]
+PROCESSES = "Processes to use."
+
+Workers = Annotated[int, typer.Option(min=1, help=PROCESSES)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

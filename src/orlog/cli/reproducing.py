@@ -16,6 +16,7 @@ from orlog.base.terminal import print_json, progress_bar, progress_bars, say, sa
 from orlog.cli.advice import in_options
 from orlog.cli.options import (
     CORES,
+    PROCESSES,
     AsJson,
     Begun,
     Executing,
@@ -422,7 +423,7 @@ def quickstart(
         ),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes to use.", show_default="number of cores")
+        int, typer.Option(min=1, help=PROCESSES, show_default="number of cores")
     ] = CORES,
     smoke: Annotated[
         bool,

@@ -20,7 +20,6 @@ from orlog.cli.options import (
     TrustEnvironment,
     Workers,
     app,
-    takes_options,
 )
 from orlog.manifests.names import counted
 
@@ -358,7 +357,6 @@ def _mean(references: References, kind: str) -> str:
 
 
 @app.command(epilog="Example: orlog ope runs/iql/pointmaze/umaze-v1/seed-0")
-@takes_options
 def ope(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN..", help="Folders of runs on one dataset.")

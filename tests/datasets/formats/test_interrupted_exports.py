@@ -80,6 +80,39 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert not folder.parent.exists()
 
 
+# HDF5 reads again what it wrote, and crashes by chance where it gets other bytes.
+FULL_AT_EACH = """
+import pathlib, resource, sys
+import numpy as np
+from orlog.datasets.formats._containers.hdf5_files import create_hdf5, write_checked
+file = pathlib.Path(sys.argv[1])
+for limit in range(1, 49_000, 397):
+    same = False
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        with create_hdf5(file) as (made, check):
+            made["columns"], made["version"] = ["observations", "rewards"], "2.1"
+            for number in range(40):
+                write_checked(made, f"observations_{number}", np.ones((30, 4), np.float32))
+                made[f"ended_{number}"] = True
+            made["large"] = np.arange(500_000)
+            same = np.array_equal(made["large"], np.arange(500_000))
+            check(1, 1)
+    except OSError as error:
+        assert "File too large" in str(error), error
+        assert same, limit
+    else:
+        raise AssertionError(limit)
+    file.unlink()
+"""
+
+
+def test_hdf5_survives_a_disk_that_is_full_at_any_byte(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_AT_EACH, str(tmp_path / "out.h5")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(("to", "size"), [("minari", "64k"), ("minari", "256k"), ("d4rl", "100k")])
 def test_the_command_says_which_disk_is_full(mount: Mount, to: str, size: str) -> None:
     record(40)

@@ -249,13 +249,13 @@ def test_videos_of_more_than_8_bits_are_refused_and_can_be_left_out(
     root, depth = tmp_path / "arm", "observation.images.depth"
     write(root, "v2.1")
     options = {"x265-params": "lossless=1:log-level=none"} if codec == "libx265" else {}
-    for number, length in enumerate(LENGTHS):
+    for number in range(len(LENGTHS)):
         path = root / f"videos/chunk-000/{depth}/episode_{number:06d}.mp4"
         path.parent.mkdir(parents=True, exist_ok=True)
         with av.open(str(path), "w") as container:
             stream: Any = container.add_stream(codec, 10, options=options)
             stream.height, stream.width, stream.pix_fmt = 64, 64, pixels
-            for shade in range(length):
+            for shade in range(8):  # x265 may fail to write gray videos of a frame or two
                 frame = av.VideoFrame(64, 64, pixels)
                 frame.pts, frame.time_base = shade, fractions.Fraction(1, 10)
                 for plane in frame.planes:

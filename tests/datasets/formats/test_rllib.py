@@ -265,7 +265,7 @@ RECORD = """
     from ray.rllib.offline.offline_env_runner import OfflineSingleAgentEnvRunner
 
     kind, folder = sys.argv[1:]
-    ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.ERROR)
+    ray.init("local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR)
     config = (
         PPOConfig()
         .environment("CartPole-v1")
