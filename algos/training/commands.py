@@ -61,7 +61,11 @@ def run_command(
 
 
 def resume_command(
-    folder: Path, record: RunRecord, dataset: Dataset | None = None, algorithm: str = ""
+    folder: Path,
+    record: RunRecord,
+    dataset: Dataset | None = None,
+    algorithm: str = "",
+    more: Sequence[str] = (),
 ) -> str:
     """Return the command that goes on with a run, or starts it again where it has no checkpoint.
 
@@ -69,12 +73,13 @@ def resume_command(
     """
     fine_tuned = record.online is not None and record.online.run
     if fine_tuned or dataset_words(dataset) or record.settings is None:
-        return run_command(folder, record, dataset=dataset, algorithm=algorithm, more=["--resume"])
+        more = ["--resume", *more]
+        return run_command(folder, record, dataset=dataset, algorithm=algorithm, more=more)
     # Code that a record names is not run, and consent is not taken from a file.
     own = [algorithm or _word_of(record.algorithm)] if ":" in record.algorithm else []
     consent = ["--trust-environment"] if record.trust_environment else []
     imports = import_words(record.imports)
-    return shlex.join(["orlog", "train", "--resume", *own, str(folder), *consent, *imports])
+    return shlex.join(["orlog", "train", "--resume", *own, str(folder), *consent, *more, *imports])
 
 
 def evaluate_command(

@@ -110,7 +110,7 @@ def train_run(
     seed, evaluations = options.seed, options.evaluations
     curve_episodes, trust_environment = options.curve_episodes, options.trust_environment
     device = find_device(options.device)
-    in_precision = _precision_here(options.precision, device, note)
+    in_precision = precision_here(options.precision, device, note)
     dataset, folder = load_dataset(dataset), as_path(folder)
     check_folder(folder, resume=resume)
     if (folder / RUN_FILE).exists():
@@ -405,7 +405,9 @@ class Trainer:
                 raise diverged(folder, record, error, finite_step, saved_step, usual) from error
 
 
-def _precision_here(precision: str, device: str, note: Callable[[str], None]) -> Precision:
+def precision_here(
+    precision: str, device: str, note: Callable[[str], None] = lambda _text: None
+) -> Precision:
     """Return the precision to train in; float32, after a note, where bfloat16 is not faster."""
     if precision == "float32":
         return "float32"

@@ -37,14 +37,11 @@ from tests.training import train_run
 CHECKPOINT = "checkpoint.safetensors"
 
 
-def small(dataset: Dataset, algorithms: tuple[str, ...] = ("bc",), seeds: int = 2) -> Sweep:
-    return plan_sweep(
-        [dataset.name],
-        algorithms,
-        seeds=range(seeds),
-        episodes=1,
-        options=TrainOptions(steps=2, evaluations=1),
-    )
+def small(
+    dataset: Dataset, algorithms: tuple[str, ...] = ("bc",), seeds: int = 2, **more: Any
+) -> Sweep:
+    options = TrainOptions(steps=2, evaluations=1, **more)
+    return plan_sweep([dataset.name], algorithms, seeds=range(seeds), episodes=1, options=options)
 
 
 def keys(sweep: Sweep) -> list[str]:
@@ -87,6 +84,26 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
     assert "the folder for the report is --report" in placed.stderr
     assert orlog("reproduce", "bc").returncode == 2
     assert orlog("reproduce", "bc", mini.name, "--suite", "all").returncode == 2
+
+
+@pytest.mark.usefixtures("jobs_run_here")
+def test_whatever_decides_the_numbers_of_a_run_is_in_its_key(
+    mini: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = (8, 64, None)
+    for size in sizes:
+        run_sweep(small(mini, seeds=1, settings=size and {"batch_size": size}))
+    default = small(mini, seeds=1).groups[0].first.config["batch_size"]
+    trained = {one.record.config["batch_size"] for one in read_results()}
+    assert trained == {8, 64, default}
+
+    monkeypatch.setattr("orlog.algos.training.train.has_fast_bf16", lambda _device: True)
+    monkeypatch.setattr("orlog.experiments.sweep_jobs.find_device", lambda name: name)
+    asked: list[dict[str, Any]] = [{}, {"precision": "bf16"}, {"device": "cuda:0"}]
+    asked += [{"keep_checkpoints": True}, {"preset": "none"}, {"settings": {"hidden": [4]}}]
+    found = [keys(small(mini, ("iql",), seeds=1, **one))[0] for one in asked]
+    assert len({*found}) == len(asked)
+    assert found[2] == keys(small(mini, ("iql",), seeds=1, device="cuda:1"))[0]
 
 
 @pytest.mark.usefixtures("jobs_run_here")
@@ -382,13 +399,15 @@ def test_results_of_another_home_come_back_and_other_code_is_refused(
 ) -> None:
     shutil.copytree(mini.folder.parents[2], tmp_path / "node" / "datasets")
     on_a_node = another_home(tmp_path / "node", monkeypatch)
-    sweep = small(mini, seeds=1)
+    sweep = small(mini, seeds=1, keep_checkpoints=True)
     run_sweep(sweep, executor=on_a_node)
     assert sweep.failures == []
     (key,) = keys(sweep)
     there = tmp_path / "node" / "results" / key
-    for path in there.iterdir():
-        assert (results_folder() / key / path.name).read_bytes() == path.read_bytes()
+    assert (there / "checkpoints").is_dir()
+    for path in filter(Path.is_file, there.rglob("*")):
+        here = results_folder() / key / path.relative_to(there)
+        assert here.read_bytes() == path.read_bytes()
     assert read_result(key) is not None
 
     (group,) = sweep.groups

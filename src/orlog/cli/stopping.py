@@ -70,14 +70,20 @@ def stopped_by_signals() -> Iterator[None]:
         name = "Ctrl-C" if stopped_by == signal.SIGINT else "SIGTERM"
         words = sys.argv[1:]
         stands = next((STANDS[word] for word in words if word in STANDS), OTHERWISE)
-        again = ["orlog", *words, *(word for word in Begun.more if word not in words)]
-        if "--resume" in again:  # what it would replace is gone
-            again = [word for word in again if word != "--overwrite"]
-        tell(f"stopped by {name}: {stands}.\nto go on, run: {shlex.join(again)}")
+        tell(f"stopped by {name}: {stands}.\nto go on, run: {command_to_go_on()}")
         sys.exit(128 + stopped_by)
     finally:
         _handle(usual)
         sys.unraisablehook = hook
+
+
+def command_to_go_on() -> str:
+    """Return the command that runs, with all its options and those with which it goes on."""
+    words = sys.argv[1:]
+    again = ["orlog", *words, *(word for word in Begun.more if word not in words)]
+    if "--resume" in again:  # what it would replace is gone
+        again = [word for word in again if word != "--overwrite"]
+    return shlex.join(again)
 
 
 def _handle(handlers: _Handlers) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +32,7 @@ from orlog.cli.options import (
     read_bytes,
     takes_options,
 )
+from orlog.cli.stopping import command_to_go_on
 from orlog.errors import StoppedError
 from orlog.manifests.names import counted, is_url
 
@@ -128,16 +128,6 @@ class Training:
     trust_environment: TrustEnvironment = False
     imports: Imports = None
 
-    def words(self, algorithm: str, name: str) -> list[str]:
-        """Return the command that trains with these seeds and options."""
-        from orlog.algos.training.commands import option_words
-
-        words = ["orlog", "train", algorithm, name, "--seeds", self.seeds]
-        words += option_words(train_options(self), leave_out=("seed",))
-        words += ["--no-stream"] if self.stream is False else []
-        words += [] if self.processes == CORES else ["--processes", str(self.processes)]
-        return words + ([] if self.out is None else ["--out", str(self.out)])
-
 
 @app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seeds 0-3 --expectile 0.8")
 @takes_options
@@ -206,12 +196,12 @@ def train(
 
     if several:
         introduce(options.steps or recipe.steps)
-        again = shlex.join([*given.words(algorithm, name or ""), "--resume"])
-        _train_several(algorithm, dataset, several, given, options, again, as_json)
+        _train_several(algorithm, dataset, several, given, options, as_json)
         return
     folder = out or run_folder("runs", algorithm, dataset, options.seed)
     with replacing([folder], given.overwrite, resume=given.resume):
-        end = _train_one(algorithm, dataset, folder, options, given.resume, introduce)
+        cache = ["--cache", given.cache] if given.cache else []
+        end = _train_one(algorithm, dataset, folder, options, given.resume, introduce, cache)
     print_runs([folder], end, as_json=as_json)
 
 
@@ -374,8 +364,9 @@ def _train_one(
     options: TrainOptions,
     resume: bool,
     introduce: Callable[[int, Sequence[str]], None],
+    more: Sequence[str],
 ) -> str:
-    """Train a run, and return what to say in the end."""
+    """Train a run, and return what to say in the end; `more` words stand in the command that goes on."""
     from orlog.algos.training.commands import evaluate_command, resume_command
     from orlog.algos.training.runs import read_run
     from orlog.algos.training.train import train_run
@@ -387,7 +378,7 @@ def _train_one(
         folder,
         options.log,
         resume=resume,
-        again=lambda: resume_command(folder, read_run(folder), dataset, algorithm),
+        again=lambda: resume_command(folder, read_run(folder), dataset, algorithm, more),
         introduce=lambda total: introduce(total, taken),
         on_setting=taken.append,
     ) as hooks:
@@ -420,7 +411,6 @@ def _train_several(
     seeds: Sequence[int],
     given: Training,
     options: TrainOptions,
-    again: str,
     as_json: bool,
 ) -> None:
     from orlog.experiments.progress import Status, status_lines
@@ -464,7 +454,7 @@ def _train_several(
     if unfinished:
         tell(
             f"{len(unfinished)} of {len(outcomes)} seeds are not finished; to continue them, run: "
-            f"{again}"
+            f"{command_to_go_on()}"
         )
     if request.signal:
         raise typer.Exit(128 + request.signal)

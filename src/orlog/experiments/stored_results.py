@@ -40,7 +40,9 @@ from orlog.normalize.references import Protocol
 _REPAIR = "delete the folder, then run the sweep again"
 
 
-class JobIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobIdentity(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """All that decides the numbers of a run; equal identities are equal work.
 
     The processor is not in it: results on another one may differ in their last bits, and a result
@@ -61,6 +63,9 @@ class JobIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         protocol: How the last policy was evaluated, with versions of the environment's packages.
         code: Hex SHA-256 of each source that decides the numbers (`orlog.code_version`).
         versions: Versions of numpy and torch.
+        device: `cpu` or `cuda`.
+        precision: Of the products between hidden layers: `float32` or `bf16`.
+        keep_checkpoints: Whether the checkpoint of each point of the learning curve is kept.
     """
 
     digest: str
@@ -77,6 +82,10 @@ class JobIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     protocol: Protocol
     code: dict[str, str]
     versions: dict[str, str]
+    # Results from before these were in a key have the defaults, and keep their keys.
+    device: str = "cpu"
+    precision: str = "float32"
+    keep_checkpoints: bool = False
 
 
 class CurvePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

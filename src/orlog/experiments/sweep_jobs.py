@@ -13,11 +13,12 @@ import msgspec
 
 from orlog.algos.algorithms import algorithm_name
 from orlog.algos.presets import recipe_for
+from orlog.algos.training.devices import find_device
 from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
 from orlog.algos.training.runs import code_versions, read_sealed_evaluation
-from orlog.algos.training.train import run_config
+from orlog.algos.training.train import precision_here, run_config
 from orlog.base.code_version import run_sources
 from orlog.base.files import BusyError, make_folder, replace_file, sole_access, storage_errors
 from orlog.datasets.loading import load_dataset
@@ -111,7 +112,8 @@ def run_keyed(job: KeyedJob) -> Ended:
         return Ended(is_busy=True)
     if _is_home(job.home):
         return Ended()
-    return Ended(files={path.name: path.read_bytes() for path in folder.iterdir()})
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return Ended(files={path.relative_to(folder).as_posix(): path.read_bytes() for path in files})
 
 
 def _is_done(key: str) -> bool:
@@ -154,7 +156,7 @@ def _train(job: KeyedJob, folder: Path) -> None:
     if here != identity:
         raise IntegrityError(
             f"{job}: this worker has another {_difference(identity, here)} than where the sweep was "
-            "started; install the same orlog and the same packages on all machines."
+            "started; use the same orlog, packages and kind of device on all machines."
         )
     one = Job(
         algorithm=group.algorithm,
@@ -199,8 +201,8 @@ def keep(key: str, files: dict[str, bytes]) -> None:
             if read_whole(key) is None:
                 if (folder / RESULT_FILE).exists():
                     _set_aside(folder)
-                make_folder(folder)
                 for name in sorted(files, key=RESULT_FILE.__eq__):
+                    make_folder((folder / name).parent)
                     replace_file(folder / name, files[name])
         return
     with storage_errors(folder):
@@ -241,13 +243,15 @@ class Group:
 def identify(
     algorithm: str, dataset: Dataset, options: TrainOptions, *, episodes: int
 ) -> JobIdentity:
-    """Return all that decides the numbers of a run by the dataset's recipe, with `options.steps`."""
+    """Return all that decides the numbers of a run with these options, of which `steps` are needed."""
     kind = fitting_form(algorithm, dataset)
     check_goal_to_act_for(kind, dataset)
-    recipe = recipe_for(algorithm, dataset)
+    recipe = recipe_for(algorithm, dataset, preset=options.preset)
     seed, steps = options.seed, options.steps
     assert steps is not None
-    config = run_config(kind, recipe.settings, steps=steps, seed=seed)
+    settings = {**recipe.settings, **(options.settings or {})}
+    config = run_config(kind, settings, steps=steps, seed=seed)
+    device = find_device(options.device)
     protocol = scoring_protocol(dataset, episodes, trust_environment=options.trust_environment)
     versions = code_versions()
     return JobIdentity(
@@ -265,4 +269,7 @@ def identify(
         protocol=protocol,
         code=run_sources(kind, config, protocol.environment_id, modules_for(dataset.roles)),
         versions={name: versions[name] for name in ("numpy", "torch")},
+        device=device.partition(":")[0],
+        precision=precision_here(options.precision, device),
+        keep_checkpoints=options.keep_checkpoints,
     )

@@ -542,8 +542,9 @@ def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
         return update(self, batch)
 
     monkeypatch.setattr(BC, "update", send)
+    monkeypatch.setenv("ORLOG_CACHE", "")
     usual = signal.getsignal(number)
-    words = ["train", "bc", mini.name, "--set", "hidden=4,4"]
+    words = ["train", "bc", mini.name, "--set", "hidden=4,4", "--cache", "5G"]
     words += ["--steps", "200", "--evaluations", "0"]
     stopped = invoke(*words)
     assert stopped.exit_code == 128 + number
@@ -551,7 +552,8 @@ def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
     assert "stopped at step 150" in stopped.output
     command = next(line for line in stopped.output.splitlines() if "to continue, run: " in line)
     again = shlex.split(command.partition("run: ")[2])
-    assert again == ["orlog", "train", "--resume", str(run_folder("runs", "bc", mini, 0))]
+    folder = str(run_folder("runs", "bc", mini, 0))
+    assert again == ["orlog", "train", "--resume", folder, "--cache", "5G"]
     resumed = invoke(*again[1:])
     assert resumed.exit_code == 0, resumed.output
     assert "resuming from step 150 of 200" in resumed.output
