@@ -13,13 +13,19 @@ import json
 
 import numpy as np
 
-from orlog.normalize.aggregate import interquartile_mean
-from orlog.normalize.intervals import bootstrap_interval, stratified_interval
+from orlog.normalize.statistics import (
+    bootstrap_interval,
+    interquartile_mean,
+    percentile_interval,
+    share_interval,
+    stratified_resamples,
+)
 
 SEED_SPREAD, EPISODE_SPREAD, EPISODES = 10.0, 20.0, 100
 COVERAGE_RUNS = 1000
 RESAMPLES = 500
 STRATIFIED_RUNS = STRATIFIED_RESAMPLES = 400
+SHARE_RUNS = 20_000
 
 
 def coverage(seeds: int, *, runs: int = COVERAGE_RUNS) -> float:
@@ -45,11 +51,25 @@ def stratified_coverage(seeds: int, tasks: int, *, runs: int = STRATIFIED_RUNS) 
             + rng.normal(0, EPISODE_SPREAD, (seeds, EPISODES))
             for _ in range(tasks)
         ]
-        low, high = stratified_interval(
-            interquartile_mean, scores, rng=rng, resamples=STRATIFIED_RESAMPLES
-        )
+        drawn = stratified_resamples(scores, rng, resamples=STRATIFIED_RESAMPLES)
+        low, high = percentile_interval(interquartile_mean(drawn))
         covered += bool(low <= 0 <= high)
     return 100 * covered / runs
+
+
+def share_coverage(seeds: int, share: float, correlation: float) -> float:
+    """Return the percentage of intervals of shares that hold the method's share, over its seeds.
+
+    Shares of seeds follow a beta distribution, under which two episodes of a seed have this correlation.
+    """
+    rng = np.random.default_rng(seeds)
+    scale = 1 / correlation - 1
+    of_seeds = rng.beta(share * scale, (1 - share) * scale, (SHARE_RUNS, seeds))
+    ends = [
+        share_interval(shares, EPISODES * seeds)
+        for shares in rng.binomial(EPISODES, of_seeds) / EPISODES
+    ]
+    return 100 * float(np.mean([low <= share <= high for low, high in ends]))
 
 
 def main() -> None:
@@ -62,6 +82,16 @@ def main() -> None:
             seeds: {tasks: round(stratified_coverage(seeds, tasks), 1) for tasks in (1, 3, 10)}
             for seeds in (2, 3, 5, 10)
         },
+    }
+    found["coverage of 95 % for shares, by share, correlation of a seed's episodes, and seeds"] = {
+        share: {
+            correlation: {
+                seeds: round(share_coverage(seeds, share, correlation), 1)
+                for seeds in (2, 3, 5, 10)
+            }
+            for correlation in (0.001, 0.05, 0.3)
+        }
+        for share in (0.5, 0.1, 0.02)
     }
     print(json.dumps(found, indent=2))
 

@@ -25,7 +25,7 @@ import orlog
 from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.algos.networks import Scaling
 from orlog.base.processes import processor_name
-from orlog.normalize.intervals import percentile_interval
+from orlog.normalize.statistics import percentile_interval
 from orlog.normalize.value_estimates import resampled_values, spread_of_fits
 from orlog.scoring.policy_values import Logged, fit_policy, read_logged
 

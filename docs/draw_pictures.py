@@ -21,7 +21,7 @@ from orlog.datasets.looking.leaves import first_frames
 from orlog.datasets.publish.card import dataset_card
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize.baselines import read_baselines
-from orlog.normalize.intervals import bootstrap_interval
+from orlog.normalize.statistics import bootstrap_interval
 from orlog.scoring.references import references_of
 
 FRAMES = 3  # in the picture of a dataset of frames

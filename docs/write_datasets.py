@@ -16,7 +16,7 @@ from orlog.manifests.names import size_text
 from orlog.manifests.shipped import recorded_manifest, recorded_manifests
 from orlog.manifests.spaces import space_from_json
 from orlog.normalize.baselines import read_baseline
-from orlog.normalize.intervals import bootstrap_interval
+from orlog.normalize.statistics import bootstrap_interval
 from orlog.reports.pages import figure
 from orlog.reports.pictures import Dot, dots
 from orlog.reports.result_figures import UNIT

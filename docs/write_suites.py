@@ -11,8 +11,7 @@ from orlog.algos.algorithms import algorithm_title
 from orlog.experiments.sweeps import suite_datasets
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize.baselines import read_baselines
-from orlog.normalize.comparison import Estimate
-from orlog.normalize.intervals import bootstrap_interval
+from orlog.normalize.statistics import Estimate, bootstrap_interval
 from orlog.scoring.references import references_of
 
 PAGE = Path(__file__).with_name("suites.md")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 import orlog
-from orlog.normalize.comparison import compare_methods
+from orlog.normalize.statistics import compare_methods
 
 BODIES, DATA = ("halfcheetah", "hopper", "walker2d"), ("medium", "medium-replay")
 TASKS = [f"d4rl/{body}-{data}-v0" for body in BODIES for data in DATA]

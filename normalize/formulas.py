@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from orlog.normalize.aggregate import interquartile_mean
+from orlog.normalize.statistics import interquartile_mean
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

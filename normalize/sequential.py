@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from orlog.errors import needing
-from orlog.normalize.method_scores import check_finite
+from orlog.normalize.statistics import check_finite
 
 Decision = Literal["above", "below", "not told apart", "needs seeds"]
 

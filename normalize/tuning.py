@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from orlog.manifests.documents import canonical_json
-from orlog.normalize.method_scores import check_finite
+from orlog.normalize.statistics import check_finite
 
 EXPLORATION = 2.0
 """Weight of the bandit's exploration, as in unifloral: for scores where 100 is the expert's."""

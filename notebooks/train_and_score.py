@@ -17,7 +17,7 @@ import torch
 
 import orlog
 from orlog.algos.networks import make_generator, make_network
-from orlog.normalize.comparison import compare_methods
+from orlog.normalize.statistics import compare_methods
 
 ds = orlog.load_dataset("classic/pendulum-mixed-v1", build=True)
 ds

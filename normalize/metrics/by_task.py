@@ -30,9 +30,9 @@ from orlog.manifests.columns import offsets_column
 from orlog.manifests.names import counted, parse_name
 from orlog.manifests.roles import columns_with
 from orlog.manifests.shipped import recorded_folder
-from orlog.normalize.intervals import mean_interval
 from orlog.normalize.metrics.metrics import Metric, Number, Played, mean_over
-from orlog.normalize.metrics.success import share_interval, share_of_episodes
+from orlog.normalize.metrics.success import share_of_episodes
+from orlog.normalize.statistics import mean_interval, share_interval
 
 _LONGEST = 60  # characters of a task's words
 
@@ -48,7 +48,7 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
     is_success = all("success" in one.metrics for one in runs)
     what = "success rate" if is_success else "return"
     each: dict[int, list[np.ndarray]] = {}
-    means, left_out, others = [], [], []
+    means, left_out, episodes = [], [], 0
     for run in runs:
         values = np.asarray(run.metrics["success"] if is_success else run.returns, np.float64)
         task, is_left_out = run.metrics["by_task"].T
@@ -63,13 +63,13 @@ def summarize(runs: Sequence[Played]) -> list[Number]:
             each.setdefault(number, []).append(chosen)
         if here:
             means.append(float(np.mean([one.mean() for one in here.values()])))
-            others.append(np.concatenate([*here.values()]))
+            episodes += sum(map(len, here.values()))
 
     found = []
     datasets = {one.dataset for one in runs}
     words = words_of_tasks(*datasets) if len(datasets) == 1 else {}
     if means:
-        interval = share_interval(others, means) if is_success else mean_interval(np.array(means))
+        interval = share_interval(means, episodes) if is_success else mean_interval(np.array(means))
         found.append(
             Number(
                 metric="by_task",

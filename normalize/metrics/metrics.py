@@ -6,7 +6,7 @@ commands, reports and the viewer show the numbers of `numbers_of`.
 
 A metric over tasks, weights or runs is no other thing: `summarize` is given all runs that are summarized together,
 each with its returns, what all metrics counted, its dataset and its settings. (An aggregate over seeds and
-tasks, such as the IQM, is another thing: `normalize/aggregate.py`.)
+tasks, such as the IQM, is another thing: `normalize/statistics.py`.)
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import numpy as np
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.documents import convert_json
 from orlog.manifests.roles import columns_with
-from orlog.normalize.intervals import mean_interval
 from orlog.normalize.rollouts import Count
+from orlog.normalize.statistics import mean_interval
 
 _INFOS = "infos/"
 _INFRASTRUCTURE = ("judging", "metrics")
@@ -60,7 +60,7 @@ class Number:
         value: The number.
         interval: Its interval at 95 %: over the episodes of one run, or over several runs; None without spread.
         note: What else is to be said of it, such as `safe`.
-        is_share: Whether it is a share, which texts show in percent; its interval is cut off at 0 and 1.
+        is_share: Whether it is a share, which texts show in percent.
         digits: Digits behind the point in texts.
     """
 
@@ -71,12 +71,6 @@ class Number:
     note: str = ""
     is_share: bool = False
     digits: int = 1
-
-    def __post_init__(self) -> None:
-        """Let the interval of a share end at 0 and 1, beyond which Student's t does not know to stop."""
-        if self.is_share and self.interval is not None:
-            low, high = self.interval
-            object.__setattr__(self, "interval", (max(0.0, low), min(1.0, high)))
 
     def cells(self) -> list[str]:
         """Return name, value, interval and note, for a row of a table (`HEADINGS`)."""

@@ -16,7 +16,7 @@ beartype.beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower
 # A Protocol that is not runtime_checkable cannot be checked: `algorithms` and `train` are left out.
 rooms = {"algos": ["awac", "bc", "calql", "conservative", "cql", "edac", "flows", "fql", "gaussians", "ifql", "iql", "networks", "qcfql", "rebrac", "rlpd", "td3bc", "training.checkpoint"],
          "loaders": ["arrays", "batch", "chunks", "returns", "sampling", "transitions"],
-         "normalize": ["aggregate", "comparison", "improvement", "intervals", "judgements", "profiles", "ranks", "references",
+         "normalize": ["judgements", "references",
                        "rollouts", "scores", "tuning", "variance", "verdicts"]}
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
 with install_import_hook(modules, "beartype.beartype"):
@@ -28,7 +28,7 @@ with install_import_hook(modules, "beartype.beartype"):
     from orlog.loaders.arrays import arrays
     from orlog.loaders.sampling import streams as batches
     from orlog.loaders.sampling import draws
-    from orlog.normalize import aggregate, comparison, intervals, references, rollouts, tuning, verdicts
+    from orlog.normalize import statistics, references, rollouts, tuning, verdicts
 import numpy as np
 
 torch.set_num_threads(1)
@@ -57,9 +57,10 @@ except Exception as error:
 else:
     raise AssertionError("nothing is checked")
 scores = np.random.default_rng(0).normal(size=(3, 5))
-intervals.bootstrap_interval(scores, np.random.default_rng(0))
-intervals.stratified_interval(aggregate.interquartile_mean, [scores, scores], rng=np.random.default_rng(0))
-comparison.compare_methods(
+statistics.bootstrap_interval(scores, np.random.default_rng(0))
+statistics.score_interval([*scores])
+statistics.mean_ranks(scores)
+statistics.compare_methods(
     {"a": {"one": scores, "two": scores}, "b": {"one": scores, "two": scores}}, np.random.default_rng(0), resamples=9
 )
 tuning.tuning_curves(scores, np.random.default_rng(0), evaluations=5, trials=3)

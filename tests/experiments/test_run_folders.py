@@ -24,8 +24,7 @@ from orlog.errors import ManifestError, StoppedError
 from orlog.experiments.run_folders import find_run_folders
 from orlog.experiments.run_groups import group_runs
 from orlog.experiments.running import finetune as orlog_finetune
-from orlog.normalize.intervals import mean_interval
-from orlog.normalize.metrics.success import wilson_interval
+from orlog.normalize.statistics import mean_interval, share_interval
 from orlog.reports.run_plots import curves_plot
 from orlog.reports.runs_seen import runs as orlog_runs
 from orlog.scoring.references import references
@@ -315,7 +314,7 @@ def test_curves_are_drawn(some: Path, tmp_path: Path) -> None:
     assert rates.returncode == 0, rates.stderr
     steps, means, low, high = group_runs(find_run_folders(some / "bc"))[0].curve(success=True)
     assert (steps.tolist(), means.tolist()) == ([5, 10], [0, 0.5])
-    assert (low[0], high[0]) == wilson_interval(0, 8)  # a width where seeds do not differ
+    assert (low[0], high[0]) == share_interval([0.0] * 4, 8)  # a width where seeds do not differ
     figure = curves_plot(group_runs(find_run_folders(some)))
     figure.canvas.draw()
     for axes in figure.axes:

@@ -9,8 +9,7 @@ import orlog
 from orlog.datasets.audit.audit import CHECKS
 from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.seen import Seen
-from orlog.normalize.aggregate import AGGREGATES
-from orlog.normalize.comparison import compare_methods
+from orlog.normalize.statistics import AGGREGATES, compare_methods
 from tests.command_line import orlog as run
 
 MINI = "pointmaze/umaze-mini-v1"

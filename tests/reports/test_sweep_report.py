@@ -21,7 +21,7 @@ from orlog.experiments.result_folders import result_folder
 from orlog.experiments.stored_results import JobIdentity, key_of, read_results
 from orlog.experiments.sweeps import Sweep, plan_sweep, run_sweep
 from orlog.manifests.documents import convert_json
-from orlog.normalize.comparison import compare_methods
+from orlog.normalize.statistics import compare_methods
 from orlog.reports import sweep_report
 from orlog.reports.episode_figure import FIGURE
 from orlog.reports.pictures import series_of

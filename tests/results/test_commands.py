@@ -17,7 +17,7 @@ import pytest
 
 import orlog as package
 from orlog.manifests.signatures import public_key
-from orlog.normalize.intervals import bootstrap_interval
+from orlog.normalize.statistics import bootstrap_interval
 from orlog.results.documents import (
     SharedResult,
     document_bytes,
@@ -119,7 +119,7 @@ def test_the_table_has_the_intervals_and_ranks_of_everywhere(result: SharedResul
     assert table.rows[0].score.interval == bootstrap_interval(values, np.random.default_rng(0))
     assert table.comparison.ranking() == ["mine", "BC"]
     assert set(table.comparison.aggregates["BC"]) == {"IQM", "median", "mean", "optimality gap"}
-    from orlog.normalize.comparison import compare_methods
+    from orlog.normalize.statistics import compare_methods
 
     alone = compare_methods(
         {row.name: {MINI: row.entry.result.values} for row in table.rows}, np.random.default_rng(0)

@@ -16,8 +16,7 @@ from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import Evaluation, write_evaluation
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import canonical_json, convert_json
-from orlog.normalize.aggregate import interquartile_mean
-from orlog.normalize.intervals import BOOTSTRAP_NOTE
+from orlog.normalize.statistics import BOOTSTRAP_NOTE, interquartile_mean
 from orlog.normalize.tuning import method_digest
 from orlog.scoring.evaluated_runs import find_runs, method_results
 from orlog.scoring.references import references

@@ -151,8 +151,8 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
     Runs that differ in their seeds only stand in one line; where some were scored by orlog evaluate and
     others by the last point of their curve, at another step, or over another number of episodes, each
     kind has a line. Of runs with the same settings and seed, such as copies, the newest that has a score
-    counts. The intervals are Student's t over seeds; for aggregates over several datasets, and tests, see
-    orlog compare.
+    counts. The intervals are Student's t over seeds, of shares Wilson's; for aggregates over several datasets,
+    and tests, see orlog compare.
     """
     from orlog.experiments.run_folders import find_run_folders
     from orlog.experiments.run_groups import group_runs

@@ -14,8 +14,8 @@ from orlog.cli.options import AsJson, EvaluatedRuns, app
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
-    from orlog.normalize.comparison import Comparison
     from orlog.normalize.sequential import SequentialComparison
+    from orlog.normalize.statistics import Comparison
     from orlog.scoring.tuning_curves import TuneCurve
 
 
@@ -40,11 +40,9 @@ def compare(
     """Compare methods over tasks: aggregates, ranks and improvement, with 95 % intervals."""
     import numpy as np
 
-    from orlog.normalize.aggregate import AGGREGATES
-    from orlog.normalize.comparison import compare_methods
-    from orlog.normalize.method_scores import run_means
     from orlog.normalize.metrics.metrics import HEADINGS
     from orlog.normalize.sequential import compare_sequentially
+    from orlog.normalize.statistics import AGGREGATES, compare_methods, run_means
     from orlog.reports.statistics_plots import check_format
     from orlog.scoring.evaluated_runs import find_runs, method_results
 
@@ -110,7 +108,7 @@ def compare(
 
 
 def _reading_notes(comparison: Comparison) -> list[str]:
-    from orlog.normalize.intervals import BOOTSTRAP_NOTE
+    from orlog.normalize.statistics import BOOTSTRAP_NOTE
 
     notes = [BOOTSTRAP_NOTE]
     single = [method for method, runs in comparison.runs.items() if len(runs) == 1]

@@ -23,11 +23,11 @@ from orlog.errors import NotFoundError, SchemaError
 from orlog.experiments.jobs import Executor, Job, Outcome, make_jobs, recorded_episodes, run_jobs
 from orlog.manifests.names import counted
 from orlog.normalize.baselines import Baseline, equal_baselines, read_baseline
-from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.judgements import look_counts
 from orlog.normalize.metrics.judging import compare_runs, played_by
 from orlog.normalize.metrics.metrics import Number, numbers_of
 from orlog.normalize.references import References, is_measured_alike, score_caveats
+from orlog.normalize.statistics import bootstrap_interval
 from orlog.normalize.verdicts import Verdict
 from orlog.scoring.references import references_of_dataset, trained_policy
 

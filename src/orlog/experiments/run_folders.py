@@ -37,9 +37,9 @@ from orlog.base.files import hold_folder, is_held
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
 from orlog.experiments.result_folders import RESULT_FILE
 from orlog.manifests.documents import canonical_json, convert_json
-from orlog.normalize.intervals import mean_interval
 from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
 from orlog.normalize.references import References
+from orlog.normalize.statistics import score_interval
 from orlog.scoring.references import references
 
 _ONLINE = {"step": "from_step", "prior": "prior", "random_steps": "random_steps", "noise": "noise"}
@@ -107,7 +107,7 @@ class RunSummary:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Interval of the mean at 95 %, over the episodes of this run."""
-        return None if self.scores is None else mean_interval(self.scores)
+        return None if self.scores is None else score_interval([self.scores])
 
     @property
     def success_points(self) -> list[tuple[int, float]]:

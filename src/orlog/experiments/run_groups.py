@@ -11,9 +11,8 @@ import numpy as np
 from orlog.algos.algorithms import algorithm_title
 from orlog.experiments.run_folders import RunSummary, setting_words, varied_settings
 from orlog.manifests.documents import canonical_json
-from orlog.normalize.intervals import mean_interval
 from orlog.normalize.metrics.metrics import Number, Played, numbers_of
-from orlog.normalize.metrics.success import share_interval
+from orlog.normalize.statistics import score_interval, share_interval
 
 CURVE, EVALUATED = "last point of the curve", "orlog evaluate"
 
@@ -27,7 +26,7 @@ class SeedScores:
         step: Gradient steps of the policies.
         episodes: Episodes of each.
         runs: The runs.
-        means: Mean score of each.
+        scores: Scores of the episodes of each.
         played: What came of the episodes of each, with what metrics counted, where this is known.
     """
 
@@ -35,7 +34,7 @@ class SeedScores:
     step: int
     episodes: int
     runs: list[RunSummary] = dataclasses.field(default_factory=list)
-    means: list[float] = dataclasses.field(default_factory=list)
+    scores: list[np.ndarray] = dataclasses.field(default_factory=list)
     played: list[Played] = dataclasses.field(default_factory=list)
 
     @property
@@ -49,9 +48,14 @@ class SeedScores:
         return float(np.mean(self.means))
 
     @property
+    def means(self) -> list[float]:
+        """Mean score of each run."""
+        return [float(scores.mean()) for scores in self.scores]
+
+    @property
     def interval(self) -> tuple[float, float] | None:
-        """Interval of the mean at 95 % over seeds, by Student's t; None with one seed."""
-        return mean_interval(np.array(self.means, float))
+        """Interval of the mean at 95 % over seeds (`score_interval`); None without spread, or of one seed."""
+        return score_interval(self.scores) if len(self.scores) > 1 else None
 
     @property
     def numbers(self) -> list[Number]:
@@ -81,7 +85,7 @@ def measured_alike(measured: Iterable[Measured]) -> list[SeedScores]:
         alike = source, step, len(scores)
         one = found.setdefault(alike, SeedScores(source=source, step=step, episodes=len(scores)))
         one.runs.append(run)
-        one.means.append(float(scores.mean()))
+        one.scores.append(scores)
         one.played.extend([] if played is None else [played])
     return list(found.values())
 
@@ -171,11 +175,12 @@ class RunGroup:
             of_seeds = [float(one.mean()) for one in each]
             mean = float(np.mean(of_seeds))
             means.append(mean)
-            ends.append(
-                share_interval(each, of_seeds)
-                if success
-                else mean_interval(np.array(of_seeds)) or (mean, mean)
-            )
+            interval = None
+            if success:
+                interval = share_interval(of_seeds, sum(map(len, each)))
+            elif len(each) > 1:
+                interval = score_interval(each)
+            ends.append(interval or (mean, mean))
         low, high = np.array(ends, float).reshape(-1, 2).T
         return np.array(steps), np.array(means), low, high
 

@@ -30,9 +30,9 @@ from orlog.experiments.run_folders import replacing
 from orlog.experiments.streaming import streams_by_default
 from orlog.experiments.videos import VIDEOS, Video, check_video, film
 from orlog.manifests.names import counted, is_name
-from orlog.normalize.intervals import mean_interval
 from orlog.normalize.metrics.metrics import Number, Played, in_short, numbers_of
 from orlog.normalize.references import Protocol, References, score_caveats, simulator_of
+from orlog.normalize.statistics import score_interval
 from orlog.scoring.references import references as find_references
 
 Progress: TypeAlias = Callable[[int, int], None] | bool
@@ -97,7 +97,7 @@ class RunResult:
 
         None without references, with one episode, or if all episodes score the same.
         """
-        return None if self.scores is None else mean_interval(self.scores)
+        return None if self.scores is None else score_interval([self.scores])
 
     @functools.cached_property
     def numbers(self) -> list[Number]:

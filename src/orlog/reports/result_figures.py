@@ -11,8 +11,7 @@ import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.manifests.names import counted
-from orlog.normalize.comparison import Comparison, Estimate
-from orlog.normalize.intervals import bootstrap_interval, mean_interval
+from orlog.normalize.statistics import Comparison, Estimate, bootstrap_interval, mean_interval
 from orlog.reports.pages import figure, folded, html_table, paragraph, pictures
 from orlog.reports.pictures import Dot, Line, dots, lines
 

@@ -12,8 +12,8 @@ import numpy as np
 from orlog.algos.algorithms import algorithm_title
 from orlog.datasets.looking.figures import check_plots, line_colors, new_figure
 from orlog.errors import StorageError
-from orlog.normalize.comparison import Comparison, Estimate
 from orlog.normalize.sequential import SequentialComparison
+from orlog.normalize.statistics import Comparison, Estimate
 from orlog.scoring.tuning_curves import TuneCurve
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from orlog.experiments.reproducing import Result
 from orlog.experiments.stored_results import StoredResult
 from orlog.manifests.names import counted
-from orlog.normalize.comparison import Comparison, Estimate
+from orlog.normalize.statistics import Comparison, Estimate
 from orlog.reports.dataset_page import (
     all_notes,
     counted_parts,

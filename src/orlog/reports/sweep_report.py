@@ -38,9 +38,8 @@ from orlog.experiments.sweeps import Sweep
 from orlog.manifests.documents import canonical_json, convert_json, parse_json
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import is_name
-from orlog.normalize.aggregate import AGGREGATES
-from orlog.normalize.comparison import Comparison, compare_methods
 from orlog.normalize.references import PublishedReferences, References, references_from_json
+from orlog.normalize.statistics import AGGREGATES, Comparison, compare_methods
 from orlog.reports.episode_figure import FIGURE, episode_figure
 from orlog.reports.sweep_page import render
 from orlog.reports.sweep_record import REPORT_FILE, REPORT_PAGE, Evidence, Report

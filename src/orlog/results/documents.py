@@ -27,9 +27,9 @@ from msgspec import Meta
 from orlog.errors import FormatVersionError, ManifestError, clause
 from orlog.manifests.documents import canonical_json, convert_json, parse_json, refuse_newer
 from orlog.manifests.names import counted, is_name, is_version
-from orlog.normalize.method_scores import check_finite
 from orlog.normalize.metrics.metrics import Played, of_fields
 from orlog.normalize.references import Anchors, Protocol, PublishedReturn, References, simulator_of
+from orlog.normalize.statistics import check_finite
 
 LARGEST_RESULT = 2**24
 MOST_VALUES = 2_000_000

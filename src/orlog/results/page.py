@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.manifests.names import counted
-from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.metrics.metrics import HEADINGS as NUMBER_HEADINGS
+from orlog.normalize.statistics import BOOTSTRAP_NOTE
 from orlog.reports.pages import folded, how_to_read, html_table, page, paragraph
 from orlog.reports.pictures import series_of
 from orlog.reports.result_figures import comparison_parts

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from orlog.base.terminal import say, say_notes, show_table
 from orlog.manifests.names import counted
-from orlog.normalize.comparison import Comparison
+from orlog.normalize.statistics import Comparison
 from orlog.results.page import (
     COUNTED,
     HEADINGS,

@@ -21,14 +21,20 @@ import numpy as np
 from orlog.algos.algorithms import algorithm_title
 from orlog.errors import NotFoundError
 from orlog.manifests.documents import canonical_json
-from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.baselines import protocol_episodes
-from orlog.normalize.comparison import Comparison, Estimate, compare_methods
-from orlog.normalize.intervals import bootstrap_interval
-from orlog.normalize.method_scores import differing_facts, equal_methods, unranked_methods
 from orlog.normalize.metrics.metrics import Number, numbers_of
 from orlog.normalize.published_scores import PublishedScore
 from orlog.normalize.references import simulator_of
+from orlog.normalize.statistics import (
+    AGGREGATES,
+    Comparison,
+    Estimate,
+    bootstrap_interval,
+    compare_methods,
+    differing_facts,
+    equal_methods,
+    unranked_methods,
+)
 from orlog.results.documents import REPRODUCTIONS, SharedResult
 from orlog.results.judging import note_problem
 from orlog.results.known import baseline_results, known_problems

@@ -18,9 +18,9 @@ from orlog.errors import ManifestError, NotFoundError
 from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file
 from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize.baselines import protocol_episodes
-from orlog.normalize.method_scores import differing_facts, equal_methods, unranked_methods
 from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
 from orlog.normalize.references import Protocol, References, impossible_return, score_caveats
+from orlog.normalize.statistics import differing_facts, equal_methods, unranked_methods
 from orlog.scoring.normalized_scores import normalized_score
 from orlog.scoring.references import benchmark_of_name, references_measured
 

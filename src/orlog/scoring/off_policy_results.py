@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from orlog.algos.fitted_q_evaluation import FQESettings
-from orlog.normalize.intervals import percentile_interval
 from orlog.normalize.references import Protocol
+from orlog.normalize.statistics import percentile_interval
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

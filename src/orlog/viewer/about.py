@@ -19,8 +19,8 @@ from orlog.manifests.diff import diff_manifests
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted
 from orlog.manifests.rebuilds import version_of
-from orlog.normalize.intervals import mean_interval
 from orlog.normalize.published_scores import PublishedScore
+from orlog.normalize.statistics import mean_interval
 from orlog.scoring.baseline_scores import baselines, in_sections, score_is_raw
 from orlog.scoring.references import references_of_dataset
 from orlog.viewer.opened import Shown

@@ -1,0 +1,745 @@
+"""Statistics of scores over seeds, episodes and tasks, each with its interval.
+
+Scores of a method on a task are an array [seeds, episodes]. Two things vary: how a seed trained, and how an
+episode went. Means of runs over several tasks are an array [seeds, tasks], or [resamples, seeds, tasks] for
+the resamples of a bootstrap; scores of different tasks must be normalized first.
+
+    intervals     Student's t, Wilson's for shares, the bootstrap over seeds and their episodes
+    aggregates    mean, median, interquartile mean, optimality gap
+    comparisons   probability of improvement, performance profiles, mean ranks, Kemeny's consensus
+    variance      which part is that of seeds, of checkpoints and of episodes
+    everything    `compare_methods`
+
+Aggregates, profiles, probabilities and the stratified bootstrap are those of Agarwal et al. 2021, "Deep
+Reinforcement Learning at the Edge of the Statistical Precipice". The file is long because `compare_methods`
+needs all of it, and nothing else is in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from orlog.manifests.names import counted
+
+MethodScores: TypeAlias = Mapping[str, Mapping[str, np.ndarray]]
+"""By method and task, an array [seeds, episodes]."""
+
+Interval: TypeAlias = tuple[float, float]
+
+LARGEST = 1e150
+"""Scores must be smaller, so that their variance is a number."""
+
+FEWEST_SEEDS = 3
+"""Seeds that a method needs to be ranked."""
+
+USUAL_EPISODES = 100
+"""Episodes of each seed that it needs where no other number was recorded, if another method has so many."""
+
+EXACT_METHODS = 15
+"""Most methods for which the consensus is exact; its cost doubles with each further one."""
+
+BOOTSTRAP_COVERAGE = {2: 64, 3: 78, 5: 85, 8: 89}
+"""Percent of 95 % intervals that hold the mean, by number of seeds (`benchmarks/intervals.py`)."""
+
+BOOTSTRAP_NOTE = (
+    "The interval is a bootstrap over seeds and over the episodes of each seed. With few seeds it is "
+    "too narrow: the mean should lie inside it in 95 % of cases, but does so in "
+    + ", ".join(f"{share} % with {seeds} seeds" for seeds, share in BOOTSTRAP_COVERAGE.items())
+    + " (measured on normally distributed scores whose seeds vary five times as much as the mean of "
+    "one seed is uncertain; fewer where they vary more). The interval of a single seed says nothing "
+    "about other seeds. Where all scores are equal, there is no interval. Tables of one dataset whose "
+    "episodes all score 0 or 100 have Wilson's interval for shares instead."
+)
+"""What to print where the interval is printed."""
+
+_MOST_DRAWN = 2_000_000  # numbers drawn at once: 16 MB
+_NORMAL = 1.959963984540054  # the 97.5 % quantile
+
+
+# Checks.
+
+
+def check_finite(scores: Float[np.ndarray, "*shape"], what: str = "scores") -> None:
+    """Refuse scores that are not all finite, or whose squares would not be.
+
+    Raises ValueError if a score is not finite, or too large; the message has its position.
+    """
+    wrong = ~(np.abs(np.atleast_1d(scores)) < LARGEST)
+    if wrong.any():
+        place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+        raise ValueError(
+            f"{what}: {np.atleast_1d(scores)[place]} at position {', '.join(map(str, place))}; "
+            "statistics need finite scores: evaluate that run again, or leave it out."
+        )
+
+
+def run_means(
+    scores: Sequence[Float[np.ndarray, "seeds episodes"]],
+) -> Float[np.ndarray, "seeds tasks"]:
+    """Return the mean score of each run of a method, from its scores by task."""
+    return np.stack([of_seeds.mean(1) for of_seeds in scores], axis=1)
+
+
+def check_method_scores(scores: MethodScores) -> None:
+    """Refuse scores that cannot be compared over tasks.
+
+    Raises ValueError if there is no method or task, methods have different tasks, a method has different
+    numbers of seeds on its tasks, or a score is not finite.
+    """
+    if not scores:
+        raise ValueError("there is no method to compare.")
+    first, tasks = next((method, set(of_tasks)) for method, of_tasks in scores.items())
+    for method, of_tasks in scores.items():
+        if not of_tasks:
+            raise ValueError(f"{method} has no task.")
+        if differing := sorted(tasks ^ set(of_tasks)):
+            lacking, having = (first, method) if differing[0] in of_tasks else (method, first)
+            raise ValueError(
+                f"{having} has scores on {differing[0]}, {lacking} has none; compare methods on the "
+                "same tasks."
+            )
+        seeds = {task: len(one) for task, one in of_tasks.items()}
+        least, most = min(seeds, key=seeds.__getitem__), max(seeds, key=seeds.__getitem__)
+        if seeds[least] != seeds[most]:
+            raise ValueError(
+                f"{method} has {seeds[most]} seeds on {most} and {seeds[least]} on {least}; take as "
+                "many on each task, so that each counts the same."
+            )
+        for task, one in of_tasks.items():
+            if one.ndim != 2 or not one.size:
+                raise ValueError(
+                    f"{method} on {task}: scores must be an array [seeds, episodes] that is not "
+                    f"empty, found shape {one.shape}."
+                )
+            check_finite(one, f"{method} on {task} [seed, episode]")
+
+
+def unranked_methods(scores: MethodScores, episodes: Mapping[str, int | None]) -> dict[str, str]:
+    """Return why methods are not ranked, by method: too few seeds, or fewer episodes than the protocol of a task has.
+
+    `episodes` is the number of episodes of a seed in the recorded protocol of each task. Where none is known, the most that
+    a method has count, at most `USUAL_EPISODES`: so nobody is ranked for the best 5 of 100.
+    """
+    found = {}
+    for method, of_tasks in scores.items():
+        for task, one in of_tasks.items():
+            most = max(other[task].shape[1] for other in scores.values() if task in other)
+            needed = episodes.get(task) or min(USUAL_EPISODES, most)
+            if len(one) < FEWEST_SEEDS:
+                found[method] = f"{len(one)} of at least {counted(FEWEST_SEEDS, 'seed')}"
+            elif one.shape[1] < needed:
+                found[method] = f"{one.shape[1]} of {counted(needed, 'episode')} of each seed"
+    return found
+
+
+def equal_methods(scores: MethodScores) -> dict[str, str]:
+    """Return which methods have a seed whose scores another method before them has too, to the bit.
+
+    By the name of the later method, that of the first one. Seeds that score the same in all episodes show nothing.
+    """
+    owners: dict[tuple[str, bytes], str] = {}
+    found: dict[str, str] = {}
+    for method, of_tasks in scores.items():
+        for task, one in of_tasks.items():
+            for seed in one:
+                if len(seed) > 1 and np.ptp(seed) > 0:
+                    owner = owners.setdefault((task, seed.tobytes()), method)
+                    if owner != method:
+                        found.setdefault(method, owner)
+    return found
+
+
+def differing_facts(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return in what methods differ, a sentence each: facts are by method and by what they are of."""
+    found = []
+    for what in dict.fromkeys(what for one in facts.values() for what in one):
+        values: dict[str, list[str]] = {}
+        for method, one in facts.items():
+            values.setdefault(one.get(what, "not said"), []).append(method)
+        if len(values) > 1:
+            each = "; ".join(f"{value} ({', '.join(names)})" for value, names in values.items())
+            found.append(f"the rows differ in {what}: {each}.")
+    return found
+
+
+# Intervals.
+
+
+def mean_interval(values: Float[np.ndarray, " values"]) -> Interval | None:
+    """Return the interval of the mean at 95 % by Student's t; None without spread."""
+    if len(values) < 2 or np.ptp(values) == 0:
+        return None
+    count, mean = len(values), float(values.mean())
+    half = _student(count) * float(values.std(ddof=1)) / count**0.5
+    return mean - half, mean + half
+
+
+def wilson_interval(share: float, episodes: float) -> Interval:
+    """Return the interval of a share at 95 % (Wilson 1927); it has a width where all or none count, too."""
+    square = _NORMAL**2
+    middle = (share + square / (2 * episodes)) / (1 + square / episodes)
+    spread = share * (1 - share) / episodes + square / (4 * episodes**2)
+    half = _NORMAL * spread**0.5 / (1 + square / episodes)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))  # rounding
+
+
+def share_interval(shares: Sequence[float], episodes: int) -> Interval:
+    """Return the interval at 95 % of the mean of the shares of runs, which have so many episodes together.
+
+    Of one run it is Wilson's over its episodes, and says nothing about other seeds. The episodes of several
+    runs are no independent draws of the method, so that Wilson's rule is given their effective number: as many
+    as would make the mean as uncertain as the runs lie apart, at most all of them, with the quantile of
+    Student's t for so many runs in place of the normal one (after Korn and Graubard 1998, "Confidence intervals
+    for proportions with small expected number of positive counts estimated from survey data").
+    """
+    share, effective = float(np.mean(shares)), float(episodes)
+    if len(shares) > 1:
+        if np.ptp(shares) > 0:
+            variance = float(np.var(shares, ddof=1)) / len(shares)
+            effective = min(effective, share * (1 - share) / variance)
+        effective *= (_NORMAL / _student(len(shares))) ** 2
+    return wilson_interval(share, effective)
+
+
+def score_interval(scores: Sequence[Float[np.ndarray, " episodes"]]) -> Interval | None:
+    """Return the interval at 95 % of the mean score of runs, each given by its episodes.
+
+    It is over the episodes of one run, or over several runs: of shares (`share_interval`) where every episode
+    scores 0 or 100, else by Student's t. None without spread.
+    """
+    means = [float(run.mean()) for run in scores]
+    if _are_shares(scores):
+        low, high = share_interval([mean / 100 for mean in means], sum(map(len, scores)))
+        return 100 * low, 100 * high
+    return mean_interval(np.array(means) if len(scores) > 1 else np.asarray(scores[0], float))
+
+
+def _are_shares(scores: Iterable[np.ndarray]) -> bool:
+    """Return whether episodes score 0 or 100, and both occur: equal scores may be no successes."""
+    return {*np.unique(np.concatenate([*scores])).tolist()} == {0.0, 100.0}
+
+
+def _student(count: int) -> float:
+    """Return the 97.5 % quantile of Student's t for so many values."""
+    from scipy.special import stdtrit  # scipy.stats imports slowly
+
+    return float(stdtrit(count - 1, 0.975))
+
+
+def bootstrap_interval(
+    scores: Float[np.ndarray, "seeds episodes"],
+    rng: np.random.Generator,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+) -> Interval | None:
+    """Return the percentile interval of the mean over seeds and episodes.
+
+    None where the scores show no spread: an interval without width would claim to be certain. With
+    few seeds it is too narrow (`BOOTSTRAP_COVERAGE`): three can show hardly more than their range. Of shares,
+    where every episode scores 0 or 100, it is that of `score_interval`.
+    """
+    if np.ptp(scores) == 0:
+        return None
+    if _are_shares(scores):
+        return score_interval([*scores])
+    seeds, episodes = scores.shape
+    means = np.empty(resamples)
+    for index in range(resamples):
+        chosen = rng.integers(seeds, size=(seeds, 1))
+        which = rng.integers(episodes, size=(seeds, episodes))
+        means[index] = scores[chosen, which].mean()
+    outside = (1 - confidence) / 2
+    low, high = np.quantile(means, [outside, 1 - outside])
+    return (float(low), float(high)) if low < high else None
+
+
+def stratified_resamples(
+    scores: Sequence[Float[np.ndarray, "seeds episodes"]],
+    rng: np.random.Generator,
+    *,
+    resamples: int,
+) -> Float[np.ndarray, "resamples seeds tasks"]:
+    """Return the mean score of each run in bootstrap resamples of a method's scores by task.
+
+    Each task draws seeds with replacement, and each drawn seed its episodes. With one episode for
+    each seed, such as a mean that others published, only seeds are drawn, as rliable does.
+    """
+    seeds = len(scores[0])
+    means = np.empty((resamples, seeds, len(scores)))
+    for task, of_seeds in enumerate(scores):
+        episodes = of_seeds.shape[1]
+        at_once = max(1, _MOST_DRAWN // (seeds * episodes))
+        for start in range(0, resamples, at_once):
+            size = (min(at_once, resamples - start), seeds)
+            chosen = rng.integers(seeds, size=size)
+            which = rng.integers(episodes, size=(*size, episodes))
+            means[start : start + at_once, :, task] = of_seeds[chosen[..., None], which].mean(-1)
+    return means
+
+
+def percentile_interval(
+    values: Float[np.ndarray, "resamples ..."], confidence: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends between which the middle of a statistic's resampled values lies."""
+    outside = (1 - confidence) / 2
+    low, high = np.quantile(values, [outside, 1 - outside], axis=0)
+    return np.asarray(low), np.asarray(high)
+
+
+# Aggregates.
+
+
+def mean(scores: Float[np.ndarray, "*resamples seeds tasks"]) -> Float[np.ndarray, "*resamples"]:
+    """Return the mean over all runs; one task with extreme scores can decide it."""
+    return np.asarray(scores.mean((-2, -1)))
+
+
+def median(scores: Float[np.ndarray, "*resamples seeds tasks"]) -> Float[np.ndarray, "*resamples"]:
+    """Return the median over tasks of the mean over seeds; half of the tasks do not count in it."""
+    return np.asarray(np.median(scores.mean(-2), -1))
+
+
+def interquartile_mean(
+    scores: Float[np.ndarray, "*resamples seeds tasks"],
+) -> Float[np.ndarray, "*resamples"]:
+    """Return the mean of the middle half of all runs: those between the quartiles."""
+    runs = scores.reshape(*scores.shape[:-2], -1)
+    count = runs.shape[-1]
+    low, high = count // 4, count - count // 4
+    return np.asarray(np.partition(runs, (low, high - 1), -1)[..., low:high].mean(-1))
+
+
+def optimality_gap(
+    scores: Float[np.ndarray, "*resamples seeds tasks"], *, target: float = 100.0
+) -> Float[np.ndarray, "*resamples"]:
+    """Return by how much runs miss a score on average; what lies above it does not count."""
+    return np.asarray(target - np.minimum(scores, target).mean((-2, -1)))
+
+
+AGGREGATES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "IQM": interquartile_mean,
+    "median": median,
+    "mean": mean,
+    "optimality gap": optimality_gap,
+}
+"""Each aggregate by its name; of the optimality gap less is better."""
+
+
+# Comparisons.
+
+
+def probability_of_improvement(
+    first: Float[np.ndarray, "*resamples seeds tasks"],
+    second: Float[np.ndarray, "*resamples others tasks"],
+) -> Float[np.ndarray, "*resamples"]:
+    """Return the probability that the first method's run scores above the second's, over all tasks.
+
+    On each task it is the share of pairs of runs in which the first is above, where equal scores
+    count half: the statistic of Mann and Whitney (1947) over the number of pairs.
+    """
+    difference = first[..., :, None, :] - second[..., None, :, :]
+    return np.asarray((np.sign(difference).mean((-3, -2, -1)) + 1) / 2)
+
+
+def performance_profile(
+    scores: Float[np.ndarray, "*resamples seeds tasks"],
+    thresholds: Float[np.ndarray, " thresholds"],
+) -> Float[np.ndarray, "*resamples thresholds"]:
+    """Return the share of runs, over all seeds and tasks, with a score above each threshold."""
+    runs = np.sort(scores.reshape(-1, scores.shape[-2] * scores.shape[-1]), axis=-1)
+    above = [1 - np.searchsorted(one, thresholds, side="right") / len(one) for one in runs]
+    return np.array(above).reshape(*scores.shape[:-2], len(thresholds))
+
+
+def profile_thresholds(
+    *scores: Float[np.ndarray, "seeds tasks"], count: int = 201
+) -> Float[np.ndarray, " thresholds"]:
+    """Return evenly spaced thresholds from the lowest to the highest score, with 0 in any case."""
+    low = min(0.0, *(float(one.min()) for one in scores))
+    high = max(0.0, *(float(one.max()) for one in scores))
+    return np.linspace(low, high, count)
+
+
+def mean_ranks(
+    scores: Float[np.ndarray, "*resamples methods tasks"],
+) -> Float[np.ndarray, "*resamples methods"]:
+    """Return each method's rank, averaged over tasks; 1 is best, and equal scores share their ranks."""
+    ranks = np.empty(scores.shape)
+    for index in range(scores.shape[-2]):
+        own = scores[..., index : index + 1, :]
+        # Those above, and half of those that are equal, of which it is one itself.
+        ranks[..., index, :] = (scores > own).sum(-2) + ((scores == own).sum(-2) + 1) / 2
+    return np.asarray(ranks.mean(-1))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Consensus:
+    """A ranking that disagrees least with the rankings of the tasks.
+
+    Attributes:
+        order: Positions of the methods in the scores, the best first.
+        disagreements: Pairs of methods in the opposite order on a task, summed over tasks.
+        rankings: Number of rankings with as few disagreements, of which this is one; None if it is
+            not known.
+        is_exact: Whether no ranking has fewer disagreements; False if there are too many methods to
+            prove it.
+    """
+
+    order: list[int]
+    disagreements: int
+    rankings: int | None
+    is_exact: bool
+
+
+def kemeny_consensus(scores: Float[np.ndarray, "methods tasks"]) -> Consensus:
+    """Return the ranking with the fewest disagreements with those of the tasks (Kemeny 1959).
+
+    Equal scores of two methods on a task disagree with neither order. Up to `EXACT_METHODS` methods
+    the ranking is exact, by dynamic programming over the sets of methods that come first (Betzler
+    et al. 2009), in time and memory of 2^methods. With more, it starts from the mean ranks and moves
+    one method at a time until no move helps; then a better ranking may exist.
+
+    Raises ValueError if a score is not finite.
+    """
+    check_finite(scores)
+    above = scores[:, None, :] > scores[None, :, :]
+    wins = above.sum(-1)  # wins[i, j]: tasks on which i scores above j
+    if len(scores) <= EXACT_METHODS:
+        return _exact_consensus(wins)
+    order = np.argsort(mean_ranks(scores), kind="stable").tolist()
+    while (better := _best_move(wins, order)) != order:
+        order = better
+    return Consensus(
+        order=order, disagreements=_disagreements(wins, order), rankings=None, is_exact=False
+    )
+
+
+def _disagreements(wins: Int[np.ndarray, "methods methods"], order: list[int]) -> int:
+    ordered = wins[np.ix_(order, order)]
+    return int(np.tril(ordered).sum())  # below the diagonal: the later method won
+
+
+def _best_move(wins: Int[np.ndarray, "methods methods"], order: list[int]) -> list[int]:
+    """Return the order after the move of one method that saves most; the same if none saves any."""
+    best, fewest = order, _disagreements(wins, order)
+    for start in range(len(order)):
+        rest = order[:start] + order[start + 1 :]
+        for place in range(len(order)):
+            moved = [*rest[:place], order[start], *rest[place:]]
+            count = _disagreements(wins, moved)
+            if count < fewest:
+                best, fewest = moved, count
+    return best
+
+
+def _exact_consensus(wins: Int[np.ndarray, "methods methods"]) -> Consensus:
+    """Return the consensus by adding methods, best first; sets of methods are the bits of a number."""
+    methods = len(wins)
+    sets = np.arange(2**methods)
+    members = (sets[:, None] >> np.arange(methods)) & 1
+    # cost[s, m]: tasks lost by m against the methods outside of s, if m comes right after those in s
+    cost = (1 - members) @ wins
+    fewest = np.full(2**methods, np.iinfo(np.int64).max // 2)
+    ways = np.zeros(2**methods, dtype=object)
+    last = np.zeros(2**methods, dtype=np.int64)
+    fewest[0], ways[0] = 0, 1
+    sizes = members.sum(1)
+    for size in range(1, methods + 1):
+        chosen = sets[sizes == size]
+        for method in range(methods):
+            # A set is reached from the set without the method.
+            reached = chosen[members[chosen, method] == 1]
+            before = reached - (1 << method)
+            count = fewest[before] + cost[before, method]
+            equal = reached[count == fewest[reached]]
+            ways[equal] += ways[equal - (1 << method)]
+            fewer = count < fewest[reached]
+            better = reached[fewer]
+            fewest[better], last[better] = count[fewer], method
+            ways[better] = ways[better - (1 << method)]
+    order, left = [], 2**methods - 1
+    while left:
+        order.append(int(last[left]))
+        left -= 1 << order[-1]
+    return Consensus(
+        order=order[::-1], disagreements=int(fewest[-1]), rankings=int(ways[-1]), is_exact=True
+    )
+
+
+# Variance.
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VarianceSplit:
+    """Variances of a score by where they come from.
+
+    Attributes:
+        seeds: Of training seeds.
+        checkpoints: Of the checkpoints within a run; None if there is only one.
+        episodes: Of the episodes of a policy.
+    """
+
+    seeds: float
+    checkpoints: float | None
+    episodes: float
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of each source in the variance of one episode's score, in percent."""
+        parts = {
+            name: value for name, value in dataclasses.asdict(self).items() if value is not None
+        }
+        total = sum(parts.values())
+        return {name: 100 * value / total if total else 0.0 for name, value in parts.items()}
+
+    def standard_error(self, *, seeds: int, episodes: int, checkpoints: int = 1) -> float:
+        """Return the standard error of a mean over so many seeds, checkpoints and episodes of each."""
+        within = (self.checkpoints or 0.0) + self.episodes / episodes
+        return math.sqrt((self.seeds + within / checkpoints) / seeds)
+
+
+def split_variance(scores: Float[np.ndarray, "seeds checkpoints episodes"]) -> VarianceSplit:
+    """Return how much of the variance of scores comes from seeds, checkpoints and episodes.
+
+    Where episode i starts from the same state in every run, as in orlog's evaluations, what the
+    states have in common counts as variance of episodes, and that of seeds is estimated too low by
+    at most the variance of episodes over their number.
+
+    Raises ValueError if there are fewer than two seeds or episodes, or a score is not finite.
+    """
+    seeds, checkpoints, episodes = scores.shape
+    if seeds < 2 or episodes < 2:
+        raise ValueError(
+            "splitting the variance needs at least two seeds and two episodes of each, found "
+            f"{seeds} and {episodes}."
+        )
+    check_finite(scores)
+    of_checkpoints, of_seeds = scores.mean(2), scores.mean((1, 2))
+    within = float(scores.var(2, ddof=1).mean())
+    if checkpoints == 1:
+        between = float(of_seeds.var(ddof=1)) - within / episodes
+        return VarianceSplit(seeds=max(0.0, between), checkpoints=None, episodes=within)
+    middle = float(of_checkpoints.var(1, ddof=1).mean())
+    return VarianceSplit(
+        seeds=max(0.0, float(of_seeds.var(ddof=1)) - middle / checkpoints),
+        checkpoints=max(0.0, middle - within / episodes),
+        episodes=within,
+    )
+
+
+# Everything together.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Estimate:
+    """A statistic with its 95 % interval, which is None if the scores cannot show one.
+
+    Attributes:
+        value: The statistic.
+        interval: Its interval.
+        digits: Digits after the point that its text has: 1 for scores, 2 for probabilities and ranks.
+    """
+
+    value: float
+    interval: Interval | None
+    digits: int = dataclasses.field(default=1, compare=False)
+
+    def __str__(self) -> str:
+        """Return the value with its interval."""
+        form = f"z.{self.digits}f"
+        if self.interval is None:
+            return f"{self.value:{form}}"
+        low, high = self.interval
+        return f"{self.value:{form}} ({low:{form}} to {high:{form}})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return value and interval as JSON."""
+        return {"value": self.value, "interval": self.interval}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A performance profile: the share of runs above each threshold, with its 95 % band."""
+
+    thresholds: np.ndarray
+    shares: np.ndarray
+    band: tuple[np.ndarray, np.ndarray] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Several methods on the same tasks.
+
+    Attributes:
+        tasks: Names of the tasks.
+        runs: By method, the mean score of each run [seeds, tasks].
+        aggregates: By method and name of the aggregate.
+        ranks: Mean rank over tasks of each method that is ranked, 1 being best; empty for one method.
+        consensus: The ranking of these that disagrees least with the tasks' rankings; None for one method.
+        improvement: For each ordered pair of methods, the probability that the first is above.
+        profiles: Performance profile of each method.
+        variances: By method and task; None where a method has one seed or one episode.
+    """
+
+    tasks: list[str]
+    runs: dict[str, np.ndarray]
+    aggregates: dict[str, dict[str, Estimate]]
+    ranks: dict[str, Estimate]
+    consensus: Consensus | None
+    improvement: dict[tuple[str, str], Estimate]
+    profiles: dict[str, Profile]
+    variances: dict[str, dict[str, VarianceSplit | None]]
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of the methods."""
+        return list(self.runs)
+
+    def ranking(self) -> list[str]:
+        """Return the methods in the order of the consensus, the best first, and those that are not ranked last."""
+        ranked = list(self.ranks)
+        order = () if self.consensus is None else self.consensus.order
+        first = [ranked[index] for index in order]
+        return first + [method for method in self.methods if method not in first]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        consensus = None
+        if self.consensus is not None:
+            order = self.ranking()[: len(self.ranks)]
+            consensus = {**dataclasses.asdict(self.consensus), "order": order}
+        return {
+            "tasks": self.tasks,
+            "methods": [
+                {
+                    "method": method,
+                    "seeds": len(runs),
+                    "scores": {
+                        task: runs[:, index].tolist() for index, task in enumerate(self.tasks)
+                    },
+                    "aggregates": {
+                        name: one.to_json() for name, one in self.aggregates[method].items()
+                    },
+                    "mean_rank": self.ranks[method].to_json() if method in self.ranks else None,
+                    "profile": {
+                        "thresholds": self.profiles[method].thresholds.tolist(),
+                        "shares": self.profiles[method].shares.tolist(),
+                    },
+                    "variance": {
+                        task: None if one is None else dataclasses.asdict(one)
+                        for task, one in self.variances[method].items()
+                    },
+                }
+                for method, runs in self.runs.items()
+            ],
+            "consensus": consensus,
+            "improvement": [
+                {"above": first, "below": second, **one.to_json()}
+                for (first, second), one in self.improvement.items()
+            ],
+        }
+
+
+def compare_methods(
+    scores: MethodScores,
+    rng: np.random.Generator,
+    *,
+    resamples: int = 2000,
+    aggregates: Sequence[str] = tuple(AGGREGATES),
+    checkpoints: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    unranked: Collection[str] = (),
+) -> Comparison:
+    """Return every statistic of methods on the same tasks, with intervals from one bootstrap of each method.
+
+    Args:
+        scores: By method and task, an array [seeds, episodes]; normalized where there are several
+            tasks.
+        rng: Draws the resamples.
+        resamples: Resamples of each method.
+        aggregates: Which of `AGGREGATES`; the optimality gap is of normalized scores only.
+        checkpoints: By method and task, scores [seeds, checkpoints, episodes] of the last checkpoints,
+            from which variances are split; by default `scores`, which are of one checkpoint.
+        unranked: Methods that get no rank (`unranked_methods`).
+
+    Raises:
+        ValueError: scores cannot be compared (`check_method_scores`).
+    """
+    check_method_scores(scores)
+    tasks = list(next(iter(scores.values())))
+    of_tasks = {method: [one[task] for task in tasks] for method, one in scores.items()}
+    runs = {method: run_means(one) for method, one in of_tasks.items()}
+
+    drawn = {
+        method: stratified_resamples(one, rng, resamples=resamples)
+        for method, one in of_tasks.items()
+        if len(runs[method]) > 1
+    }
+
+    def estimate(
+        statistic: Callable[..., np.ndarray], *methods: str, digits: int = 1
+    ) -> list[Estimate]:
+        values = np.atleast_1d(statistic(*(runs[method] for method in methods))).tolist()
+        if not drawn.keys() >= set(methods):
+            return [Estimate(value, None, digits) for value in values]
+        found = statistic(*(drawn[method] for method in methods)).reshape(resamples, -1)
+        ends = percentile_interval(found)
+        return [
+            Estimate(value, (low, high) if low < high else None, digits)
+            for value, low, high in zip(values, *(end.tolist() for end in ends), strict=True)
+        ]
+
+    def ranks(*methods: np.ndarray) -> np.ndarray:
+        return mean_ranks(np.stack([one.mean(-2) for one in methods], axis=-2))
+
+    ranked = [method for method in runs if method not in unranked]
+    several = len(ranked) > 1
+    thresholds = profile_thresholds(*runs.values())
+    return Comparison(
+        tasks=tasks,
+        runs=runs,
+        aggregates={
+            method: {name: estimate(AGGREGATES[name], method)[0] for name in aggregates}
+            for method in runs
+        },
+        ranks=dict(zip(ranked, estimate(ranks, *ranked, digits=2), strict=True)) if several else {},
+        consensus=kemeny_consensus(np.array([runs[method].mean(0) for method in ranked]))
+        if several
+        else None,
+        improvement={
+            pair: estimate(probability_of_improvement, *pair, digits=2)[0]
+            for pair in itertools.permutations(runs, 2)
+        },
+        profiles={
+            method: Profile(
+                thresholds=thresholds,
+                shares=performance_profile(one, thresholds),
+                band=percentile_interval(performance_profile(drawn[method], thresholds))
+                if method in drawn
+                else None,
+            )
+            for method, one in runs.items()
+        },
+        variances={
+            method: {
+                task: _variance(
+                    scores[method][task][:, None]
+                    if checkpoints is None or task not in checkpoints.get(method, {})
+                    else checkpoints[method][task]
+                )
+                for task in tasks
+            }
+            for method in runs
+        },
+    )
+
+
+def _variance(scores: np.ndarray) -> VarianceSplit | None:
+    seeds, _, episodes = scores.shape
+    return None if min(seeds, episodes) < 2 else split_variance(scores)
