@@ -8,7 +8,6 @@ checkout; `docs/test_first_lines.py` runs the same lines without new processes.
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 import sys
@@ -39,7 +38,6 @@ orlog evaluate runs/iql/lab/grid-v1 --import my_envs --episodes 1
 orlog export lab/grid-v1 out --to parquet --lossy
 orlog import out lab/again-v1
 orlog reproduce --datasets {MAZE} --algorithms bc --seeds 1 --steps 4 --episodes 1
-orlog report verify runs/report/report.html
 """
 ENVIRONMENT = """
 import gymnasium, numpy as np
@@ -103,20 +101,6 @@ def run_lines(run: Callable[[list[str]], tuple[int, str]], folder: Path) -> None
     first, second = (folder / one / "checkpoint.safetensors" for one in ("once", "twice"))
     if first.read_bytes() != second.read_bytes():
         raise SystemExit("a method that seeds nothing gave two checkpoints with one seed")
-    change_a_digit(next(folder.glob("runs/report/report.json")))
-    code, said = run(["report", "verify", "runs/report/report.html"])
-    if code != 3:
-        raise SystemExit(f"a changed digit was not found, exit code {code}:\n{said}")
-
-
-def change_a_digit(path: Path) -> None:
-    """Change the last digit of the first return in a report."""
-    text = path.read_text("utf-8")
-    found = re.search(r'"returns":\s*\[\s*-?[0-9.]*([0-9])', text)
-    if found is None:
-        raise SystemExit(f"{path}: no returns are in it")
-    start, stop = found.span(1)
-    path.write_text(f"{text[:start]}{(int(found[1]) + 1) % 10}{text[stop:]}", "utf-8")
 
 
 def main(orlog: str) -> None:

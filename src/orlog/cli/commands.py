@@ -62,7 +62,7 @@ PANELS = {
 GROUPS = {
     "Download and publish": (registries.registries, registries.keys),
     "Disk space": (cache.cache,),
-    "Training and scores": (runs.runs, results.results, reproducing.reports, environments.behavior),
+    "Training and scores": (runs.runs, results.results, environments.behavior),
 }
 
 

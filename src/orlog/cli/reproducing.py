@@ -1,4 +1,4 @@
-"""Runs experiments from end to end, compares scores with recorded baselines, and checks reports."""
+"""Runs experiments from end to end, and compares scores with recorded baselines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from orlog.cli.options import (
     Steps,
     TrustEnvironment,
     app,
-    command_group,
     takes_options,
 )
 from orlog.errors import SchemaError
@@ -43,10 +42,6 @@ REPORT = Path("runs/report")
 
 NOT_CONSISTENT, ERROR, DAMAGE, UNSETTLED = 1, 2, 3, 4
 """Exit codes of verdicts; 0 is good."""
-
-reports = command_group(
-    "report", "The reports of sweeps (orlog reproduce --suite).", "orlog report verify runs/report"
-)
 
 
 @contextlib.contextmanager
@@ -145,7 +140,7 @@ def reproduce(
     """Train and score by recipes, and compare with the recorded baselines: one dataset, or a sweep.
 
     A sweep keeps its results in ORLOG_HOME; the same command goes on where it was interrupted. At the
-    end it writes a report: a page to look at, and its numbers with all that they come from.
+    end it writes a report: a page to look at. --json prints its numbers.
 
     Exit codes: 0 identical, same or consistent, or nothing to compare with; 1 not consistent; 2 an
     error, or a job of a sweep failed; 3 damage; 4 unsettled, or with --require-same neither identical
@@ -327,7 +322,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
     from orlog.datasets.loading import load_dataset
     from orlog.experiments.sweeps import plan_sweep, run_sweep, suite_datasets
     from orlog.reports.dataset_page import show_results
-    from orlog.reports.sweep_report import evidence_of, write_reports
+    from orlog.reports.sweep_page import results_of, write_sweep_page
 
     names = _names(given.datasets or "") if given.suite is None else suite_datasets(given.suite)
     with progress_bars() as update:
@@ -361,8 +356,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
         say_notes(damaged, tell)
         for failure in sweep.failures:
             tell(f"{failure.what}: {in_options(failure.message)}", label="failed")
-    evidence = evidence_of(sweep)
-    results = [one.result() for one in evidence]
+    results = results_of(sweep)
     if given.as_json:
         print_json(
             {
@@ -375,7 +369,8 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
         show_results(results)
     if results:  # before anything is recorded, which it would be compared with
         title = f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
-        page = write_reports(sweep, evidence, given.report, title=title)
+        page = given.report / "report.html"
+        write_sweep_page(sweep, results, page, title=title)
         (tell if given.as_json else say)(f"report: {page}")
     for result in results if given.record else []:
         if len(result.evaluations) == len(seeds):
@@ -461,41 +456,3 @@ def _free_folder(name: str) -> Path:
         for number in itertools.count(1)
         if not (path := Path(name if number == 1 else f"{name}-{number}")).exists()
     )
-
-
-@reports.command(epilog="Example: orlog report verify runs/report/report.html")
-def verify(
-    path: Annotated[
-        Path, typer.Argument(help="The report's folder, its report.json or its report.html.")
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """Compute all numbers of a report again from its returns, and compare. Exit code 3 if one differs.
-
-    Results that are also in this home are compared with those; reference returns and recorded baselines
-    with the ones that this orlog knows. Of a page, text and pictures are checked too.
-    """
-    from orlog.reports.sweep_report import verify_report
-
-    found = verify_report(path)
-    if as_json:
-        print_json(
-            {
-                "problems": found.problems,
-                "notes": found.notes,
-                "results": found.results,
-                "stored_here": found.stored,
-            }
-        )
-    else:
-        for problem in found.problems:
-            say(problem, label="differs")
-        say_notes(found.notes)
-        wrong = counted(len(found.problems), "difference")
-        outcome = wrong if found.problems else "all numbers agree"
-        say(
-            f"{outcome}: computed again from {counted(found.results, 'result')}, of which {found.stored} are "
-            "stored in this home and were compared with it"
-        )
-    if found.problems:
-        raise typer.Exit(3)

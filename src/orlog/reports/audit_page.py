@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.base.files import make_folder, replace_file, storage_errors
 from orlog.datasets.audit.findings import SEVERITIES, Audit, Finding, place_text
 from orlog.datasets.audit.thresholds import THRESHOLDS
 from orlog.datasets.reading.dataset import Dataset
@@ -20,9 +19,9 @@ from orlog.reports.pages import (
     folded,
     how_to_read,
     html_table,
-    page,
     paragraph,
     pictures,
+    write_page,
 )
 from orlog.reports.pictures import MOST_POINTS, Line, lines
 
@@ -82,9 +81,7 @@ def write_audit_page(audit: Audit, path: Path, dataset: Dataset | None = None) -
     parts.append(folded("Thresholds", [html_table(("name", "value", "meaning"), thresholds, {1})]))
     parts.append(how_to_read(NOTES))
     parts.append(f"<p><code>{html.escape(audit.digest)}</code></p>")
-    with storage_errors(path):
-        make_folder(path.parent)
-        replace_file(path, page(f"Audit of {name}", parts).encode())
+    write_page(path, f"Audit of {name}", parts)
 
 
 def _anchor(finding: Finding) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import CURVE_EPISODES
-from orlog.base.files import make_folder, replace_file, storage_errors
 from orlog.base.terminal import say, say_notes, show_table
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text, operation_words
@@ -24,9 +23,9 @@ from orlog.reports.pages import (
     folded,
     how_to_read,
     html_table,
-    page,
     paragraph,
     pictures,
+    write_page,
 )
 from orlog.reports.pictures import bars, series_of
 from orlog.reports.result_figures import curve_figure, score_figure
@@ -146,9 +145,7 @@ def write_report(
         "from the last checkpoint."
     )
     parts.append(how_to_read([_protocol(results), curves, *all_notes(results)]))
-    with storage_errors(path):
-        make_folder(path.parent)
-        replace_file(path, page(title, parts).encode())
+    write_page(path, title, parts)
 
 
 def counted_parts(results: Sequence[Result]) -> list[str]:

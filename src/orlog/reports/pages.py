@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from orlog.base.files import make_folder, replace_file, storage_errors
+
 _STYLE = Path(__file__).parents[1] / "viewer" / "page" / "shared.css"
 HOW_TO_READ = '<a href="#how-to-read">How to read this</a>'
 
@@ -23,6 +25,16 @@ def page(title: str, parts: Sequence[str]) -> str:
         + "\n".join(parts)
         + "\n</main></body></html>\n"
     )
+
+
+def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
+    """Write a page, and the folder that it is to lie in.
+
+    Raises StorageError if the file cannot be written.
+    """
+    with storage_errors(path):
+        make_folder(path.parent)
+        replace_file(path, page(title, parts).encode())
 
 
 def paragraph(text: str, kind: str = "") -> str:

@@ -1,15 +1,20 @@
-"""The page of a sweep: its tables and plots, from the numbers of the report."""
+"""The page of a sweep: episodes and scores of each dataset, comparisons over datasets, learning curves."""
 
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from orlog.experiments.reproducing import Result
-from orlog.experiments.stored_results import StoredResult
+import numpy as np
+
+from orlog.datasets.loading import load_dataset
+from orlog.errors import NotFoundError
+from orlog.experiments.reproducing import Result, judge, recorded_baseline
+from orlog.experiments.result_folders import result_folder
+from orlog.experiments.sweeps import Sweep
 from orlog.manifests.names import counted
-from orlog.normalize.statistics import Comparison, Estimate
+from orlog.normalize.statistics import AGGREGATES, Comparison, Estimate, compare_methods
 from orlog.reports.dataset_page import (
     all_notes,
     counted_parts,
@@ -17,78 +22,108 @@ from orlog.reports.dataset_page import (
     settings_table,
     verdict_lines,
 )
-from orlog.reports.pages import folded, how_to_read, html_table, page, paragraph, pictures
+from orlog.reports.episode_figure import episode_figure
+from orlog.reports.pages import folded, how_to_read, html_table, paragraph, pictures, write_page
 from orlog.reports.pictures import series_of
 from orlog.reports.result_figures import comparison_parts, curve_figure, score_figure, titles_of
-from orlog.reports.sweep_record import REPORT_FILE, REPORT_PAGE, Report
+from orlog.scoring.references import references_of_dataset
+
+MOST_EPISODES = 4
 
 
-def render(
-    report: Report,
-    results: Sequence[Result],
-    comparisons: Sequence[Comparison],
-    sha256: str,
-    episodes: Sequence[str],
-) -> str:
-    """Return the page; `episodes` are figures of episodes, which stand beside the scores."""
-    stored = [one for evidence in report.evidence for one in evidence.results]
+def results_of(sweep: Sweep) -> list[Result]:
+    """Return the result of each algorithm on each dataset, without those of which no seed is stored.
+
+    Errors: `Sweep.stored`, `judge`.
+    """
+    results = []
+    for group in sweep.groups:
+        seeds = {stored.job.seed: stored for stored in sweep.stored(group)}
+        if not seeds:
+            continue
+        record = next(iter(seeds.values())).record
+        results.append(
+            judge(
+                record,
+                {seed: stored.evaluation for seed, stored in seeds.items()},
+                references=references_of_dataset(load_dataset(group.dataset)),
+                baseline=recorded_baseline(record.algorithm, record.dataset),
+                updates_per_second={
+                    seed: stored.updates_per_second for seed, stored in seeds.items()
+                },
+                folders={seed: result_folder(stored.key) for seed, stored in seeds.items()},
+                curves={
+                    seed: [(point.step, float(np.mean(point.returns))) for point in stored.curve]
+                    for seed, stored in seeds.items()
+                },
+            )
+        )
+    return results
+
+
+def write_sweep_page(sweep: Sweep, results: Sequence[Result], path: Path, *, title: str) -> None:
+    """Write the page about a sweep that was run; `results` are `results_of(sweep)`.
+
+    Raises NotFoundError if there are none; StorageError if the file cannot be written.
+    """
+    if not results:
+        raise NotFoundError("no job of the sweep is done, so there is nothing to report.")
     series = series_of(result.record.algorithm for result in results)
     by_dataset: dict[str, list[Result]] = {}
     for result in results:
         by_dataset.setdefault(result.record.dataset, []).append(result)
-    parts = [paragraph(_summary(stored))]
-    parts += [paragraph(f"failed: {line}", "error") for line in report.failures]
-    parts += [paragraph(line, "note") for line in report.left_out]
+    datasets = {loaded.digest: loaded for loaded in (load_dataset(g.dataset) for g in sweep.groups)}
+    parts = [paragraph(_summary(results))]
+    parts += [paragraph(f"failed: {one.what}: {one.message}", "error") for one in sweep.failures]
+    parts += [paragraph(line, "note") for line in sweep.left_out]
     parts.append("<h2>Scores</h2>")
-    rest = []
-    for name, there in by_dataset.items():
+    without_episode = []
+    for number, (name, there) in enumerate(by_dataset.items()):
         scores = score_figure(there, series, f"{name}, ")
-        begins = re.compile(rf">Episode \d+ of {re.escape(name)}[,:]")
-        beside = [one for one in episodes if begins.search(one)]
-        if beside:
-            parts.append(pictures([*beside, scores]))
+        dataset = datasets[there[0].record.digest]
+        episode = episode_figure(dataset) if number < MOST_EPISODES else ""
+        if episode:
+            parts.append(pictures([episode, scores]))
         else:
-            rest.append(scores)
-    parts.append(pictures(rest))
-    parts += [notes_line(results), _score_table(results)]
-    for one in comparisons:
-        parts += comparison_parts(one, series, titles_of(results))
+            without_episode.append(scores)
+    parts += [pictures(without_episode), notes_line(results), _score_table(results)]
+    for comparison in _comparisons(results):
+        parts += comparison_parts(comparison, series, titles_of(results))
     for name, there in by_dataset.items():
-        parts += _dataset_parts(name, there, stored, series)
+        parts += _dataset_parts(name, there, series)
     parts.append(how_to_read(all_notes(results)))
-    parts.append(
-        f"<p>All numbers follow from <code>{REPORT_FILE}</code> (SHA-256 <code>{sha256}</code>); "
-        f"compute them again with: <code>orlog report verify {REPORT_PAGE}</code></p>"
-    )
-    return page(report.title, parts)
+    write_page(path, title, parts)
 
 
-def _summary(stored: Sequence[StoredResult]) -> str:
+def _summary(results: Sequence[Result]) -> str:
     """Return one paragraph on how much was run, on what, and with which versions."""
-    datasets = {one.record.dataset for one in stored}
-    algorithms = {one.record.algorithm for one in stored}
-    processors = sorted({one.evaluation.processor or "an unknown processor" for one in stored})
+    records = [result.record for result in results]
+    evaluations = [one for result in results for one in result.evaluations.values()]
+    processors = sorted({one.processor or "an unknown processor" for one in evaluations})
     versions = sorted(
-        {f"{name} {version}" for one in stored for name, version in one.record.versions.items()}
+        {f"{name} {version}" for one in records for name, version in one.versions.items()}
     )
-    hours = sum(one.seconds for one in stored) / 3600
+    seconds = sum(
+        result.record.steps / speed
+        for result in results
+        for speed in result.updates_per_second.values()
+    )
     return (
-        f"{counted(len(stored), 'run')} of {counted(len(algorithms), 'algorithm')} on {counted(len(datasets), 'dataset')}; "
-        f"{hours:z.2f} hours of training on {', '.join(processors)}, with {', '.join(versions)}."
+        f"{counted(len(evaluations), 'run')} of {counted(len({one.algorithm for one in records}), 'algorithm')} on "
+        f"{counted(len({one.dataset for one in records}), 'dataset')}; {seconds / 3600:z.2f} hours of training "
+        f"on {', '.join(processors)}, with {', '.join(versions)}."
     )
 
 
 def _score_table(results: Sequence[Result]) -> str:
     """Return a table with a row for each dataset and a column for each algorithm."""
-    algorithms = list(dict.fromkeys(result.record.algorithm for result in results))
+    titles = titles_of(results)
     cells: dict[str, dict[str, str]] = {}
     for result in results:
         record = result.record
         cells.setdefault(record.dataset, {})[record.algorithm] = _score_cell(result)
-    rows = [[name, *(row.get(one, "") for one in algorithms)] for name, row in cells.items()]
-    titles = titles_of(results)
-    headings = ("dataset", *(titles[one] for one in algorithms))
-    return html_table(headings, rows, range(1, len(headings)))
+    rows = [[name, *(row.get(one, "") for one in titles)] for name, row in cells.items()]
+    return html_table(("dataset", *titles.values()), rows, range(1, len(titles) + 1))
 
 
 def _score_cell(result: Result) -> str:
@@ -98,18 +133,37 @@ def _score_cell(result: Result) -> str:
     return str(Estimate(float(scores.mean()), interval))
 
 
-def _dataset_parts(
-    dataset: str,
-    results: Sequence[Result],
-    stored: Sequence[StoredResult],
-    series: Mapping[str, int],
-) -> list[str]:
+def _comparisons(results: Sequence[Result]) -> list[Comparison]:
+    """Return a comparison over the datasets that each set of two or more algorithms has in common."""
+    by_dataset: dict[str, dict[str, np.ndarray]] = {}
+    for result in results:
+        if result.scores is not None:
+            scores = by_dataset.setdefault(result.record.dataset, {})
+            scores[result.record.algorithm] = result.scores
+    together: dict[tuple[str, ...], list[str]] = {}
+    for dataset, scores in by_dataset.items():
+        if len(scores) > 1:
+            together.setdefault(tuple(scores), []).append(dataset)
+    return [
+        compare_methods(
+            {
+                algorithm: {dataset: by_dataset[dataset][algorithm] for dataset in datasets}
+                for algorithm in algorithms
+            },
+            np.random.default_rng(0),
+            aggregates=tuple(AGGREGATES),
+        )
+        for algorithms, datasets in together.items()
+    ]
+
+
+def _dataset_parts(dataset: str, results: Sequence[Result], series: Mapping[str, int]) -> list[str]:
     """Return what there is to see of one dataset."""
-    there = [one for one in stored if one.record.dataset == dataset]
-    protocol = there[0].job.protocol
+    record = results[0].record
+    protocol = next(iter(results[0].evaluations.values())).protocol
     versions = ", ".join(f"{name} {version}" for name, version in protocol.versions.items())
     facts = (
-        f"{there[0].record.version}, {there[0].job.digest}. {counted(protocol.episodes, 'episode')} of each seed "
+        f"{record.version}, {record.digest}. {counted(protocol.episodes, 'episode')} of each seed "
         f"in {protocol.environment_id} with {versions}."
     )
     parts = [f"<h2>{html.escape(dataset)}</h2>", curve_figure(results, series)]
