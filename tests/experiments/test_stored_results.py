@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import shutil
 import sys
@@ -60,6 +61,7 @@ def identity(dataset: Dataset) -> JobIdentity:
 def test_a_result_is_read_as_it_was_written_and_an_edited_job_is_refused(mini: Dataset) -> None:
     job = identity(mini)
     key = key_of(job)
+    assert key_of(pickle.loads(pickle.dumps(job))) == key  # as workers get it
     folder = result_folder(key)
     assert read_result(key) is None
     train_run("bc", mini, folder, seed=0, steps=2, evaluations=1, curve_episodes=1)

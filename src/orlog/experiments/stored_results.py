@@ -130,7 +130,10 @@ class StoredResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 def key_of(job: JobIdentity) -> str:
     """Return the key of a job: 64 hexadecimal digits."""
-    return hashlib.sha256(canonical_json(msgspec.to_builtins(job))).hexdigest()
+    # By value: msgspec leaves out a default text only where it is the same object, not one of another process.
+    defaults = {field.name: field.default for field in msgspec.structs.fields(JobIdentity)}
+    body = {n: value for n, value in msgspec.to_builtins(job).items() if value != defaults[n]}
+    return hashlib.sha256(canonical_json(body)).hexdigest()
 
 
 def read_result(
