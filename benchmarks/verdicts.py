@@ -27,7 +27,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from orlog.normalize.judgements import (
+from orlog.normalize.verdicts import (
     MARGIN,
     Judgement,
     can_reject,

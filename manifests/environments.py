@@ -84,11 +84,11 @@ _OWN: dict[str, tuple[str, int | None]] = {
 }
 # Those that stand for a benchmark's, by the name of the adapter in the catalogue of counterparts.
 _ADAPTERS = {
-    "ant": "orlog.normalize.counterparts.ant:Ant",
-    "antmaze": "orlog.normalize.counterparts.mazes:AntMaze",
-    "maze2d": "orlog.normalize.counterparts.mazes:Maze2d",
-    "adroit": "orlog.normalize.counterparts.robots:Adroit",
-    "kitchen": "orlog.normalize.counterparts.robots:Kitchen",
+    "ant": "orlog.datasets.environments.d4rl:Ant",
+    "antmaze": "orlog.datasets.environments.d4rl:AntMaze",
+    "maze2d": "orlog.datasets.environments.d4rl:Maze2d",
+    "adroit": "orlog.datasets.environments.d4rl_robots:Adroit",
+    "kitchen": "orlog.datasets.environments.d4rl_robots:Kitchen",
 }
 # Packages that register environments when they are imported; Gymnasium finds the rest by itself.
 _REGISTERING = ("gymnasium_robotics", "minigrid", "ale_py")

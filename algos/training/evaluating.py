@@ -41,7 +41,7 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.names import counted, is_url
-from orlog.normalize.metrics.metrics import as_fields, completed, counts_for, warn_of_untold
+from orlog.normalize.metrics import as_fields, completed, counts_for, warn_of_untold
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Count, Episodes, Policy, run_episodes
 

@@ -49,7 +49,7 @@ from orlog.errors import (
 )
 from orlog.manifests.documents import convert_json, read_json_file
 from orlog.manifests.names import is_name
-from orlog.normalize.metrics.metrics import Played, of_fields
+from orlog.normalize.metrics import EpisodeOutcomes, of_fields
 from orlog.normalize.references import Protocol
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -186,10 +186,10 @@ class Evaluation(
         """What every metric counted in each episode, by its name."""
         return of_fields(msgspec.structs.asdict(self))
 
-    def played(self, record: RunRecord) -> Played:
+    def played(self, record: RunRecord) -> EpisodeOutcomes:
         """Return what came of the episodes of a run, for `numbers_of`."""
         returns = np.array(self.returns, float)
-        return Played(
+        return EpisodeOutcomes(
             returns=returns, metrics=self.counted, dataset=record.dataset, settings=record.config
         )
 

@@ -16,8 +16,7 @@ beartype.beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower
 # A Protocol that is not runtime_checkable cannot be checked: `algorithms` and `train` are left out.
 rooms = {"algos": ["awac", "bc", "calql", "conservative", "cql", "edac", "flows", "fql", "gaussians", "ifql", "iql", "networks", "qcfql", "rebrac", "rlpd", "td3bc", "training.checkpoint"],
          "loaders": ["arrays", "batch", "chunks", "returns", "sampling", "transitions"],
-         "normalize": ["judgements", "references",
-                       "rollouts", "scores", "tuning", "variance", "verdicts"]}
+         "normalize": ["references", "rollouts", "statistics", "tuning", "verdicts"]}
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
 with install_import_hook(modules, "beartype.beartype"):
     from orlog.algos import algorithms, bc, networks, settings
@@ -28,7 +27,7 @@ with install_import_hook(modules, "beartype.beartype"):
     from orlog.loaders.arrays import arrays
     from orlog.loaders.sampling import streams as batches
     from orlog.loaders.sampling import draws
-    from orlog.normalize import statistics, references, rollouts, tuning, verdicts
+    from orlog.normalize import references, rollouts, statistics, tuning, verdicts
 import numpy as np
 
 torch.set_num_threads(1)

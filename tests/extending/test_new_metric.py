@@ -1,4 +1,4 @@
-"""A metric of episodes is one file: evaluations, commands, reports and baselines know it without a change.
+"""A metric of episodes is a function and an entry of a table: evaluations, commands, reports and baselines know it without a change.
 
 Costs are one such metric; the area under a front is another, over runs with several weights, added by a test.
 """
@@ -6,8 +6,7 @@ Costs are one such metric; the area under a front is another, over runs with sev
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-import orlog.normalize.metrics
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import read_evaluation
 from orlog.datasets.reading.dataset import Dataset
@@ -27,7 +25,7 @@ from orlog.experiments.run_groups import EVALUATED
 from orlog.experiments.sweep_jobs import identify
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
-from orlog.normalize.metrics.metrics import metrics, numbers_of
+from orlog.normalize.metrics import METRICS, EpisodeOutcomes, Metric, Number, numbers_of
 from orlog.reports.dataset_page import write_report
 from orlog.scoring.evaluated_runs import find_runs
 from orlog.viewer.runs import runs_of
@@ -160,53 +158,28 @@ def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
     assert row.split().count(f"{result.numbers[0].value:.1f}") == 2  # here, and as recorded
 
 
-def test_results_depend_on_the_metrics_that_apply(costly: Dataset) -> None:
+def test_results_depend_on_what_is_counted(costly: Dataset) -> None:
     code = identify("bc", costly, TrainOptions(steps=2), episodes=2).code
-    assert "orlog.normalize.metrics.cost" in code
-    view = costly.select_columns([])
-    assert (
-        "orlog.normalize.metrics.cost"
-        not in identify("bc", view, TrainOptions(steps=2), episodes=2).code
-    )
+    assert "orlog.normalize.metrics" in code
+    assert "orlog.datasets.environments.objectives" not in code
 
 
-AREA = '''
-"""The area that the mean objectives of runs with several weights dominate, from the origin."""
-
-import numpy as np
-
-from orlog.normalize.metrics.metrics import Metric, Number
-
-
-def summarize(runs):
-    points = sorted((tuple(one.metrics["area"].mean(0)) for one in runs), reverse=True)
+def area(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
+    """Return the area that the mean objectives of runs with several weights dominate, from the origin."""
+    points = sorted((tuple(run.metrics["area"].mean(0)) for run in runs), reverse=True)
     area = height = 0.0
     for width, level in points:
         if level > height:
             area, height = area + width * (level - height), level
-    weights = len({str(one.settings.get("hidden")) for one in runs})
+    weights = len({str(run.settings.get("hidden")) for run in runs})
     return [Number(metric="area", name="area", value=area, note=f"{weights} weights")]
 
 
-METRIC = Metric(name="area", summarize=summarize, combine="sum", infos=("objectives",))
-'''
-
-
-@pytest.fixture
-def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the folder of metrics have one more file."""
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "area.py").write_text(AREA, "utf-8")
-    path = [*orlog.normalize.metrics.__path__, str(tmp_path / "more")]
-    monkeypatch.setattr(orlog.normalize.metrics, "__path__", path)
-    metrics.cache_clear()
-    yield
-    metrics.cache_clear()
-    sys.modules.pop("orlog.normalize.metrics.area", None)
-
-
-@pytest.mark.usefixtures("another")
-def test_a_metric_may_be_over_all_objectives_of_runs_with_several_weights(costly: Dataset) -> None:
+def test_a_metric_may_be_over_all_objectives_of_runs_with_several_weights(
+    costly: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = Metric(summarize=area, combine="sum", infos=("objectives",))
+    monkeypatch.setitem(METRICS, "area", added)
     results = []
     for width in (4, 5):
         made = orlog.train(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -17,19 +18,20 @@ import orlog
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.benchmarks import benchmark_datasets
 from orlog.manifests.names import counted
-from orlog.normalize.metrics import by_task, cost, success, wins
-from orlog.normalize.metrics.by_task import words_of_tasks
-from orlog.normalize.metrics.metrics import (
+from orlog.normalize.metrics import (
+    METRICS,
+    EpisodeOutcomes,
     Number,
-    Played,
     as_fields,
     completed,
     counts_for,
+    hypervolume,
     in_short,
-    metrics,
-    modules_for,
+    known_hypervolume,
     numbers_of,
     of_fields,
+    points_of,
+    words_of_tasks,
 )
 from orlog.normalize.rollouts import Count, run_episodes
 from orlog.normalize.statistics import share_interval, wilson_interval
@@ -120,25 +122,22 @@ def test_what_is_counted_is_what_a_slow_loop_counts(
         np.testing.assert_array_equal(found.metrics["vector"], vectors)
 
 
-def test_metrics_are_found_and_apply_by_roles() -> None:
-    assert {"success", "cost"} <= {*metrics()}
-    assert [one.name for one in counts_for({})] == ["success", "wins"]
+def test_metrics_apply_by_roles() -> None:
+    assert [*METRICS] == sorted(METRICS)
+    assert [count.name for count in counts_for({})] == ["success", "wins"]
     roles = {"infos/energy": "cost", "infos/agents/left/cost": "cost", "episodes/x": "task"}
-    (of_task, of_cost, of_success, of_wins) = counts_for(roles)
+    of_task, of_cost, of_success, of_wins = counts_for(roles)
     assert (of_task.name, of_task.infos, of_task.combine) == ("by_task", ("task",), "last")
     assert (of_cost.name, of_cost.infos) == ("cost", ("energy",))
     assert of_success.at_end == {"is_success"}
     assert (of_wins.infos, of_wins.combine) == (("won",), "any")
-    always = [success.__name__, wins.__name__]
-    assert modules_for({}) == always
-    assert {*modules_for(roles)} == {by_task.__name__, cost.__name__, *always}
 
 
-def played(dataset: str = "lab/a-v1", limit: Any = None, **values: Any) -> Played:
+def played(dataset: str = "lab/a-v1", limit: Any = None, **values: Any) -> EpisodeOutcomes:
     arrays = {name: np.array(one) for name, one in values.items()}
     size = len(next(iter(arrays.values())))
     made = {} if limit is None else {"cost_limit": limit}
-    return Played(returns=np.zeros(size), metrics=arrays, dataset=dataset, settings=made)
+    return EpisodeOutcomes(returns=np.zeros(size), metrics=arrays, dataset=dataset, settings=made)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=50))
@@ -284,11 +283,63 @@ def test_numbers_in_words() -> None:
 
 def test_intervals_of_costs_do_not_begin_below_zero() -> None:
     runs = [
-        Played(
+        EpisodeOutcomes(
             returns=np.zeros(2), metrics={"cost": np.array(costs)}, dataset="lab/x-v1", settings={}
         )
         for costs in ([0.0, 0.0], [0.0, 0.1], [9.0, 0.0])
     ]
-    mean, *_ = cost.summarize(runs)
+    mean, *_ = numbers_of(runs)
     assert mean.interval is not None
     assert mean.interval[0] == 0
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3])
+def test_the_volume_is_that_of_counted_cells(objectives: int) -> None:
+    rng = np.random.default_rng(objectives)
+    for _ in range(10):
+        points = rng.integers(-1, 6, (5, objectives)).astype(float)
+        cells = sum(
+            bool((points >= np.array(cell) + 1).all(1).any())
+            for cell in itertools.product(range(6), repeat=objectives)
+        )
+        assert hypervolume(points, np.zeros(objectives)) == cells
+
+
+def over_weights(
+    weights: np.ndarray, gained: np.ndarray, dataset: str = "lab/two-v1"
+) -> EpisodeOutcomes:
+    metrics = {"episode_weights": weights, "hypervolume": gained}
+    return EpisodeOutcomes(returns=gained.sum(1), metrics=metrics, dataset=dataset)
+
+
+def test_episodes_of_the_same_weights_are_one_point() -> None:
+    weights = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    run = over_weights(weights, np.array([[4.0, 0.0], [1.0, 3.0], [2.0, 2.0]]))
+    assert points_of(run).tolist() == [[1, 3], [3, 1]]
+    (one,) = numbers_of([run])
+    assert (one.name, one.value, one.note) == ("hypervolume", 5.0, "")
+    (both,) = numbers_of([run, over_weights(weights, np.array([[4.0, 2], [1.0, 3.0], [2.0, 2.0]]))])
+    assert both.value == (5 + 7) / 2
+    assert both.interval is not None
+    bare = EpisodeOutcomes(returns=np.zeros(1), metrics={"hypervolume": np.ones((1, 2))})
+    assert numbers_of([bare]) == []
+    with pytest.raises(ValueError, match="lab/two-v1: an episode has 2 objectives and 3 weights"):
+        points_of(over_weights(np.ones((1, 3)) / 3, np.ones((1, 2))))
+
+
+def test_that_of_a_known_front_is_said_beside() -> None:
+    assert known_hypervolume("lab/two-v1") is None
+    whole = known_hypervolume("objectives/treasure-v1")
+    assert whole is not None
+    points = [(0.7, 24), (8.2, 22), (11.5, 20), (14.0, 18), (15.1, 17), (19.6, 12), (22.4, 8)]
+    points = [(round(x, 3), y) for x, y in [*points, (23.7, 6)]]
+    by_hand, before = 0.0, 0.0
+    for width, height in points:
+        by_hand, before = by_hand + (width - before) * height, width
+    assert whole == pytest.approx(by_hand, rel=1e-6)
+    weights = np.array([[1.0, 0.0]])
+    (one,) = numbers_of(
+        [over_weights(weights, np.array([[23.7, -19.0]]), "objectives/treasure-v1")]
+    )
+    assert one.value == pytest.approx(23.7 * 6)
+    assert f"{whole:.3f} is that of the known front" in str(one)

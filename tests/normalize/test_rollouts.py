@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.manifests.environments import make_environment
-from orlog.normalize.metrics.metrics import counts_for
+from orlog.normalize.metrics import counts_for
 from orlog.normalize.rollouts import run_episodes
 from tests.levels import scaled
 

@@ -13,20 +13,23 @@ from scipy import stats
 from benchmarks import verdicts as drawn
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize.baselines import read_baseline
-from orlog.normalize.judgements import (
+from orlog.normalize.metrics import EpisodeOutcomes
+from orlog.normalize.references import Anchors
+from orlog.normalize.verdicts import (
     MARGIN,
+    VERDICT_NOTE,
+    Verdict,
     can_reject,
+    compare,
+    compare_runs,
     judge,
     look_counts,
     noticed_difference,
+    recorded_outcomes,
     seeds_to_exclude,
     unseen_share,
     usual_seeds,
 )
-from orlog.normalize.metrics.judging import compare_runs, played_by
-from orlog.normalize.metrics.metrics import Played
-from orlog.normalize.references import Anchors
-from orlog.normalize.verdicts import VERDICT_NOTE, Verdict, compare
 from orlog.scoring.references import references_of
 from tests.levels import THOROUGH
 
@@ -267,16 +270,16 @@ COUNTED = {  # a baseline with a metric, and what would be noticed of it
 Changes = Callable[[np.ndarray], np.ndarray]
 
 
-def runs_of(algorithm: str, name: str) -> tuple[dict[int, Played], Anchors]:
+def runs_of(algorithm: str, name: str) -> tuple[dict[int, EpisodeOutcomes], Anchors]:
     baseline, manifest = read_baseline(algorithm, name), recorded_manifest(name)
     assert baseline is not None
     assert manifest is not None
     references = references_of(manifest)
     assert references is not None
-    return played_by(baseline), references
+    return recorded_outcomes(baseline), references
 
 
-def changed(runs: dict[int, Played], **by_metric: Changes) -> dict[int, Played]:
+def changed(runs: dict[int, EpisodeOutcomes], **by_metric: Changes) -> dict[int, EpisodeOutcomes]:
     """Return runs whose returns have other last bits, and of which metrics counted something else."""
     return {
         seed: dataclasses.replace(

@@ -89,9 +89,8 @@ def test_a_result_says_all_that_its_numbers_come_from(result: SharedResult, runs
 
 def run_sources_of_bc(result: SharedResult) -> dict[str, str]:
     from orlog.algos.bc import BC
-    from orlog.normalize.metrics.metrics import modules_for
 
-    return run_sources(BC, BC.CONFIG(), result.protocol.environment_id, modules_for({}))
+    return run_sources(BC, BC.CONFIG(), result.protocol.environment_id)
 
 
 def test_a_file_is_read_as_it_was_written_and_has_a_line_for_each_seed(

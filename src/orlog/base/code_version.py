@@ -15,7 +15,7 @@ import functools
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ _COUNTED = (
     "orlog.loaders.",
     "orlog.normalize.rollouts",
 )
+_METRICS = "orlog.normalize.metrics"  # what is counted in episodes; not what it imports
 _ROOTS = ("orlog.algos.training.train", "orlog.algos.training.evaluating")
 _NOT_COUNTED = frozenset(
     {
@@ -39,14 +40,12 @@ _NOT_COUNTED = frozenset(
 )
 
 
-def run_sources(
-    kind: type[Any], config: Any, environment_id: str, besides: Sequence[str] = ()
-) -> dict[str, str]:
+def run_sources(kind: type[Any], config: Any, environment_id: str) -> dict[str, str]:
     """Return the hex SHA-256 of each module that decides the numbers of a run, by its name.
 
     Of an algorithm that is not orlog's, its own file counts, that of its loader, which its settings choose,
     and the modules of orlog that these import or that its base classes are in; but no other file that they
-    import. So do the modules `besides`, such as those of metrics.
+    import. So do the metrics of episodes.
     """
     loader = kind.loader(config)[0].partition(":")[0]
     environment = _environment_module(environment_id)
@@ -55,7 +54,7 @@ def run_sources(
         if not module.startswith("orlog.") and _is_module(module):
             roots += _imports(ast.parse(_file(module).read_bytes()))
     found = _counted_from(tuple(roots))
-    for module in (kind.__module__, loader, environment, *besides):
+    for module in (kind.__module__, loader, environment, _METRICS):
         if module and module not in found and _is_module(module):
             found = {**found, module: source_hash(_file(module).read_bytes())}
     return dict(sorted(found.items()))

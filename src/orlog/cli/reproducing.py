@@ -210,7 +210,7 @@ def _check_largest_share(
     share: float | None, seeds: Sequence[int], recorded: Sequence[int] = ()
 ) -> None:
     """Refuse a share before any training if these seeds can never show it."""
-    from orlog.normalize.judgements import pairs_used, seeds_to_exclude, unseen_share
+    from orlog.normalize.verdicts import pairs_used, seeds_to_exclude, unseen_share
 
     if share is None:
         return
@@ -231,13 +231,14 @@ def _usual_seeds(given: Reproduction) -> list[int]:
     from orlog.algos.algorithms import known_as
     from orlog.experiments.sweeps import suite_datasets
     from orlog.normalize.baselines import read_baseline
-    from orlog.normalize.judgements import usual_seeds
-    from orlog.normalize.metrics.judging import judged_numbers, played_by
+    from orlog.normalize.verdicts import judged_numbers, recorded_outcomes, usual_seeds
 
     names = suite_datasets(given.suite) if given.suite else _names(given.datasets or "")
     algorithms = map(known_as, _names(given.algorithms or ""))
     pairs = itertools.product(algorithms, (name.partition("@")[0] for name in names))
-    found = [played_by(one) for one in itertools.starmap(read_baseline, pairs) if one is not None]
+    found = [
+        recorded_outcomes(one) for one in itertools.starmap(read_baseline, pairs) if one is not None
+    ]
     usual = (usual_seeds(len(one), 1 + len(judged_numbers(one, one)[0])) for one in found)
     return [*range(max(usual, default=3))]
 

@@ -16,7 +16,7 @@ from orlog.manifests.names import counted
 if TYPE_CHECKING:
     from orlog.experiments.run_folders import RunSummary
     from orlog.experiments.run_groups import SeedScores
-    from orlog.normalize.metrics.metrics import Number
+    from orlog.normalize.metrics import Number
 
 runs = command_group(
     "runs",
@@ -265,7 +265,7 @@ def _score(score: float | None, interval: tuple[float, float] | None) -> str:
 
 
 def _counted(numbers: Sequence[Number]) -> str:
-    from orlog.normalize.metrics.metrics import in_short
+    from orlog.normalize.metrics import in_short
 
     return ", ".join(in_short(numbers))
 

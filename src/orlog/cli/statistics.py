@@ -40,7 +40,7 @@ def compare(
     """Compare methods over tasks: aggregates, ranks and improvement, with 95 % intervals."""
     import numpy as np
 
-    from orlog.normalize.metrics.metrics import HEADINGS
+    from orlog.normalize.metrics import HEADINGS
     from orlog.normalize.sequential import compare_sequentially
     from orlog.normalize.statistics import AGGREGATES, compare_methods, run_means
     from orlog.reports.statistics_plots import check_format

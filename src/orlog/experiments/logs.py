@@ -23,7 +23,7 @@ from orlog.algos.training.runs import RUN_FILE, read_run
 from orlog.base.files import replace_file
 from orlog.errors import MissingExtraError, NotFoundError, clause
 from orlog.manifests.names import did_you_mean
-from orlog.normalize.metrics.metrics import Played, numbers_of, of_fields
+from orlog.normalize.metrics import EpisodeOutcomes, numbers_of, of_fields
 
 LOGS = ("none", "tensorboard", "wandb")
 _WANDB_FILE = "wandb.json"
@@ -90,7 +90,7 @@ class Log:
             values["evaluation/return"] = float(returns.mean())
             if self._normalize is not None:
                 values["evaluation/score"] = float(self._normalize(returns).mean())
-            for one in numbers_of([Played(returns=returns, metrics=of_fields(line))]):
+            for one in numbers_of([EpisodeOutcomes(returns=returns, metrics=of_fields(line))]):
                 values[f"evaluation/{one.name.replace(' ', '_')}"] = one.value
         self._sink.write(line["step"], float(line.get("seconds", 0)), values)
 

@@ -18,7 +18,7 @@ from rich.text import Text
 from orlog.base.terminal import MinuteLines, errors, printable
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
-from orlog.normalize.metrics.metrics import Played, in_short, numbers_of, of_fields
+from orlog.normalize.metrics import EpisodeOutcomes, in_short, numbers_of, of_fields
 from orlog.scoring.references import references
 
 _SMOOTHING = 0.3  # weight of the newest half second in the speed that is shown
@@ -104,7 +104,7 @@ class Watcher:
             changed["score"] = float(
                 (values if self.normalize is None else self.normalize(values)).mean()
             )
-            played = Played(returns=values, metrics=of_fields(line))
+            played = EpisodeOutcomes(returns=values, metrics=of_fields(line))
             changed["counted"] = in_short(numbers_of([played]))
             self._since = None  # the evaluation took time too
         self._change(**changed)

@@ -23,12 +23,10 @@ from orlog.errors import NotFoundError, SchemaError
 from orlog.experiments.jobs import Executor, Job, Outcome, make_jobs, recorded_episodes, run_jobs
 from orlog.manifests.names import counted
 from orlog.normalize.baselines import Baseline, equal_baselines, read_baseline
-from orlog.normalize.judgements import look_counts
-from orlog.normalize.metrics.judging import compare_runs, played_by
-from orlog.normalize.metrics.metrics import Number, numbers_of
+from orlog.normalize.metrics import Number, numbers_of
 from orlog.normalize.references import References, is_measured_alike, score_caveats
 from orlog.normalize.statistics import bootstrap_interval
-from orlog.normalize.verdicts import Verdict
+from orlog.normalize.verdicts import Verdict, compare_runs, look_counts, recorded_outcomes
 from orlog.scoring.references import references_of_dataset, trained_policy
 
 
@@ -83,7 +81,7 @@ class Result:
         baseline = self.baseline
         if baseline is None or not baseline.metrics:
             return {}
-        return {one.name: one for one in numbers_of([*played_by(baseline).values()])}
+        return {one.name: one for one in numbers_of([*recorded_outcomes(baseline).values()])}
 
     @property
     def caveats(self) -> list[str]:
@@ -261,7 +259,7 @@ def judge(
         )
         verdict = compare_runs(
             {seed: evaluation.played(record) for seed, evaluation in evaluations.items()},
-            played_by(baseline),
+            recorded_outcomes(baseline),
             references.normalize,
             same_run=same_run,
             looks=looks,

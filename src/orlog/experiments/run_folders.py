@@ -37,7 +37,7 @@ from orlog.base.files import hold_folder, is_held
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
 from orlog.experiments.result_folders import RESULT_FILE
 from orlog.manifests.documents import canonical_json, convert_json
-from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
+from orlog.normalize.metrics import EpisodeOutcomes, Number, numbers_of, of_fields
 from orlog.normalize.references import References
 from orlog.normalize.statistics import score_interval
 from orlog.scoring.references import references
@@ -91,9 +91,9 @@ class RunSummary:
     step: int = 0
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     points: list[tuple[int, np.ndarray]] = dataclasses.field(default_factory=list)
-    counted: list[Played] = dataclasses.field(default_factory=list)
+    counted: list[EpisodeOutcomes] = dataclasses.field(default_factory=list)
     scores: np.ndarray | None = None
-    played: Played | None = None
+    played: EpisodeOutcomes | None = None
     scored_step: int = 0
     is_evaluated: bool = False
     is_normalized: bool = True
@@ -245,7 +245,7 @@ def _read(folder: Path) -> RunSummary:
     evaluated = [line for line in lines if line.get("returns")]
     points = [(line["step"], scored(line["returns"])) for line in evaluated]
     each = [
-        Played(
+        EpisodeOutcomes(
             returns=np.array(line["returns"], float),
             metrics=of_fields(line),
             dataset=record.dataset,
@@ -291,7 +291,7 @@ def _read(folder: Path) -> RunSummary:
     )
 
 
-def _success_rate(played: Played) -> float | None:
+def _success_rate(played: EpisodeOutcomes) -> float | None:
     """Return the share of successful episodes, where the environment told."""
     reached = played.metrics.get("success")
     return None if reached is None else float(reached.mean())

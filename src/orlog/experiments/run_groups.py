@@ -11,7 +11,7 @@ import numpy as np
 from orlog.algos.algorithms import algorithm_title
 from orlog.experiments.run_folders import RunSummary, setting_words, varied_settings
 from orlog.manifests.documents import canonical_json
-from orlog.normalize.metrics.metrics import Number, Played, numbers_of
+from orlog.normalize.metrics import EpisodeOutcomes, Number, numbers_of
 from orlog.normalize.statistics import score_interval, share_interval
 
 CURVE, EVALUATED = "last point of the curve", "orlog evaluate"
@@ -35,7 +35,7 @@ class SeedScores:
     episodes: int
     runs: list[RunSummary] = dataclasses.field(default_factory=list)
     scores: list[np.ndarray] = dataclasses.field(default_factory=list)
-    played: list[Played] = dataclasses.field(default_factory=list)
+    played: list[EpisodeOutcomes] = dataclasses.field(default_factory=list)
 
     @property
     def seeds(self) -> list[int]:
@@ -75,7 +75,7 @@ class SeedScores:
         }
 
 
-Measured: TypeAlias = tuple[str, int, RunSummary, np.ndarray, Played | None]
+Measured: TypeAlias = tuple[str, int, RunSummary, np.ndarray, EpisodeOutcomes | None]
 
 
 def measured_alike(measured: Iterable[Measured]) -> list[SeedScores]:

@@ -30,7 +30,7 @@ from orlog.experiments.run_folders import replacing
 from orlog.experiments.streaming import streams_by_default
 from orlog.experiments.videos import VIDEOS, Video, check_video, film
 from orlog.manifests.names import counted, is_name
-from orlog.normalize.metrics.metrics import Number, Played, in_short, numbers_of
+from orlog.normalize.metrics import EpisodeOutcomes, Number, in_short, numbers_of
 from orlog.normalize.references import Protocol, References, score_caveats, simulator_of
 from orlog.normalize.statistics import score_interval
 from orlog.scoring.references import references as find_references
@@ -105,10 +105,10 @@ class RunResult:
         return numbers_of([self.played])
 
     @property
-    def played(self) -> Played:
+    def played(self) -> EpisodeOutcomes:
         """What came of the episodes, for metrics over several runs (`orlog.normalize.metrics`)."""
         record = self.run.record
-        return Played(
+        return EpisodeOutcomes(
             returns=self.returns,
             metrics=self.metrics,
             dataset=record.dataset,

@@ -38,7 +38,6 @@ from orlog.experiments.stored_results import (
     read_result,
     write_result,
 )
-from orlog.normalize.metrics.metrics import modules_for
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +266,7 @@ def identify(
         evaluations=options.evaluations,
         curve_episodes=options.curve_episodes,
         protocol=protocol,
-        code=run_sources(kind, config, protocol.environment_id, modules_for(dataset.roles)),
+        code=run_sources(kind, config, protocol.environment_id),
         versions={name: versions[name] for name in ("numpy", "torch")},
         device=device.partition(":")[0],
         precision=precision_here(options.precision, device),

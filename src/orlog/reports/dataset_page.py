@@ -13,7 +13,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text, operation_words
 from orlog.experiments.reproducing import Result
 from orlog.manifests.names import counted, size_text
-from orlog.normalize.metrics.metrics import HEADINGS as HEADINGS_OF_NUMBERS
+from orlog.normalize.metrics import HEADINGS as HEADINGS_OF_NUMBERS
 from orlog.normalize.statistics import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.reports.episode_figure import episode_figure

@@ -27,7 +27,7 @@ from msgspec import Meta
 from orlog.errors import FormatVersionError, ManifestError, clause
 from orlog.manifests.documents import canonical_json, convert_json, parse_json, refuse_newer
 from orlog.manifests.names import counted, is_name, is_version
-from orlog.normalize.metrics.metrics import Played, of_fields
+from orlog.normalize.metrics import EpisodeOutcomes, of_fields
 from orlog.normalize.references import Anchors, Protocol, PublishedReturn, References, simulator_of
 from orlog.normalize.statistics import check_finite
 
@@ -257,10 +257,10 @@ class SharedResult(Signed, frozen=True):
         """Normalized scores [seeds, episodes], or returns where there are no references."""
         return self.returns if self.references is None else self.references.normalize(self.returns)
 
-    def played(self, seeds: Iterable[TrainedSeed]) -> dict[int, Played]:
+    def played(self, seeds: Iterable[TrainedSeed]) -> dict[int, EpisodeOutcomes]:
         """Return what came of the episodes of seeds that were trained as it says, by seed."""
         return {
-            one.seed: Played(
+            one.seed: EpisodeOutcomes(
                 returns=np.array(one.returns, float),
                 metrics=of_fields({"metrics": one.metrics}),
                 dataset=self.dataset.name,

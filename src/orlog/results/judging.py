@@ -6,9 +6,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from orlog.normalize.metrics.judging import compare_runs
 from orlog.normalize.references import Protocol, is_measured_alike
-from orlog.normalize.verdicts import Verdict
+from orlog.normalize.verdicts import Verdict, compare_runs
 from orlog.results.documents import Note, SharedResult, TrainedSeed
 
 Kind = Literal["confirmation", "contradiction", "unsettled"]

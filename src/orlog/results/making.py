@@ -30,7 +30,6 @@ from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaErr
 from orlog.experiments.result_folders import RESULT_FILE
 from orlog.experiments.stored_results import read_result
 from orlog.manifests.environments import own_arguments
-from orlog.normalize.metrics.metrics import modules_for
 from orlog.results.documents import (
     NO_DIGEST,
     TRANSFORMS,
@@ -215,7 +214,7 @@ def _sources(
         if not here or any(one != here for those in codes.values() for one in those):
             return {}
         config = make_config(kind, record.config)
-        return run_sources(kind, config, run.protocol.environment_id, modules_for(dataset.roles))
+        return run_sources(kind, config, run.protocol.environment_id)
     except NotFoundError:  # data or environment are not here
         return {}
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.manifests.names import counted
-from orlog.normalize.metrics.metrics import HEADINGS as NUMBER_HEADINGS
+from orlog.normalize.metrics import HEADINGS as NUMBER_HEADINGS
 from orlog.normalize.statistics import BOOTSTRAP_NOTE
 from orlog.reports.pages import folded, how_to_read, html_table, page, paragraph
 from orlog.reports.pictures import series_of

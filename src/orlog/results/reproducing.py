@@ -14,10 +14,8 @@ from orlog.algos.training.policy import fitting_form
 from orlog.algos.training.runs import Evaluation, RunRecord
 from orlog.base.code_version import run_sources
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.manifests.names import counted
-from orlog.normalize.metrics.metrics import modules_for
 from orlog.normalize.verdicts import Verdict
 from orlog.results.documents import (
     NO_DIGEST,
@@ -87,7 +85,7 @@ def reproduce_result(
             "be compared."
         )
     kind = fitting_form(given, dataset)
-    here = _sources_here(result, kind, dataset)
+    here = _sources_here(result, kind)
     if algorithm is not None:
         _check_code(result, kind, here)
     limits = TrainOptions(
@@ -126,11 +124,11 @@ def _check_options(result: SharedResult) -> None:
         raise SchemaError(f"{result.path}: method.options: {error}") from error
 
 
-def _sources_here(result: SharedResult, kind: type[Any], dataset: Dataset) -> dict[str, str]:
+def _sources_here(result: SharedResult, kind: type[Any]) -> dict[str, str]:
     """Return the hash of each source here that decides the numbers of such a run."""
     config = make_config(kind, {})
     environment = result.protocol.environment_id
-    return run_sources(kind, config, environment, modules_for(dataset.roles))
+    return run_sources(kind, config, environment)
 
 
 def _check_code(result: SharedResult, kind: type[Any], here: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from orlog.algos.algorithms import algorithm_title
 from orlog.errors import NotFoundError
 from orlog.manifests.documents import canonical_json
 from orlog.normalize.baselines import protocol_episodes
-from orlog.normalize.metrics.metrics import Number, numbers_of
+from orlog.normalize.metrics import Number, numbers_of
 from orlog.normalize.published_scores import PublishedScore
 from orlog.normalize.references import simulator_of
 from orlog.normalize.statistics import (

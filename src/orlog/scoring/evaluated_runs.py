@@ -18,7 +18,7 @@ from orlog.errors import ManifestError, NotFoundError
 from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file
 from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize.baselines import protocol_episodes
-from orlog.normalize.metrics.metrics import Number, Played, numbers_of, of_fields
+from orlog.normalize.metrics import EpisodeOutcomes, Number, numbers_of, of_fields
 from orlog.normalize.references import Protocol, References, impossible_return, score_caveats
 from orlog.normalize.statistics import differing_facts, equal_methods, unranked_methods
 from orlog.scoring.normalized_scores import normalized_score
@@ -67,9 +67,9 @@ class EvaluatedRun:
     version: str = ""
 
     @property
-    def played(self) -> Played:
+    def played(self) -> EpisodeOutcomes:
         """What came of the episodes, for `numbers_of`."""
-        return Played(
+        return EpisodeOutcomes(
             returns=self.returns, metrics=self.metrics, dataset=self.dataset, settings=self.settings
         )
 

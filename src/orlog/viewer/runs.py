@@ -11,7 +11,7 @@ from orlog.experiments.run_groups import CURVE, EVALUATED, RunGroup, group_runs
 from orlog.experiments.videos import VIDEOS as FILMED
 from orlog.experiments.videos import read_videos
 from orlog.normalize.baselines import read_baseline
-from orlog.normalize.metrics.judging import compare_runs, played_by
+from orlog.normalize.verdicts import compare_runs, recorded_outcomes
 from orlog.scoring.references import references
 
 VIDEOS = (".mp4", ".webm")
@@ -150,7 +150,7 @@ def _verdict(group: RunGroup) -> tuple[str, str]:
             return "", "not compared: settings or steps are not those of the recorded baseline"
         new[record.seed] = run.played
     try:
-        verdict = compare_runs(new, played_by(baseline), known.normalize)
+        verdict = compare_runs(new, recorded_outcomes(baseline), known.normalize)
     except ValueError as error:
         return "", f"not compared: {error}"
     return verdict.word, str(verdict)

@@ -16,7 +16,7 @@ from orlog.datasets.environments.metaworld import STATE, instruction_of, scripte
 from orlog.datasets.recipes.tasks import DATASETS, TasksRecipe
 from orlog.errors import MissingExtraError
 from orlog.manifests.environments import environment_versions, make_environment
-from orlog.normalize.metrics.by_task import words_of_tasks
+from orlog.normalize.metrics import words_of_tasks
 
 env_dict = pytest.importorskip("metaworld.env_dict", reason="needs Meta-World (orlog[tasks])")
 MT10, MT50 = (f"orlog/metaworld-{one}-v0" for one in ("mt10", "mt50"))

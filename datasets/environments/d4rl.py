@@ -1,4 +1,4 @@
-"""D4RL's mazes: a ball on a plane (maze2d) and an ant (antmaze), in MuJoCo.
+"""D4RL's mazes, a ball on a plane (maze2d) and an ant (antmaze), and its ant without a maze, in MuJoCo.
 
 Maps, models, resets, rewards and ends of episodes are those of Farama-Foundation/D4RL@89141a689b,
 `d4rl/pointmaze/maze_model.py`, `d4rl/locomotion/maze_env.py`, `ant.py` and `goal_reaching_env.py`.
@@ -9,6 +9,10 @@ coordinates and with an ant five times as strong, whose steps are half as long.
     maze2d   (row, column) is a place of the map: the middle of cell (1, 2) is at 1, 2
     antmaze  x grows along a row of the map and y along a column; 0, 0 is where the ant starts, and
              a cell is 4 wide
+
+D4RL's ant is gym's Ant-v2: 13 positions, 14 velocities and 84 contact forces. The forces are zeros:
+MuJoCo 2.0 and later compute none unless they are asked for, and mujoco-py never asked
+(Farama-Foundation/D4RL#143, openai/gym#1541). So their cost is 0 too, as in Ant-v4.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import Any, Literal
 import gymnasium
 import mujoco
 import numpy as np
+from gymnasium.envs.mujoco.ant_v4 import AntEnv
 from gymnasium.spaces import Box
 
 # "#" is a wall, "G" the goal.
@@ -49,6 +54,21 @@ ANT_MAPS = {
 GOAL_RADIUS = 0.5
 CELL = 4.0  # antmaze
 FASTEST = 5.0  # maze2d
+FORCES = 84  # ant
+
+
+class Ant(gymnasium.ObservationWrapper[np.ndarray, np.ndarray, np.ndarray]):
+    """Gymnasium's Ant-v4 with the 111 numbers that D4RL's datasets hold: 84 zeros follow its observations."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        """Make Ant-v4."""
+        make: Any = AntEnv
+        super().__init__(make() if render_mode is None else make(render_mode=render_mode))
+        self.observation_space = Box(-np.inf, np.inf, (27 + FORCES,), np.float64)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        """Return the observation with forces of zero."""
+        return np.concatenate([observation, np.zeros(FORCES)])
 
 
 class _Simulated(gymnasium.Env[np.ndarray, np.ndarray]):

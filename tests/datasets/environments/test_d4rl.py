@@ -12,9 +12,9 @@ import mujoco
 import numpy as np
 import pytest
 
+from orlog.datasets.environments.d4rl import ANT_MAPS
 from orlog.manifests.counterparts import benchmark_environments
 from orlog.manifests.environments import make_environment
-from orlog.normalize.counterparts.mazes import ANT_MAPS
 
 CASES = {one.name: one for one in benchmark_environments()}
 
