@@ -130,7 +130,7 @@ def run_episodes(
         episodes: Number of episodes.
         first_seed: Seed of the first one.
         discount: Weight of the next step in discounted returns.
-        counts: What to count besides, as metrics ask (`normalize/metrics/`).
+        counts: What to count besides, as metrics ask (`normalize/metrics.py`).
         progress: Called with the number of episodes done after each round.
 
     Raises ValueError if a number is out of range.

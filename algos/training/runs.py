@@ -171,7 +171,7 @@ class Evaluation(
         successes: Whether each episode succeeded; None if the environment does not tell, and in
             evaluations that were saved before it was noted.
         processor: Name of the processor; empty in evaluations that were saved before it was noted.
-        metrics: What other metrics counted in each episode (`orlog/normalize/metrics/`), by their names.
+        metrics: What other metrics counted in each episode (`orlog/normalize/metrics.py`), by their names.
     """
 
     step: int
