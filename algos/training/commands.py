@@ -72,7 +72,7 @@ def resume_command(
     Arguments are those of `run_command`.
     """
     fine_tuned = record.online is not None and record.online.run
-    if fine_tuned or dataset_words(dataset) or record.settings is None:
+    if fine_tuned or dataset_words(dataset):
         more = ["--resume", *more]
         return run_command(folder, record, dataset=dataset, algorithm=algorithm, more=more)
     # Code that a record names is not run, and consent is not taken from a file.

@@ -14,12 +14,9 @@ CURVE_EPISODES = 20
 class TrainOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a run is asked for. The command line, Python, sweeps and `run.json` share it.
 
-    The defaults are also what records mean that were written before an option was noted in them.
-
     Attributes:
         seed: Seed of networks, batches and noise.
-        settings: Settings that differ from the recipe's or preset's; None, as in older records,
-            if they are not known.
+        settings: Settings that differ from the recipe's or preset's; None for none.
         steps: Gradient steps; None for the recipe's or preset's.
         preset: Whose settings: one of `orlog.algos.presets.preset_names`; empty for the first.
         evaluations: How often, evenly spread over the run and at its end, a few episodes are run

@@ -64,6 +64,10 @@ ONLINE_FILE = "online-steps.bin"
 _REPAIR = "restore the file, or train again in another folder"
 
 
+ONLINE_SETTINGS = ("step", "prior", "random_steps", "noise")
+"""What of an `OnlineRecord` are settings."""
+
+
 class OnlineRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a run acts in the environment of its dataset while it is trained.
 
@@ -87,7 +91,7 @@ class OnlineRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `run.json` holds; older ones lack the fields that have a default.
+    """What `run.json` holds; fields that have a default may be missing there.
 
     It has the options of the run (`TrainOptions`), with those that a recipe or the machine decides:
     steps, preset, device and precision.
@@ -110,7 +114,7 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
         imports: Modules that were imported to register environments (`--import`). They stand in the
             commands that orlog prints for the run, and are never imported because they stand here.
         code: What shows whether it was trained by the code that is here
-            (`orlog.base.code_version.sources_digest`); empty in older records.
+            (`orlog.base.code_version.sources_digest`).
         later_code: The same of each other code with which it went on after a stop, in order.
         earlier: Steps and settings that it had before it was told to take more steps, in order.
     """
@@ -122,6 +126,7 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
     seed: Annotated[int, msgspec.Meta(ge=0)]
     steps: Annotated[int, msgspec.Meta(ge=1)]
     config: dict[str, Any]
+    settings: dict[str, Any]
     obs_mean: list[float]
     obs_std: list[Annotated[float, msgspec.Meta(gt=0)]]
     versions: dict[str, str]
@@ -146,17 +151,30 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
         """Every code that trained it, in order."""
         return (self.code, *self.later_code)
 
+    @property
+    def every_setting(self) -> dict[str, Any]:
+        """All that runs of one algorithm on one dataset can differ in, apart from the seed.
+
+        Settings of the algorithm, steps, preset, device, precision and streaming, and as `online_..` how it acts in
+        the environment. A preset says how rewards and observations are transformed.
+        """
+        found = {name: value for name, value in self.config.items() if name != "seed"}
+        found |= {"steps": self.steps, "preset": self.preset}
+        found |= {"device": self.device.partition(":")[0], "precision": self.precision}
+        if self.stream:
+            found["stream"] = True
+        online = self.online
+        if online is not None:
+            # An algorithm that starts in the environment has settings of the same names.
+            names = [one for one in ONLINE_SETTINGS if online.run or one not in self.config]
+            found |= {f"online_{name}": getattr(online, name) for name in names}
+        return found
+
     def options(self) -> TrainOptions:
-        """Return the options that make this run again; of older records all settings are among them."""
-        found = {name: getattr(self, name) for name in TrainOptions.__struct_fields__}
-        if self.settings is None:
-            of_run = {"steps": self.steps, "seed": self.seed}
-            found["settings"] = {
-                name: value
-                for name, value in self.config.items()
-                if name not in of_run or value not in (of_run[name], None)
-            }
-        return TrainOptions(**found)
+        """Return the options that make this run again."""
+        return TrainOptions(
+            **{name: getattr(self, name) for name in TrainOptions.__struct_fields__}
+        )
 
 
 class Evaluation(
@@ -385,16 +403,12 @@ def read_evaluation(folder: PathLike) -> Evaluation:
 
 def read_sealed_evaluation(
     folder: PathLike, *, with_checkpoint: bool = True
-) -> tuple[Evaluation, Seal | None]:
-    """Return the last evaluation of a run and its seal; None if it was written before there were any."""
+) -> tuple[Evaluation, Seal]:
+    """Return the last evaluation of a run and its seal."""
     folder = as_path(folder)
     path = folder / EVALUATION_FILE
     repair = f"run again: orlog evaluate {folder}"
     found, seal = read_sealed(path, Evaluation, version=("evaluation_version", 1), repair=repair)
-    if seal is None:
-        if is_of_sealing_orlog(folder):
-            raise ManifestError(f"{path}: its seal is missing; {repair}.", file=str(path))
-        return found, None
     sealed = {**seal.files}
     if not with_checkpoint or _has_gone_on(folder, found.step):
         sealed.pop(CHECKPOINT_FILE, None)
@@ -422,11 +436,6 @@ def check_files(folder: Path, sealed: Mapping[str, str], found: Mapping[str, str
                 f"{found.get(name, 'none')[:12]}..; {_REPAIR}.",
                 file=str(path),
             )
-
-
-def is_of_sealing_orlog(folder: Path) -> bool:
-    """Whether a run was trained by an orlog that seals what it evaluates."""
-    return (folder / RUN_FILE).exists() and read_run(folder).settings is not None
 
 
 def _files_of(folder: Path, step: int, names: Iterable[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import msgspec
 
 from orlog.algos.training.commands import resume_command, setting_text
 from orlog.algos.training.options import Earlier
-from orlog.algos.training.runs import RUN_FILE, RunRecord, read_run
+from orlog.algos.training.runs import RunRecord, read_run
 from orlog.manifests.names import counted
 
 RUNS_IN_WORDS = {
@@ -46,7 +46,6 @@ MAY_DIFFER = frozenset(
     | {"obs_mean", "obs_std", "imports", "code", "later_code", "earlier"}
 )
 """Fields that change no number of a run; its record keeps those that it began with."""
-_ASKED = ("evaluations", "curve_episodes", "keep_checkpoints")
 
 
 def check_same_run(
@@ -59,22 +58,13 @@ def check_same_run(
     there = read_run(folder)
     if record.steps > there.steps:
         there = _with_more_steps(folder, there, record, note)
-    is_known = there.settings is not None  # older records do not say what was asked for
     for name in RUNS_IN_WORDS:
         found, wanted = getattr(there, name), getattr(record, name)
-        if name in _ASKED and not is_known:
-            continue
         if name == "device":  # the numbers of its generators fit any device of the same kind
             found, wanted = (one.partition(":")[0] for one in (found, wanted))
         if found != wanted:
             raise FileExistsError(_of_another_run(folder, there, record, name))
-    if not is_known:
-        note(
-            f"{folder / RUN_FILE} is of an older orlog and does not say evaluations or "
-            f"keep_checkpoints: it goes on with {counted(record.evaluations, 'evaluation')}, "
-            f"{'keeping' if record.keep_checkpoints else 'not keeping'} checkpoints."
-        )
-    for name in ("version", "preset", *(["log"] if is_known else [])):
+    for name in ("version", "preset", "log"):
         found, wanted = getattr(there, name), getattr(record, name)
         if found != wanted:
             note(f"{folder}: began with {name} {found or 'none'}, and goes on with {wanted}.")

@@ -53,17 +53,17 @@ def write_sealed(path: Path, body: Mapping[str, Any], files: Mapping[str, str]) 
 
 def read_sealed(
     path: Path, kind: type[Kind], *, version: tuple[str, int], repair: str
-) -> tuple[Kind, Seal | None]:
-    """Return the content of a sealed file, and its seal; None if it was written before there were any.
+) -> tuple[Kind, Seal]:
+    """Return the content of a sealed file, and its seal.
 
     Arguments are those of `read_json_file`. A file that is not what was sealed is refused.
     """
-    seal: Seal | None = None
+    seal = Seal(files={}, sha256="")
 
     def opened(body: Any) -> Any:
         nonlocal seal
         if not isinstance(body, dict) or _SEAL not in body:
-            return body
+            raise ValueError("its seal is missing")
         seal = convert_json(body.pop(_SEAL), Seal)
         outside = [name for name in seal.files if Path(name).name != name]
         if outside:
@@ -74,7 +74,8 @@ def read_sealed(
             )
         return body
 
-    return read_json_file(path, kind, version=version, repair=repair, opened=opened), seal
+    content = read_json_file(path, kind, version=version, repair=repair, opened=opened)
+    return content, seal
 
 
 def _digest(body: Mapping[str, Any], files: Mapping[str, str]) -> str:

@@ -126,7 +126,7 @@ def test_it_goes_one_way_where_demonstrations_go_either(tmp_path: Path) -> None:
         settings=settings,
         steps=400,
         evaluations=0,
-        folder=tmp_path / "run",
+        out=tmp_path / "run",
     )
     policy: Any = orlog.load_policy(run)
     first = policy(np.zeros((64, 1), np.float32))

@@ -126,12 +126,12 @@ def test_fine_tuning_on_a_gpu(name: str, mini: Dataset, tmp_path: Path) -> None:
     few: dict[str, Any] = {"hidden": [16, 16], "batch_size": 32}
     few |= {"critics": 3, "updates": 2, "random_steps": 20} if name == "rlpd" else {}
     options: dict[str, Any] = {"evaluations": 0, "settings": few, "device": "cuda"}
-    run = orlog.train(name, mini, steps=5, folder=tmp_path / "run", **options)
+    run = orlog.train(name, mini, steps=5, out=tmp_path / "run", **options)
     if name == "rlpd":
         assert run.record.device == "cuda:0"
         return
     twice = [
-        orlog.finetune(run, folder=tmp_path / f"{number}", steps=60, evaluations=0, device="cuda")
+        orlog.finetune(run, out=tmp_path / f"{number}", steps=60, evaluations=0, device="cuda")
         for number in range(2)
     ]
     assert twice[0].record.device == "cuda:0"

@@ -120,17 +120,17 @@ def test_rlpd_starts_with_random_steps_in_the_environment(home: Path, tmp_path: 
     del home
     data = pendulum(episodes=2)
     folder = tmp_path / "run"
-    run = orlog.train("rlpd", data, settings=FEW, steps=5, evaluations=1, folder=folder)
+    run = orlog.train("rlpd", data, settings=FEW, steps=5, evaluations=1, out=folder)
     last = read_metrics(folder)[-1]
     assert last["online/steps"] == 215
     assert len(last["returns"]) == 20
     assert run.record.online is not None
     assert (run.record.online.run, run.record.online.prior) == ("", 0.5)
     assert orlog.evaluate(run, episodes=1).step == 5
-    assert orlog.finetune(run, steps=2, evaluations=0, folder=tmp_path / "more").record.steps == 2
+    assert orlog.finetune(run, steps=2, evaluations=0, out=tmp_path / "more").record.steps == 2
     nameless = pendulum("lab/nameless-v1", named=False)
     with pytest.raises(NotFoundError, match="names no environment"):
-        orlog.train("rlpd", nameless, steps=1, evaluations=0, folder=tmp_path / "x")
+        orlog.train("rlpd", nameless, steps=1, evaluations=0, out=tmp_path / "x")
 
 
 def test_half_of_each_batch_of_rlpd_is_demonstrations_and_half_of_the_environment(
@@ -146,9 +146,7 @@ def test_half_of_each_batch_of_rlpd_is_demonstrations_and_half_of_the_environmen
         return update(self, batch)
 
     monkeypatch.setattr(RLPD, "_update_critics", counting)
-    orlog.train(
-        "rlpd", demonstrations, settings=FEW, steps=6, evaluations=0, folder=tmp_path / "run"
-    )
+    orlog.train("rlpd", demonstrations, settings=FEW, steps=6, evaluations=0, out=tmp_path / "run")
     assert counts == [(4, 8)] * 12  # 6 steps with 2 updates each, of 8 transitions
 
 

@@ -136,7 +136,7 @@ def test_a_module_that_fails_says_why(text: str, kind: type[Exception], message:
 def test_runs_without_an_evaluation_are_left_out_and_named(here: Path) -> None:
     data = orlog.import_dataset(here / "data.npz", "lab/pen-v1", environment="Pendulum-v1")
     for seed in range(3):
-        orlog.train("bc", data, seed=seed, folder=f"runs/{seed}", steps=1, evaluations=0)
+        orlog.train("bc", data, seed=seed, out=f"runs/{seed}", steps=1, evaluations=0)
     missing = command("compare", "runs")
     assert missing.returncode == 1
     assert "orlog evaluate runs" in missing.stderr

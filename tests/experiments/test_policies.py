@@ -54,7 +54,7 @@ class CountingBC(BC):
 
 @pytest.mark.parametrize("kind", [BC, CountingBC])
 def test_a_plain_loop_gives_the_return_of_the_evaluation(kind: type[BC], tmp_path: Path) -> None:
-    run = orlog.train(kind, pendulum(), folder=tmp_path / "run", **SMALL)
+    run = orlog.train(kind, pendulum(), out=tmp_path / "run", **SMALL)
     with_memory = kind is CountingBC
     result = orlog.evaluate(run, episodes=1, algorithm=kind if with_memory else None)
     policy = orlog.load_policy(run.folder, algorithm=kind)
@@ -76,7 +76,7 @@ def test_a_plain_loop_gives_the_return_of_the_evaluation(kind: type[BC], tmp_pat
 
 
 def test_a_batch_of_observations_gives_a_batch_of_actions(mini: Dataset, tmp_path: Path) -> None:
-    run = orlog.train("bc", mini, folder=tmp_path / "run", **SMALL)
+    run = orlog.train("bc", mini, out=tmp_path / "run", **SMALL)
     policy = orlog.load_policy(run)
     assert mini.environment is not None
     name, arguments = mini.environment.id, mini.environment.kwargs
@@ -111,7 +111,7 @@ def test_discrete_actions_are_integers_that_the_environment_takes(
 ) -> None:
     path = tmp_path / "cloning_poles.py"
     path.write_text(SOURCE, "utf-8")
-    run = orlog.train(f"{path}:DiscreteBC", poles, folder=tmp_path / "run", steps=1, evaluations=0)
+    run = orlog.train(f"{path}:DiscreteBC", poles, out=tmp_path / "run", steps=1, evaluations=0)
     with pytest.raises(NotFoundError, match="trained with cloning_poles:DiscreteBC, which is not"):
         orlog.load_policy(run)
     policy = orlog.load_policy(run, algorithm=f"{path}:DiscreteBC")
@@ -122,7 +122,7 @@ def test_discrete_actions_are_integers_that_the_environment_takes(
 
 
 def test_memory_belongs_to_environments_until_episodes_begin(tmp_path: Path) -> None:
-    run = orlog.train(CountingBC, pendulum(), folder=tmp_path / "run", **SMALL)
+    run = orlog.train(CountingBC, pendulum(), out=tmp_path / "run", **SMALL)
     policy = orlog.load_policy(run, algorithm=CountingBC)
 
     def hundredths(*observations: int) -> list[float]:
@@ -154,7 +154,7 @@ def test_memory_belongs_to_environments_until_episodes_begin(tmp_path: Path) -> 
 def test_what_cannot_be_loaded_is_refused_as_by_an_evaluation(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="is not the folder of a run"):
         orlog.load_policy(tmp_path)
-    run = orlog.train("bc", pendulum(), folder=tmp_path / "run", **SMALL)
+    run = orlog.train("bc", pendulum(), out=tmp_path / "run", **SMALL)
     path = run.folder / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError):

@@ -122,15 +122,15 @@ def test_evaluations_from_before_successes_were_noted_are_read(mini: Dataset, em
 
 @pytest.mark.usefixtures("empty")
 def test_folders_are_taken_as_text_and_paths_and_one_episode_has_no_interval(mini: Dataset) -> None:
-    run = orlog.train("bc", mini, settings=SMALL, steps=2, evaluations=0, folder="some/run")
+    run = orlog.train("bc", mini, settings=SMALL, steps=2, evaluations=0, out="some/run")
     for given in (run, "some/run", Path("some/run")):
         result = orlog.evaluate(given, episodes=1)
         assert result.run == run
         assert (result.interval, result.standard_error) == (None, None)
         assert isinstance(result.score, float)
     with pytest.raises(FileExistsError, match="holds a run already"):
-        orlog.train("bc", mini, settings=SMALL, steps=2, evaluations=0, folder="some/run")
-    orlog.train("bc", mini, settings=SMALL, steps=2, evaluations=0, folder="some/run", resume=True)
+        orlog.train("bc", mini, settings=SMALL, steps=2, evaluations=0, out="some/run")
+    orlog.train("bc", mini, settings=SMALL, steps=2, evaluations=0, out="some/run", resume=True)
 
 
 @pytest.mark.usefixtures("empty")
@@ -167,7 +167,7 @@ def test_own_data_without_references_give_returns_and_say_why_there_is_no_score(
 def test_the_command_prints_score_interval_anchors_and_caveats() -> None:
     data = pendulum(episodes=3)
     known = orlog.measure_references(data, expert=-150.0, source="S", episodes=2, keep="home")
-    orlog.train("iql", data, settings=SMALL, steps=2, evaluations=0, folder="run")
+    orlog.train("iql", data, settings=SMALL, steps=2, evaluations=0, out="run")
     result = orlog.evaluate("run", episodes=12)
     shown = command("evaluate", "run", "--episodes", "12")
     assert shown.returncode == 0, shown.stderr

@@ -378,7 +378,7 @@ def test_jobs_in_other_folders_find_the_file_and_the_folder_of_the_run(
 def test_a_class_that_draws_elsewhere_is_named(mini: Dataset, empty: Path) -> None:
     (empty / "my_method.py").write_text(RAW, "utf-8")
     with pytest.warns(UserWarning, match="chosen differs"):
-        orlog.train("my_method.py:Elsewhere", mini, folder="one", steps=1, evaluations=0)
+        orlog.train("my_method.py:Elsewhere", mini, out="one", steps=1, evaluations=0)
 
 
 def test_a_checkpoint_of_an_own_class_without_generators_is_read(

@@ -54,7 +54,7 @@ def test_the_lines_of_the_family(home: Path, tmp_path: Path) -> None:
             data,
             steps=3,
             evaluations=0,
-            folder=tmp_path / name,
+            out=tmp_path / name,
             settings={**settings, "cost_limit": 30.0},
         )
         result = orlog.evaluate(made, episodes=3)
@@ -67,7 +67,7 @@ def test_a_limit_that_no_episode_keeps(name: str, home: Path, tmp_path: Path) ->
     data = costly([1.0, 2.0])
     settings = {**ALGORITHMS[name], "cost_limit": 2.0}
     with pytest.raises(ValueError, match=r"no episode has a cost of at most 2; the least is 4"):
-        orlog.train(name, data, steps=1, evaluations=0, folder=tmp_path / "x", settings=settings)
+        orlog.train(name, data, steps=1, evaluations=0, out=tmp_path / "x", settings=settings)
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS])
@@ -80,7 +80,7 @@ def test_costs_that_are_no_number_of_each_step(name: str, home: Path, tmp_path: 
             data,
             steps=1,
             evaluations=0,
-            folder=tmp_path / "x",
+            out=tmp_path / "x",
             settings={**ALGORITHMS[name], "cost_limit": 20.0},
         )
 
@@ -162,7 +162,7 @@ def test_a_cost_limit_where_there_are_no_costs(mini_folder: Path, tmp_path: Path
                 mini_folder,
                 steps=1,
                 evaluations=0,
-                folder=tmp_path / name,
+                out=tmp_path / name,
                 settings={**settings, "cost_limit": 20.0},
             )
     refused = run("train", "iql", str(mini_folder), "--cost-limit", "20")

@@ -157,7 +157,7 @@ def test_what_other_commands_print_can_be_compared(
     first = json.loads(printed.stdout)
     several = {
         **{name: first[name] for name in ("algorithm", "dataset", "digest", "steps", "protocol")},
-        "config": {"beta": 3.0},
+        "settings": {"beta": 3.0, "steps": 4},
         "seeds": [{"seed": seed, "returns": first["returns"]} for seed in (0, 1)],
     }
     (tmp_path / "reproduced.json").write_text(json.dumps(several), "utf-8")
@@ -306,6 +306,12 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
         "compare", *map(str, sorted(sweep.glob("0.9*")))
     )
 
+    online = {"run": "other", "step": 4}
+    changes: dict[str, Any] = {"precision": "bf16", "device": "cuda:0", "online": online}
+    for name, change in changes.items():
+        other = write_run(trained, tmp_path / name, [1.0] * 4, seed=1, **{name: change})
+        assert f"differ in {name}" in refused("compare", str(trained), str(other))
+
     twice = write_run(trained, tmp_path / "twice", [1.0, 2.0, 3.0, 4.0])
     assert "are both seed 0; leave one out" in refused("compare", str(trained), str(twice))
     shutil.rmtree(twice)
@@ -397,9 +403,9 @@ def document(trained: Path, path: Path, **changes: object) -> Path:
 
 def test_names_and_settings_of_files_are_plain_text(trained: Path, tmp_path: Path) -> None:
     """A file of anyone may hold markup, and characters that control a terminal."""
-    hostile = {"algorithm": "[/x]\x1b[2J", "config": {"rate": "[/y]\x1b"}}
+    hostile = {"algorithm": "[/x]\x1b[2J", "settings": {"rate": "[/y]\x1b"}}
     one = document(trained, tmp_path / "one.json", **hostile)
-    other = document(trained, tmp_path / "other.json", **{**hostile, "config": {"rate": 1}})
+    other = document(trained, tmp_path / "other.json", **{**hostile, "settings": {"rate": 1}})
     for words in (["compare", str(one), f"[/z]={other}", "--resamples", "100"], ["tune-curve"]):
         words += [str(one), str(other)] if len(words) == 1 else []
         found = orlog(*words)

@@ -141,6 +141,7 @@ class Result:
             "digest": self.record.digest,
             "steps": self.record.steps,
             "config": self.record.config,
+            "settings": self.record.every_setting,
             "mean_return": float(self.returns.mean()),
             "normalized_score": None if scores is None else float(scores.mean()),
             "score_interval": self.score_interval(),

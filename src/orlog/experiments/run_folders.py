@@ -23,6 +23,7 @@ from orlog.algos.training.runs import (
     EVALUATION_FILE,
     KEPT_FOLDER,
     ONLINE_FILE,
+    ONLINE_SETTINGS,
     RUN_FILE,
     VIEW_FILE,
     PathLike,
@@ -41,9 +42,6 @@ from orlog.normalize.metrics import EpisodeOutcomes, Number, numbers_of, of_fiel
 from orlog.normalize.references import References
 from orlog.normalize.statistics import score_interval
 from orlog.scoring.references import references
-
-_ONLINE = {"step": "from_step", "prior": "prior", "random_steps": "random_steps", "noise": "noise"}
-"""What a record says of fine-tuning, and its name among settings in text."""
 
 REPLACED = ".replaced"
 FILES = (
@@ -72,7 +70,7 @@ class RunSummary:
         problem: Why the folder cannot be read; empty if it can.
         record: What `run.json` holds; None if it cannot be read.
         step: Gradient steps of the last checkpoint or line of the log.
-        settings: Settings, steps, preset, device, precision, and how it was fine-tuned; no seed.
+        settings: What runs differ in besides their seeds (`RunRecord.every_setting`).
         points: Step and scores of the episodes of each point of the learning curve.
         counted: What came of the episodes of each of these points, with what metrics counted.
         scores: Scores of the episodes of the last evaluation; None if there was none.
@@ -262,20 +260,12 @@ def _read(folder: Path) -> RunSummary:
             scored_step, scores = evaluation.step, scored(evaluation.returns)
             played = evaluation.played(record)
             is_evaluated = True
-    settings = {name: value for name, value in record.config.items() if name != "seed"}
-    for name in ("steps", "preset", "device", "precision"):
-        settings[name] = getattr(record, name)
-    if record.online is not None:
-        for name in _ONLINE:
-            # An algorithm that starts in the environment has settings of the same names.
-            if record.online.run or name not in record.config:
-                settings[f"online_{name}"] = getattr(record.online, name)
     return RunSummary(
         folder=folder,
         state=state,
         record=record,
         step=step,
-        settings=settings,
+        settings=record.every_setting,
         points=points,
         counted=each,
         scores=scores,
@@ -315,7 +305,7 @@ def varied_settings(runs: Sequence[RunSummary]) -> dict[Path, dict[str, Any]]:
         if run.record is not None:
             groups.setdefault((run.record.algorithm, run.record.dataset), []).append(run)
     found = {}
-    fine_tuned = [f"online_{name}" for name in _ONLINE if name != "step"]
+    fine_tuned = [f"online_{name}" for name in ONLINE_SETTINGS if name != "step"]
     for group in groups.values():
         names = dict.fromkeys(name for run in group for name in run.settings)
         # What only fine-tuned runs have counts where it differs between these: their step tells them
@@ -346,8 +336,8 @@ def setting_words(settings: dict[str, Any]) -> list[str]:
     """Return settings as words `name=value`, as the command line takes them."""
     words = []
     for name, value in settings.items():
-        plain = name.removeprefix("online_")
-        shown = _ONLINE.get(plain, plain) if plain != name and plain not in settings else name
+        plain = "from_step" if name == "online_step" else name.removeprefix("online_")
+        shown = name if plain in settings else plain
         if value is None:
             text = "even" if name == "online_prior" else "none"
         else:

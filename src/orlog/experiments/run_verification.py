@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orlog.algos.training.checkpoint import verify_checkpoint
@@ -24,7 +24,7 @@ from orlog.base.files import hash_file, is_held
 from orlog.errors import OrlogError, clause
 from orlog.experiments.result_folders import RESULT_FILE
 from orlog.experiments.run_folders import run_places
-from orlog.experiments.stored_results import is_sealed, read_result
+from orlog.experiments.stored_results import read_result
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,19 +85,15 @@ def _checkpoints(folder: Path) -> Iterator[str]:
 
 
 def _evaluation(folder: Path) -> Iterator[str]:
-    seal = None
     if (folder / METRICS_FILE).exists():
         read_metrics(folder)
     if (folder / EVALUATION_FILE).exists():
-        seal = read_sealed_evaluation(folder)[1]
-        if seal is None:
-            yield f"{EVALUATION_FILE}: it is of an older orlog, which wrote no digests"
-    if seal is None:
+        read_sealed_evaluation(folder)
+    else:
         yield f"{METRICS_FILE}: an evaluation will hold its digest (orlog evaluate)"
 
 
-def _result(folder: Path) -> Iterator[str]:
+def _result(folder: Path) -> Iterable[str]:
     if (folder / RESULT_FILE).exists():
         read_result(folder.name, with_checkpoint=True, folder=folder)
-        if not is_sealed(folder):
-            yield f"{RESULT_FILE}: it is of an older orlog, and agrees with the files beside it"
+    return ()

@@ -156,6 +156,7 @@ class RunResult:
             "seed": record.seed,
             "preset": record.preset,
             "config": record.config,
+            "settings": record.every_setting,
             "step": self.step,
             "steps": record.steps,
             "mean_return": self.mean_return,
@@ -195,7 +196,6 @@ def train(
     steps: int | None = None,
     preset: str = "",
     out: PathLike | None = None,
-    folder: PathLike | None = None,
     resume: bool = False,
     overwrite: bool = False,
     evaluations: int = 5,
@@ -220,7 +220,6 @@ def train(
         preset: Whose settings: `authors`, `corl`, .. where published for the dataset, `none` for the
             algorithm's defaults. By default orlog's own recipe, else the authors'.
         out: Folder of the run; `runs/ALGORITHM/NAME/seed-N` by default.
-        folder: The earlier name of `out`.
         resume: Continue from the folder's checkpoint; the options must be those of its record, but for `steps`,
             of which there may be more.
         overwrite: Replace the run that the folder holds, once the new one begins.
@@ -257,8 +256,7 @@ def train(
             f"{algorithm}: a dataset is in the place of the algorithm, which comes first: orlog.train('iql', dataset)."
         )
     dataset = load_dataset(dataset)
-    place = folder if out is None else out
-    chosen = run_folder(RUNS, algorithm, dataset, seed) if place is None else as_path(place)
+    chosen = run_folder(RUNS, algorithm, dataset, seed) if out is None else as_path(out)
     replaced = replacing([chosen], overwrite, resume=resume)
     label = f"{algorithm_title(algorithm_name(algorithm))} seed {seed}"
     with replaced, _hooks(label, dataset, chosen, log, progress, stop) as hooks:
@@ -318,7 +316,6 @@ def finetune(
     random_steps: int = 0,
     noise: float | None = None,
     out: PathLike | None = None,
-    folder: PathLike | None = None,
     resume: bool = False,
     overwrite: bool = False,
     evaluations: int = 5,
@@ -345,7 +342,6 @@ def finetune(
         noise: Standard deviation of Gaussian noise on the policy's actions, where the bounds of the
             action space count as -1 and 1; None explores as the algorithm does.
         out: Folder of the new run; `runs/finetune/ALGORITHM/NAME/seed-N` by default.
-        folder: The earlier name of `out`.
         resume: Continue from the new run's checkpoint.
         overwrite: Replace the run that the new folder holds, once this one begins.
         evaluations: Evaluations after the start, evenly spread; 0 leaves out all of them.
@@ -370,9 +366,7 @@ def finetune(
         DivergedError: a metric, a weight or an action is no longer finite.
         StoppedError: `stop` returned true.
     """
-    old, data, new = find_finetuned(
-        run, folder if out is None else out, dataset=dataset, algorithm=algorithm
-    )
+    old, data, new = find_finetuned(run, out, dataset=dataset, algorithm=algorithm)
     replaced = replacing([new], overwrite, resume=resume)
     label = f"{algorithm_title(old.algorithm)} seed {old.seed}"
     with replaced, _hooks(label, data, new, log, progress, stop) as hooks:

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from orlog.algos.settings import complete_config
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
@@ -40,9 +39,7 @@ from orlog.normalize.references import Protocol
 _REPAIR = "delete the folder, then run the sweep again"
 
 
-class JobIdentity(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class JobIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All that decides the numbers of a run; equal identities are equal work.
 
     The processor is not in it: results on another one may differ in their last bits, and a result
@@ -82,10 +79,9 @@ class JobIdentity(
     protocol: Protocol
     code: dict[str, str]
     versions: dict[str, str]
-    # Results from before these were in a key have the defaults, and keep their keys.
-    device: str = "cpu"
-    precision: str = "float32"
-    keep_checkpoints: bool = False
+    device: str
+    precision: str
+    keep_checkpoints: bool
 
 
 class CurvePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -130,10 +126,7 @@ class StoredResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 def key_of(job: JobIdentity) -> str:
     """Return the key of a job: 64 hexadecimal digits."""
-    # By value: msgspec leaves out a default text only where it is the same object, not one of another process.
-    defaults = {field.name: field.default for field in msgspec.structs.fields(JobIdentity)}
-    body = {n: value for n, value in msgspec.to_builtins(job).items() if value != defaults[n]}
-    return hashlib.sha256(canonical_json(body)).hexdigest()
+    return hashlib.sha256(canonical_json(msgspec.to_builtins(job))).hexdigest()
 
 
 def read_result(
@@ -141,9 +134,8 @@ def read_result(
 ) -> StoredResult | None:
     """Return a finished result, once it and the files beside it are shown unchanged; None without one.
 
-    A result that was written before results had seals is compared with what the files beside it give. One
-    that is damaged or was edited, or does not give its key, is a ManifestError. `folder` is where it lies, if
-    not among the results of this home.
+    One that is damaged or was edited, or does not give its key, is a ManifestError. `folder` is where it
+    lies, if not among the results of this home.
     """
     folder = folder or result_folder(key)
     path = folder / RESULT_FILE
@@ -155,41 +147,11 @@ def read_result(
             f"{path}: its key is not that of its job, so it was edited or moved; {_REPAIR}.",
             file=str(path),
         )
-    sealed = {**seal.files} if seal is not None else {CHECKPOINT_FILE: found.checkpoint_sha256}
+    sealed = {**seal.files}
     if not with_checkpoint:
         sealed.pop(CHECKPOINT_FILE, None)
     check_files(folder, sealed, _hashes(folder, sealed), RESULT_FILE)
-    if seal is None:
-        _check_unsealed(folder, found)
     return found
-
-
-def _check_unsealed(folder: Path, found: StoredResult) -> None:
-    """Refuse a result without a seal that says something else than the files beside it."""
-    path = folder / RESULT_FILE
-    if found.record.settings is not None:
-        raise ManifestError(f"{path}: its seal is missing; {_REPAIR}.", file=str(path))
-    if not all((folder / name).is_file() for name in (RUN_FILE, METRICS_FILE, EVALUATION_FILE)):
-        return
-    config = complete_config(found.record.algorithm, found.record.config)
-    said = msgspec.structs.replace(
-        found, record=msgspec.structs.replace(found.record, config=config)
-    )
-    given = _result_of(folder, found.job, found.checkpoint_sha256, found.finished)
-    for name in StoredResult.__struct_fields__:
-        if getattr(said, name) != getattr(given, name):
-            raise ManifestError(
-                f"{path}: its {name} is not what the files beside it give, so one of them is damaged "
-                f"or was edited; {_REPAIR}.",
-                file=str(path),
-            )
-
-
-def is_sealed(folder: Path) -> bool:
-    """Whether the result in a folder carries digests; older ones do not. Errors: `read_result`."""
-    path = folder / RESULT_FILE
-    found = read_sealed(path, StoredResult, version=("result_version", 1), repair=_REPAIR)
-    return found[1] is not None
 
 
 def _hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:

@@ -125,14 +125,12 @@ def _is_done(key: str) -> bool:
     except OrlogError:
         pass
     try:
-        is_whole = read_sealed_evaluation(folder)[1] is not None
+        read_sealed_evaluation(folder)
     except OrlogError:
-        is_whole = False
-    if is_whole:  # what it was made from is what it was, so it is written again
+        _set_aside(folder)
+    else:  # what it was made from is what it was, so it is written again
         with storage_errors(folder):
             (folder / RESULT_FILE).unlink()
-    else:
-        _set_aside(folder)
     return False
 
 

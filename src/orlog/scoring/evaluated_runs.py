@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from orlog.algos.settings import complete_config
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import EVALUATION_FILE, RUN_FILE, read_evaluation, read_run
 from orlog.errors import ManifestError, NotFoundError
@@ -40,7 +39,7 @@ class EvaluatedRun:
         digest: Digest of the dataset.
         version: Its version, by which a rebuild is told; empty if it is not known.
         seed: Training seed.
-        settings: What the method was trained with, apart from the seed; empty if it is not known.
+        settings: What it was trained with (`RunRecord.every_setting`); empty if it is not known.
         code: Version of orlog that trained; empty if it is not known.
         step: Gradient steps of the evaluated policy.
         steps: Gradient steps of the whole run.
@@ -152,16 +151,6 @@ def _read_folder(folder: Path, label: str) -> EvaluatedRun:
     if (folder / METRICS_FILE).exists():
         lines = read_metrics(folder)
         curve = [np.array(line["returns"], float) for line in lines if "returns" in line]
-    settings = {name: value for name, value in record.config.items() if name != "seed"}
-    settings["steps"] = record.steps
-    # A preset says how rewards and observations are transformed, whatever the data.
-    if record.preset:
-        settings["preset"] = record.preset
-    else:
-        settings |= {
-            name: getattr(record, name)
-            for name in ("reward_scale", "reward_shift", "standardize_observations")
-        }
     return EvaluatedRun(
         place=folder,
         method=label or record.algorithm,
@@ -169,7 +158,7 @@ def _read_folder(folder: Path, label: str) -> EvaluatedRun:
         dataset=record.dataset,
         digest=record.digest,
         seed=record.seed,
-        settings=settings,
+        settings=record.every_setting,
         code=record.versions.get("orlog", ""),
         step=evaluation.step,
         steps=record.steps,
@@ -201,8 +190,7 @@ class _Document(msgspec.Struct, kw_only=True):
     step: int | None = None
     returns: list[float] = []
     metrics: dict[str, Any] = {}
-    config: dict[str, Any] = {}
-    preset: str = ""
+    settings: dict[str, Any] = {}
 
 
 def _read_document(path: Path, label: str) -> list[EvaluatedRun]:
@@ -219,12 +207,6 @@ def _read_document(path: Path, label: str) -> list[EvaluatedRun]:
         ) from error
     if not seeds or not all(one.returns for one in seeds):
         raise ManifestError(f"{path}: no returns are in it.", file=str(path))
-    config = complete_config(body.algorithm, body.config) if body.config else {}
-    settings = {name: value for name, value in config.items() if name != "seed"}
-    if settings:
-        settings["steps"] = body.steps
-        if body.preset:
-            settings["preset"] = body.preset
     return [
         EvaluatedRun(
             place=path,
@@ -233,7 +215,7 @@ def _read_document(path: Path, label: str) -> list[EvaluatedRun]:
             dataset=body.dataset,
             digest=body.digest,
             seed=one.seed,
-            settings=settings,
+            settings=body.settings,
             code="",
             step=body.steps if body.step is None else body.step,
             steps=body.steps,

@@ -41,7 +41,7 @@ EXPLORING = [name for name, kind in ALGORITHMS.items() if hasattr(kind, "explore
 def trained(dataset: Dataset | str, folder: Path, algorithm: str = "iql") -> Run:
     few: dict[str, Any] = {"critics": 3, "updates": 2, "random_steps": 20}
     settings = {**SMALL, **few} if algorithm == "rlpd" else SMALL
-    return orlog.train(algorithm, dataset, settings=settings, steps=5, evaluations=0, folder=folder)
+    return orlog.train(algorithm, dataset, settings=settings, steps=5, evaluations=0, out=folder)
 
 
 @pytest.fixture
@@ -75,13 +75,13 @@ def test_a_stop_saves_at_the_end_of_the_episode_and_the_same_steps_follow(
     del home
     watch(monkeypatch, limit=30)
     run = trained(pendulum(episodes=2), tmp_path / "offline")
-    orlog.finetune(run, folder=tmp_path / "whole", steps=200, evaluations=2)
+    orlog.finetune(run, out=tmp_path / "whole", steps=200, evaluations=2)
     ends, cut = [], tmp_path / "cut"
     for stop in (15, 100):
         with pytest.raises(StoppedError, match=r"stopped at step .* of 200") as caught:
             orlog.finetune(
                 run,
-                folder=cut,
+                out=cut,
                 steps=200,
                 evaluations=2,
                 resume=cut.exists(),
@@ -89,7 +89,7 @@ def test_a_stop_saves_at_the_end_of_the_episode_and_the_same_steps_follow(
             )
         ends.append(caught.value.step)
     assert 10 < ends[0] <= 60 < ends[1] < 200
-    orlog.finetune(run, folder=cut, steps=200, evaluations=2, resume=True)
+    orlog.finetune(run, out=cut, steps=200, evaluations=2, resume=True)
     check_equal(tmp_path / "whole", cut)
     lines = read_metrics(tmp_path / "whole")
     assert [line["step"] for line in lines if "returns" in line] == [0, 100, 200]
@@ -102,7 +102,7 @@ def test_the_record_names_the_run_and_its_checkpoint_and_the_run_stays_as_it_was
 ) -> None:
     before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
     new = orlog.finetune(
-        run, folder=tmp_path / "new", steps=3, evaluations=0, settings={"expectile": 0.9}
+        run, out=tmp_path / "new", steps=3, evaluations=0, settings={"expectile": 0.9}
     )
     assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before
     assert "online" not in json.loads(before["run.json"])
@@ -120,9 +120,9 @@ def test_the_record_names_the_run_and_its_checkpoint_and_the_run_stays_as_it_was
 
 
 def test_what_was_done_can_be_evaluated_and_fine_tuned_again(run: Run, tmp_path: Path) -> None:
-    new = orlog.finetune(run, folder=tmp_path / "new", steps=3, evaluations=0)
+    new = orlog.finetune(run, out=tmp_path / "new", steps=3, evaluations=0)
     assert orlog.evaluate(new, episodes=1).step == 3
-    again = orlog.finetune(new, folder=tmp_path / "again", steps=2, evaluations=0)
+    again = orlog.finetune(new, out=tmp_path / "again", steps=2, evaluations=0)
     assert again.record.online is not None
     assert again.record.online.step == 3
 
@@ -131,7 +131,7 @@ def test_a_rate_of_learning_that_is_set_replaces_that_of_the_checkpoint(
     run: Run, tmp_path: Path
 ) -> None:
     settings = {"learning_rate": 1e-9}
-    new = orlog.finetune(run, folder=tmp_path / "new", steps=3, evaluations=0, settings=settings)
+    new = orlog.finetune(run, out=tmp_path / "new", steps=3, evaluations=0, settings=settings)
     old, now = (load_file(one / "checkpoint.safetensors") for one in (run.folder, new.folder))
     for name in ("critic/first.0.weight", "value/0.weight", "policy/0.weight"):
         assert np.abs(old[name] - now[name]).max() < 1e-7
@@ -189,9 +189,7 @@ def test_batches_hold_steps_of_the_data_and_of_the_environment_as_they_were(
 
     monkeypatch.setattr(TD3BC, "update", update)
     Watched.seen.clear()
-    orlog.finetune(
-        run, folder=tmp_path / "new", steps=40, prior=0.25, random_steps=20, evaluations=0
-    )
+    orlog.finetune(run, out=tmp_path / "new", steps=40, prior=0.25, random_steps=20, evaluations=0)
     steps = [one for word, one in Watched.seen if word == "step"]
     resets = [one for word, one in Watched.seen if word == "reset"]
     assert len(steps) == 60
@@ -233,7 +231,7 @@ def test_the_share_of_the_data_is_what_was_asked_for(
     monkeypatch.setattr(TD3BC, "update", update)
     orlog.finetune(
         run,
-        folder=tmp_path / "new",
+        out=tmp_path / "new",
         steps=1,
         prior=prior,
         random_steps=19,
@@ -337,11 +335,11 @@ def test_frames_and_integers_of_steps_come_back_in_the_form_of_the_data(tmp_path
 
 
 def test_data_whose_spaces_cannot_be_fine_tuned_are_refused(poles: Dataset, tmp_path: Path) -> None:
-    run = orlog.train("iql", poles, settings=SMALL, steps=1, evaluations=0, folder=tmp_path / "a")
+    run = orlog.train("iql", poles, settings=SMALL, steps=1, evaluations=0, out=tmp_path / "a")
     expected = r"continuous actions \(a Box\), found Discrete\(2\)\. No algorithm"
     for noise in (None, 0.1):
         with pytest.raises(SchemaError, match=expected):
-            orlog.finetune(run, folder=tmp_path / "x", steps=1, noise=noise)
+            orlog.finetune(run, out=tmp_path / "x", steps=1, noise=noise)
 
 
 def test_what_cannot_be_fine_tuned_is_refused_in_one_line(
@@ -350,10 +348,10 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line(
     del home
     nameless = trained(pendulum("lab/nameless-v1", named=False), tmp_path / "nameless")
     with pytest.raises(NotFoundError, match="names no environment"):
-        orlog.finetune(nameless, folder=tmp_path / "x", steps=1)
+        orlog.finetune(nameless, out=tmp_path / "x", steps=1)
     cloned = trained(pendulum(), tmp_path / "bc", "bc")
     with pytest.raises(SchemaError, match=r"bc cannot explore.*noise="):
-        orlog.finetune(cloned, folder=tmp_path / "x", steps=1)
+        orlog.finetune(cloned, out=tmp_path / "x", steps=1)
     for name, words in (
         ("rebrac", "transitions with the data's next actions"),
         ("dt", "windows of steps"),
@@ -361,27 +359,27 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line(
     ):
         small = {"width": 8, "heads": 1, "batch_size": 8} if name == "dt" else SMALL
         other = orlog.train(
-            name, "lab/pendulum-v1", settings=small, steps=1, evaluations=0, folder=tmp_path / name
+            name, "lab/pendulum-v1", settings=small, steps=1, evaluations=0, out=tmp_path / name
         )
         expected = rf"{name} learns from {words}, .* one of: {', '.join(EXPLORING)}\."
         with pytest.raises(SchemaError, match=expected):  # with and without a noise
-            orlog.finetune(other, folder=tmp_path / "x", steps=1, noise=0.1)
+            orlog.finetune(other, out=tmp_path / "x", steps=1, noise=0.1)
         with pytest.raises(SchemaError, match=expected):
-            orlog.finetune(other, folder=tmp_path / "x", steps=1)
+            orlog.finetune(other, out=tmp_path / "x", steps=1)
     run = trained("lab/pendulum-v1", tmp_path / "iql")
     with pytest.raises(ValueError, match="no setting 'width'"):
-        orlog.finetune(run, folder=tmp_path / "x", steps=1, settings={"width": 1})
+        orlog.finetune(run, out=tmp_path / "x", steps=1, settings={"width": 1})
     with pytest.raises(ValueError, match="prior must lie in"):
-        orlog.finetune(run, folder=tmp_path / "x", steps=1, prior=1.5)
+        orlog.finetune(run, out=tmp_path / "x", steps=1, prior=1.5)
     with pytest.raises(NotFoundError, match="not the folder of a run"):
         orlog.finetune(tmp_path / "nothing", steps=1)
     assert not (tmp_path / "x").exists()
     # With noise, any policy on single transitions can act.
-    orlog.finetune(cloned, folder=tmp_path / "y", steps=2, noise=0.1, evaluations=0)
+    orlog.finetune(cloned, out=tmp_path / "y", steps=2, noise=0.1, evaluations=0)
     with pytest.raises(FileExistsError, match="holds a run already"):
-        orlog.finetune(cloned, folder=tmp_path / "y", steps=2, noise=0.1)
+        orlog.finetune(cloned, out=tmp_path / "y", steps=2, noise=0.1)
     with pytest.raises(FileExistsError, match=r"a run that acts with .*, not .*; to continue it"):
-        orlog.finetune(cloned, folder=tmp_path / "y", steps=2, noise=0.2, resume=True)
+        orlog.finetune(cloned, out=tmp_path / "y", steps=2, noise=0.2, resume=True)
     assert BC is ALGORITHMS["bc"]
     watch(monkeypatch, limit=None)
     with (
@@ -395,7 +393,7 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line(
     ):
         writer.add_episode(orlog.load_dataset("lab/pendulum-v1")[0])
     with pytest.raises(NotFoundError, match="have no limit of steps"):
-        orlog.finetune(trained("lab/unlimited-v1", tmp_path / "un"), folder=tmp_path / "x", steps=1)
+        orlog.finetune(trained("lab/unlimited-v1", tmp_path / "un"), out=tmp_path / "x", steps=1)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +414,7 @@ def test_an_action_that_is_not_possible_ends_the_run(
     kind = ALGORITHMS["iql"]
     monkeypatch.setattr(kind, "explore", lambda *_: torch.full((1, 1), action))
     with pytest.raises(error, match=words):
-        orlog.finetune(run, folder=tmp_path / "x", steps=1, evaluations=0)
+        orlog.finetune(run, out=tmp_path / "x", steps=1, evaluations=0)
 
 
 def test_a_diverged_loss_ends_the_run(
@@ -425,7 +423,7 @@ def test_a_diverged_loss_ends_the_run(
     kind = ALGORITHMS["iql"]
     monkeypatch.setattr(kind, "update", lambda *_: {"critic/loss": torch.tensor(torch.nan)})
     with pytest.raises(FloatingPointError, match="diverged: critic/loss"):
-        orlog.finetune(run, folder=tmp_path / "x", steps=3, evaluations=0)
+        orlog.finetune(run, out=tmp_path / "x", steps=3, evaluations=0)
 
 
 # --- the command line

@@ -244,7 +244,7 @@ def test_steps_with_frames_are_taken_and_kept_across_a_stop(name: str, tmp_path:
         if name == "rlpd":
             train_run(name, dataset, folder, seed=1, steps=14, **options, **more)
         else:
-            orlog.finetune(tmp_path / "offline", folder=folder, steps=20, evaluations=0, **more)
+            orlog.finetune(tmp_path / "offline", out=folder, steps=20, evaluations=0, **more)
 
     if name != "rlpd":
         train_run(name, dataset, tmp_path / "offline", seed=1, steps=2, **options)

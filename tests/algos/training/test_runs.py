@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -25,10 +24,8 @@ from typer.testing import CliRunner, Result
 from orlog.algos.bc import BC
 from orlog.algos.iql import IQLConfig
 from orlog.algos.training import train as training
-from orlog.algos.training.commands import run_command
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import (
     RunRecord,
     has_checkpoint,
@@ -54,7 +51,6 @@ from orlog.errors import (
 )
 from orlog.experiments.jobs import make_jobs
 from orlog.loaders.batch import Batch
-from orlog.manifests.documents import write_json
 from tests.algos import plain
 from tests.training import train_run
 
@@ -654,30 +650,6 @@ def test_a_run_that_goes_on_with_other_code_is_told_so(
     monkeypatch.setattr(training, "sources_digest", lambda _kind: "1" * 64)
     train_run("bc", mini, tmp_path, resume=True, **options)
     assert read_run(tmp_path).codes == (began, "0" * 64)  # no step was taken with this one
-
-
-def test_the_record_of_an_older_run_is_resumed_with_what_is_asked_for(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = {name for name in TrainOptions.__struct_fields__ if hasattr(TrainOptions(), name)}
-    older = asked - {"seed", "steps", "preset", "device", "precision"}
-
-    def written(path: Path, record: RunRecord) -> None:
-        body = msgspec.to_builtins(record)
-        write_json(path, {name: one for name, one in body.items() if name not in older})
-
-    notes: list[str] = []
-    options: dict[str, Any] = {"seed": 0, "steps": 20, "settings": SMALL, "evaluations": 2}
-    options |= {"curve_episodes": 1, "keep_checkpoints": True, "note": notes.append}
-    monkeypatch.setattr(training, "write_record", written)
-    with pytest.raises(StoppedError):
-        train_run("bc", mini, tmp_path, stop=stop_after(12), **options)
-    record = read_run(tmp_path)
-    assert (record.settings, record.evaluations, record.keep_checkpoints) == (None, 5, False)
-    assert "hidden=[4]" in run_command(tmp_path, record)
-    train_run("bc", mini, tmp_path, resume=True, **options)
-    assert [one["step"] for one in read_metrics(tmp_path) if "returns" in one] == [10, 20]
-    assert any("older" in note for note in notes)
 
 
 def test_progress_is_said_in_lines_where_there_is_no_terminal(

@@ -119,7 +119,7 @@ def test_a_dataset_has_the_roles_and_is_scored_by_task(
         steps=2,
         evaluations=0,
         settings={"hidden": (4,)},
-        folder=tmp_path / "run",
+        out=tmp_path / "run",
     )
     names = [one.name for one in orlog.evaluate(run, episodes=3).numbers]
     assert names == [

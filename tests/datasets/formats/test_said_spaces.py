@@ -100,7 +100,7 @@ def test_an_environment_gives_spaces_and_is_scored_in(
     np.testing.assert_array_equal(space.low, made.observation_space.low)
     np.testing.assert_array_equal(space.high, made.observation_space.high)
     assert found.action_space == spaces.Box(-2, 2, (1,), np.float64)
-    run = orlog.train("bc", found, folder=tmp_path / "run", steps=2, evaluations=0)
+    run = orlog.train("bc", found, out=tmp_path / "run", steps=2, evaluations=0)
     assert len(orlog.evaluate(run, episodes=1).returns) == 1  # its arguments are the user's own
 
 
@@ -110,7 +110,7 @@ def test_bounds_are_those_that_were_said(write: Callable[[Path], Path], tmp_path
     assert found.action_space == spaces.Box(-2, 2.5, (1,), np.float64)
     assert found.observation_space == spaces.Box(-1, np.inf, (3,), np.float64)
     assert found.environment is None
-    orlog.train("td3bc", found, folder=tmp_path / "run", steps=2, evaluations=0)
+    orlog.train("td3bc", found, out=tmp_path / "run", steps=2, evaluations=0)
 
 
 def test_a_benchmarks_dataset_is_taken_as_of_its_own_format(tmp_path: Path) -> None:
