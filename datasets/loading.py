@@ -54,7 +54,7 @@ def load_dataset(
         columns: Optional columns to keep (`Dataset.select_columns`). With `download`, only the
             files with these columns are downloaded.
         progress: Called with (done, total): steps while it builds, bytes while it downloads. Without
-            it, building shows a bar, or a line at its start and one a minute where the output is no
+            it, building shows a bar, or a line at its start and one each 20 s where the output is no
             terminal.
 
     Raises:

@@ -18,6 +18,7 @@ import orlog as orlog_package
 from orlog import cli
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.training.runs import read_run
+from orlog.base import terminal
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import InvalidNameError
@@ -352,14 +353,20 @@ def test_a_wrong_setting_is_refused(mini_folder: Path, setting: str, message: st
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [orlog, pytest.param(started, marks=pytest.mark.thorough)])
 def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
-    start: Callable[..., Any], tmp_path: Path, home: Path, request: pytest.FixtureRequest
+    start: Callable[..., Any],
+    tmp_path: Path,
+    home: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     if start is orlog:
         request.getfixturevalue("jobs_run_here")
+    monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
     found = start("quickstart", "--smoke", cwd=empty)
     assert found.returncode == 0, found.stderr
+    assert len(found.stdout.splitlines()) <= 30
     page = (empty / "orlog-quickstart" / "report.html").read_text("utf-8")
     assert page.count("<svg") == 5  # a path in the maze, scores, curves, returns and lengths
     assert "its path in the maze" in page[: page.index("<table")]
@@ -368,7 +375,11 @@ def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
         assert f"<td>{algorithm}</td>" in page
     assert "http" not in page
     assert str(home) not in page
-    if start is orlog:  # it goes on in a folder that is named: here nothing is left to train
+    if start is orlog:
+        assert re.search(
+            r"^training, percent done: \d+ of 100, .* left$", found.stderr, re.MULTILINE
+        )
+        # it goes on in a folder that is named: here nothing is left to train
         again = start("quickstart", "--smoke", "--out", "orlog-quickstart", cwd=empty)
         assert again.returncode == 0, again.stderr
         scores = [line for line in found.stdout.splitlines() if "IQL" in line]

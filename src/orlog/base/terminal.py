@@ -29,7 +29,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-LINE_SECONDS = 60.0  # between two lines of progress where the output is no terminal
+LINE_SECONDS = 20.0  # between two lines of progress where the output is no terminal
 UNBOUNDED = 10**6  # columns
 
 
@@ -192,15 +192,15 @@ def progress_bar(what: str, begun: str = "") -> Iterator[Callable[[int, int], No
         yield show
 
 
-class MinuteLines:
-    """Prints how far long work is, once a minute, where no bars are drawn."""
+class TimedLines:
+    """Prints how far long work is, every `LINE_SECONDS`, where no bars are drawn."""
 
     def __init__(self) -> None:
         """Begin to count."""
         self._printed: dict[str, float] = {}
 
     def tell(self, label: str, state: str) -> None:
-        """Print how far the work of this name is, if a minute has passed since it last was."""
+        """Print how far the work of this name is, if it last was `LINE_SECONDS` ago."""
         now = time.monotonic()
         if not errors.is_terminal and now - self._printed.setdefault(label, now) > LINE_SECONDS:
             tell(f"{label}: {state}")
@@ -211,7 +211,7 @@ class TransferBar:
     """A bar with bytes, rate and time left; call it with bytes done and bytes in all."""
 
     def __init__(self, bar: Progress, what: str) -> None:
-        self._bar, self._what, self._lines = bar, what, MinuteLines()
+        self._bar, self._what, self._lines = bar, what, TimedLines()
         self._task = bar.add_task(what, total=None, state="")
 
     def __call__(self, done: int, total: int) -> None:
@@ -258,7 +258,7 @@ class _RateColumn(ProgressColumn):
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     """Show a bar for each label, with rate and time left; yield a function of (label, done, total).
 
-    If the output is not a terminal, a line with the time left is printed each minute instead.
+    If the output is not a terminal, a line with the time left is printed every `LINE_SECONDS` instead.
     """
     bars = Progress(
         TextColumn("{task.description}", markup=False),
@@ -272,7 +272,7 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     )
     tasks = {}
     since: dict[str, tuple[float, int]] = {}
-    lines = MinuteLines()
+    lines = TimedLines()
     with bars:
 
         def update(label: str, done: int, total: int) -> None:

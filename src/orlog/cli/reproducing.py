@@ -366,13 +366,14 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
                 "failures": [{"what": one.what, "message": one.message} for one in sweep.failures],
             }
         )
-    elif results:
-        show_results(results)
     if results:  # before anything is recorded, which it would be compared with
         title = f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
         page = given.report / "report.html"
         write_sweep_page(sweep, results, page, title=title)
-        (tell if given.as_json else say)(f"report: {page}")
+        if given.as_json:
+            tell(f"report: {page}")
+        else:
+            show_results(results, page)
     for result in results if given.record else []:
         if len(result.evaluations) == len(seeds):
             _record(result, given.as_json)

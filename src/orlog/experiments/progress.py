@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orlog.base.terminal import MinuteLines, errors, printable
+from orlog.base.terminal import TimedLines, errors, printable
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
 from orlog.normalize.metrics import EpisodeOutcomes, in_short, numbers_of, of_fields
@@ -122,10 +122,10 @@ class Watcher:
 def status_lines() -> Iterator[Callable[[str, Status], None]]:
     """Show a line for each label; yield a function of (label, status).
 
-    If the output is not a terminal, what changed is printed there once a minute.
+    If the output is not a terminal, what changed is printed there every 20 seconds.
     """
     shown: dict[str, Status] = {}
-    lines = MinuteLines()
+    lines = TimedLines()
     live = Live(console=errors, auto_refresh=False) if errors.is_terminal else None
 
     def update(label: str, status: Status) -> None:

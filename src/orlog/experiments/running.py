@@ -235,7 +235,7 @@ def train(
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         precision: `bf16` for products in bfloat16, where the device computes these faster.
         log: Where to copy the log of metrics: `none`, `tensorboard` or `wandb`.
-        progress: Whether to show progress as the command does: a line on a terminal, else one a minute. Or a
+        progress: Whether to show progress as the command does: a line on a terminal, else one each 20 s. Or a
             function in its place, which is called with (steps done, steps in all).
         stop: Called after each step; if it returns true, the state is saved and StoppedError raised.
 
@@ -350,7 +350,7 @@ def finetune(
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         trust_environment: Consent to arguments of the environment that come with the data.
         log: Where to copy the log of metrics: `none`, `tensorboard` or `wandb`.
-        progress: Whether to show progress as the command does: a line on a terminal, else one a minute. Or a
+        progress: Whether to show progress as the command does: a line on a terminal, else one each 20 s. Or a
             function in its place, which is called with (steps done, steps in all).
         stop: Called after each step; once it returned true, the state is saved at the next end of an
             episode and StoppedError raised.

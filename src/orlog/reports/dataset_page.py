@@ -94,8 +94,11 @@ def all_notes(results: Sequence[Result]) -> list[str]:
     return [*dict.fromkeys(notes)]
 
 
-def show_results(results: Sequence[Result]) -> None:
-    """Print results as a table, their verdicts, and what is to be known to read them."""
+def show_results(results: Sequence[Result], page: Path | None = None) -> None:
+    """Print results as a table, their verdicts, and what is to be known to read them.
+
+    Where a `page` is about them, its notes are not printed.
+    """
     headings: tuple[str, ...] = HEADINGS
     rows, shift = [result_cells(one) for one in results], 0
     if len({one.record.dataset for one in results}) > 1:
@@ -110,7 +113,11 @@ def show_results(results: Sequence[Result]) -> None:
         if numbers:
             say(f"\n{name}: what metrics counted, over the seeds")
             show_table(counted_headings, numbers, numbers=(2, 3, 5))
-    say_notes(all_notes(results))
+    if page is None:
+        say_notes(all_notes(results))
+    else:
+        count = counted(len(all_notes(results)), "note")
+        say(f"report: {page}\n{count} on these numbers: open How to read this there")
 
 
 def write_report(
