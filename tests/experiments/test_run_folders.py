@@ -25,8 +25,8 @@ from orlog.experiments.run_folders import find_run_folders
 from orlog.experiments.run_groups import group_runs
 from orlog.experiments.running import finetune as orlog_finetune
 from orlog.normalize.statistics import mean_interval, share_interval
-from orlog.reports.run_plots import curves_plot
 from orlog.reports.runs_seen import runs as orlog_runs
+from orlog.reports.statistics_plots import curves_plot
 from orlog.scoring.references import references
 from tests.command_line import orlog
 from tests.training import train_run

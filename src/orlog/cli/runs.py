@@ -216,8 +216,7 @@ def plot_runs(
     """
     from orlog.experiments.run_folders import find_run_folders
     from orlog.experiments.run_groups import group_runs
-    from orlog.reports.run_plots import curves_plot
-    from orlog.reports.statistics_plots import check_format, save_plot
+    from orlog.reports.statistics_plots import check_format, curves_plot, save_plot
 
     check_format(out)
     found = find_run_folders(folder)

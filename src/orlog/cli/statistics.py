@@ -226,18 +226,9 @@ def _draw_comparison(
     is_normalized: bool,
 ) -> None:
     from orlog.datasets.looking.figures import line_colors
-    from orlog.reports.statistics_plots import COMPARISON_PLOTS, save_plot, sequential_plot
+    from orlog.reports.statistics_plots import comparison_plots, save_plot, sequential_plot
 
-    lacking = set() if len(comparison.methods) > 1 else {"improvement"}
-    lacking |= set() if comparison.ranks else {"ranks"}
-    if not any(one for of_tasks in comparison.variances.values() for one in of_tasks.values()):
-        lacking.add("variance")
-    colors = line_colors(comparison.methods)
-    figures = {
-        name: draw(comparison, is_normalized, colors)
-        for name, draw in COMPARISON_PLOTS.items()
-        if name not in lacking
-    }
+    figures = comparison_plots(comparison, is_normalized, line_colors(comparison.methods))
     if decided is not None:
         figures["sequential"] = sequential_plot(decided)
     for name, figure in figures.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -96,6 +96,50 @@ def curve_figure(results: Sequence[Result], series: Mapping[str, int]) -> str:
     return figure(picture, caption, named) + folded("The means as a table", [table])
 
 
+class Statistic(NamedTuple):
+    """A statistic of methods, to be drawn.
+
+    Attributes:
+        title: What it is.
+        estimates: Its values by the names of one method, or of two that are compared, in the order to draw.
+        ends: Numbers that lie within the picture as well.
+    """
+
+    title: str
+    estimates: dict[tuple[str, ...], Estimate]
+    ends: tuple[float, ...] = (0,)
+
+
+def statistics_of(comparison: Comparison) -> dict[str, list[Statistic]]:
+    """Return the aggregates, ranks and probabilities of improvement of a comparison, as far as it has them."""
+    ranking, ranks = comparison.ranking(), comparison.ranks
+    names = next(iter(comparison.aggregates.values()))
+    pairs = itertools.combinations(ranking, 2)
+    found = {
+        "aggregates": [
+            Statistic(
+                name, {(one,): comparison.aggregates[one][name] for one in comparison.methods}
+            )
+            for name in names
+        ],
+        "ranks": [
+            Statistic(
+                "mean rank over datasets (1 is best); from top to bottom: Kemeny's consensus",
+                {(one,): ranks[one] for one in ranking if one in ranks},
+                (1, len(ranks)),
+            )
+        ],
+        "improvement": [
+            Statistic(
+                "probability that a run of the first scores above one of the second",
+                {pair: comparison.improvement[pair] for pair in pairs},
+                (0, 0.5, 1),
+            )
+        ],
+    }
+    return {name: some for name, some in found.items() if some[0].estimates}
+
+
 def comparison_figures(
     comparison: Comparison,
     series: Mapping[str, int],
@@ -105,10 +149,10 @@ def comparison_figures(
 
     `titles` has names of methods for people, where these are not those of the algorithms.
     """
-    titles = {one: algorithm_title(one) for one in comparison.methods} | dict(titles)
+    methods = comparison.methods
+    titles = {one: algorithm_title(one) for one in methods} | dict(titles)
 
-    # By the names of one method or two, of which the first gives the color.
-    def picture(estimates: Mapping[Any, Estimate], title: str, ends: Sequence[float] = (0,)) -> str:
+    def picture(statistic: Statistic, title: str) -> str:
         rows = [
             Dot(
                 name=" > ".join(titles[one] for one in names),
@@ -116,15 +160,15 @@ def comparison_figures(
                 interval=one.interval,
                 series=series[names[0]],
             )
-            for names, one in estimates.items()
+            for names, one in statistic.estimates.items()
         ]
+        ends = statistic.ends
         return figure(dots(rows, title, digits=min(2, len(ends)), ends=ends), title)
 
-    methods = comparison.methods
-    found = []
-    for name in next(iter(comparison.aggregates.values())):
-        estimates = {(one,): comparison.aggregates[one][name] for one in methods}
-        found.append(picture(estimates, f"{name}, with its 95 % interval"))
+    statistics = statistics_of(comparison)
+    found = [
+        picture(one, f"{one.title}, with its 95 % interval") for one in statistics["aggregates"]
+    ]
     curves = [
         Line(
             xs=one.thresholds.tolist(),
@@ -137,16 +181,8 @@ def comparison_figures(
     named = {titles[one]: series[one] for one in methods}
     title = "share of runs above a normalized score, with its 95 % band"
     found.append(figure(lines(curves, title, "normalized score"), title, named))
-    if comparison.ranks:
-        ranks = {
-            (one,): comparison.ranks[one] for one in comparison.ranking()[: len(comparison.ranks)]
-        }
-        title = "mean rank over datasets (1 is best); from top to bottom: Kemeny's consensus"
-        found.append(picture(ranks, title, (1, len(ranks))))
-    title = "probability that a run of the first scores above one of the second"
-    pairs = itertools.combinations(comparison.ranking(), 2)
-    chances = {pair: comparison.improvement[pair] for pair in pairs}
-    return [*found, picture(chances, title, (0, 0.5, 1))]
+    rest = [*statistics.get("ranks", ()), *statistics.get("improvement", ())]
+    return found + [picture(one, one.title) for one in rest]
 
 
 def _unit(results: Sequence[Result]) -> str:

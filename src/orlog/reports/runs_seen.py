@@ -13,7 +13,7 @@ from orlog.base.terminal import ago
 from orlog.experiments.run_folders import RunSummary, find_run_folders
 from orlog.experiments.run_groups import group_runs
 from orlog.reports.pages import html_table
-from orlog.reports.run_plots import curves_plot
+from orlog.reports.statistics_plots import curves_plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,9 +1,8 @@
-"""Pictures of the statistics of methods: one for each statistic. Needs matplotlib."""
+"""Plots of statistics of methods, of tuning and of learning curves. Needs matplotlib."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,10 @@ import numpy as np
 from orlog.algos.algorithms import algorithm_title
 from orlog.datasets.looking.figures import check_plots, line_colors, new_figure
 from orlog.errors import StorageError
+from orlog.experiments.run_groups import RunGroup
 from orlog.normalize.sequential import SequentialComparison
-from orlog.normalize.statistics import Comparison, Estimate
+from orlog.normalize.statistics import Comparison
+from orlog.reports.result_figures import UNIT, Statistic, statistics_of
 from orlog.scoring.tuning_curves import TuneCurve
 
 if TYPE_CHECKING:
@@ -29,35 +30,38 @@ def _score_label(is_normalized: bool) -> str:
     return "normalized score" if is_normalized else "return"
 
 
-def _draw_estimates(
-    axes: Axes, estimates: Mapping[str, Estimate], colors: Mapping[str, str]
-) -> None:
-    """Draw each estimate as a line on its interval, the first at the top."""
-    for row, (name, one) in enumerate(estimates.items()):
-        color = colors[name]
-        if one.interval is not None:
-            axes.plot(
-                one.interval, [row, row], color=color, linewidth=9, alpha=0.4, solid_capstyle="butt"
-            )
-        axes.plot(one.value, row, "|", color=color, markersize=14, markeredgewidth=2)
-    axes.set_yticks(range(len(estimates)), [algorithm_title(name) for name in estimates])
-    axes.set_ylim(len(estimates) - 0.5, -0.5)
-
-
-def aggregate_plot(
-    comparison: Comparison, is_normalized: bool, colors: Mapping[str, str]
+def estimates_plot(
+    statistics: Sequence[Statistic], is_normalized: bool, colors: Mapping[str, str]
 ) -> Figure:
-    """Return each aggregate of each method with its 95 % interval."""
-    names = list(next(iter(comparison.aggregates.values())))
-    height = 1.2 + 0.4 * len(comparison.methods)
-    figure, axes = new_figure(len(names), width=3.2 * len(names), height=height)
-    for index, (one, name) in enumerate(zip(axes, names, strict=True)):
-        values = {method: comparison.aggregates[method][name] for method in comparison.methods}
-        _draw_estimates(one, values, colors)
-        one.set_title(name)
-        one.set_xlabel(_score_label(is_normalized))
-        if index:
-            one.set_yticklabels([])
+    """Return statistics beside each other: each value as a line on its 95 % interval, the first at the top."""
+    rows = len(statistics[0].estimates)
+    width = 3.2 * len(statistics) if len(statistics) > 1 else 6.5
+    figure, axes = new_figure(len(statistics), width=width, height=1.2 + 0.4 * rows)
+    for index, (one, statistic) in enumerate(zip(axes, statistics, strict=True)):
+        for row, (names, estimate) in enumerate(statistic.estimates.items()):
+            color = colors[names[0]]
+            if estimate.interval is not None:
+                one.plot(
+                    estimate.interval,
+                    [row, row],
+                    color=color,
+                    linewidth=9,
+                    alpha=0.4,
+                    solid_capstyle="butt",
+                )
+            one.plot(estimate.value, row, "|", color=color, markersize=14, markeredgewidth=2)
+        labels = [" > ".join(map(algorithm_title, names)) for names in statistic.estimates]
+        one.set_yticks(range(rows), [""] * rows if index else labels)
+        one.set_ylim(rows - 0.5, -0.5)
+        if len(statistic.ends) > 1:
+            margin = 0.03 * (statistic.ends[-1] - statistic.ends[0])
+            one.set_xlim(statistic.ends[0] - margin, statistic.ends[-1] + margin)
+            one.set_xlabel(statistic.title)
+            for end in statistic.ends[1:-1]:
+                one.axvline(end, color="#999999", linewidth=0.8, linestyle=":")
+        else:
+            one.set_title(statistic.title)
+            one.set_xlabel(_score_label(is_normalized))
     return figure
 
 
@@ -65,10 +69,9 @@ def profile_plot(comparison: Comparison, is_normalized: bool, colors: Mapping[st
     """Return the performance profiles with their 95 % bands."""
     figure, (axes,) = new_figure(1, width=6.5, height=3.8)
     for method, one in comparison.profiles.items():
-        color = colors[method]
-        axes.plot(one.thresholds, one.shares, color=color, label=algorithm_title(method))
-        if one.band is not None:
-            axes.fill_between(one.thresholds, *one.band, color=color, alpha=0.2, linewidth=0)
+        _draw_line(
+            axes, one.thresholds, one.shares, one.band, colors[method], algorithm_title(method)
+        )
     axes.set_xlabel(f"{_score_label(is_normalized)} (threshold)")
     axes.set_ylabel("share of runs above it")
     axes.set_ylim(0, 1)
@@ -76,46 +79,21 @@ def profile_plot(comparison: Comparison, is_normalized: bool, colors: Mapping[st
     return figure
 
 
-def improvement_plot(
-    comparison: Comparison,
-    is_normalized: bool,  # noqa: ARG001 (all plots are called alike)
-    colors: Mapping[str, str],  # noqa: ARG001
-) -> Figure:
-    """Return the probability of improvement of each pair with its 95 % interval."""
-    pairs = {
-        f"{algorithm_title(first)} > {algorithm_title(second)}": comparison.improvement[
-            first, second
-        ]
-        for first, second in itertools.combinations(comparison.ranking(), 2)
-    }
-    figure, (axes,) = new_figure(1, width=6.5, height=1.2 + 0.4 * len(pairs))
-    _draw_estimates(axes, pairs, dict.fromkeys(pairs, "#444444"))
-    axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=":")
-    axes.set_xlim(0, 1)
-    axes.set_xlabel("probability that a run of the first scores above one of the second")
-    return figure
+def _draw_line(
+    axes: Axes,
+    xs: np.ndarray,
+    ys: np.ndarray,
+    band: tuple[np.ndarray, np.ndarray] | None,
+    color: str,
+    label: str,
+) -> None:
+    few = len(xs) <= 40  # a curve may have a single point
+    axes.plot(xs, ys, color=color, label=label, marker="o" if few else "", markersize=3)
+    if band is not None:
+        axes.fill_between(xs, *band, color=color, alpha=0.2, linewidth=0)
 
 
-def rank_plot(
-    comparison: Comparison,
-    is_normalized: bool,  # noqa: ARG001 (all plots are called alike)
-    colors: Mapping[str, str],
-) -> Figure:
-    """Return the mean ranks with their 95 % intervals, in the order of the consensus."""
-    ranks = comparison.ranks
-    ordered = {method: ranks[method] for method in comparison.ranking() if method in ranks}
-    figure, (axes,) = new_figure(1, width=6.5, height=1.2 + 0.4 * len(ordered))
-    _draw_estimates(axes, ordered, colors)
-    axes.set_xlim(0.8, len(ordered) + 0.2)
-    axes.set_xlabel("mean rank over tasks (1 is best); from top to bottom: Kemeny's consensus")
-    return figure
-
-
-def variance_plot(
-    comparison: Comparison,
-    is_normalized: bool,  # noqa: ARG001 (all plots are called alike)
-    colors: Mapping[str, str],  # noqa: ARG001
-) -> Figure:
+def variance_plot(comparison: Comparison) -> Figure:
     """Return the share of seeds, checkpoints and episodes in the variance, by method and task."""
     shares = {
         f"{algorithm_title(method)}, {task}": one.shares()
@@ -168,14 +146,21 @@ def sequential_plot(decided: SequentialComparison) -> Figure:
     return figure
 
 
-COMPARISON_PLOTS: Mapping[str, Callable[[Comparison, bool, Mapping[str, str]], Figure]] = {
-    "aggregates": aggregate_plot,
-    "profiles": profile_plot,
-    "improvement": improvement_plot,
-    "ranks": rank_plot,
-    "variance": variance_plot,
-}
-"""Each picture of a comparison by the name of its file; called with the color of each method."""
+def comparison_plots(
+    comparison: Comparison, is_normalized: bool, colors: Mapping[str, str]
+) -> dict[str, Figure]:
+    """Return each picture of a comparison that there is something to draw in, by the name of its file.
+
+    `colors` has the color of each method.
+    """
+    figures = {
+        name: estimates_plot(statistics, is_normalized, colors)
+        for name, statistics in statistics_of(comparison).items()
+    }
+    figures["profiles"] = profile_plot(comparison, is_normalized, colors)
+    if any(one for of_tasks in comparison.variances.values() for one in of_tasks.values()):
+        figures["variance"] = variance_plot(comparison)
+    return figures
 
 
 def tune_plot(curves: Sequence[TuneCurve]) -> Figure:
@@ -190,10 +175,9 @@ def tune_plot(curves: Sequence[TuneCurve]) -> Figure:
         place = 2 * datasets.index(one.dataset)
         color = colors[one.method]
         episodes = np.arange(1, len(one.means) + 1)
-        axes[place].semilogx(episodes, one.means, color=color, label=one.method)
-        axes[place].fill_between(
-            episodes, one.lows, one.highs, color=color, alpha=0.15, linewidth=0
-        )
+        band = np.array(one.lows), np.array(one.highs)
+        _draw_line(axes[place], episodes, np.array(one.means), band, color, one.method)
+        axes[place].set_xscale("log")
         settings = np.arange(1, len(one.expected_best) + 1)
         axes[place + 1].plot(settings, one.expected_best, "o-", color=color, label=one.method)
         axes[place].set_title(one.dataset)
@@ -203,6 +187,51 @@ def tune_plot(curves: Sequence[TuneCurve]) -> Figure:
         axes[place + 1].set_xlabel("settings evaluated in full")
         axes[place + 1].set_ylabel(f"expected {_score_label(one.is_normalized)} of the best")
     axes[0].legend(frameon=False)
+    return figure
+
+
+def curves_plot(groups: Sequence[RunGroup], *, success: bool = False) -> Figure:
+    """Return the score over gradient steps, beside each other for each dataset.
+
+    With `success` it is the share of successful episodes, where the environment tells.
+
+    A line is the mean over seeds, its band the interval of that mean at 95 %, where there are seeds
+    enough; groups without a learning curve are left out.
+
+    Raises ValueError if none has one; MissingExtraError if matplotlib is not installed.
+    """
+    drawn = [group for group in groups if len(group.curve(success=success)[0])]
+    if not drawn and success:
+        raise ValueError(
+            "no run has a learning curve of successes: the environments do not tell, or the runs were "
+            "trained without evaluations, or by an orlog that did not record them."
+        )
+    if not drawn:
+        raise ValueError(
+            "no run has a learning curve: they were trained without evaluations, or not far enough."
+        )
+    datasets = list(dict.fromkeys(group.shown_dataset for group in drawn))
+    colors = line_colors(group.label for group in drawn)
+    most = max(sum(group.shown_dataset == dataset for group in drawn) for dataset in datasets)
+    figure, axes = new_figure(len(datasets), width=6.5, height=3.8 + 0.2 * most, in_row=3)
+    for group in drawn:
+        one = axes[datasets.index(group.shown_dataset)]
+        steps, means, low, high = group.curve(success=success)
+        count = sum(bool(run.success_points if success else run.points) for run in group.runs)
+        label = f"{group.label} ({count} seed{'s' if count > 1 else ''})"
+        _draw_line(one, steps, means, (low, high), colors[group.label], label)
+    for one, dataset in zip(axes, datasets, strict=True):
+        there = [group for group in drawn if group.shown_dataset == dataset]
+        is_normalized = all(run.is_normalized for group in there for run in group.runs)
+        one.set_title(dataset)
+        one.set_xlabel("gradient steps")
+        if success:
+            one.set_ylabel("share of successful episodes")
+            one.set_ylim(-0.02, 1.02)
+        else:
+            one.set_ylabel(UNIT if is_normalized else "return")
+        # Below the axes, where it covers no curve.
+        one.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), fontsize="small")
     return figure
 
 
