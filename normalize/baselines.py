@@ -75,8 +75,8 @@ def added_settings_file() -> Path:
 
 @functools.cache
 def _added_settings() -> dict[str, dict[str, dict[str, Any]]]:
-    found: dict[str, dict[str, dict[str, Any]]] = parse_json(added_settings_file().read_bytes())
-    return found
+    added: dict[str, dict[str, dict[str, Any]]] = parse_json(added_settings_file().read_bytes())
+    return added
 
 
 def read_baseline(algorithm: str, name: str) -> Baseline | None:
@@ -90,8 +90,8 @@ def read_baseline(algorithm: str, name: str) -> Baseline | None:
 def read_baselines(name: str) -> list[Baseline]:
     """Return all recorded baselines of a dataset, by the names of their algorithms."""
     paths = sorted((recorded_folder(name) / "baselines").glob("*.json"))
-    found = (read_baseline(path.stem, name) for path in paths)
-    return [one for one in found if one is not None]
+    baselines = (read_baseline(path.stem, name) for path in paths)
+    return [each for each in baselines if each is not None]
 
 
 def equal_baselines(baseline: Baseline) -> list[str]:
@@ -100,9 +100,9 @@ def equal_baselines(baseline: Baseline) -> list[str]:
     Such returns do not tell one method from another: often all of them fail in the same episodes.
     """
     return [
-        one.algorithm
-        for one in read_baselines(baseline.dataset)
-        if one.algorithm != baseline.algorithm and one.returns == baseline.returns
+        other.algorithm
+        for other in read_baselines(baseline.dataset)
+        if other.algorithm != baseline.algorithm and other.returns == baseline.returns
     ]
 
 
@@ -110,7 +110,7 @@ def protocol_episodes(name: str) -> int | None:
     """Return how many episodes of a seed the recorded baselines of a dataset have, the fewest; None without any."""
     if not is_name(name):  # which a file of somebody else may say
         return None
-    return min((one.protocol.episodes for one in read_baselines(name)), default=None)
+    return min((each.protocol.episodes for each in read_baselines(name)), default=None)
 
 
 def record_baseline(baseline: Baseline) -> Path:

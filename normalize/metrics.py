@@ -47,7 +47,7 @@ from orlog.manifests.documents import convert_json
 from orlog.manifests.names import counted, parse_name
 from orlog.manifests.roles import columns_with
 from orlog.manifests.shipped import recorded_folder
-from orlog.normalize.formulas import normalized_cost
+from orlog.normalize.references import normalized_cost
 from orlog.normalize.rollouts import Count
 from orlog.normalize.statistics import mean_interval, share_interval
 

@@ -14,7 +14,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -115,18 +115,18 @@ def published_scores(key: str) -> tuple[PublishedScore, ...]:
 
 @functools.cache
 def _scores_of(key: str) -> tuple[PublishedScore, ...]:
-    found = list(_from_published_table(key))
+    scores = list(_from_published_table(key))
     if key == "ogbench":
-        found += [*_from_qam(), *_from_dqc()]
-    return (*found, *_from_fql_paper(key))
+        scores += _from_single_seeds()
+    return (*scores, *_from_fql_paper(key))
 
 
 @functools.cache
 def _by_name(key: str) -> Mapping[str, tuple[PublishedScore, ...]]:
-    found = defaultdict(list)
+    by_name = defaultdict(list)
     for score in _scores_of(key):
-        found[plain_name(score.dataset)].append(score)
-    return {name: tuple(scores) for name, scores in found.items()}
+        by_name[plain_name(score.dataset)].append(score)
+    return {name: tuple(scores) for name, scores in by_name.items()}
 
 
 def published_names(key: str) -> list[str]:
@@ -142,9 +142,9 @@ def scores_on(name: str) -> tuple[PublishedScore, ...]:
     return _by_name(key).get(plain, ()) if key in BENCHMARKS else ()
 
 
-def same_algorithm(one: str, other: str) -> bool:
+def same_algorithm(name: str, other: str) -> bool:
     """Return whether two spellings name the same algorithm: `td3_bc` and `TD3+BC` do."""
-    return squeezed(one) == squeezed(other)
+    return squeezed(name) == squeezed(other)
 
 
 # Published scores and the values of single seeds behind some of them.
@@ -200,11 +200,11 @@ def _from_published_table(key: str) -> Iterator[PublishedScore]:
 
 @functools.cache
 def _per_seed_values() -> Mapping[tuple[str, ...], tuple[float, ...]]:
-    found = defaultdict(list)
+    values_of = defaultdict(list)
     for row in read_table("per_seed_scores"):
         protocol = row["protocol"].partition(",")[0]  # NeoRL-2's also says which settings
-        found[_per_seed_key(row, protocol)].append(float(row["score"]))
-    return {name: tuple(values) for name, values in found.items()}
+        values_of[_per_seed_key(row, protocol)].append(float(row["score"]))
+    return {name: tuple(values) for name, values in values_of.items()}
 
 
 def _per_seed_key(row: Row, protocol: str) -> tuple[str, ...]:
@@ -224,92 +224,74 @@ def _name(key: str, written: str) -> tuple[str, list[str]]:
 
 # Tables of papers and of single seeds of OGBench's single tasks.
 
-_QAM = "ColinQiyangLi/qam@f93efd2:exp_data/qam-exp-data.pkl"
-_QAM_CAVEAT = (
-    "10 critics, rho 0.5 (0 on humanoid), action chunks of 5 on manipulation, sparse rewards on scene "
-    "and puzzle, 100 M steps of data on cube-quadruple and puzzle-4x4; not comparable with the FQL "
-    "paper's table"
-)
-_QAM_POINTS = {
-    "success_at_point_20_of_30": "after 1 M offline steps (evaluation 20 of 30)",
-    "success_at_point_30_of_30": "after 0.5 M online steps (evaluation 30 of 30)",
-}
-_DQC = "ColinQiyangLi/dqc@df89825:exp_data/dqc-exp-data.pkl"
-_DQC_POINTS = {"250K": "250 k", "500K": "500 k", "750K": "750 k", "1M": "1 M"}
 _SUCCESS = "success_rate_percent"
 _FQL = "FQL paper (Park and others 2025), Table 2"
-
-
-def _from_qam() -> Iterator[PublishedScore]:
-    for point, protocol in _QAM_POINTS.items():
-        for (task, method), values in _by_seed("ogbench_qam_per_seed", "task", point).items():
-            if any(value is not None for value in values):
-                yield _of_seeds(
-                    values,
-                    dataset=f"ogbench/{task}",
-                    benchmark="OGBench (single-task, reward based)",
-                    algorithm=method,
-                    implementation="QAM repository",
-                    protocol=protocol,
-                    source=_QAM,
-                    caveats=[_QAM_CAVEAT],
+# Tables of single seeds: name, column of the task, protocol of each column of scores, and the rest of a record.
+_SEED_TABLES: tuple[tuple[str, str, Mapping[str, str], Mapping[str, Any]], ...] = (
+    (
+        "ogbench_qam_per_seed",
+        "task",
+        {
+            "success_at_point_20_of_30": "after 1 M offline steps (evaluation 20 of 30)",
+            "success_at_point_30_of_30": "after 0.5 M online steps (evaluation 30 of 30)",
+        },
+        {
+            "benchmark": "OGBench (single-task, reward based)",
+            "implementation": "QAM repository",
+            "source": "ColinQiyangLi/qam@f93efd2:exp_data/qam-exp-data.pkl",
+            "caveats": [
+                (
+                    "10 critics, rho 0.5 (0 on humanoid), action chunks of 5 on manipulation, sparse rewards "
+                    "on scene and puzzle, 100 M steps of data on cube-quadruple and puzzle-4x4; not comparable "
+                    "with the FQL paper's table"
                 )
+            ],
+        },
+    ),
+    (
+        "ogbench_dqc_per_seed",
+        "env",
+        {
+            "250K": "after 250 k steps",
+            "500K": "after 500 k steps",
+            "750K": "after 750 k steps",
+            "1M": "after 1 M steps",
+        },
+        {
+            "benchmark": "OGBench (long-horizon goal tasks)",
+            "implementation": "DQC repository",
+            "source": "ColinQiyangLi/dqc@df89825:exp_data/dqc-exp-data.pkl",
+            "caveats": [],
+        },
+    ),
+)
 
 
-def _from_dqc() -> Iterator[PublishedScore]:
-    for point, steps in _DQC_POINTS.items():
-        for (task, method), values in _by_seed("ogbench_dqc_per_seed", "env", point).items():
-            yield _of_seeds(
-                values,
-                dataset=f"ogbench/{task}",
-                benchmark="OGBench (long-horizon goal tasks)",
-                algorithm=method,
-                implementation="DQC repository",
-                protocol=f"after {steps} steps",
-                source=_DQC,
-                caveats=[],
-            )
-
-
-def _by_seed(table: str, task: str, column: str) -> Mapping[tuple[str, str], list[float | None]]:
-    """Return success in percent of each seed, by task and method."""
-    found = defaultdict(list)
-    for row in read_table(table):
-        value = 100 * float(row[column]) if row[column] else None
-        found[row[task], row["method"]].append(value)
-    return found
-
-
-def _of_seeds(
-    values: list[float | None],
-    *,
-    dataset: str,
-    benchmark: str,
-    algorithm: str,
-    implementation: str,
-    protocol: str,
-    source: str,
-    caveats: list[str],
-) -> PublishedScore:
-    known = [value for value in values if value is not None]
-    missing = len(values) - len(known)
-    note = [f"the value of {missing} of {len(values)} seeds is missing"] if missing else []
-    return PublishedScore(
-        dataset=dataset,
-        benchmark=benchmark,
-        algorithm=algorithm,
-        implementation=implementation,
-        metric=_SUCCESS,
-        score=statistics.fmean(known),
-        spread=statistics.stdev(known) if len(known) > 1 else None,
-        spread_kind="sample std over seeds",
-        seeds=len(known),
-        protocol=protocol,
-        source=source,
-        source_kind="computed from per-seed values",
-        caveats=caveats + note,
-        per_seed=values,
-    )
+def _from_single_seeds() -> Iterator[PublishedScore]:
+    for table, task_column, protocols, record in _SEED_TABLES:
+        for column, protocol in protocols.items():
+            by_method: dict[tuple[str, str], list[float | None]] = defaultdict(list)
+            for row in read_table(table):
+                value = 100 * float(row[column]) if row[column] else None
+                by_method[row[task_column], row["method"]].append(value)
+            for (task, method), values in by_method.items():
+                known = [value for value in values if value is not None]
+                missing = len(values) - len(known)
+                note = f"the value of {missing} of {len(values)} seeds is missing"
+                if known:
+                    yield PublishedScore(
+                        **{**record, "caveats": record["caveats"] + [note] * bool(missing)},
+                        dataset=f"ogbench/{task}",
+                        algorithm=method,
+                        metric=_SUCCESS,
+                        score=statistics.fmean(known),
+                        spread=statistics.stdev(known) if len(known) > 1 else None,
+                        spread_kind="sample std over seeds",
+                        seeds=len(known),
+                        protocol=protocol,
+                        source_kind="computed from per-seed values",
+                        per_seed=values,
+                    )
 
 
 def _from_fql_paper(key: str) -> Iterator[PublishedScore]:
@@ -369,16 +351,16 @@ def disagreements_about(name: str, *, algorithm: str = "") -> list[Disagreement]
     dataset = find_benchmark_dataset(name)
     plain = plain_name(name if dataset is None else dataset.name)
     known = {squeezed(score.algorithm) for score in scores_on(name)}
-    found = []
+    disagreements = []
     for row in read_table("disagreements"):
         names, about = _subject(row["item"])
-        general = any("*" in one for one in names)
-        fits = any(fnmatchcase(plain, one) for one in names)
+        general = any("*" in pattern for pattern in names)
+        fits = any(fnmatchcase(plain, pattern) for pattern in names)
         if general and about:
             fits = fits and squeezed(about) in known
         if fits and (not algorithm or not about or same_algorithm(about, algorithm)):
-            found.append(Disagreement(**row))
-    return found
+            disagreements.append(Disagreement(**row))
+    return disagreements
 
 
 @functools.cache

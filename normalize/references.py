@@ -191,7 +191,7 @@ class ReferenceReturns(Anchors, frozen=True, forbid_unknown_fields=True, kw_only
         if None in errors:
             text = "each policy ran one episode, so nothing says how uncertain the references are; "
             return [text + "measure them with more (--episodes)."]
-        error = math.hypot(*(one for one in errors if one is not None))
+        error = math.hypot(*(each for each in errors if each is not None))
         difference = self.expert.mean - self.random.mean
         if difference > CLEAR * error:
             return []
@@ -244,6 +244,12 @@ def references_from_json(body: object) -> References:
     if isinstance(body, dict) and "source" in body:
         return convert_json(body, PublishedReferences)
     return convert_json(body, ReferenceReturns)
+
+
+def normalized_cost(costs: Float[np.ndarray, "*episodes"], cost_limit: float) -> float:
+    """Return the mean cost of episodes in units of a limit (DSRL): (C + e) / (limit + e)."""
+    epsilon = 1.0 if cost_limit == 0 else 0.0
+    return (float(costs.mean()) + epsilon) / (cost_limit + epsilon)
 
 
 def simulator_of(protocol: Protocol | PublishedProtocol) -> str:
@@ -361,24 +367,24 @@ def _caveats(dataset: BenchmarkDataset, is_its_own: bool) -> list[str]:
     """Return what to know before comparing scores on a benchmark's dataset."""
     facts, family = dataset.facts, dataset.facts.get("family", "")
     of_files = _FILE_CAVEATS.get(family, "") if is_its_own else ""
-    found = list(filter(None, [f"{_FAMILY_CAVEATS.get(family, '')} {of_files}".strip()]))
+    caveats = list(filter(None, [f"{_FAMILY_CAVEATS.get(family, '')} {of_files}".strip()]))
     environment = benchmark_environment(dataset.name)
     if environment is not None and environment.reason:
-        found.append(f"no policy can be scored here: {environment.reason}.")
+        caveats.append(f"no policy can be scored here: {environment.reason}.")
     match dataset.benchmark.key:
         case "d4rl" if "suspicious" in facts["notes"]:
-            found.append(f"{facts['notes']}.")
+            caveats.append(f"{facts['notes']}.")
         case "atari" if facts["check"] != "three sources agree":
-            found.append(f"sources differ: {facts['check']}.")
+            caveats.append(f"sources differ: {facts['check']}.")
         case "dsrl":
-            found.append(
+            caveats.append(
                 "DSRL prints a hundredth of this score; the cost limit is a choice of the evaluation "
                 f"(OSRL averages {facts['target_cost_thresholds'].replace(' ', ', ')}; FISOR uses "
                 f"{facts['fisor_cost_limit']})."
             )
         case "neorl2" if facts["in_published_benchmark"] != "yes":
-            found.append("NeoRL-2 registers this task but publishes no scores for it.")
-    return found
+            caveats.append("NeoRL-2 registers this task but publishes no scores for it.")
+    return caveats
 
 
 _MUJOCO_FAMILIES = ("gym-mujoco", "adroit", "antmaze", "maze2d")

@@ -70,8 +70,8 @@ def compare_sequentially(
             f"rate between 0 and 1; found {len(scores)} methods, {groups} groups of {group} and "
             f"{error_rate}."
         )
-    for method, one in scores.items():
-        check_finite(one, method)
+    for method, of_seeds in scores.items():
+        check_finite(of_seeds, method)
     test = _comparator()(n=group, K=groups, B=permutations, alpha=error_rate / 2, beta=0, seed=seed)
     methods = list(scores)
     active = set(methods)
@@ -91,13 +91,13 @@ def compare_sequentially(
         active = {methods[index] for index in np.ravel(test.current_comparisons)}
         if test.is_finished:
             active = set()
-    found = dict(test.decisions) if done else {}
+    decisions_made = dict(test.decisions) if done else {}
     return SequentialComparison(
         decisions={
-            (methods[one], methods[other]): _DECISIONS[
-                found.get(str(np.array([one, other])), "continue")
+            (methods[first], methods[second]): _DECISIONS[
+                decisions_made.get(str(np.array([first, second])), "continue")
             ]
-            for one, other in itertools.combinations(range(len(methods)), 2)
+            for first, second in itertools.combinations(range(len(methods)), 2)
         },
         groups=done,
         missing=missing,

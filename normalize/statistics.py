@@ -105,20 +105,20 @@ def check_method_scores(scores: MethodScores) -> None:
                 f"{having} has scores on {differing[0]}, {lacking} has none; compare methods on the "
                 "same tasks."
             )
-        seeds = {task: len(one) for task, one in of_tasks.items()}
+        seeds = {task: len(of_seeds) for task, of_seeds in of_tasks.items()}
         least, most = min(seeds, key=seeds.__getitem__), max(seeds, key=seeds.__getitem__)
         if seeds[least] != seeds[most]:
             raise ValueError(
                 f"{method} has {seeds[most]} seeds on {most} and {seeds[least]} on {least}; take as "
                 "many on each task, so that each counts the same."
             )
-        for task, one in of_tasks.items():
-            if one.ndim != 2 or not one.size:
+        for task, of_seeds in of_tasks.items():
+            if of_seeds.ndim != 2 or not of_seeds.size:
                 raise ValueError(
                     f"{method} on {task}: scores must be an array [seeds, episodes] that is not "
-                    f"empty, found shape {one.shape}."
+                    f"empty, found shape {of_seeds.shape}."
                 )
-            check_finite(one, f"{method} on {task} [seed, episode]")
+            check_finite(of_seeds, f"{method} on {task} [seed, episode]")
 
 
 def unranked_methods(scores: MethodScores, episodes: Mapping[str, int | None]) -> dict[str, str]:
@@ -127,16 +127,18 @@ def unranked_methods(scores: MethodScores, episodes: Mapping[str, int | None]) -
     `episodes` is the number of episodes of a seed in the recorded protocol of each task. Where none is known, the most that
     a method has count, at most `USUAL_EPISODES`: so nobody is ranked for the best 5 of 100.
     """
-    found = {}
+    reasons = {}
     for method, of_tasks in scores.items():
-        for task, one in of_tasks.items():
+        for task, of_seeds in of_tasks.items():
             most = max(other[task].shape[1] for other in scores.values() if task in other)
             needed = episodes.get(task) or min(USUAL_EPISODES, most)
-            if len(one) < FEWEST_SEEDS:
-                found[method] = f"{len(one)} of at least {counted(FEWEST_SEEDS, 'seed')}"
-            elif one.shape[1] < needed:
-                found[method] = f"{one.shape[1]} of {counted(needed, 'episode')} of each seed"
-    return found
+            if len(of_seeds) < FEWEST_SEEDS:
+                reasons[method] = f"{len(of_seeds)} of at least {counted(FEWEST_SEEDS, 'seed')}"
+            elif of_seeds.shape[1] < needed:
+                reasons[method] = (
+                    f"{of_seeds.shape[1]} of {counted(needed, 'episode')} of each seed"
+                )
+    return reasons
 
 
 def equal_methods(scores: MethodScores) -> dict[str, str]:
@@ -145,28 +147,28 @@ def equal_methods(scores: MethodScores) -> dict[str, str]:
     By the name of the later method, that of the first one. Seeds that score the same in all episodes show nothing.
     """
     owners: dict[tuple[str, bytes], str] = {}
-    found: dict[str, str] = {}
+    copies: dict[str, str] = {}
     for method, of_tasks in scores.items():
-        for task, one in of_tasks.items():
-            for seed in one:
+        for task, of_seeds in of_tasks.items():
+            for seed in of_seeds:
                 if len(seed) > 1 and np.ptp(seed) > 0:
                     owner = owners.setdefault((task, seed.tobytes()), method)
                     if owner != method:
-                        found.setdefault(method, owner)
-    return found
+                        copies.setdefault(method, owner)
+    return copies
 
 
 def differing_facts(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Return in what methods differ, a sentence each: facts are by method and by what they are of."""
-    found = []
-    for what in dict.fromkeys(what for one in facts.values() for what in one):
+    sentences = []
+    for what in dict.fromkeys(what for of_method in facts.values() for what in of_method):
         values: dict[str, list[str]] = {}
-        for method, one in facts.items():
-            values.setdefault(one.get(what, "not said"), []).append(method)
+        for method, of_method in facts.items():
+            values.setdefault(of_method.get(what, "not said"), []).append(method)
         if len(values) > 1:
             each = "; ".join(f"{value} ({', '.join(names)})" for value, names in values.items())
-            found.append(f"the rows differ in {what}: {each}.")
-    return found
+            sentences.append(f"the rows differ in {what}: {each}.")
+    return sentences
 
 
 # Intervals.
@@ -363,8 +365,8 @@ def profile_thresholds(
     *scores: Float[np.ndarray, "seeds tasks"], count: int = 201
 ) -> Float[np.ndarray, " thresholds"]:
     """Return evenly spaced thresholds from the lowest to the highest score, with 0 in any case."""
-    low = min(0.0, *(float(one.min()) for one in scores))
-    high = max(0.0, *(float(one.max()) for one in scores))
+    low = min(0.0, *(float(runs.min()) for runs in scores))
+    high = max(0.0, *(float(runs.max()) for runs in scores))
     return np.linspace(low, high, count)
 
 
@@ -625,7 +627,8 @@ class Comparison:
                         task: runs[:, index].tolist() for index, task in enumerate(self.tasks)
                     },
                     "aggregates": {
-                        name: one.to_json() for name, one in self.aggregates[method].items()
+                        name: estimate.to_json()
+                        for name, estimate in self.aggregates[method].items()
                     },
                     "mean_rank": self.ranks[method].to_json() if method in self.ranks else None,
                     "profile": {
@@ -633,16 +636,16 @@ class Comparison:
                         "shares": self.profiles[method].shares.tolist(),
                     },
                     "variance": {
-                        task: None if one is None else dataclasses.asdict(one)
-                        for task, one in self.variances[method].items()
+                        task: None if split is None else dataclasses.asdict(split)
+                        for task, split in self.variances[method].items()
                     },
                 }
                 for method, runs in self.runs.items()
             ],
             "consensus": consensus,
             "improvement": [
-                {"above": first, "below": second, **one.to_json()}
-                for (first, second), one in self.improvement.items()
+                {"above": first, "below": second, **estimate.to_json()}
+                for (first, second), estimate in self.improvement.items()
             ],
         }
 
@@ -673,12 +676,12 @@ def compare_methods(
     """
     check_method_scores(scores)
     tasks = list(next(iter(scores.values())))
-    of_tasks = {method: [one[task] for task in tasks] for method, one in scores.items()}
-    runs = {method: run_means(one) for method, one in of_tasks.items()}
+    of_tasks = {method: [by_task[task] for task in tasks] for method, by_task in scores.items()}
+    runs = {method: run_means(by_task) for method, by_task in of_tasks.items()}
 
     drawn = {
-        method: stratified_resamples(one, rng, resamples=resamples)
-        for method, one in of_tasks.items()
+        method: stratified_resamples(by_task, rng, resamples=resamples)
+        for method, by_task in of_tasks.items()
         if len(runs[method]) > 1
     }
 
@@ -688,15 +691,15 @@ def compare_methods(
         values = np.atleast_1d(statistic(*(runs[method] for method in methods))).tolist()
         if not drawn.keys() >= set(methods):
             return [Estimate(value, None, digits) for value in values]
-        found = statistic(*(drawn[method] for method in methods)).reshape(resamples, -1)
-        ends = percentile_interval(found)
+        resampled = statistic(*(drawn[method] for method in methods)).reshape(resamples, -1)
+        ends = percentile_interval(resampled)
         return [
             Estimate(value, (low, high) if low < high else None, digits)
             for value, low, high in zip(values, *(end.tolist() for end in ends), strict=True)
         ]
 
     def ranks(*methods: np.ndarray) -> np.ndarray:
-        return mean_ranks(np.stack([one.mean(-2) for one in methods], axis=-2))
+        return mean_ranks(np.stack([of_method.mean(-2) for of_method in methods], axis=-2))
 
     ranked = [method for method in runs if method not in unranked]
     several = len(ranked) > 1
@@ -719,12 +722,12 @@ def compare_methods(
         profiles={
             method: Profile(
                 thresholds=thresholds,
-                shares=performance_profile(one, thresholds),
+                shares=performance_profile(of_method, thresholds),
                 band=percentile_interval(performance_profile(drawn[method], thresholds))
                 if method in drawn
                 else None,
             )
-            for method, one in runs.items()
+            for method, of_method in runs.items()
         },
         variances={
             method: {

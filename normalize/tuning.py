@@ -106,7 +106,7 @@ def method_digest(method: str, settings: Sequence[dict[str, Any]], **others: obj
     It is the SHA-256 of the canonical JSON of the method's name, of the different settings in
     whatever order they are given, and of what else belongs to the method, such as its code's version.
     """
-    distinct = {canonical_json(one): one for one in settings}
+    distinct = {canonical_json(chosen): chosen for chosen in settings}
     body = {
         **others,
         "method": method,

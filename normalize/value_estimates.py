@@ -75,9 +75,9 @@ def padded(
     values: Float[np.ndarray, " steps"], lengths: Int[np.ndarray, " episodes"]
 ) -> Float[np.ndarray, "episodes horizon"]:
     """Return values of steps, episode after episode, as one row each, with zeros after the end."""
-    found = np.zeros((len(lengths), int(lengths.max())))
-    found[np.arange(found.shape[1]) < lengths[:, None]] = values
-    return found
+    rows = np.zeros((len(lengths), int(lengths.max())))
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = values
+    return rows
 
 
 def mean_terms(values: Float[np.ndarray, " episodes"]) -> Terms:
@@ -199,13 +199,13 @@ def resampled_values(
         resamples: How many.
     """
     episodes = len(terms[0].numerators)
-    found = np.empty((len(terms), resamples))
+    estimates = np.empty((len(terms), resamples))
     for start in range(0, resamples, _AT_ONCE):
         drawn = rng.integers(episodes, size=(min(_AT_ONCE, resamples - start), episodes))
-        counts = np.stack([np.bincount(one, minlength=episodes) for one in drawn]).astype(float)
-        for index, one in enumerate(terms):
-            found[index, start : start + len(counts)] = one.values(counts)
-    return found
+        counts = np.stack([np.bincount(row, minlength=episodes) for row in drawn]).astype(float)
+        for index, of_estimate in enumerate(terms):
+            estimates[index, start : start + len(counts)] = of_estimate.values(counts)
+    return estimates
 
 
 def spread_of_fits(
@@ -241,9 +241,9 @@ def rank_correlation(
 
     Equal numbers share the mean of their ranks.
     """
-    one, other = (_ranks(numbers) - (len(numbers) + 1) / 2 for numbers in (estimates, values))
-    norm = float(np.square(one).sum() * np.square(other).sum()) ** 0.5
-    return float((one * other).sum()) / norm if norm else float("nan")
+    first, second = (_ranks(numbers) - (len(numbers) + 1) / 2 for numbers in (estimates, values))
+    norm = float(np.square(first).sum() * np.square(second).sum()) ** 0.5
+    return float((first * second).sum()) / norm if norm else float("nan")
 
 
 def regret(

@@ -186,32 +186,32 @@ class Verdict:
         return expected
 
     def _remarks(self) -> list[str]:
-        said = ["" if self.word == "identical" else self.reason, self._not_excluded()]
+        remarks = ["" if self.word == "identical" else self.reason, self._not_excluded()]
         if self.more_seeds is not None:
             plural = "s" * (self.more_seeds > 1)
-            said.append(f"{self.more_seeds} more seed{plural} would settle it")
+            remarks.append(f"{self.more_seeds} more seed{plural} would settle it")
         elif not self.is_settled and self.seeds > 1:
-            said.append(
+            remarks.append(
                 f"more new seeds cannot settle it: the recording has only {self.recorded_seeds}"
             )
         if self.looks > 1 and self.word != "identical":
-            said.append(
+            remarks.append(
                 f"its intervals are wider, since up to {self.looks} looks share the error rate"
             )
         here, recorded = self.processor, self.recorded_processor
         if recorded and here == recorded:
             same_bits = self.word == "identical" or not self.pairs
-            said.append(
+            remarks.append(
                 f"on {here}, as recorded" + ("" if same_bits else ", though not to the bit")
             )
         elif recorded and here:
             unknown = "an unknown processor" if recorded == "unknown" else recorded
             bits = "" if self.word == "identical" else ": bits agree on one kind only"
-            said.append(f"recorded on {unknown}, here {here}{bits}")
+            remarks.append(f"recorded on {unknown}, here {here}{bits}")
         for name, word in self.beside.items():
             alone = ", so it is not compared" if word == NOT_RECORDED else ""
-            said.append(f"{name} {'is ' * bool(alone)}{word}{alone}")
-        return said
+            remarks.append(f"{name} {'is ' * bool(alone)}{word}{alone}")
+        return remarks
 
     def _not_excluded(self) -> str:
         """Return what same and consistent cannot exclude; empty for other verdicts."""
@@ -379,7 +379,7 @@ def judged_numbers(
     new: Mapping[int, EpisodeOutcomes], recorded: Mapping[int, EpisodeOutcomes]
 ) -> tuple[Judged, list[str]]:
     """Return what verdicts compare beside returns, and the metrics that only one of both sides has."""
-    found: Judged = {}
+    numbers: Judged = {}
     alone = []
     for name, metric in METRICS.items():
         of_new, of_recorded = (
@@ -391,14 +391,14 @@ def judged_numbers(
             for side in (new, recorded)
         )
         if of_recorded and (len(of_new), len(of_recorded)) == (len(new), len(recorded)):
-            found[name] = (
+            numbers[name] = (
                 next(iter(of_recorded.values()))[0],
                 {seed: values for seed, (_, values) in of_new.items()},
                 {seed: values for seed, (_, values) in of_recorded.items()},
             )
         elif of_new or of_recorded:
             alone.append(name)
-    return found, alone
+    return numbers, alone
 
 
 def recorded_outcomes(baseline: Baseline) -> dict[int, EpisodeOutcomes]:
@@ -457,19 +457,19 @@ def compare_runs(
         return dataclasses.replace(verdict, beside=beside)
     verdicts = {"return": verdict}
     for name, (unit, here, there) in numbers.items():
-        found = dataclasses.replace(compare(here, there, same_run=False, **how), of=unit)
+        beside_it = dataclasses.replace(compare(here, there, same_run=False, **how), of=unit)
         means = [values.mean() for values in there.values()]
         apart = {seed: float(here[seed].mean() - there[seed].mean()) for seed in equal}
         most = max(apart, key=lambda seed: abs(apart[seed]), default=0)
         if apart and abs(apart[most]) > MARGIN and np.ptp(new[most].returns) > 0:
             why = f"the returns of seed {most} are equal to the bit, but its {name} differs"
-            verdicts[name] = _decided(found, "not consistent", apart[most], why)
-        elif np.ptp(means) <= ROUNDING and abs(found.difference) <= MARGIN:
+            verdicts[name] = _decided(beside_it, "not consistent", apart[most], why)
+        elif np.ptp(means) <= ROUNDING and abs(beside_it.difference) <= MARGIN:
             beside[name] = NO_SPREAD
         else:
-            verdicts[name] = found
+            verdicts[name] = beside_it
     weakest = max(verdicts, key=lambda name: _WEAKER.index(verdicts[name].word))
-    words = {name: str(one.word) for name, one in verdicts.items() if name != weakest}
+    words = {name: str(verdict.word) for name, verdict in verdicts.items() if name != weakest}
     return dataclasses.replace(verdicts[weakest], beside={**words, **beside})
 
 
@@ -738,9 +738,9 @@ def _permutation_share(
     for first in range(0, len(new), rows):
         part = slice(first, first + rows)
         inside = together[part] @ chosen.T
-        found = np.abs(inside / count - (sums[part] - inside) / (total - count))
+        apart = np.abs(inside / count - (sums[part] - inside) / (total - count))
         least = observed[part] - ROUNDING * scale[part]
-        at_least[part] = (found >= least[:, None]).sum(1)
+        at_least[part] = (apart >= least[:, None]).sum(1)
     return at_least / len(chosen)
 
 

@@ -81,10 +81,10 @@ if TYPE_CHECKING:
     from orlog.loaders.weights import weighted as weighted
     from orlog.loaders.windows import windows as windows
     from orlog.manifests.benchmarks import benchmark_dataset as benchmark_dataset
-    from orlog.normalize.formulas import SafeScore as SafeScore
     from orlog.reports.runs_seen import runs as runs
     from orlog.scoring.baseline_scores import baselines as baselines
     from orlog.scoring.measuring import measure_references as measure_references
+    from orlog.scoring.normalized_scores import SafeScore as SafeScore
     from orlog.scoring.normalized_scores import normalized_score as normalized_score
     from orlog.scoring.normalized_scores import normalized_task_scores as normalized_task_scores
     from orlog.scoring.off_policy import evaluate_off_policy as evaluate_off_policy
@@ -111,7 +111,7 @@ _HOMES = {
     "PackedEpisodeBatch": "orlog.loaders.episodes",
     "PreferenceBatch": "orlog.loaders.preferences",
     "PrioritizedBatch": "orlog.loaders.priorities",
-    "SafeScore": "orlog.normalize.formulas",
+    "SafeScore": "orlog.scoring.normalized_scores",
     "SequenceBatch": "orlog.loaders.batch",
     "StructuredBatch": "orlog.loaders.batch",
     "SubgoalBatch": "orlog.loaders.subgoals",

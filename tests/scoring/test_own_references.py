@@ -32,7 +32,7 @@ from orlog.normalize.references import (
     score_caveats,
 )
 from orlog.scoring.measuring import keep_references
-from orlog.scoring.stored_references import store_references, stored_references
+from orlog.scoring.references import store_references, stored_references
 from tests.command_line import orlog as command
 from tests.episodes import record_episodes, whole_episode
 from tests.pendulum import pendulum, swing_up
@@ -54,9 +54,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder in place of the one whose records ship with orlog."""
-    monkeypatch.setattr(
-        "orlog.scoring.stored_references.records_folder", lambda: tmp_path / "recorded"
-    )
+    monkeypatch.setattr("orlog.scoring.references.records_folder", lambda: tmp_path / "recorded")
     return tmp_path / "recorded" / "references"
 
 
@@ -337,7 +335,7 @@ def test_a_full_disk_keeps_the_old_anchors(home: Path) -> None:
 
 STORE = """
 import sys, msgspec, orlog
-from orlog.scoring.stored_references import store_references
+from orlog.scoring.references import store_references
 data = orlog.load_dataset("lab/pendulum-v1")
 found = orlog.references(data)
 for count in range(10_000):

@@ -32,8 +32,12 @@ from orlog.normalize.references import (
     simulator_of,
 )
 from orlog.normalize.rollouts import Policy
-from orlog.scoring.references import benchmark_of, trained_policy
-from orlog.scoring.stored_references import record_references, store_references
+from orlog.scoring.references import (
+    benchmark_of,
+    record_references,
+    store_references,
+    trained_policy,
+)
 
 Anchor: TypeAlias = str | os.PathLike[str] | float
 """An expert: a run or its folder, `recipe` for the controller of the dataset's recipe, or a number."""

@@ -2,24 +2,35 @@
 
 Published ones belong to a benchmark's dataset (`manifests/benchmarks.py`). Measured ones belong to an
 environment with its arguments, so all datasets of one environment share them; they lie in the home
-or ship with orlog (`stored_references.py`), and `measuring.py` measures them.
+beside the data or ship with orlog, in files of one layout, and `measuring.py` measures them.
+
+    $ORLOG_HOME/references/SHA-256.json        of the environment's id and arguments
+    manifests/recorded/references/*.json
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
+from orlog.datasets.home.folders import dataset_folders, datasets_folder
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder
 from orlog.datasets.reading.given import Given
-from orlog.errors import NotFoundError
+from orlog.errors import ManifestError, NotFoundError, StorageError, clause
 from orlog.manifests.benchmarks import BenchmarkDataset, benchmark_dataset, find_benchmark_dataset
 from orlog.manifests.counterparts import benchmark_environment
+from orlog.manifests.documents import canonical_json, replace_json_file, sole_writer
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 from orlog.manifests.names import is_name, is_url, parse_name
 from orlog.manifests.rebuilds import recorded_build
+from orlog.manifests.shipped import records_folder
+from orlog.normalize.baselines import write_record
 from orlog.normalize.references import (
     Protocol,
     PublishedProtocol,
@@ -27,8 +38,8 @@ from orlog.normalize.references import (
     PublishedReturn,
     References,
     benchmark_references,
+    read_references,
 )
-from orlog.scoring.stored_references import recorded_references, stored_references
 
 TRAINED_POLICY = "last checkpoint, deterministic actions"
 DRAWN_POLICY = "last checkpoint, actions drawn from a stream that is always the same"
@@ -238,3 +249,88 @@ def benchmark_of_name(name: str, digest: str) -> tuple[str, BenchmarkDataset] | 
         if benchmark is not None and benchmark.anchors is not None:
             return one, benchmark
     return None
+
+
+# Those that were measured here.
+
+
+def stored_references(environment: EnvironmentRecord) -> References | None:
+    """Return the reference returns of an environment that this machine's homes hold, or None.
+
+    Raises ManifestError if the file is damaged, or of another environment.
+    """
+    for folder in dataset_folders():
+        path = folder.parent / "references" / _file_name(environment)
+        try:
+            found = read_references(path)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            reason = clause(error)
+            raise _unusable(path, f"cannot be read: {reason}") from error
+        if not _is_of(found, environment):
+            raise _unusable(path, "it is of another environment")
+        return found
+    return None
+
+
+def recorded_references(environment: EnvironmentRecord) -> References | None:
+    """Return the reference returns of an environment that ship with orlog, or None."""
+    path = _recorded_file(environment)
+    return None if path is None else read_references(path)
+
+
+def store_references(environment: EnvironmentRecord, references: References) -> Path:
+    """Keep reference returns in the home, in place of older ones; return the file.
+
+    Raises StorageError if the home cannot be written; the older ones stay.
+    """
+    path = datasets_folder().parent / "references" / _file_name(environment)
+    with sole_writer(path):
+        replace_json_file(path, msgspec.to_builtins(references))
+    return path
+
+
+def record_references(name: str, environment: EnvironmentRecord, references: References) -> Path:
+    """Add reference returns to those that ship with orlog, in a checkout; return the file.
+
+    A new file is named after the dataset.
+    """
+    # The lock is in the home: it would stay among the files that ship.
+    with sole_writer(datasets_folder().parent / "references" / "recorded"):
+        path = _recorded_file(environment)
+        new = records_folder() / "references" / f"{name.replace('/', '-')}.json"
+        if path is None and new.exists():
+            raise StorageError(
+                f"{new} holds the references of another environment; record these under another "
+                "name, or remove the file."
+            )
+        return write_record(path or new, references)
+
+
+def _recorded_file(environment: EnvironmentRecord) -> Path | None:
+    for path in sorted((records_folder() / "references").glob("*.json")):
+        if _is_of(read_references(path), environment):
+            return path
+    return None
+
+
+def _is_of(references: References, environment: EnvironmentRecord) -> bool:
+    protocol = references.protocol
+    return (protocol.environment_id, protocol.environment_kwargs) == (
+        environment.id,
+        environment.kwargs,
+    )
+
+
+def _file_name(environment: EnvironmentRecord) -> str:
+    text = canonical_json([environment.id, environment.kwargs])
+    return f"{hashlib.sha256(text).hexdigest()}.json"
+
+
+def _unusable(path: Path, reason: str) -> ManifestError:
+    return ManifestError(
+        f"{path}: {reason}; measure again, which comes before this file: orlog references NAME "
+        "--random --expert RUN.",
+        file=str(path),
+    )
