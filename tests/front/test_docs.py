@@ -94,7 +94,6 @@ def test_the_tables_of_suites_are_what_the_baselines_give() -> None:
         ),
         ("record_and_view.py", ["recorded 100 episodes", "the same bytes: True", "version 1.1.0"]),
         ("distributed_training.py", ["step 0 loss", "step 99 loss"]),
-        ("share_results.py", ["confirmation: identical", "2 seeds, confirmed 1x (none signed"]),
         (
             "score_and_compare.py",
             ["score of each seed: 6", "67.5, spread 3.8 (std over seeds), 4 seeds"],

@@ -1,4 +1,4 @@
-"""Real runs whose results are shared: three seeds of bc, trained and evaluated once."""
+"""Real runs whose scores are shared: three seeds of bc, trained and evaluated once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ import pytest
 
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.datasets.loading import load_dataset
-from orlog.manifests.signatures import new_key
-from orlog.results.documents import SharedResult
-from orlog.results.making import Stated, results_of_runs
+from orlog.results.making import scored_runs, write_all
 from tests.training import train_run
-
-EPISODES = 3
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +21,7 @@ def trained(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in range(3):
         run = folder / "bc" / f"seed-{seed}"
         train_run("bc", dataset, run, seed=seed, steps=4, evaluations=1, curve_episodes=1)
-        evaluate_run(run, dataset=dataset, episodes=EPISODES)
+        evaluate_run(run, dataset=dataset, episodes=3)
     return folder
 
 
@@ -37,16 +33,7 @@ def runs(trained: Path, mini_folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def result(runs: Path) -> SharedResult:
-    """Return what the runs make."""
-    (found,) = results_of_runs([runs], Stated(by="Ada", tried=2))
-    return found
-
-
-@pytest.fixture(scope="session")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return two private keys."""
-    folder = tmp_path_factory.mktemp("keys")
-    for name in ("ada", "bob"):
-        new_key(folder / name)
-    return folder / "ada", folder / "bob"
+def file(runs: Path, tmp_path: Path) -> Path:
+    """Return the file that they make."""
+    (path,) = write_all(tmp_path / "results" / "bc.json", scored_runs([runs], tried=2))
+    return path

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,8 +19,10 @@ from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import canonical_json, convert_json
 from orlog.normalize.statistics import BOOTSTRAP_NOTE, interquartile_mean
 from orlog.normalize.tuning import method_digest
+from orlog.results.making import scored_runs
 from orlog.scoring.evaluated_runs import find_runs, method_results
 from orlog.scoring.references import references
+from orlog.scoring.scored_runs import Method, write_scored_runs
 from orlog.scoring.tuning_curves import tune_curves
 from tests.command_line import Ended, orlog
 from tests.training import train_run
@@ -146,28 +149,6 @@ def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(
     assert "seed 0: a return of 301 is more than 300, the most of an episode in PointMaze" in (
         refused("compare", str(above))
     )
-
-
-def test_what_other_commands_print_can_be_compared(
-    trained: Path, tmp_path: Path, mini_folder: Path
-) -> None:
-    assert mini_folder.is_dir()
-    printed = orlog("evaluate", str(trained), "--episodes", "4", "--json")
-    (tmp_path / "evaluated.json").write_text(printed.stdout, "utf-8")
-    first = json.loads(printed.stdout)
-    several = {
-        **{name: first[name] for name in ("algorithm", "dataset", "digest", "steps", "protocol")},
-        "settings": {"beta": 3.0, "steps": 4},
-        "seeds": [{"seed": seed, "returns": first["returns"]} for seed in (0, 1)],
-    }
-    (tmp_path / "reproduced.json").write_text(json.dumps(several), "utf-8")
-    runs = find_runs([tmp_path / "evaluated.json", f"other={tmp_path / 'reproduced.json'}"])
-    assert [(run.method, run.seed) for run in runs] == [("iql", 0), ("other", 0), ("other", 1)]
-    folder = find_runs([trained])[0]
-    np.testing.assert_array_equal(runs[0].returns, folder.returns)
-    assert runs[1].settings == {"beta": 3.0, "steps": 4}
-    results = method_results(runs)
-    assert results.scores["other"][MINI].shape == (2, 4)
 
 
 def test_unnormalized_returns_of_one_task_are_compared_as_returns(
@@ -302,15 +283,8 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
     for command in ("compare", "tune-curve"):
         assert "no run is in this folder or below" in refused(command, str(empty))
         assert "no run is in this folder or below" in refused(command, str(tmp_path / "nothing"))
-    assert "differ in inverse_temperature; name them apart" in refused(
-        "compare", *map(str, sorted(sweep.glob("0.9*")))
-    )
-
-    online = {"run": "other", "step": 4}
-    changes: dict[str, Any] = {"precision": "bf16", "device": "cuda:0", "online": online}
-    for name, change in changes.items():
-        other = write_run(trained, tmp_path / name, [1.0] * 4, seed=1, **{name: change})
-        assert f"differ in {name}" in refused("compare", str(trained), str(other))
+    rows = orlog("compare", *map(str, sorted(sweep.glob("0.9*"))), "--resamples", "100")
+    assert "IQL inverse_temperature=10.0" in rows.stdout
 
     twice = write_run(trained, tmp_path / "twice", [1.0, 2.0, 3.0, 4.0])
     assert "are both seed 0; leave one out" in refused("compare", str(trained), str(twice))
@@ -327,32 +301,8 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
 
     digest = "sha256:" + "0" * 64
     other_data = write_run(trained, tmp_path / "data", [1.0] * 4, seed=1, digest=digest)
-    for command in ("compare", "tune-curve"):
-        assert "different data" in refused(command, str(trained), str(other_data))
-    noted = orlog("compare", str(trained), f"other={other_data}", "--resamples", "100")
-    assert "trained on 2 versions of its data" in noted.stdout
+    assert "different data" in refused("tune-curve", str(trained), str(other_data))
     shutil.rmtree(other_data)
-
-    elsewhere = write_run(
-        trained, tmp_path / "where", [1.0] * 4, seed=1, protocol={"max_episode_steps": 7}
-    )
-    assert "with another max_episode_steps (300 and 7)" in refused(
-        "compare", str(trained), str(elsewhere)
-    )
-    shutil.rmtree(elsewhere)
-
-    unknown = write_run(
-        trained,
-        tmp_path / "unknown",
-        [1.0] * 4,
-        dataset="lab/arm-v1",
-        protocol={"environment_id": "Arm-v0"},
-    )
-    assert (
-        "lab/arm-v1 has no reference returns in Arm-v0, so that its scores cannot be normalized"
-        in refused("compare", str(trained), str(unknown))
-    )
-    shutil.rmtree(unknown)
 
     text = (trained / "evaluation.json").read_text("utf-8")
     not_a_number = tmp_path / "nan"
@@ -372,7 +322,7 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
     page = tmp_path / "page.json"
     for body in ("{}", "[", '{"algorithm": "iql"}'):
         page.write_text(body, "utf-8")
-        assert "not the JSON of orlog evaluate or orlog reproduce" in refused("compare", str(page))
+        assert "not a file of scored runs" in refused("compare", str(page))
     assert "the name of a plot must end in one of .pdf, .png, .svg" in refused(
         "tune-curve", str(sweep), "--plot", str(tmp_path / "curve.txt")
     )
@@ -391,21 +341,24 @@ def test_an_unfinished_run_is_noted(trained: Path, tmp_path: Path) -> None:
     assert f"{folder}: evaluated at step 4 of 8." in found.notes
 
 
-def document(trained: Path, path: Path, **changes: object) -> Path:
-    """Write what `orlog evaluate --json` prints, with changes."""
-    record = json.loads((trained / "run.json").read_text("utf-8"))
-    evaluation = json.loads((trained / "evaluation.json").read_text("utf-8"))
-    body = {name: record[name] for name in ("algorithm", "dataset", "digest", "steps", "seed")}
-    body |= {"step": 4, "protocol": evaluation["protocol"], "returns": evaluation["returns"]}
-    path.write_text(json.dumps({**body, **changes}), "utf-8")
+def document(trained: Path, path: Path, **changes: Any) -> Path:
+    """Write a file of scored runs, with changes of its fields."""
+    (scored,) = scored_runs([trained])
+    write_scored_runs(path, msgspec.structs.replace(scored, **changes))
     return path
 
 
 def test_names_and_settings_of_files_are_plain_text(trained: Path, tmp_path: Path) -> None:
     """A file of anyone may hold markup, and characters that control a terminal."""
-    hostile = {"algorithm": "[/x]\x1b[2J", "settings": {"rate": "[/y]\x1b"}}
-    one = document(trained, tmp_path / "one.json", **hostile)
-    other = document(trained, tmp_path / "other.json", **{**hostile, "settings": {"rate": 1}})
+    settings = [{"rate": "[/y]\x1b"}, {"rate": 1}]
+    one, other = (
+        document(
+            trained,
+            tmp_path / f"{index}.json",
+            method=Method(name="[/x]", algorithm="x:[/x]", settings=of),
+        )
+        for index, of in enumerate(settings)
+    )
     for words in (["compare", str(one), f"[/z]={other}", "--resamples", "100"], ["tune-curve"]):
         words += [str(one), str(other)] if len(words) == 1 else []
         found = orlog(*words)
@@ -418,25 +371,30 @@ def test_scores_are_by_references_of_the_environment_that_was_measured(
     trained: Path, tmp_path: Path
 ) -> None:
     """Whatever dataset a file names, returns of another environment get no score of it."""
-    pole = {**json.loads((trained / "evaluation.json").read_text("utf-8"))["protocol"]}
-    pole |= {"environment_id": "MountainCar-v0", "environment_kwargs": {}}
-    for dataset in (MINI, "d4rl/hopper-medium-v2"):
-        path = document(trained, tmp_path / "pole.json", dataset=dataset, protocol=pole)
-        found: Any = method_results(find_runs([path]))
-        assert not found.is_normalized
-        assert f"{dataset} has no reference returns in MountainCar-v0: scores are returns." in (
-            found.notes
+    (scored,) = scored_runs([trained])
+    pole = msgspec.structs.replace(
+        scored.protocol, environment_id="MountainCar-v0", environment_kwargs={}
+    )
+    for name, environment, is_known in (
+        (MINI, "MountainCar-v0", False),
+        (HOPPER, "MountainCar-v0", False),
+        (HOPPER, "Hopper-v4", True),
+    ):
+        protocol = msgspec.structs.replace(pole, environment_id=environment)
+        dataset = msgspec.structs.replace(scored.dataset, name=name)
+        path = document(
+            trained, tmp_path / "one.json", dataset=dataset, protocol=protocol, references=None
         )
-    hopper = {**pole, "environment_id": "Hopper-v4"}
-    path = document(trained, tmp_path / "h.json", dataset="d4rl/hopper-medium-v2", protocol=hopper)
-    found = method_results(find_runs([path]))
-    assert found.is_normalized
+        found: Any = method_results(find_runs([path]))
+        assert found.is_normalized == is_known
+        said = (
+            f"{name} has no reference returns in {environment}: scores are returns." in found.notes
+        )
+        assert said != is_known
 
 
-def test_paths_and_addresses_in_files_are_not_opened(trained: Path, tmp_path: Path) -> None:
+def test_paths_and_addresses_in_records_are_not_opened(trained: Path, tmp_path: Path) -> None:
     for dataset in ("http://127.0.0.1:9/x", "/etc/passwd", "../x", ""):
-        path = document(trained, tmp_path / "one.json", dataset=dataset)
-        assert method_results(find_runs([path])).scores["iql"].keys() == {dataset}
         run = write_run(trained, tmp_path / "run", [1.0])
         record = json.loads((run / "run.json").read_text("utf-8"))
         (run / "run.json").write_text(json.dumps({**record, "dataset": dataset}), "utf-8")
@@ -444,12 +402,9 @@ def test_paths_and_addresses_in_files_are_not_opened(trained: Path, tmp_path: Pa
         shutil.rmtree(run)
 
 
-def test_what_is_not_known_of_seeds_is_noted(trained: Path, tmp_path: Path) -> None:
-    protocol = json.loads((trained / "evaluation.json").read_text("utf-8"))["protocol"]
-    one = document(trained, tmp_path / "one.json")
-    other = document(trained, tmp_path / "two.json", seed=1, protocol={**protocol, "first_seed": 5})
-    notes = " ".join(method_results(find_runs([one, other])).notes)
-    assert "does not say its settings, so nothing shows that all seeds had the same" in notes
+def test_other_reset_seeds_are_noted(trained: Path, tmp_path: Path) -> None:
+    other = write_run(trained, tmp_path / "other", [1.0] * 4, seed=1, protocol={"first_seed": 5})
+    notes = " ".join(method_results(find_runs([trained, other])).notes)
     assert "reset with seeds from 1000000 and from 5" in notes
 
 

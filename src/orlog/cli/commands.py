@@ -25,7 +25,6 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     open,  # noqa: A004 (the module is named as the command is)
     registries,
     reproducing,
-    results,
     runs,
     scoring,
     showing,
@@ -62,7 +61,7 @@ PANELS = {
 GROUPS = {
     "Download and publish": (registries.registries, registries.keys),
     "Disk space": (cache.cache,),
-    "Training and scores": (runs.runs, results.results, environments.behavior),
+    "Training and scores": (runs.runs, environments.behavior),
 }
 
 

@@ -331,8 +331,8 @@ EvaluatedRuns = Annotated[
     list[str],
     typer.Argument(
         metavar="RUNS...",
-        help="Folders of evaluated runs, or folders that hold some; files with the JSON of orlog "
-        "evaluate or orlog reproduce. NAME=RUNS names their method.",
+        help="Folders of evaluated runs, files that orlog evaluate --out wrote, or folders that hold some of both. "
+        "NAME=RUNS names their method.",
     ),
 ]
 DatasetOfRun = Annotated[

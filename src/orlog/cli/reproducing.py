@@ -123,6 +123,14 @@ class Reproduction:
     record: Annotated[
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
     ] = False
+    own_algorithm: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithm",
+            metavar="FILE.py:CLASS",
+            help="The algorithm of a FILE.json, if it is not one of orlog's.",
+        ),
+    ] = None
     trust_environment: TrustEnvironment = False
     imports: Imports = None
     as_json: AsJson = False
@@ -139,6 +147,9 @@ def reproduce(
 ) -> None:
     """Train and score by recipes, and compare with the recorded baselines: one dataset, or a sweep.
 
+    Of a file that orlog evaluate --out wrote (orlog reproduce FILE.json) it runs the first seed again, or those of
+    --seeds, and says in a line whether that confirms or contradicts the file.
+
     A sweep keeps its results in ORLOG_HOME; the same command goes on where it was interrupted. At the
     end it writes a report: a page to look at. --json prints its numbers.
 
@@ -149,6 +160,9 @@ def reproduce(
     share = given.largest_share
     if share is not None and not given.require_same:
         raise typer.BadParameter("--largest-share is only for --require-same; add it.")
+    if algorithm is not None and algorithm.endswith(".json"):
+        _reproduce_file(Path(algorithm), name, given)
+        return
     is_sweep = not (given.suite is None and given.datasets is None and given.algorithms is None)
     if is_sweep:
         _check_sweep(algorithm, given)
@@ -176,6 +190,41 @@ def reproduce(
         _is_same(one, share) for one in results if given.require_same
     ):
         raise typer.Exit(UNSETTLED)
+
+
+def _reproduce_file(path: Path, name: str | None, given: Reproduction) -> None:
+    """Run seeds of a file of scored runs again, and print the verdict in one line."""
+    from orlog.results.reproducing import OUTCOMES, reproduce_file
+
+    kept = {"seeds", "out", "own_algorithm", "trust_environment", "imports", "as_json", "where"}
+    for field in dataclasses.fields(given):
+        if field.name not in kept and getattr(given, field.name) != field.default:
+            option = field.name.replace("_", "-")
+            raise typer.BadParameter(f"--{option} is not for a file, which says how it was run.")
+    if name is not None:
+        raise typer.BadParameter(f"{name}: a file names its dataset itself; leave it out.")
+    with progress_bars() as update:
+        verdict = reproduce_file(
+            path,
+            given.out / path.stem,
+            seeds=_seeds(given.seeds) if given.seeds else (),
+            algorithm=given.own_algorithm,
+            trust_environment=given.trust_environment,
+            progress=lambda seed, step, steps: update(f"seed {seed}", step, steps),
+        )
+    outcome = OUTCOMES[verdict.word]
+    if given.as_json:
+        print_json(
+            {
+                "file": str(path),
+                "outcome": outcome,
+                "verdict": {**dataclasses.asdict(verdict), "text": str(verdict)},
+            }
+        )
+    else:
+        say(f"{outcome}: {verdict}")
+    if outcome != "confirms":
+        raise typer.Exit(NOT_CONSISTENT if outcome == "contradicts" else UNSETTLED)
 
 
 def _check_sweep(algorithm: str | None, given: Reproduction) -> None:

@@ -38,10 +38,28 @@ _QUALITY = {
 
 @app.command(epilog="Example: orlog evaluate runs/iql/pointmaze/umaze-v1/seed-0")
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, or of runs such as its seeds.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs, or of several such as seeds."),
+    ],
     dataset: DatasetOfRun = None,
     algorithm: AlgorithmOfRun = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Also write what the runs score, with every episode's return; to a folder, a file for each method "
+            "and dataset.",
+        ),
+    ] = None,
+    tried: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --out: how many settings you tried to choose these, themselves counted.",
+        ),
+    ] = None,
     video: Annotated[
         bool,
         typer.Option(
@@ -59,14 +77,20 @@ def evaluate(
 
     Where there is no score, a line says why. Of a folder with several runs, each is evaluated; those
     that cannot be are named at the end, and the exit code is then 1.
+
+    The file that --out writes is for others: orlog compare reads it, and orlog reproduce runs a seed of it again.
     """
     from orlog.algos.training.runs import RUN_FILE
     from orlog.errors import OrlogError
     from orlog.experiments.run_folders import find_run_folders
     from orlog.experiments.running import evaluate as run_policy
 
-    is_one = (run / RUN_FILE).exists() or not run.is_dir()
-    folders = [run] if is_one else [one.folder for one in find_run_folders(run)]
+    is_one = len(runs) == 1 and ((runs[0] / RUN_FILE).exists() or not runs[0].is_dir())
+    folders = [
+        folder
+        for run in runs
+        for folder in ([run] if is_one else [one.folder for one in find_run_folders(run)])
+    ]
     results, problems = [], []
     for folder in folders:
         with progress_bar("episodes" if is_one else str(folder)) as update:
@@ -93,9 +117,15 @@ def evaluate(
         for result in results:
             _print_result(result, episodes)
         if not is_one:
-            say(f"to compare them, run: orlog runs compare {run}")
+            say(f"to compare them, run: orlog compare {' '.join(map(str, runs))}")
     for problem in problems:
         tell(problem)
+    if out is not None and results:
+        from orlog.results.making import scored_runs, write_all
+
+        made = scored_runs([one.run.folder for one in results], tried=tried, algorithm=algorithm)
+        for file in write_all(out, made):
+            tell(f"wrote {file}")
     if problems:
         raise typer.Exit(1)
 

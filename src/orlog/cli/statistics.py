@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,10 +16,11 @@ from orlog.manifests.names import counted
 if TYPE_CHECKING:
     from orlog.normalize.sequential import SequentialComparison
     from orlog.normalize.statistics import Comparison
+    from orlog.scoring.evaluated_runs import MethodResults
     from orlog.scoring.tuning_curves import TuneCurve
 
 
-@app.command(epilog="Example: orlog compare runs/bc runs/iql mine=runs/my_method")
+@app.command(epilog="Example: orlog compare runs/bc runs/iql mine=runs/my_method theirs/")
 def compare(
     runs: EvaluatedRuns,
     plots: Annotated[
@@ -37,64 +38,52 @@ def compare(
     groups: Annotated[int, typer.Option(min=1, help="Most groups, with --sequential.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Compare methods over tasks: aggregates, ranks and improvement, with 95 % intervals."""
-    import numpy as np
+    """Compare methods over tasks: aggregates, ranks and improvement, with 95 % intervals.
 
+    Only rows that compare share a table: the same data, environment, versions of its packages, references and kind
+    of policy. Others have a table of their own, and a line says what keeps it apart.
+    """
     from orlog.normalize.metrics import HEADINGS
-    from orlog.normalize.sequential import compare_sequentially
-    from orlog.normalize.statistics import AGGREGATES, compare_methods, run_means
     from orlog.reports.statistics_plots import check_format
+    from orlog.results.comparing import comparison_of, tables_of
     from orlog.scoring.evaluated_runs import find_runs, method_results
 
     if plots is not None:
         check_format(plots / f"aggregates.{picture}")
     skipped: list[str] = []
-    found = find_runs(runs, on_skipped=skipped.append)
-    settings = {one.method: one.settings for one in found}
-    results = method_results(found)
-    aggregates = [name for name in AGGREGATES if results.is_normalized or name != "optimality gap"]
-    comparison = compare_methods(
-        results.scores,
-        np.random.default_rng(0),
-        resamples=resamples,
-        aggregates=aggregates,
-        checkpoints=results.checkpoints,
-        unranked=results.unranked,
-    )
-    decided = None
-    if sequential:
-        decided = compare_sequentially(
-            {
-                method: run_means([of_tasks[task] for task in comparison.tasks]).mean(1)
-                for method, of_tasks in results.scores.items()
-            },
-            group=group,
-            groups=groups,
-        )
-    notes = [*skipped, *_reading_notes(comparison), *results.notes]
-    if plots is not None:
-        _draw_comparison(comparison, decided, plots, picture, results.is_normalized)
-    if as_json:
-        print_json(
-            {
-                "normalized": results.is_normalized,
-                **comparison.to_json(),
-                "numbers": {
-                    method: {task: [one.to_json() for one in found] for task, found in of.items()}
-                    for method, of in results.numbers.items()
-                },
-                "sequential": None if decided is None else _sequential_json(decided),
-                "notes": notes,
-            }
-        )
-    else:
-
-        def title(method: str) -> str:
-            return algorithm_title(method, settings[method])
-
-        print_comparison(comparison, results.is_normalized, title)
+    documents: list[dict[str, Any]] = []
+    for number, table in enumerate(tables_of(find_runs(runs, on_skipped=skipped.append)), 1):
+        results = method_results(table.runs)
+        comparison = comparison_of(results, resamples)
+        decided = None
+        if sequential and (number == 1 or len(results.scores) > 1):
+            decided = _sequential(results, comparison, group, groups)
+        notes = [*skipped, *_reading_notes(comparison), *results.notes]
+        skipped = []
+        if plots is not None:
+            folder = plots if number == 1 else plots / f"table-{number}"
+            _draw_comparison(comparison, decided, folder, picture, results.is_normalized)
+        if as_json:
+            documents.append(
+                {
+                    "normalized": results.is_normalized,
+                    **comparison.to_json(),
+                    "numbers": {
+                        method: {task: [one.to_json() for one in of[task]] for task in of}
+                        for method, of in results.numbers.items()
+                    },
+                    "sequential": None if decided is None else _sequential_json(decided),
+                    "notes": notes,
+                }
+            )
+            if table.apart:
+                documents[-1]["differs"] = table.apart
+            continue
+        if table.apart:
+            say(f"\ntable {number} is apart from table 1: {table.apart}")
+        print_comparison(comparison, results.is_normalized, table.title)
         rows = [
-            [task, title(method), *one.cells()]
+            [task, table.title(method), *one.cells()]
             for task in comparison.tasks
             for method, of_tasks in results.numbers.items()
             for one in of_tasks.get(task, ())
@@ -105,6 +94,23 @@ def compare(
         if decided is not None:
             _print_sequential(decided)
         say_notes(notes)
+    if as_json:
+        first, *apart = documents
+        print_json({**first, "apart": apart})
+
+
+def _sequential(
+    results: MethodResults, comparison: Comparison, group: int, groups: int
+) -> SequentialComparison:
+    """Return the sequential comparison of a table's methods by the mean scores of their runs."""
+    from orlog.normalize.sequential import compare_sequentially
+    from orlog.normalize.statistics import run_means
+
+    scores = {
+        method: run_means([of_tasks[task] for task in comparison.tasks]).mean(1)
+        for method, of_tasks in results.scores.items()
+    }
+    return compare_sequentially(scores, group=group, groups=groups)
 
 
 def _reading_notes(comparison: Comparison) -> list[str]:

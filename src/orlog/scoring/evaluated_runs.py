@@ -1,4 +1,4 @@
-"""Evaluated runs, read from run folders and from the JSON of other commands, as scores of methods."""
+"""Evaluated runs, read from run folders and from files of scored runs, as scores of methods."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import EVALUATION_FILE, RUN_FILE, read_evaluation, read_run
 from orlog.errors import ManifestError, NotFoundError
-from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file
+from orlog.manifests.documents import canonical_json, read_small_file
 from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize.baselines import protocol_episodes
-from orlog.normalize.metrics import EpisodeOutcomes, Number, numbers_of, of_fields
+from orlog.normalize.metrics import EpisodeOutcomes, Number, numbers_of
 from orlog.normalize.references import Protocol, References, impossible_return, score_caveats
 from orlog.normalize.statistics import differing_facts, equal_methods, unranked_methods
 from orlog.scoring.normalized_scores import normalized_score
-from orlog.scoring.references import benchmark_of_name, references_measured
+from orlog.scoring.references import benchmark_of_name, references_measured, trained_policy
+from orlog.scoring.scored_runs import LARGEST_FILE, LAYOUT, Scale, ScoredRuns, read_scored_runs
 
 CHECKPOINTS = 3
 """Points at the end of a learning curve whose variance counts as that of checkpoints."""
@@ -39,7 +39,9 @@ class EvaluatedRun:
         digest: Digest of the dataset.
         version: Its version, by which a rebuild is told; empty if it is not known.
         seed: Training seed.
-        settings: What it was trained with (`RunRecord.every_setting`); empty if it is not known.
+        settings: What the method was trained with, apart from the seed (`RunRecord.every_setting`).
+        online: Whether it also learned from steps in the environment.
+        policy: Which policy of the run was evaluated, and how it acts.
         code: Version of orlog that trained; empty if it is not known.
         step: Gradient steps of the evaluated policy.
         steps: Gradient steps of the whole run.
@@ -47,6 +49,7 @@ class EvaluatedRun:
         returns: Return of each episode.
         curve: Returns of each point of the learning curve.
         metrics: What metrics counted in each episode, by their names.
+        file: The file of scored runs that it is of; None for the folder of a run.
     """
 
     place: Path
@@ -56,6 +59,8 @@ class EvaluatedRun:
     digest: str
     seed: int
     settings: dict[str, Any]
+    online: bool
+    policy: str
     code: str
     step: int
     steps: int
@@ -64,6 +69,7 @@ class EvaluatedRun:
     curve: list[np.ndarray]
     metrics: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     version: str = ""
+    file: ScoredRuns | None = None
 
     @property
     def played(self) -> EpisodeOutcomes:
@@ -102,32 +108,31 @@ def find_runs(
 
     Runs without an evaluation are left out; `on_skipped` is called with a sentence on each.
 
-    A place is the folder of a run, a folder with runs at any depth, or a file with what
-    `orlog evaluate --json` or `orlog reproduce --json` printed. `NAME=PLACE` gives its runs the name
-    of a method.
+    A place is the folder of a run, a file of scored runs, or a folder with such at any depth, as a clone of
+    results is. `NAME=PLACE` gives its runs the name of a method.
 
     Raises NotFoundError if there is no run in a place, or none of all was evaluated; ManifestError if a file
-    is malformed.
+    is malformed or damaged.
     """
-    found: dict[Path, list[EvaluatedRun]] = {}
+    found: dict[tuple[Path, str], list[EvaluatedRun]] = {}
     for given in places:
         text = str(given)
         label, equals, rest = text.partition("=")
         if Path(text).exists() or not equals:
             label, rest = "", text
         place = Path(rest).expanduser()
-        if place.is_file():
-            found.setdefault(place.resolve(), _read_document(place, label))
-            continue
         folders = sorted({path.parent for path in place.rglob(RUN_FILE)})
-        if not folders:
+        files = [place] if place.is_file() else _files_in(place, folders)
+        if not folders and not files:
             raise NotFoundError(
                 f"{place}: no run is in this folder or below; name a folder that orlog train wrote, "
-                "or a file with the JSON of orlog evaluate or orlog reproduce."
+                "or a file that orlog evaluate RUNS --out FILE.json wrote."
             )
+        for file in files:
+            found.setdefault((file.resolve(), label), _read_file(file, label))
         for folder in folders:
             if (folder / EVALUATION_FILE).exists():
-                found.setdefault(folder.resolve(), [_read_folder(folder, label)])
+                found.setdefault((folder.resolve(), label), [_read_folder(folder, label)])
             else:
                 on_skipped(
                     f"{folder}: left out, since it was not evaluated; run: orlog evaluate {folder}"
@@ -142,6 +147,22 @@ def find_runs(
         if problem:
             raise ManifestError(f"{run.place}: seed {run.seed}: {problem}", file=str(run.place))
     return every
+
+
+def _files_in(folder: Path, runs: Sequence[Path]) -> list[Path]:
+    """Return the files of scored runs in a folder, outside of the folders of runs; what is no such file is left out."""
+    return [
+        path
+        for path in sorted(folder.rglob("*.json"))
+        if not path.is_dir() and not {*path.parents} & {*runs} and _has_layout(path)
+    ]
+
+
+def _has_layout(path: Path) -> bool:
+    try:
+        return f'"{LAYOUT}"' in read_small_file(path, LARGEST_FILE)
+    except (OSError, ValueError):
+        return False
 
 
 def _read_folder(folder: Path, label: str) -> EvaluatedRun:
@@ -159,6 +180,8 @@ def _read_folder(folder: Path, label: str) -> EvaluatedRun:
         digest=record.digest,
         seed=record.seed,
         settings=record.every_setting,
+        online=record.online is not None,
+        policy=trained_policy(record.config),
         code=record.versions.get("orlog", ""),
         step=evaluation.step,
         steps=record.steps,
@@ -170,62 +193,30 @@ def _read_folder(folder: Path, label: str) -> EvaluatedRun:
     )
 
 
-class _Seed(msgspec.Struct, kw_only=True):
-    seed: int
-    returns: list[float]
-    metrics: dict[str, Any] = {}
-
-
-class _Document(msgspec.Struct, kw_only=True):
-    """What `orlog evaluate --json` (one seed) and `orlog reproduce --json` (several) have in common."""
-
-    algorithm: str
-    dataset: str
-    digest: str
-    version: str = ""
-    steps: int
-    protocol: Protocol
-    seeds: list[_Seed] = []
-    seed: int | None = None
-    step: int | None = None
-    returns: list[float] = []
-    metrics: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-
-
-def _read_document(path: Path, label: str) -> list[EvaluatedRun]:
-    try:
-        body = convert_json(parse_json(read_small_file(path)), _Document)
-        alone = _Seed(seed=body.seed or 0, returns=body.returns, metrics=body.metrics)
-        seeds = body.seeds if body.seed is None else [alone]
-        counted = [of_fields({"metrics": one.metrics}) for one in seeds]
-    except ValueError as error:
-        raise ManifestError(
-            f"{path}: not the JSON of orlog evaluate or orlog reproduce: "
-            f"{str(error).removesuffix('.')}.",
-            file=str(path),
-        ) from error
-    if not seeds or not all(one.returns for one in seeds):
-        raise ManifestError(f"{path}: no returns are in it.", file=str(path))
+def _read_file(path: Path, label: str) -> list[EvaluatedRun]:
+    scored = read_scored_runs(path)
     return [
         EvaluatedRun(
             place=path,
-            method=label or body.algorithm,
-            algorithm=body.algorithm,
-            dataset=body.dataset,
-            digest=body.digest,
-            seed=one.seed,
-            settings=body.settings,
-            code="",
-            step=body.steps if body.step is None else body.step,
-            steps=body.steps,
-            protocol=body.protocol,
-            returns=np.array(one.returns, float),
+            method=label or scored.method.name,
+            algorithm=scored.method.algorithm,
+            dataset=scored.dataset.name,
+            digest=scored.dataset.digest,
+            seed=seed,
+            settings=scored.method.settings,
+            online=scored.method.online,
+            policy=scored.policy,
+            code=scored.code.versions.get("orlog", ""),
+            step=scored.step,
+            steps=scored.compute.steps,
+            protocol=scored.protocol,
+            returns=played.returns,
             curve=[],
-            metrics=metrics,
-            version=body.version,
+            metrics=dict(played.metrics),
+            version=scored.dataset.version,
+            file=scored,
         )
-        for one, metrics in zip(seeds, counted, strict=True)
+        for seed, played in scored.played().items()
     ]
 
 
@@ -238,8 +229,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     """Return the scores of runs by method, task (the dataset) and seed, in the order of seeds.
 
     Raises ValueError if two runs of a method on a task have the same seed, or other settings, data or numbers
-    of episodes; a task was measured in two environments; or there are several tasks and one has no reference
-    returns.
+    of episodes; or there are several tasks and one has no reference returns.
     """
     by_method: dict[str, dict[str, list[EvaluatedRun]]] = {}
     for run in runs:
@@ -248,7 +238,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     notes: list[str] = []
     for task in tasks:
         there = [run for of_tasks in by_method.values() for run in of_tasks.get(task, [])]
-        notes += _check_task(task, there)
+        notes += _measuring_notes(task, there)
         facts = {
             method: {
                 "seeds": str(len(of_tasks[task])),
@@ -260,24 +250,6 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
         }
         notes += [f"{task}: {line}" for line in differing_facts(facts)]
         notes += rebuild_notes(task, (run.version for run in there))
-        digests = {run.digest for run in there}
-        if len(digests) > 1:
-            notes.append(
-                f"{task}: the methods were trained on {len(digests)} versions of its data."
-            )
-    for method, of_tasks in by_method.items():
-        unsaid = [
-            run.place
-            for one in of_tasks.values()
-            if len(one) > 1
-            for run in one
-            if not run.settings
-        ]
-        if unsaid:
-            notes.append(
-                f"{method}: {unsaid[0]} does not say its settings, so nothing shows that all seeds had "
-                "the same."
-            )
     scores: dict[str, dict[str, np.ndarray]] = {}
     checkpoints: dict[str, dict[str, np.ndarray]] = {}
     numbers: dict[str, dict[str, list[Number]]] = {}
@@ -307,7 +279,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
             ]
     caveats: dict[str, list[str]] = {}
     for task, anchors in known.items():
-        if anchors is not None:
+        if anchors is not None and not isinstance(anchors, Scale):
             for note in score_caveats(anchors, _first(by_method, task).protocol):
                 caveats.setdefault(note, []).append(task)
     notes += [f"{', '.join(concerned)}: {note}" for note, concerned in caveats.items()]
@@ -333,22 +305,12 @@ def _first(by_method: dict[str, dict[str, list[EvaluatedRun]]], task: str) -> Ev
     return next(of_tasks[task][0] for of_tasks in by_method.values() if task in of_tasks)
 
 
-def _check_task(task: str, runs: Sequence[EvaluatedRun]) -> list[str]:
-    """Refuse runs on a task whose returns were measured in different ways; return notes.
-
-    Raises ValueError if environment or time limit differ.
-    """
+def _measuring_notes(task: str, runs: Sequence[EvaluatedRun]) -> list[str]:
+    """Return in what the returns on a task were measured differently, as far as they still compare (`tables_of`)."""
     notes = []
     first = runs[0]
     for run in runs[1:]:
         one, other = first.protocol, run.protocol
-        for name in ("environment_id", "environment_kwargs", "max_episode_steps"):
-            if getattr(one, name) != getattr(other, name):
-                raise ValueError(
-                    f"{task}: {first.place} and {run.place} were evaluated with another {name} "
-                    f"({getattr(one, name)} and {getattr(other, name)}); evaluate both in the same "
-                    "environment."
-                )
         if one.first_seed != other.first_seed:
             notes.append(
                 f"{task}: episodes were reset with seeds from {one.first_seed} and from "
@@ -421,6 +383,7 @@ def _normalize(run: EvaluatedRun, returns: np.ndarray) -> np.ndarray:
     )
 
 
-def references_of_run(run: EvaluatedRun) -> References | None:
-    """Return the reference returns of a run's dataset, or those of the environment it ran in."""
-    return references_measured(run.dataset, run.digest, run.protocol)
+def references_of_run(run: EvaluatedRun) -> References | Scale | None:
+    """Return the reference returns of a run's dataset or environment: the known ones, else those that its file states."""
+    known = references_measured(run.dataset, run.digest, run.protocol)
+    return run.file.references if known is None and run.file is not None else known

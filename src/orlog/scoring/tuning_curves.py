@@ -115,11 +115,6 @@ def _tune_curve(
     first = runs[0]
     by_setting: dict[bytes, list[EvaluatedRun]] = {}
     for run in runs:
-        if not run.settings:
-            raise ValueError(
-                f"{run.place}: its settings are not known; name the folders of the runs instead of "
-                "what orlog evaluate printed."
-            )
         check_alike(
             f"{first.method} on {first.dataset}",
             first,
