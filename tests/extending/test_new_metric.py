@@ -96,8 +96,8 @@ def test_costs_are_kept_printed_and_compared(costly: Dataset) -> None:
     assert shown.returncode == 0, shown.stderr
     assert str(mean) in shown.stdout
     assert str(limits[0]) in shown.stdout
-    words = ("--episodes", "6", "--json", "--out", "seed-0.json")
-    body = json.loads(run("evaluate", str(done.run.folder), *words).stdout)
+    asked = ("--episodes", "6", "--json", "--out", "seed-0.json")
+    body = json.loads(run("evaluate", str(done.run.folder), *asked).stdout)
     assert body["metrics"] == {"cost": done.metrics["cost"].tolist()}
     assert body["numbers"] == [one.to_json() for one in done.numbers]
     (again,) = find_runs(["seed-0.json"])

@@ -296,8 +296,8 @@ def test_an_algorithm_of_ones_own_is_run_again_from_its_file_alone(
         subprocess.run([*git, *command], check=True)
     words = ("--steps", "3", "--evaluations", "1", "--curve-episodes", "1", "--out", "runs/mine")
     assert orlog("train", own, MINI, *words).returncode == 0
-    words = ("--algorithm", own, "--episodes", "2", "--out", "mine.json")
-    made = orlog("evaluate", "runs/mine", *words)
+    asked = ("--algorithm", own, "--episodes", "2", "--out", "mine.json")
+    made = orlog("evaluate", "runs/mine", *asked)
     assert made.returncode == 0, made.stderr
     scored = read_scored_runs(tmp_path / "mine.json")
     assert "shared_method" in scored.code.files

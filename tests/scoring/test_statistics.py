@@ -350,7 +350,7 @@ def document(trained: Path, path: Path, **changes: Any) -> Path:
 
 def test_names_and_settings_of_files_are_plain_text(trained: Path, tmp_path: Path) -> None:
     """A file of anyone may hold markup, and characters that control a terminal."""
-    settings = [{"rate": "[/y]\x1b"}, {"rate": 1}]
+    settings: list[dict[str, Any]] = [{"rate": "[/y]\x1b"}, {"rate": 1}]
     one, other = (
         document(
             trained,
