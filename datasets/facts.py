@@ -1,12 +1,16 @@
-"""What a version of a dataset is, in words, as `orlog show` and the viewer say it."""
+"""What is known of a dataset, as `orlog show` and the viewer show it: facts in words, columns and versions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from orlog.datasets.columns.bounds import bounds_of, describe_outside
+from orlog.datasets.home.history import known_versions, read_history
+from orlog.datasets.home.presence import how_much, is_whole
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_words
+from orlog.manifests.columns import expected_rows, offsets_of
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted, size_text
 from orlog.manifests.rebuilds import rebuild_text, version_of
@@ -62,3 +66,51 @@ def facts_of(manifest: Manifest, dataset: Dataset | None) -> Iterator[tuple[str,
     for column, outside in manifest.outside_bounds.items():
         text = describe_outside(outside, bounds.get(column))
         yield "outside of their Box", f"numbers of {column}: {text}"
+
+
+def columns_of(manifest: Manifest, dataset: Dataset | None) -> list[dict[str, Any]]:
+    """Return name, type, shape and rows of each column of a version, or of `dataset`, which may be a view of it.
+
+    In a view, the rows of columns with values of any length are None.
+    """
+    is_view = dataset is not None and dataset.operation is not None
+    found = []
+    for column in manifest.columns:
+        rows: int | None = column.rows
+        if dataset is not None and column.name not in dataset.columns:
+            continue
+        if dataset is not None and is_view:
+            rows = None
+            if offsets_of(column.name) is None:
+                rows = expected_rows(column.name, dataset.total_episodes, dataset.total_steps)
+        found.append(
+            {"name": column.name, "dtype": column.dtype, "shape": column.shape, "rows": rows}
+        )
+    return found
+
+
+def versions_of(name: str) -> list[dict[str, Any]]:
+    """Return what is known of every version that is here or shipped, the newest first.
+
+    Errors: `known_versions`, `read_history`.
+    """
+    history = read_history(name)
+    found = []
+    for version, (manifest, folder) in known_versions(name).items():
+        status = history.get(version)
+        found.append(
+            {
+                "version": version_of(manifest),
+                "rebuild": rebuild_text(manifest) or None,
+                "digest": manifest.digest,
+                "episodes": manifest.total_episodes,
+                "steps": manifest.total_steps,
+                "is_here": folder is not None and is_whole(folder, manifest),
+                "state": "not here" if folder is None else how_much(folder, manifest),
+                "changes": manifest.changes,
+                "status": "good" if status is None else status.status,
+                "reason": "" if status is None else status.reason,
+                "use": "" if status is None else status.use,
+            }
+        )
+    return found

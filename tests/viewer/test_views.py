@@ -256,6 +256,15 @@ def test_runs_have_curves_scores_and_videos(
     assert served.ask("api/runs/0/video/4")[0] == 404
 
 
+def test_columns_have_the_rows_of_the_view_that_is_shown(serve: Serve, tmp_path: Path) -> None:
+    ds = write_robot(episodes=3)
+    about = result_of(serve(ds[:2].save(tmp_path / "two.json")), "api/data/0/about")
+    rows = {name: count for name, _, _, count in about["columns"]}
+    steps = int(ds.episode_lengths[:2].sum())
+    assert (rows["rewards"], rows["observations/position"]) == (steps, steps + 2)
+    assert None in rows.values()  # of texts
+
+
 def test_a_view_of_no_episode_is_said_to_be_empty(serve: Serve, tmp_path: Path) -> None:
     ds = write_numbers(episodes=2)
     served = serve(ds.filter_episodes("returns > 9").save(tmp_path / "none.json"))
@@ -284,14 +293,17 @@ def test_a_verdict_needs_the_data_and_settings_of_the_record(
         versions={},
         returns={"0": evaluation.returns.tolist()},
     )
-    monkeypatch.setattr("orlog.viewer.runs.read_baseline", lambda *_: baseline)
+    monkeypatch.setattr("orlog.viewer.runs.recorded_baseline", lambda *_: baseline)
     served = serve(runs)
     (group,) = served.get("api/runs/0")["groups"]
     assert group["verdict"] == "identical", group["reason"]
     other = msgspec.structs.replace(baseline, config={**config, "learning_rate": 1.0})
-    monkeypatch.setattr("orlog.viewer.runs.read_baseline", lambda *_: other)
+    monkeypatch.setattr("orlog.viewer.runs.recorded_baseline", lambda *_: other)
     (group,) = served.get("api/runs/0")["groups"]
-    assert (group["verdict"], "settings" in group["reason"]) == ("", True)
+    assert (group["verdict"], "learning_rate=0.001, recorded with 1.0" in group["reason"]) == (
+        "",
+        True,
+    )
 
 
 def test_a_job_runs_once_and_its_error_only_while_it_lasts() -> None:

@@ -20,7 +20,7 @@ from orlog.manifests.names import size_text
 if TYPE_CHECKING:
     from orlog.datasets.listing import Offered
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.manifests.manifest import Column, Manifest
+    from orlog.manifests.manifest import Manifest
 
 AUDIT_SKIPPED = "skipped: published without one; after the download run: orlog audit NAME"
 ALARMING = ("audit", "rebuild", "not finite", "outside of their Box")
@@ -236,6 +236,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     import msgspec
 
     from orlog.algos.algorithms import ALGORITHMS
+    from orlog.datasets.facts import columns_of, versions_of
     from orlog.datasets.home.presence import how_much
     from orlog.datasets.listing import audit_of
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
@@ -302,58 +303,11 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
             "episodes": references.protocol.episodes,
             "source": references.source,
         },
-        "columns": [
-            {
-                "name": column.name,
-                "dtype": column.dtype,
-                "shape": column.shape,
-                "rows": _rows(column, dataset),
-            }
-            for column in manifest.columns
-            if dataset is None or column.name in dataset.columns
-        ],
-        "versions": _versions(manifest.name),
+        "columns": columns_of(manifest, dataset),
+        "versions": versions_of(manifest.name),
         "audit": None if folder is None else audit_of(folder),
         "baselines": baselines,
     }
-
-
-def _rows(column: Column, dataset: Dataset | None) -> int | None:
-    """Return the number of rows; None for values of any length in a view."""
-    if dataset is None or dataset.operation is None:
-        return column.rows
-    from orlog.manifests.columns import expected_rows, offsets_of
-
-    if offsets_of(column.name) is not None:
-        return None
-    return expected_rows(column.name, dataset.total_episodes, dataset.total_steps)
-
-
-def _versions(name: str) -> list[dict[str, Any]]:
-    """Return every version that is here or shipped, with its changes and status."""
-    from orlog.datasets.home.history import known_versions, read_history
-    from orlog.datasets.home.presence import how_much, is_whole
-    from orlog.manifests.rebuilds import rebuild_text, version_of
-
-    history = read_history(name)
-    found = []
-    for version, (manifest, folder) in known_versions(name).items():
-        status = history.get(version)
-        found.append(
-            {
-                "version": version_of(manifest),
-                "rebuild": rebuild_text(manifest) or None,
-                "digest": manifest.digest,
-                "episodes": manifest.total_episodes,
-                "is_here": folder is not None and is_whole(folder, manifest),
-                "state": "not here" if folder is None else how_much(folder, manifest),
-                "changes": manifest.changes,
-                "status": "good" if status is None else status.status,
-                "reason": "" if status is None else status.reason,
-                "use": "" if status is None else status.use,
-            }
-        )
-    return found
 
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | None) -> None:

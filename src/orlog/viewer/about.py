@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.datasets.facts import facts_of
+from orlog.datasets.facts import columns_of, facts_of, versions_of
 from orlog.datasets.home.folders import installed_names
-from orlog.datasets.home.history import known_versions, read_history
+from orlog.datasets.home.history import known_versions
 from orlog.datasets.home.origin import read_origin
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text, operation_words
@@ -41,9 +42,8 @@ def about(shown: Shown) -> dict[str, Any]:
             ["folder", str(shown.selection.versions[0].folder)],
         ],
         "columns": [
-            [column.name, column.dtype, str(tuple(column.shape)), f"{column.rows:,}"]
-            for column in manifest.columns
-            if column.name in dataset.columns
+            [column["name"], column["dtype"], str(tuple(column["shape"])), column["rows"]]
+            for column in columns_of(manifest, dataset)
         ],
         "versions": _versions(manifest),
         "lineage": nodes,
@@ -53,32 +53,22 @@ def about(shown: Shown) -> dict[str, Any]:
 
 
 def _versions(manifest: Manifest) -> list[dict[str, Any]]:
-    """Return every version that is here or ships with orlog, the newest first."""
+    """Return every version that is here or ships with orlog, the newest first, and what is new in it."""
     try:
-        history = read_history(manifest.name)
-        known = known_versions(manifest.name)
+        versions = versions_of(manifest.name)
+        manifests = [one for one, _ in known_versions(manifest.name).values()]
     except (OrlogError, OSError):
         return []
-    found = []
-    newer = [*known.values()]
-    for (version, (one, folder)), older in zip(known.items(), [*newer[1:], None], strict=True):
-        status = history.get(version)
-        note = "" if status is None else f"{status.status}: {status.reason}"
-        found.append(
-            {
-                "version": version_of(one),
-                "name": f"{one.name}@{one.version}",
-                "digest": one.digest,
-                "episodes": one.total_episodes,
-                "steps": one.total_steps,
-                "changes": one.changes,
-                "differs": "" if older is None else _difference(older[0], one),
-                "status": note,
-                "here": folder is not None,
-                "shown": one.digest == manifest.digest,
-            }
-        )
-    return found
+    differences = [_difference(old, new) for new, old in itertools.pairwise(manifests)]
+    return [
+        {
+            **version,
+            "name": f"{one.name}@{one.version}",
+            "differs": differs,
+            "shown": one.digest == manifest.digest,
+        }
+        for version, one, differs in zip(versions, manifests, [*differences, ""], strict=True)
+    ]
 
 
 def _difference(before: Manifest, after: Manifest) -> str:

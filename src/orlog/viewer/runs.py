@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from orlog.errors import OrlogError
+from orlog.experiments.reproducing import other_training, recorded_baseline
 from orlog.experiments.run_folders import find_run_folders, setting_words
 from orlog.experiments.run_groups import CURVE, EVALUATED, RunGroup, group_runs
 from orlog.experiments.videos import VIDEOS as FILMED
 from orlog.experiments.videos import read_videos
-from orlog.normalize.baselines import read_baseline
 from orlog.normalize.verdicts import compare_runs, recorded_outcomes
 from orlog.scoring.references import references
 
@@ -126,31 +126,27 @@ def _scores(group: RunGroup) -> list[dict[str, Any]]:
 
 def _verdict(group: RunGroup) -> tuple[str, str]:
     """Return the verdict on a group against the recorded baseline, and its reason; or why there is none."""
+    new = {}
     try:
-        baseline = read_baseline(group.algorithm, group.dataset)
+        baseline = recorded_baseline(group.algorithm, group.dataset)
         if baseline is None:
             return "", "nothing is recorded for this algorithm and dataset"
         known = references(group.dataset)
-    except OrlogError as error:
-        return "", str(error)
-    new = {}
-    for run in group.runs:
-        record = run.record
-        if (
-            record is None
-            or not run.is_evaluated
-            or run.played is None
-            or run.scored_step != record.steps
-        ):
-            return "", "not compared: a run is not finished and evaluated"
-        if record.digest != baseline.digest:
-            return "", "not compared: trained on other data than the recorded baseline"
-        settings = {name: value for name, value in record.config.items() if name != "seed"}
-        if settings != baseline.config or record.steps != baseline.steps:
-            return "", "not compared: settings or steps are not those of the recorded baseline"
-        new[record.seed] = run.played
-    try:
+        for run in group.runs:
+            record = run.record
+            if (
+                record is None
+                or run.played is None
+                or not run.is_evaluated
+                or run.scored_step != record.steps
+            ):
+                return "", "not compared: a run is not finished and evaluated"
+            if record.digest != baseline.digest:
+                return "", "not compared: trained on other data than the recorded baseline"
+            if other := other_training(record, baseline):
+                return "", f"not compared: {other}"
+            new[record.seed] = run.played
         verdict = compare_runs(new, recorded_outcomes(baseline), known.normalize)
-    except ValueError as error:
+    except (OrlogError, ValueError) as error:
         return "", f"not compared: {error}"
     return verdict.word, str(verdict)

@@ -36,7 +36,7 @@ function showFacts(place, about) {
   place.append(element("h3", {}, "About the data"),
     element("dl", { class: "told" }, about.facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)])),
     element("details", {}, element("summary", {}, `${about.columns.length} columns`),
-      table(["column", "type", "row", "rows"], about.columns, { numbers: [3], stacked: true })));
+      table(["column", "type", "row", "rows"], about.columns.map(([name, type, row, rows]) => [name, type, row, number(rows)]), { numbers: [3], stacked: true })));
 }
 
 function showScores(place, about, opened) {
@@ -69,10 +69,10 @@ function showVersions(place, versions, opened) {
   const rows = versions.map((one, at) => {
     const [before, after] = [versions[at + 1] ? open(versions[at + 1]) : -1, open(one)];
     const link = before >= 0 && after >= 0 && element("a", { href: `#/differences?before=${before}&after=${after}` }, "all differences");
-    return [one.version + (one.shown ? " (shown)" : ""), number(one.episodes), number(one.steps), one.here ? "yes" : "no",
-      element("span", {}, [one.changes, one.status, one.differs].filter(Boolean).join("; "), " ", link), element("code", {}, one.digest.slice(0, 19))];
+    return [one.version + (one.shown ? " (shown)" : ""), number(one.episodes), number(one.steps), one.is_here ? "yes" : one.state === "not here" ? "no" : one.state,
+      element("span", {}, [one.changes, one.status === "good" ? "" : `${one.status}: ${one.reason}`, one.differs].filter(Boolean).join("; "), " ", link), element("code", {}, one.digest.slice(0, 19))];
   });
-  const here = versions.filter((one) => one.here);
+  const here = versions.filter((one) => one.is_here);
   place.append(element("h3", {}, "Versions"), table(["version", "episodes", "steps", "here", "changes", "digest"], rows, { numbers: [1, 2], stacked: true }));
   if (here.length > 1 && here.slice(0, 2).some((one) => open(one) < 0))
     place.append(element("p", { class: "note" }, "For each episode that differs between two that are here: ", element("code", {}, `orlog open ${here.slice(0, 2).map((one) => one.name).reverse().join(" ")}`)));
