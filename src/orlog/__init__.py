@@ -87,8 +87,8 @@ if TYPE_CHECKING:
     from orlog.scoring.normalized_scores import SafeScore as SafeScore
     from orlog.scoring.normalized_scores import normalized_score as normalized_score
     from orlog.scoring.normalized_scores import normalized_task_scores as normalized_task_scores
+    from orlog.scoring.off_policy import OffPolicyResult as OffPolicyResult
     from orlog.scoring.off_policy import evaluate_off_policy as evaluate_off_policy
-    from orlog.scoring.off_policy_results import OffPolicyResult as OffPolicyResult
     from orlog.scoring.references import references as references
 
 __version__ = "0.2.0"

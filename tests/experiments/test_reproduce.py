@@ -78,11 +78,9 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_co
     settings = judge(
         again.record,
         again.evaluations,
+        again.folders,
         references=again.references,
         baseline=msgspec.structs.replace(again.baseline, config=config),
-        updates_per_second=again.updates_per_second,
-        folders=again.folders,
-        curves=again.curves,
     )
     assert settings.verdict is None
     assert settings.not_compared == "learning_rate=0.001, recorded with 1.0"

@@ -26,7 +26,7 @@ from orlog.manifests.names import counted
 if TYPE_CHECKING:
     from orlog.experiments.running import RunResult
     from orlog.normalize.references import References
-    from orlog.scoring.off_policy_results import Estimate, EvaluatedPolicy
+    from orlog.scoring.off_policy import Estimate, EvaluatedPolicy
 
 
 _QUALITY = {

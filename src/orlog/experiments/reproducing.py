@@ -210,17 +210,12 @@ def summarize(
     """
     dataset = load_dataset(dataset)
     record = results[0][0]
-    evaluations = {job.seed: result[1] for job, result in zip(jobs, results, strict=True)}
-    curves = {job.seed: _curve(job.folder) for job in jobs}
-    speeds = {job.seed: _updates_per_second(job.folder) for job in jobs}
     return judge(
         record,
-        evaluations,
+        {job.seed: result[1] for job, result in zip(jobs, results, strict=True)},
+        {job.seed: job.folder for job in jobs},
         references=references_of_dataset(dataset),
         baseline=recorded_baseline(record.algorithm, dataset.name),
-        updates_per_second=speeds,
-        folders={job.seed: job.folder for job in jobs},
-        curves=curves,
         looks=looks,
     )
 
@@ -237,15 +232,13 @@ def recorded_baseline(algorithm: str, dataset: str) -> Baseline | None:
 def judge(
     record: RunRecord,
     evaluations: dict[int, Evaluation],
+    folders: dict[int, Path],
     *,
     references: References | None,
     baseline: Baseline | None,
-    updates_per_second: dict[int, float],
-    folders: dict[int, Path],
-    curves: dict[int, list[tuple[int, float]]],
     looks: int = 1,
 ) -> Result:
-    """Return the result of evaluations by seed, compared with a baseline.
+    """Return the result of evaluations by seed, compared with a baseline; the folders hold the logs.
 
     Raises SchemaError if a return is not a number, or seeds have different numbers of episodes.
     """
@@ -270,13 +263,13 @@ def judge(
     return Result(
         record=record,
         evaluations=evaluations,
-        updates_per_second=updates_per_second,
+        updates_per_second={seed: _updates_per_second(one) for seed, one in folders.items()},
         references=references,
         baseline=baseline,
         verdict=verdict,
         notes=_notes(record, first, baseline, references),
         folders=folders,
-        curves=curves,
+        curves={seed: _curve(one) for seed, one in folders.items()},
         not_compared=not_compared,
     )
 

@@ -2,7 +2,7 @@
 
     $ORLOG_HOME/results/KEY/
       run.json, metrics.jsonl, checkpoint.safetensors, evaluation.json     as in every run's folder
-      result.json    what went into the key, what came of it, and a seal over all; written last
+      result.json    what went into the key, and a seal over all files; written last
 
 KEY is the hex SHA-256 of the canonical JSON of `job` in result.json. A folder without result.json is a
 run that has begun: it goes on from its checkpoint. Whoever trains in it holds the lock of the folder.
@@ -10,6 +10,7 @@ run that has begun: it goes on from its checkpoint. Whoever trains in it holds t
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -84,32 +85,23 @@ class JobIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     keep_checkpoints: bool
 
 
-class CurvePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One point of a learning curve.
+class _Finished(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `result.json` holds beside its seal."""
 
-    Attributes:
-        step: Gradient steps taken.
-        returns: Undiscounted return of each episode.
-        successes: Whether each episode succeeded; None if the environment does not tell.
-    """
-
-    step: int
-    returns: list[float]
-    successes: list[bool] | None = None
+    job: JobIdentity
+    finished: str
 
 
-class StoredResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `result.json` holds.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResult:
+    """The result of a job, with what the files beside it hold.
 
     Attributes:
         key: Hex SHA-256 of the canonical JSON of `job`.
         job: All that went into the key.
         record: The run: dataset and version, settings, preset, versions.
         evaluation: Returns of the last policy, protocol and processor.
-        curve: The learning curve.
-        seconds: Time spent on gradient steps.
-        updates_per_second: Gradient steps in a second, while other jobs may have run beside it.
-        checkpoint_sha256: Hex SHA-256 of the checkpoint.
+        folder: Its folder.
         finished: When it was finished, in UTC, such as 2026-03-01T12:00:00Z.
     """
 
@@ -117,10 +109,7 @@ class StoredResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     job: JobIdentity
     record: RunRecord
     evaluation: Evaluation
-    curve: list[CurvePoint]
-    seconds: float
-    updates_per_second: float
-    checkpoint_sha256: str
+    folder: Path
     finished: str
 
 
@@ -141,8 +130,8 @@ def read_result(
     path = folder / RESULT_FILE
     if not path.is_file():
         return None
-    found, seal = read_sealed(path, StoredResult, version=("result_version", 1), repair=_REPAIR)
-    if not key == found.key == key_of(found.job):
+    found, seal = read_sealed(path, _Finished, version=("result_version", 1), repair=_REPAIR)
+    if key != key_of(found.job):
         raise ManifestError(
             f"{path}: its key is not that of its job, so it was edited or moved; {_REPAIR}.",
             file=str(path),
@@ -151,7 +140,14 @@ def read_result(
     if not with_checkpoint:
         sealed.pop(CHECKPOINT_FILE, None)
     check_files(folder, sealed, _hashes(folder, sealed), RESULT_FILE)
-    return found
+    return StoredResult(
+        key=key,
+        job=found.job,
+        record=read_run(folder),
+        evaluation=read_evaluation(folder),
+        folder=folder,
+        finished=found.finished,
+    )
 
 
 def _hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -166,23 +162,9 @@ def read_results() -> Iterator[StoredResult]:
             yield found
 
 
-def write_result(job: JobIdentity) -> StoredResult:
-    """Write the result of a run that was trained and evaluated in its folder; return it."""
+def write_result(job: JobIdentity) -> None:
+    """Write the result of a run that was trained and evaluated in its folder."""
     folder = result_folder(key_of(job))
-    names = (RUN_FILE, METRICS_FILE, EVALUATION_FILE, CHECKPOINT_FILE)
-    files = _hashes(folder, names)
-    now = dt.datetime.now(dt.UTC)
-    finished = now.isoformat(timespec="seconds").replace("+00:00", "Z")
-    result = _result_of(folder, job, files.get(CHECKPOINT_FILE, ""), finished)
-    with storage_errors(folder):
-        write_sealed(folder / RESULT_FILE, msgspec.to_builtins(result), files)
-    return result
-
-
-def _result_of(
-    folder: Path, job: JobIdentity, checkpoint_sha256: str, finished: str
-) -> StoredResult:
-    """Return what the files of a run give. Errors: `write_result`."""
     lines = read_metrics(folder)
     if not lines or lines[-1]["step"] != job.steps:
         path = folder / METRICS_FILE
@@ -190,19 +172,9 @@ def _result_of(
             f"{path}: its last line is not that of step {job.steps:,}, the last one; {_REPAIR}.",
             file=str(path),
         )
-    seconds = float(lines[-1].get("seconds", 0))
-    return StoredResult(
-        key=key_of(job),
-        job=job,
-        record=read_run(folder),
-        evaluation=read_evaluation(folder),
-        curve=[
-            CurvePoint(step=line["step"], returns=line["returns"], successes=line.get("successes"))
-            for line in lines
-            if "returns" in line
-        ],
-        seconds=seconds,
-        updates_per_second=lines[-1]["step"] / seconds if seconds else 0.0,
-        checkpoint_sha256=checkpoint_sha256,
-        finished=finished,
-    )
+    read_evaluation(folder)
+    now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    body = msgspec.to_builtins(_Finished(job=job, finished=now))
+    files = _hashes(folder, (RUN_FILE, METRICS_FILE, EVALUATION_FILE, CHECKPOINT_FILE))
+    with storage_errors(folder):
+        write_sealed(folder / RESULT_FILE, body, files)

@@ -11,7 +11,6 @@ import numpy as np
 from orlog.datasets.loading import load_dataset
 from orlog.errors import NotFoundError
 from orlog.experiments.reproducing import Result, judge, recorded_baseline
-from orlog.experiments.result_folders import result_folder
 from orlog.experiments.sweeps import Sweep
 from orlog.manifests.names import counted
 from orlog.normalize.statistics import AGGREGATES, Comparison, Estimate, compare_methods
@@ -46,16 +45,9 @@ def results_of(sweep: Sweep) -> list[Result]:
             judge(
                 record,
                 {seed: stored.evaluation for seed, stored in seeds.items()},
+                {seed: stored.folder for seed, stored in seeds.items()},
                 references=references_of_dataset(load_dataset(group.dataset)),
                 baseline=recorded_baseline(record.algorithm, record.dataset),
-                updates_per_second={
-                    seed: stored.updates_per_second for seed, stored in seeds.items()
-                },
-                folders={seed: result_folder(stored.key) for seed, stored in seeds.items()},
-                curves={
-                    seed: [(point.step, float(np.mean(point.returns))) for point in stored.curve]
-                    for seed, stored in seeds.items()
-                },
             )
         )
     return results

@@ -10,8 +10,9 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_goals
@@ -35,15 +36,8 @@ from orlog.loaders.arrays.teams import is_team
 from orlog.manifests.rebuilds import rebuild_notes
 from orlog.normalize import value_estimates
 from orlog.normalize.references import Protocol
+from orlog.normalize.statistics import percentile_interval
 from orlog.normalize.value_estimates import Terms
-from orlog.scoring.off_policy_notes import (
-    estimator_quality,
-    note_on_steps,
-    notes_on_ends,
-    notes_on_estimates,
-    why_no_number,
-)
-from orlog.scoring.off_policy_results import Estimate, EvaluatedPolicy, OffPolicyResult, estimate_of
 from orlog.scoring.policy_values import Logged, PolicyValues, fit_policy, read_logged
 
 EPISODES = 20
@@ -58,6 +52,90 @@ ESTIMATORS = {
     "wdr": "weighted doubly robust",
 }
 """The estimators, in the order in which they are shown."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A number with its 95 % interval: a bootstrap over episodes, for `fqe` also the spread of its fits.
+
+    Attributes:
+        value: The number.
+        interval: None where resamples show no spread, or some of them have no such number.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedPolicy:
+    """A checkpoint with its estimated values and the measured one.
+
+    Attributes:
+        run: Folder of the run.
+        algorithm: Its algorithm.
+        seed: Its seed.
+        step: Gradient steps that the policy had taken.
+        estimates: By estimator; without those that are left out.
+        value: Measured mean discounted return; None if nothing was measured.
+        mean_return: Measured mean undiscounted return of the same episodes.
+        effective_episodes: How many equally weighted episodes the weights are worth; None without
+            importance sampling.
+        beyond_truncations: How much of `fqe`, `dr` and `wdr` at most stands for steps after
+            truncations, which nothing recorded can correct: the mean over episodes of
+            discount^H V(s_H), with H the length of a truncated episode.
+    """
+
+    run: Path
+    algorithm: str
+    seed: int
+    step: int
+    estimates: dict[str, Estimate]
+    value: Estimate | None
+    mean_return: float | None
+    effective_episodes: float | None
+    beyond_truncations: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OffPolicyResult:
+    """What `evaluate_off_policy` found.
+
+    Attributes:
+        dataset: Name of the dataset that the runs were trained on.
+        digest: Its digest.
+        on: Name of the other dataset that values were taken from; None if it is the same.
+        on_digest: Its digest.
+        discount: Weight of the next step in all values.
+        settings: Settings of fitted Q evaluation.
+        policies: The checkpoints.
+        quality: By estimator, of those that all checkpoints have: `absolute_error`,
+            `rank_correlation` and `regret_at_1`, over checkpoints. Empty if nothing was measured; with
+            one checkpoint it holds the error only.
+        left_out: By estimator the reason why it is left out.
+        notes: What to know before the numbers are read, a sentence each.
+        protocol: How returns were measured; None if they were not.
+    """
+
+    dataset: str
+    digest: str
+    on: str | None
+    on_digest: str | None
+    discount: float
+    settings: FQESettings
+    policies: list[EvaluatedPolicy]
+    quality: dict[str, dict[str, Estimate]]
+    left_out: dict[str, str]
+    notes: list[str]
+    protocol: Protocol | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        body: dict[str, Any] = msgspec.to_builtins(
+            {field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            enc_hook=str,
+        )
+        return body
 
 
 def evaluate_off_policy(
@@ -120,8 +198,8 @@ def evaluate_off_policy(
     other = None if on is None else _other_dataset(load_dataset(on), data)
     judged_on = other or data
     gamma = _discount(folders, [record for record, _, _ in found], discount)
-    checkpoints = [
-        _Checkpoint(folder, step, path)
+    checkpoints: list[_Checkpoint] = [
+        (folder, step, path)
         for folder in folders
         for step, path in kept_checkpoints(folder).items()
     ]
@@ -132,7 +210,7 @@ def evaluate_off_policy(
     notes = [what, *rebuild_notes(data.name, [data.version])]
     protocol = _protocol(data, episodes, trust_environment, notes)
     if protocol is not None:
-        notes += notes_on_ends(protocol, gamma)
+        notes += _notes_on_ends(protocol, gamma)
     judging = _Judging(
         data=data,
         other=other,
@@ -167,19 +245,15 @@ def evaluate_off_policy(
         left_out=left_out,
         notes=[
             *notes,
-            note_on_steps(values, settings),
-            *notes_on_estimates(evaluated, settings, other),
+            _note_on_steps(values, settings),
+            *_notes_on_estimates(evaluated, settings, other),
         ],
         protocol=protocol,
     )
 
 
-class _Checkpoint(NamedTuple):
-    """A checkpoint of a run: the folder of the run, its step and its file."""
-
-    folder: Path
-    step: int
-    path: Path
+_Checkpoint: TypeAlias = tuple[Path, int, Path]
+"""Folder of a run, step and file of one of its checkpoints."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,14 +268,8 @@ class _Judging:
     seed: int
     protocol: Protocol | None
 
-    @property
-    def updates(self) -> int:
-        """Steps of fitted Q evaluation for each checkpoint."""
-        return self.settings.steps * self.settings.fits
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Judged:
+class _Judged(NamedTuple):
     """What is known of a checkpoint: what the data say, and its true value, where it was measured."""
 
     values: PolicyValues
@@ -217,57 +285,50 @@ def _judge_all(
     progress: Callable[[int, int], None],
 ) -> list[_Judged]:
     """Return what is known of all checkpoints, in their order, whoever looked at which of them."""
-    total = judging.updates * len(checkpoints)
+    each = judging.settings.steps * judging.settings.fits
+    total = each * len(checkpoints)
     found: dict[int, _Judged] = {}
     if workers == 1:
-        judged, fitted = _read_logged(judging)
         for index, one in enumerate(checkpoints):
 
-            def show(now: int, done: int = index * judging.updates) -> None:
-                progress(done + now, total)
+            def show(now: int, before: int = index * each) -> None:
+                progress(before + now, total)
 
-            found[index] = _judge(judging, one, fitted, judged, show)
+            found[index] = _judge(judging, one, show)
+        _read_here.clear()
     else:
-        judge = functools.partial(_judge_there, judging)
-        for index, one_of in do_jobs(judge, checkpoints, workers=workers):
-            found[index] = one_of
-            progress(judging.updates * len(found), total)
+        judge = functools.partial(_judge, judging)
+        for index, judged in do_jobs(judge, checkpoints, workers=workers):
+            found[index] = judged
+            progress(each * len(found), total)
     return [found[index] for index in range(len(checkpoints))]
 
 
 _read_here: dict[str, tuple[Logged, Logged]] = {}
-"""Of a process that does jobs, the steps that it read last, by the digests of their datasets."""
+"""The steps that this process read last, by the digests of their datasets: for the next checkpoint."""
 
 
-def _judge_there(judging: _Judging, checkpoint: _Checkpoint) -> _Judged:
-    """Judge a checkpoint in a process that does jobs, which keeps the steps in memory for the next one."""
-    key = judging.data.digest + (judging.other.digest if judging.other is not None else "")
+def _logged(judging: _Judging) -> tuple[Logged, Logged]:
+    """Return the steps that values are taken from, and those that Q is fitted to."""
+    data, other = judging.data, judging.other
+    key = data.digest + (other.digest if other is not None else "")
     if key not in _read_here:
         _read_here.clear()
-        _read_here[key] = _read_logged(judging)
-    judged, fitted = _read_here[key]
-    return _judge(judging, checkpoint, fitted, judged, lambda _now: None)
-
-
-def _read_logged(judging: _Judging) -> tuple[Logged, Logged]:
-    """Return the steps that values are taken from, and those that Q is fitted to."""
-    judged = read_logged(judging.other or judging.data)
-    return judged, judged if judging.other is None else read_logged(judging.data)
+        judged = read_logged(other or data)
+        _read_here[key] = judged, judged if other is None else read_logged(data)
+    return _read_here[key]
 
 
 def _judge(
-    judging: _Judging,
-    checkpoint: _Checkpoint,
-    fitted: Logged,
-    judged: Logged,
-    progress: Callable[[int], None],
+    judging: _Judging, checkpoint: _Checkpoint, progress: Callable[[int], None] = lambda _now: None
 ) -> _Judged:
     """Return what the data say of a checkpoint, and what its policy gets in the environment."""
-    folder, data, protocol = checkpoint.folder, judging.data, judging.protocol
+    (folder, step, path), data, protocol = checkpoint, judging.data, judging.protocol
+    judged, fitted = _logged(judging)
     record, _, kind = find_run(folder, dataset=data, algorithm=judging.algorithm)
     with one_thread():
         made = make_from_record(record, data, kind)
-        load_state(made, folder, to_act=True, path=checkpoint.path)
+        load_state(made, folder, to_act=True, path=path)
         _check_policy(folder, made, data)
         values = fit_policy(
             made,
@@ -298,7 +359,7 @@ def _judge(
             run=folder,
             algorithm=record.algorithm,
             seed=record.seed,
-            step=checkpoint.step,
+            step=step,
             estimates={},
             value=None,
             mean_return=returns,
@@ -466,10 +527,10 @@ def _compared(
             if name in terms[index]:
                 value = terms[index][name].value
                 if np.isfinite(value):
-                    estimates[name] = estimate_of(value, draws[index, name])
+                    estimates[name] = _estimate_of(value, draws[index, name])
                 else:
-                    left_out[name] = why_no_number(name, terms[index][name], policy.step)
-        truth = None if measured is None else estimate_of(truths[index].value, measured[index])
+                    left_out[name] = _why_no_number(name, terms[index][name], policy.step)
+        truth = None if measured is None else _estimate_of(truths[index].value, measured[index])
         evaluated.append(dataclasses.replace(policy, estimates=estimates, value=truth))
     quality = {}
     if measured is not None:
@@ -478,5 +539,95 @@ def _compared(
             if all(name in one.estimates for one in evaluated):
                 found = np.array([one.estimates[name].value for one in evaluated])
                 of_name = np.stack([draws[index, name] for index in range(len(evaluated))])
-                quality[name] = estimator_quality(found, of_name, true_values, measured)
+                quality[name] = _estimator_quality(found, of_name, true_values, measured)
     return evaluated, quality
+
+
+def _estimate_of(value: float, draws: np.ndarray) -> Estimate:
+    """Return a value with the interval of its resamples; none where they cannot show one."""
+    if not np.isfinite(draws).all() or np.ptp(draws) == 0:
+        return Estimate(value=value, interval=None)
+    low, high = percentile_interval(draws, 0.95)
+    return Estimate(value=value, interval=(float(low), float(high)))
+
+
+def _notes_on_ends(protocol: Protocol, discount: float) -> list[str]:
+    """Return what to know where episodes are cut off before a discount makes the rest small."""
+    limit = protocol.max_episode_steps
+    if limit is None:
+        return []
+    note = (
+        f"measured returns end with the episode, after {limit:,} steps at most; fqe, critic, dr and wdr "
+        f"go on after a truncation, where rewards weigh {discount**limit:.2g} of the first one at most."
+    )
+    return [note]
+
+
+def _note_on_steps(values: Sequence[PolicyValues], settings: FQESettings) -> str:
+    """Return how far fitted Q evaluation still moved, and what more steps would give."""
+    moved = max((one.fits.mean() - one.halfway for one in values), key=abs)
+    return (
+        f"in the second half of the {settings.steps:,} steps of its fits, fqe moved by {moved:+.3g}; where that is much "
+        f"beside the interval, more steps bring it nearer to where it settles: --fqe-steps {5 * settings.steps} "
+        "(settings=FQESettings(steps=..) in Python) takes 5 times as long."
+    )
+
+
+def _notes_on_estimates(
+    policies: Sequence[EvaluatedPolicy], settings: FQESettings, other: Dataset | None
+) -> list[str]:
+    """Return what intervals hold and what they leave out."""
+    spread = "the spread of the fits, each to a resample of the episodes"
+    if settings.fits == 1:
+        spread = "nothing of how else Q could have been fitted, since there is one fit"
+    notes = [
+        f"intervals are at 95 %, from a bootstrap over episodes; that of fqe has {spread}.",
+        "no interval shows an error that all fits share, nor how else a critic could have been trained.",
+    ]
+    if any("dr" in one.estimates for one in policies) and other is None:
+        notes.append(
+            "dr and wdr correct fqe's Q with the episodes that it was fitted to, so their intervals are "
+            "too narrow; name other episodes with --on (on= in Python)."
+        )
+    beyond = [one.beyond_truncations for one in policies]
+    if any(beyond):
+        notes.append(
+            "of fqe, dr and wdr, discount^H times the final value of truncated episodes (H steps), "
+            f"{min(beyond):.3g} to {max(beyond):.3g} on average over episodes, stands for steps that were "
+            "not recorded: no reward corrects it."
+        )
+    return notes
+
+
+def _why_no_number(name: str, terms: Terms, step: int) -> str:
+    """Return why an estimate is not finite."""
+    if not terms.denominators.sum(0).all():
+        return f"no episode has any weight under the policy of step {step:,}."
+    if name == "dr":
+        return (
+            f"the weights under the policy of step {step:,} are too large for a number: each is a product "
+            "of ratios over a long episode; wdr, which divides by their sum, has no such limit."
+        )
+    return f"it is no finite number under the policy of step {step:,}."
+
+
+def _estimator_quality(
+    estimates: np.ndarray, draws: np.ndarray, values: np.ndarray, measured: np.ndarray
+) -> dict[str, Estimate]:
+    """Return the measures of an estimator; draws are [policies, resamples]."""
+    functions: dict[str, Callable[[Any, Any], Any]] = {
+        "absolute_error": value_estimates.absolute_error,
+        "rank_correlation": value_estimates.rank_correlation,
+        "regret_at_1": value_estimates.regret,
+    }
+    found = {}
+    for name, function in functions.items():
+        if len(estimates) > 1 or name == "absolute_error":
+            value = float(function(estimates, values))
+            resampled = np.full(1, np.nan)
+            if np.isfinite(draws).all():
+                pairs = zip(draws.T, measured.T, strict=True)
+                resampled = np.array([float(function(one, other)) for one, other in pairs])
+            if np.isfinite(value):
+                found[name] = _estimate_of(value, resampled)
+    return found
