@@ -410,12 +410,12 @@ def test_results_of_another_home_come_back_and_other_code_is_refused(
     assert read_result(key) is not None
 
     (group,) = sweep.groups
-    code = {**group.first.code, "orlog.algos.bc": "0" * 64}
+    code = {**group.first.code, "orlog.algos": "0" * 64}
     first = msgspec.structs.replace(group.first, code=code)
     other = dataclasses.replace(sweep, groups=[dataclasses.replace(group, first=first)])
     run_sweep(other, executor=on_a_node)
     (failure,) = other.failures
-    assert "another code (orlog.algos.bc) than where the sweep was started" in failure.message
+    assert "another code (orlog.algos) than where the sweep was started" in failure.message
 
 
 @pytest.mark.thorough

@@ -22,7 +22,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.experiments.jobs import make_jobs, run_jobs
 from orlog.experiments.reproducing import summarize
 from orlog.experiments.run_groups import EVALUATED
-from orlog.experiments.sweep_jobs import identify
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.normalize.metrics import METRICS, EpisodeOutcomes, Metric, Number, numbers_of
@@ -156,12 +155,6 @@ def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
         one for one in ended.stdout.splitlines() if " cost " in one and "normalized" not in one
     )
     assert row.split().count(f"{result.numbers[0].value:.1f}") == 2  # here, and as recorded
-
-
-def test_results_depend_on_what_is_counted(costly: Dataset) -> None:
-    code = identify("bc", costly, TrainOptions(steps=2), episodes=2).code
-    assert "orlog.normalize.metrics" in code
-    assert "orlog.datasets.environments.objectives" not in code
 
 
 def area(runs: Sequence[EpisodeOutcomes]) -> list[Number]:

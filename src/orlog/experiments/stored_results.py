@@ -59,7 +59,7 @@ class JobIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         evaluations: Evaluations during training, evenly spread.
         curve_episodes: Episodes at each of these points.
         protocol: How the last policy was evaluated, with versions of the environment's packages.
-        code: Hex SHA-256 of each source that decides the numbers (`orlog.code_version`).
+        code: Hex SHA-256 of each room that decides the numbers (`orlog.base.code_version`).
         versions: Versions of numpy and torch.
         device: `cpu` or `cuda`.
         precision: Of the products between hidden layers: `float32` or `bf16`.

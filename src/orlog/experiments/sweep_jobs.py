@@ -264,7 +264,7 @@ def identify(
         evaluations=options.evaluations,
         curve_episodes=options.curve_episodes,
         protocol=protocol,
-        code=run_sources(kind, config, protocol.environment_id),
+        code=run_sources(kind, config),
         versions={name: versions[name] for name in ("numpy", "torch")},
         device=device.partition(":")[0],
         precision=precision_here(options.precision, device),

@@ -14,7 +14,6 @@ from orlog.base.code_version import run_sources, sources_digest, unchanged_files
 from orlog.base.repositories import repository_and_commit
 from orlog.datasets.loading import load_dataset
 from orlog.errors import NotFoundError, SchemaError
-from orlog.manifests.environments import own_arguments
 from orlog.scoring.evaluated_runs import EvaluatedRun, check_seeds, find_runs
 from orlog.scoring.references import references_measured
 from orlog.scoring.scored_runs import (
@@ -139,14 +138,13 @@ def _code(
     try:
         dataset = load_dataset(f"{record.dataset}@{record.digest}")
         kind = fitting_form(algorithm or record.algorithm, dataset)
-        own_arguments(run.protocol.environment_id, {})  # which registers it
-    except NotFoundError:  # data or environment are not here
+    except NotFoundError:  # the data are not here
         return unknown
     here = sources_digest(kind)
     if not here or any(code != here for one in records.values() for code in one.codes):
         return unknown
     config = make_config(kind, record.config)
-    files = run_sources(kind, config, run.protocol.environment_id)
+    files = run_sources(kind, config)
     own = {module: one for module, one in files.items() if not module.startswith("orlog.")}
     repository, commit = repository_and_commit(unchanged_files(own or files))
     return CodeUsed(files=files, versions=record.versions, repository=repository, commit=commit)

@@ -170,8 +170,7 @@ def _sources(
 ) -> dict[str, str]:
     """Return the hash of each source here that decides the numbers; an own algorithm's must be the stated one."""
     kind: type[Any] = fitting_form(algorithm, dataset)
-    environment = stated.protocol.environment_id
-    here = run_sources(kind, make_config(kind, {}), environment)
+    here = run_sources(kind, make_config(kind, {}))
     module = kind.__module__
     if module.startswith("orlog."):
         return here

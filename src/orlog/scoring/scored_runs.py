@@ -107,7 +107,7 @@ class CodeUsed(_Part, frozen=True):
     """What computed the numbers.
 
     Attributes:
-        files: Hex SHA-256 of each source that decides the numbers (`orlog.base.code_version`), by its module;
+        files: Hex SHA-256 of each room that decides the numbers (`orlog.base.code_version`), by its name;
             empty if it is not known.
         versions: Versions of packages.
         repository: Where the code is; empty if that is not known.
