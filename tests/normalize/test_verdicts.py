@@ -17,7 +17,6 @@ from orlog.normalize.metrics import EpisodeOutcomes
 from orlog.normalize.references import Anchors
 from orlog.normalize.verdicts import (
     MARGIN,
-    VERDICT_NOTE,
     Verdict,
     can_reject,
     compare,
@@ -44,6 +43,8 @@ ELSEWHERE = {"bc": (9.7, 3.3, 4.3), "cql": (21.5, 17.5, 8.3), "iql": (25.8, 34.7
 # The same on the recording machine with the vector instructions of older processors.
 OLDER = {"bc": (9.4, 2.9, 4.7), "cql": (24.9, 12.3, 6.5), "iql": (24.9, 36.9, 31.7)}
 EIGHT = (50.0, 52, 48, 51, 49, 53, 47, 50.5)
+IN_DOCS = (24.2, 36.1, 31.4, 32.0, 29.8, 28.8, 33.7, 25.3)
+ZEROS = {seed: np.zeros(4) for seed in range(3)}
 WIDE = (0.0, 20, 5, 15, 10, 25, -5, 12)
 
 
@@ -57,6 +58,10 @@ def seeds(*means: float, first: int = 0) -> Scores:
     return {seed: np.array([mean - 1, mean + 1]) for seed, mean in enumerate(means, first)}
 
 
+def first_episodes(scores: Scores, count: int) -> Scores:
+    return {seed: values[:count] for seed, values in scores.items()}
+
+
 def recorded_scores(algorithm: str) -> Scores:
     manifest = recorded_manifest(NAME, "1.0.0")
     baseline = read_baseline(algorithm, NAME)
@@ -67,97 +72,72 @@ def recorded_scores(algorithm: str) -> Scores:
     return baseline.scores(references)
 
 
-# What is said.
+# What is said: all sentences are in one table, a verdict a line.
+
+SAME, OTHERS = seeds(50, 60), seeds(51, 49.5, 52, first=90)
+VERDICTS: dict[str, Callable[[], Verdict]] = {
+    "identical": lambda: compare(SAME, SAME),
+    "identical in fewer episodes": lambda: compare(first_episodes(SAME, 1), SAME),
+    "identical in the seeds in common": lambda: compare({**SAME, 7: np.zeros(2)}, SAME),
+    "same": lambda: compare(seeds(50.1, 52.2, 48.1), seeds(*EIGHT)),
+    "same, as one of three looks": lambda: compare(seeds(50.1, 52.2, 48.1), seeds(*EIGHT), looks=3),
+    "consistent": lambda: compare(OTHERS, seeds(*EIGHT)),
+    "consistent, beside few seeds": lambda: compare(seeds(55, 46, 52), seeds(*EIGHT[:3])),
+    # Every pair is worse by 8 points, which hides in the spread of the recorded seeds.
+    "consistent, without pairs": lambda: compare(seeds(-8, 12.1, -3.1, first=90), seeds(*WIDE)),
+    "consistent, and nothing settles it": lambda: compare(seeds(9, 12, 5, first=90), seeds(*WIDE)),
+    "not consistent, by pairs": lambda: compare(seeds(-8, 12.1, -3.1), seeds(*WIDE)),
+    "not consistent, better": lambda: compare(seeds(80, 81, 82, first=90), seeds(*EIGHT)),
+    "not consistent, worse": lambda: compare(seeds(20, 21, 22, first=90), seeds(*EIGHT)),
+    "unsettled by one seed": lambda: compare(seeds(51, first=90), seeds(*EIGHT)),
+    "unsettled by one seed far off": lambda: compare(seeds(80, first=90), seeds(*EIGHT)),
+    "unsettled by three of each": lambda: compare(seeds(80, 81, 82, first=90), seeds(*EIGHT[:3])),
+    "unsettled beside one recorded seed": lambda: compare(seeds(80, 81), seeds(*EIGHT[:1])),
+    "unsettled beside equal seeds": lambda: compare(ZEROS, ZEROS, same_run=False),
+    "as recorded": lambda: compare(SAME, SAME, processor="M1", recorded_processor="M1"),
+    "other bits": lambda: compare(
+        seeds(51, 60.5), seeds(*EIGHT), processor="M1", recorded_processor="M1"
+    ),
+    "other processor": lambda: compare(
+        seeds(51, 60.5), seeds(*EIGHT), processor="M1", recorded_processor="AMD EPYC"
+    ),
+    "unknown processor": lambda: compare(SAME, SAME, processor="M1", recorded_processor="unknown"),
+    "another cost": lambda: with_other_cost("cpq", "safety/circle-safe-v1"),
+    "no cost": lambda: compare_runs(*with_and_without_cost()),
+    "contradicted": lambda: compare_runs(*one_point_more(), same_code=True),
+    "of the docs": lambda: compare(
+        {seed: np.array([score]) for seed, score in enumerate(ELSEWHERE["iql"])},
+        {seed: np.array([score]) for seed, score in enumerate(IN_DOCS)},
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("new", "recorded", "first", "said"),
-    [
-        (
-            (50.1, 52.2, 48.1),
-            EIGHT,
-            0,
-            "same: +0.1 points (99 % interval -0.2 to +0.5, from 3 pairs",
-        ),
-        (
-            (51, 49.5, 52),
-            EIGHT,
-            90,
-            "consistent: 50.8 lies inside 46.8 to 53.3, where the recorded",
-        ),
-        (
-            (80, 81, 82),
-            EIGHT,
-            90,
-            "not consistent: better by 30.9 points (81.0 lies outside 46.8 to",
-        ),
-        (
-            (20, 21, 22),
-            EIGHT,
-            90,
-            "not consistent: worse by 29.1 points (21.0 lies outside 46.8 to",
-        ),
-        ((51,), EIGHT, 90, "unsettled: 51.0 lies inside 45.0 to 55.1, where the recorded seeds"),
-        ((80,), EIGHT, 90, "unsettled: 80.0 lies outside 45.0 to 55.1, where the recorded seeds"),
-        (
-            (80, 81, 82),
-            EIGHT[:3],
-            90,
-            "unsettled: 81.0 lies outside 43.0 to 57.0, where the recorded",
-        ),
-        (
-            (80, 81),
-            EIGHT[:1],
-            0,
-            "unsettled: +30.5 points; the recording has one seed, which shows no",
-        ),
-        # Every pair is worse by 8 points, which hides in the spread of the recorded seeds.
-        (
-            (-8, 12.1, -3.1),
-            WIDE,
-            0,
-            "not consistent: worse by 8.0 points (99 % interval -8.6 to -7.4,",
-        ),
-        ((-8, 12.1, -3.1), WIDE, 90, "consistent: 0.3 lies inside -5.8 to 26.3, where"),
-    ],
-)
-def test_each_step_says_what_it_found(
-    new: tuple[float, ...], recorded: tuple[float, ...], first: int, said: str
-) -> None:
-    verdict = compare(seeds(*new, first=first), seeds(*recorded))
-    assert str(verdict).startswith(said)
-    assert verdict.word == said.split(":")[0]
-    assert verdict.is_settled == (verdict.word in ("same", "not consistent"))
-
-
-def test_what_would_settle_it_is_said() -> None:
-    verdict = compare(seeds(51, 49.5, 52, first=90), seeds(*EIGHT))
-    assert verdict.more_seeds is not None
-    assert f"{verdict.more_seeds} more seeds would settle it" in str(verdict)
-    wide = compare(seeds(9, 12, 5, first=90), seeds(*WIDE))
-    assert wide.more_seeds is None
-    assert str(wide).endswith("more new seeds cannot settle it: the recording has only 8")
+@pytest.mark.parametrize("name", VERDICTS)
+def test_sentences_are_those_of_the_table(name: str) -> None:
+    table = Path(__file__).with_name("sentences.txt").read_text("utf-8").splitlines()
+    expected = dict(line.split(" | ") for line in table)
+    assert expected.keys() == VERDICTS.keys()
+    verdict = VERDICTS[name]()
+    assert str(verdict) == expected[name]
+    assert Verdict(**dataclasses.asdict(verdict)) == verdict
+    assert verdict.is_settled == (verdict.word not in ("consistent", "unsettled"))
+    if name == "of the docs":
+        assert expected[name] in (Path(__file__).parents[2] / "docs" / "scores.md").read_text(
+            "utf-8"
+        )
 
 
 def test_what_same_and_consistent_cannot_exclude_stands_beside_them() -> None:
-    same = compare(seeds(50.1, 52.2, 48.1), seeds(*EIGHT))
-    consistent = compare(seeds(51, 49.5, 52, first=90), seeds(*EIGHT))
-    for verdict, noticed in (
-        (same, "5.0 points"),
-        (consistent, f"{consistent.detectable:.1f} points"),
-    ):
+    same, consistent = VERDICTS["same"](), VERDICTS["consistent"]()
+    for verdict in (same, consistent):
         assert verdict.unseen_share == pytest.approx(1 - 0.05 ** (1 / 3))
-        assert "up to 63 % of seeds may fail in a way not seen in 3 seeds" in str(verdict)
-        assert f"a difference of {noticed} in all seeds would have been noticed" in str(verdict)
     assert (same.detectable, same.power) == (MARGIN, 0.95)
     # A look that shares its error rate bounds less.
-    looks = compare(seeds(50.1, 52.2, 48.1), seeds(*EIGHT), looks=3)
+    looks = VERDICTS["same, as one of three looks"]()
     assert looks.unseen_share == pytest.approx(1 - (0.05 / 3) ** (1 / 3))
-    few = compare(seeds(55, 46, 52), seeds(*EIGHT[:3]))
-    assert "no difference of all seeds would have been noticed; up to 63 % of seeds" in str(few)
-    for other in (compare(seeds(50), seeds(50)), compare(seeds(80, 81, 82), seeds(*EIGHT))):
-        assert other.unseen_share is None
-        assert "may fail" not in str(other)
+    assert VERDICTS["consistent, beside few seeds"]().detectable is None
+    for name in ("identical", "not consistent, better"):
+        assert VERDICTS[name]().unseen_share is None
 
 
 def test_of_same_the_pairs_alone_count_as_seeds_that_were_looked_at() -> None:
@@ -198,37 +178,17 @@ def test_a_collapse_that_no_recorded_seed_shows_is_called_same_as_often_as_no_ne
         assert not same[(new < recorded[:, : sizes[0]] - 30).any(1)].any()
 
 
-def test_the_processors_are_named() -> None:
-    same = seeds(50, 60)
-    on_one = compare(same, same, processor="AMD EPYC", recorded_processor="AMD EPYC")
-    assert str(on_one) == (
-        "identical: the same seeds gave the same returns to the bit; on AMD EPYC, as recorded"
-    )
-    on_two = compare(seeds(51, 60.5), seeds(*EIGHT), processor="M1", recorded_processor="AMD EPYC")
-    assert str(on_two).endswith("recorded on AMD EPYC, here M1: bits agree on one kind only")
-    other_bits = compare(seeds(51, 60.5), seeds(*EIGHT), processor="M1", recorded_processor="M1")
-    assert str(other_bits).endswith("on M1, as recorded, though not to the bit")
-    before = compare(same, same, processor="AMD EPYC", recorded_processor="unknown")
-    assert str(before).endswith(
-        "the same returns to the bit; recorded on an unknown processor, here AMD EPYC"
-    )
-
-
-def test_the_note_says_what_the_words_mean() -> None:
-    assert "99 % interval of the difference lies within 5 points" in VERDICT_NOTE
-    assert "95 % prediction interval" in VERDICT_NOTE
-
-
 # Step 1.
 
 
 def test_equal_returns_of_the_same_seeds_are_identical() -> None:
-    verdict = compare(seeds(50, 60), seeds(50, 60))
+    verdict = compare(SAME, SAME)
     assert (verdict.word, verdict.difference, verdict.interval) == ("identical", 0.0, None)
-    assert str(verdict) == "identical: the same seeds gave the same returns to the bit"
     assert compare(seeds(50), seeds(50)).word == "identical"
     recorded = {0: np.array([10.0, 20.0]), 1: np.array([90.0, 80.0])}
     assert compare({0: recorded[0]}, recorded).word == "identical"
+    longer = {seed: np.append(values, 1.0) for seed, values in recorded.items()}
+    assert compare(longer, recorded).word == compare(recorded, longer).word == "identical"
 
 
 def test_one_bit_or_another_seed_is_not_identical() -> None:
@@ -240,23 +200,10 @@ def test_one_bit_or_another_seed_is_not_identical() -> None:
     assert compare(swapped, recorded).word != "identical"
 
 
-def test_equal_bits_are_identical_in_the_episodes_and_seeds_that_both_have() -> None:
-    recorded = {seed: np.arange(8.0) + seed for seed in range(3)}
-    fewer = {seed: values[:4] for seed, values in recorded.items()}
-    more = {seed: np.append(values, 1.0) for seed, values in recorded.items()}
-    assert "in the first 4 of 8 episodes" in str(compare(fewer, recorded))
-    assert "in the first 8 of 9 episodes" in str(compare(more, recorded))
-    with_another = {**recorded, 7: np.zeros(8)}
-    assert str(compare(with_another, recorded)).startswith("identical: all 3 seeds in common gave")
-
-
 def test_equal_returns_of_another_run_are_not_called_identical() -> None:
-    zeros = {seed: np.zeros(4) for seed in range(3)}
-    assert compare(zeros, zeros).word == "identical"
-    for new in (zeros, {seed: np.zeros(4) for seed in range(5, 8)}):
-        verdict = compare(new, zeros, same_run=False)
-        assert verdict.word == "unsettled"
-        assert "the recorded seeds all score the same" in str(verdict)
+    assert compare(ZEROS, ZEROS).word == "identical"
+    for new in (ZEROS, {seed + 5: values for seed, values in ZEROS.items()}):
+        assert compare(new, ZEROS, same_run=False).word == "unsettled"
 
 
 # What is counted in episodes, beside their returns.
@@ -268,9 +215,10 @@ COUNTED = {  # a baseline with a metric, and what would be noticed of it
     "wins": ("bc", "words/coin-mixed-v1", np.logical_not),
 }
 Changes = Callable[[np.ndarray], np.ndarray]
+Runs = dict[int, EpisodeOutcomes]
 
 
-def runs_of(algorithm: str, name: str) -> tuple[dict[int, EpisodeOutcomes], Anchors]:
+def runs_of(algorithm: str, name: str) -> tuple[Runs, Anchors]:
     baseline, manifest = read_baseline(algorithm, name), recorded_manifest(name)
     assert baseline is not None
     assert manifest is not None
@@ -279,7 +227,7 @@ def runs_of(algorithm: str, name: str) -> tuple[dict[int, EpisodeOutcomes], Anch
     return recorded_outcomes(baseline), references
 
 
-def changed(runs: dict[int, EpisodeOutcomes], **by_metric: Changes) -> dict[int, EpisodeOutcomes]:
+def changed(runs: Runs, **by_metric: Changes) -> Runs:
     """Return runs whose returns have other last bits, and of which metrics counted something else."""
     return {
         seed: dataclasses.replace(
@@ -294,6 +242,31 @@ def changed(runs: dict[int, EpisodeOutcomes], **by_metric: Changes) -> dict[int,
     }
 
 
+def with_other_cost(algorithm: str, name: str) -> Verdict:
+    """Return the verdict on twice the cost, with equal returns: however far seeds spread, it is another."""
+    runs, references = runs_of(algorithm, name)
+    twice = {
+        seed: dataclasses.replace(run, metrics={"cost": 2 * run.metrics["cost"]})
+        for seed, run in runs.items()
+    }
+    return compare_runs(twice, runs, references.normalize)
+
+
+def with_and_without_cost() -> tuple[Runs, Runs, Changes]:
+    runs, references = runs_of("iql", "safety/hazard-mixed-v1")
+    without = {seed: dataclasses.replace(run, metrics={}) for seed, run in runs.items()}
+    return runs, without, references.normalize
+
+
+def one_point_more() -> tuple[Runs, Runs, Changes]:
+    runs, references = runs_of("iql", NAME)
+    return (
+        {0: dataclasses.replace(runs[0], returns=runs[0].returns + 1)},
+        runs,
+        references.normalize,
+    )
+
+
 @pytest.mark.parametrize(("metric", "of"), COUNTED.items())
 def test_equal_returns_with_another_cost_success_or_hypervolume_are_not_consistent(
     metric: str, of: tuple[str, str, Changes]
@@ -304,9 +277,8 @@ def test_equal_returns_with_another_cost_success_or_hypervolume_are_not_consiste
     assert (same.word, same.of, same.beside) == ("same", "", {metric: "same"})
     found = compare_runs(changed(runs, **{metric: change}), runs, references.normalize)
     assert found.word == "not consistent"
-    assert str(found).startswith(f"not consistent: {found.of} ")
+    assert found.of
     assert found.beside == {"return": "same"}
-    assert "\n" not in str(found)
     # Where the returns are equal to the bit it is the same policy, and needs no statistics.
     bits = {
         seed: dataclasses.replace(run, metrics=found_run.metrics)
@@ -318,27 +290,12 @@ def test_equal_returns_with_another_cost_success_or_hypervolume_are_not_consiste
     assert compare_runs(runs, runs, references.normalize).word == "identical"
 
 
-def test_twice_the_cost_is_noticed_however_far_seeds_spread() -> None:
-    runs, references = runs_of("cpq", "safety/circle-safe-v1")
-    twice = {
-        seed: dataclasses.replace(run, metrics={"cost": 2 * run.metrics["cost"]})
-        for seed, run in runs.items()
-    }
-    found = compare_runs(twice, runs, references.normalize)
-    assert str(found) == (
-        "not consistent: cost in % of the limit 20 higher by 461.1 points; the returns of seed 0 are equal to "
-        "the bit, but its cost differs; return same"
-    )
-
-
 def test_what_one_side_has_not_counted_is_said_and_returns_alone_are_judged() -> None:
-    runs, references = runs_of("iql", "safety/hazard-mixed-v1")
-    without = {seed: dataclasses.replace(run, metrics={}) for seed, run in runs.items()}
+    runs, without, normalize = with_and_without_cost()
     for new in (changed(runs), runs):
-        found = compare_runs(new, without, references.normalize)
+        found = compare_runs(new, without, normalize)
         assert found.word == ("same" if new is not runs else "identical")
         assert found.beside == {"cost": "not recorded"}
-        assert str(found).endswith("; cost is not recorded, so it is not compared")
 
 
 def test_a_cost_that_is_zero_in_every_seed_shows_nothing_and_hinders_nothing() -> None:
@@ -350,21 +307,16 @@ def test_a_cost_that_is_zero_in_every_seed_shows_nothing_and_hinders_nothing() -
 
 
 def test_other_bits_by_the_same_code_on_the_same_processor_contradict() -> None:
-    runs, references = runs_of("iql", NAME)
-    one = {0: dataclasses.replace(runs[0], returns=runs[0].returns + 1)}
+    more, runs, normalize = one_point_more()
     for new, word in (
-        (one, "contradicted"),
+        (more, "contradicted"),
         (changed({0: runs[0]}), "contradicted"),
         (runs, "identical"),
     ):
-        found = compare_runs(new, runs, references.normalize, same_code=True)
+        found = compare_runs(new, runs, normalize, same_code=True)
         assert found.word == word
-        assert found.is_settled
-    elsewhere = compare_runs(one, runs, references.normalize)
+    elsewhere = compare_runs(more, runs, normalize)
     assert elsewhere.word == "unsettled"  # one seed confirms nothing unless its bits do
-    assert "seed 0 gives other numbers with the stated code" in str(
-        compare_runs(one, runs, references.normalize, same_code=True)
-    )
 
 
 # Against calculations that share no line with it.
@@ -567,7 +519,6 @@ def test_the_number_of_seeds_that_would_settle_it_does(
 def test_a_difference_beyond_doubt_needs_only_seeds_enough_for_a_permutation() -> None:
     verdict = compare(seeds(80, first=90), seeds(*EIGHT))
     assert verdict.more_seeds == 1
-    assert "one new seed cannot show a difference, so run at least 3" in str(verdict)
     assert compare(seeds(80, 81, first=90), seeds(*EIGHT)).word == "not consistent"
     assert noticed_difference(1, np.array(EIGHT)) is None
     assert noticed_difference(3, np.array(EIGHT[:3])) is None
@@ -652,37 +603,18 @@ def test_the_usual_number_of_seeds_can_reject() -> None:
 
 
 @pytest.mark.parametrize(
-    ("new", "recorded", "said"),
+    ("new", "recorded", "place"),
     [
-        ({}, seeds(1), "the new scores have no seed; a comparison needs at least one."),
-        (seeds(1), {}, "the recorded scores have no seed; a comparison needs at least one."),
-        (
-            {**seeds(1, 2), 2: np.zeros(5)},
-            seeds(1),
-            (
-                "seed 2 of the new scores has 5 episodes, but seed 0 has 2; evaluate every seed with the "
-                "same number of episodes."
-            ),
-        ),
-        (
-            seeds(1, 2),
-            {0: np.array([1.0, np.nan, np.inf])},
-            (
-                "seed 0 of the recorded scores: 2 of 3 are NaN or infinite, so they have no mean; evaluate "
-                "this seed again."
-            ),
-        ),
-        (
-            {4: np.zeros(0)},
-            seeds(1),
-            "seed 4 of the new scores has no episodes; evaluate it first.",
-        ),
+        ({}, seeds(1), "the new scores have no seed"),
+        (seeds(1), {}, "the recorded scores have no seed"),
+        ({**seeds(1, 2), 2: np.zeros(5)}, seeds(1), "seed 2 of the new scores has 5 episodes"),
+        (seeds(1), {0: np.array([1.0, np.nan])}, "seed 0 of the recorded scores: 1 of 2 are NaN"),
+        ({4: np.zeros(0)}, seeds(1), "seed 4 of the new scores has no episodes"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(new: Scores, recorded: Scores, said: str) -> None:
-    with pytest.raises(ValueError, match="scores") as refused:
+def test_bad_input_is_refused_with_its_place(new: Scores, recorded: Scores, place: str) -> None:
+    with pytest.raises(ValueError, match=place):
         compare(new, recorded)
-    assert str(refused.value) == said
 
 
 def test_of_unequal_numbers_of_episodes_the_first_ones_are_compared() -> None:
@@ -693,21 +625,3 @@ def test_of_unequal_numbers_of_episodes_the_first_ones_are_compared() -> None:
     longer = {seed: np.concatenate([scores, rng.normal(0, 1, 60)]) for seed, scores in new.items()}
     assert compare(new, recorded) == compare(new, cut)
     assert compare(longer, cut) == compare(new, cut)
-
-
-def test_a_verdict_is_plain_data() -> None:
-    verdict = compare(seeds(51, 49.5, 52, first=90), seeds(*EIGHT))
-    assert Verdict(**dataclasses.asdict(verdict)) == verdict
-
-
-def test_the_docs_show_what_their_example_prints() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "scores.md").read_text("utf-8")
-    recorded = (24.2, 36.1, 31.4, 32.0, 29.8, 28.8, 33.7, 25.3)
-    new = ELSEWHERE["iql"]
-    for scores in (recorded, new):
-        assert f"[{', '.join(map(str, scores))}]" in page
-    verdict = compare(
-        {seed: np.array([score]) for seed, score in enumerate(new)},
-        {seed: np.array([score]) for seed, score in enumerate(recorded)},
-    )
-    assert str(verdict) in page
