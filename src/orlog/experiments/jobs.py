@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -40,7 +40,7 @@ class Job:
         dataset: Folder of the dataset; the dataset itself where it is read in place.
         folder: Folder of the run, which must be new unless `resume` is set.
         options: What is asked for, with `steps`.
-        episodes: Episodes of the evaluation.
+        episodes: Episodes of the evaluation after training, if there is one.
         resume: Continue from the folder's checkpoint, if it has one.
         where: Where the data are in memory, as `train_run` takes it.
     """
@@ -49,13 +49,19 @@ class Job:
     dataset: Path | Dataset
     folder: Path
     options: TrainOptions
-    episodes: int
+    episodes: int = 0
     resume: bool = False
     where: str = "ram"
 
-    def anywhere(self) -> Job:
-        """Return it with paths that mean the same in another folder."""
-        return dataclasses.replace(self, **paths_anywhere(self))
+    def anywhere(self) -> Self:
+        """Return it with algorithm, dataset and folder as a process that works in another folder finds them."""
+        data = self.dataset
+        return dataclasses.replace(
+            self,
+            algorithm=anywhere(self.algorithm),
+            dataset=absolute_path(data) if isinstance(data, Path) else data,
+            folder=absolute_path(self.folder),
+        )
 
     @property
     def seed(self) -> int:
@@ -67,16 +73,6 @@ class Job:
         """Gradient steps."""
         assert self.options.steps is not None
         return self.options.steps
-
-
-def paths_anywhere(job: Any) -> dict[str, Any]:
-    """Return the algorithm, dataset and folder of a job as another process finds them, whatever folder it works in."""
-    data = job.dataset
-    return {
-        "algorithm": anywhere(job.algorithm),
-        "dataset": absolute_path(data) if isinstance(data, Path) else data,
-        "folder": absolute_path(job.folder),
-    }
 
 
 class Executor(Protocol):

@@ -22,10 +22,9 @@ from orlog.algos.training.runs import PathLike, as_path, run_folder
 from orlog.algos.training.stopping import StopRequest
 from orlog.algos.training.train import check_folder, curve_protocol, train_run
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import OrlogError, StoppedError
-from orlog.experiments.jobs import Executor, find_executor, paths_anywhere
+from orlog.experiments.jobs import Executor, Job, find_executor
 from orlog.experiments.logs import check_log, in_turn, log_to
 from orlog.experiments.progress import Status, Watcher
 from orlog.loaders.arrays.places import load_arrays
@@ -55,20 +54,10 @@ class SeedOutcome:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """One seed to train: the arguments of `train_run`, and where the processes tell what they do."""
+class _Job(Job):
+    """One seed to train, and where the processes tell what they do."""
 
-    algorithm: str
-    dataset: Path | Dataset
-    folder: Path
-    options: TrainOptions
-    resume: bool
-    where: str
     told: Path
-
-    @property
-    def seed(self) -> int:
-        return self.options.seed
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -174,7 +163,7 @@ def train_seeds(
             if status is not None:
                 hooks.show(job.seed, status)
 
-        there = [dataclasses.replace(job, **paths_anywhere(job)) for job in jobs]
+        there = [job.anywhere() for job in jobs]
         for index, found in execute(_train, there, workers=processes, running=running):
             ended = _failed(jobs[index], found) if isinstance(found, Exception) else found
             outcomes[index] = dataclasses.replace(ended, folder=jobs[index].folder)
