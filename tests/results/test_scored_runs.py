@@ -108,8 +108,9 @@ def test_a_folder_of_runs_and_of_files_is_one_place(file: Path, runs: Path, tmp_
     (tmp_path / "results" / "package.json").write_text("{}", "utf-8")
     theirs = edited(file, tmp_path / "results" / "deep" / "theirs.json", add_to_returns(1.0))
     (table,) = tables(tmp_path / "results")
-    assert names(table) == [f"bc {file}", f"bc {theirs}", "bc"]
-    assert method_results(table.runs).scores["bc"][MINI].shape == (3, 3)
+    own = tmp_path / "results" / "runs" / "bc"
+    assert names(table) == [f"bc {file}", f"bc {theirs}", f"bc {own}"]
+    assert method_results(table.runs).scores[f"bc {own}"][MINI].shape == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +137,18 @@ def test_what_does_not_compare_shares_no_table(
     assert "\n" not in apart.apart
 
 
+def test_a_row_of_anybody_does_not_join_another(file: Path, runs: Path, tmp_path: Path) -> None:
+    other = edited(file, tmp_path / "other.json", setting("method.name", f"bc {file}"))
+    (table,) = tables(other, file, runs)
+    assert names(table) == [f"bc {file}", f"bc {file} again", f"bc {runs / 'bc'}"]
+
+
+def test_a_seed_that_is_there_twice_is_of_another_row(runs: Path) -> None:
+    shutil.copytree(runs / "bc" / "seed-1", runs / "reproduce" / "seed-1")
+    (table,) = tables(runs)
+    assert names(table) == [f"bc {runs / 'bc'}", f"bc {runs / 'reproduce' / 'seed-1'}"]
+
+
 def test_rows_on_several_datasets_share_a_table(file: Path, tmp_path: Path) -> None:
     elsewhere = edited(file, tmp_path / "large.json", setting("dataset.name", "pointmaze/umaze-v1"))
     (table,) = tables(f"a={file}", f"a={elsewhere}", f"b={file}", f"b={elsewhere}")
@@ -156,6 +169,12 @@ def test_an_offline_seed_and_a_fine_tuned_one_are_not_seeds_of_one_row(runs: Pat
     assert [run.seed for run in shared.runs] == [0, 2]
     assert [run.seed for run in apart.runs] == [1]
     assert "training: on data alone; here also in the environment" in apart.apart
+    del record["online"]
+    record["precision"] = "bf16"
+    (tuned / "run.json").write_text(json.dumps(record), "utf-8")
+    write_evaluation(tuned, convert_json(evaluation, Evaluation))
+    (table,) = tables(runs)
+    assert names(table) == ["bc precision=float32", "bc precision=bf16"]
 
 
 def test_the_same_runs_under_two_names_are_two_rows(runs: Path, file: Path) -> None:

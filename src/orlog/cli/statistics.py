@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,9 @@ def compare(
     runs: EvaluatedRuns,
     plots: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a plot of each statistic there.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the learning curves of runs there.")
     ] = None,
     picture: Annotated[str, typer.Option("--format", help="Format of the plots.")] = "svg",
     resamples: Annotated[int, typer.Option(min=100, help="Resamples of the bootstrap.")] = 2000,
@@ -50,9 +53,14 @@ def compare(
 
     if plots is not None:
         check_format(plots / f"aggregates.{picture}")
+    if plot is not None:
+        check_format(plot)
     skipped: list[str] = []
     documents: list[dict[str, Any]] = []
-    for number, table in enumerate(tables_of(find_runs(runs, on_skipped=skipped.append)), 1):
+    every = find_runs(runs, on_skipped=skipped.append)
+    if plot is not None:
+        _draw_curves([run.place for run in every if run.file is None], plot)
+    for number, table in enumerate(tables_of(every), 1):
         results = method_results(table.runs)
         comparison = comparison_of(results, resamples)
         decided = None
@@ -97,6 +105,21 @@ def compare(
     if as_json:
         first, *apart = documents
         print_json({**first, "apart": apart})
+
+
+def _draw_curves(folders: Sequence[Path], plot: Path) -> None:
+    from orlog.errors import NotFoundError
+    from orlog.experiments.run_folders import find_run_folders
+    from orlog.experiments.run_groups import group_runs
+    from orlog.reports.statistics_plots import curves_plot, save_plot
+
+    if not folders:
+        raise NotFoundError(
+            f"{plot}: files of scored runs have no learning curves; name folders of runs."
+        )
+    summaries = [find_run_folders(folder)[0] for folder in dict.fromkeys(folders)]
+    save_plot(curves_plot(group_runs(summaries), success=False), plot)
+    tell(f"wrote {plot}")
 
 
 def _sequential(

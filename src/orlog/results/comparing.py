@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from orlog.algos.algorithms import algorithm_title
 from orlog.manifests.documents import canonical_json
 from orlog.normalize.statistics import Comparison
@@ -43,20 +45,29 @@ class Table:
 def tables_of(runs: Iterable[EvaluatedRun]) -> list[Table]:
     """Return the tables of runs, the one with most rows first.
 
-    Runs in folders that differ in their seeds only are a row, and so is each file. Of a method with several rows, the
-    names also say in which settings they differ, or where they lie. Datasets on which the same rows compare share a
-    table.
+    Runs in folders that differ in their seeds only are a row, and so is each file; a seed that is there twice is of
+    another row. Of a method with several rows, the names also say in which settings they differ, or where they lie.
+    Datasets on which the same rows compare share a table.
     """
-    rows: dict[bytes, list[EvaluatedRun]] = {}
+    known: dict[bytes, dict[str, str]] = {}
+    rows: dict[bytes, list[list[EvaluatedRun]]] = {}
     by_facts: dict[bytes, list[list[EvaluatedRun]]] = {}
     for run in runs:
-        facts = canonical_json(_facts(run))
+        scale = None if run.file is None else msgspec.to_builtins(run.file.references)
+        measured = [run.dataset, run.digest, msgspec.to_builtins(run.protocol), scale]
+        policy = [run.policy, run.online, run.step == run.steps]
+        what = canonical_json([measured, policy])
+        if what not in known:  # looking up references takes time
+            known[what] = _facts(run)
+        facts = canonical_json([run.digest, known[what]])
         place = "" if run.file is None else str(run.place)
-        key = canonical_json([run.method, run.settings, place]) + facts
-        if key not in rows:
-            rows[key] = []
-            by_facts.setdefault(facts, []).append(rows[key])
-        rows[key].append(run)
+        alike = rows.setdefault(canonical_json([run.method, run.settings, place]) + facts, [])
+        row = next((one for one in alike if run.seed not in {other.seed for other in one}), None)
+        if row is None:
+            row = []
+            alike.append(row)
+            by_facts.setdefault(facts, []).append(row)
+        row.append(run)
     together: list[list[list[EvaluatedRun]]] = []
     for group in by_facts.values():
         named = [run for row in _named(group) for run in row]
@@ -98,7 +109,7 @@ def _facts(run: EvaluatedRun) -> dict[str, str]:
 
 def _named(group: Sequence[list[EvaluatedRun]]) -> list[list[EvaluatedRun]]:
     """Return rows of one table, each with a name that no other has."""
-    named = []
+    named: dict[str, list[EvaluatedRun]] = {}
     for row in group:
         first = row[0]
         same = [other[0] for other in group if other[0].method == first.method]
@@ -109,9 +120,14 @@ def _named(group: Sequence[list[EvaluatedRun]]) -> list[list[EvaluatedRun]]:
         }
         alike = sum(other.settings == first.settings for other in same)
         words = [first.method, *([settings_text(differing)] if differing else [])]
-        words += [str(first.place)] if alike > 1 and first.file is not None else []
-        named.append([dataclasses.replace(run, method=" ".join(words)) for run in row])
-    return named
+        if alike > 1:
+            is_place = len(row) == 1 or first.file is not None
+            words.append(str(first.place if is_place else first.place.parent))
+        name = " ".join(words)
+        while name in named:  # a file of anybody may have any name
+            name += " again"
+        named[name] = [dataclasses.replace(run, method=name) for run in row]
+    return [*named.values()]
 
 
 def _shape(runs: Sequence[EvaluatedRun]) -> object:

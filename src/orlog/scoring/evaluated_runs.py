@@ -229,7 +229,7 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     """Return the scores of runs by method, task (the dataset) and seed, in the order of seeds.
 
     Raises ValueError if two runs of a method on a task have the same seed, or other settings, data or numbers
-    of episodes; or there are several tasks and one has no reference returns.
+    of episodes.
     """
     by_method: dict[str, dict[str, list[EvaluatedRun]]] = {}
     for run in runs:
@@ -256,12 +256,6 @@ def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     known = {task: references_of_run(_first(by_method, task)) for task in tasks}
     unknown = [task for task, found in known.items() if found is None]
     where = _first(by_method, unknown[0]).protocol.environment_id if unknown else ""
-    if unknown and len(tasks) > 1:
-        raise ValueError(
-            f"{unknown[0]} has no reference returns in {where}, so that its scores cannot be normalized; "
-            "returns of several tasks cannot be compared. Leave it out, or measure references with: "
-            f"orlog references {unknown[0]}"
-        )
     for method, of_tasks in by_method.items():
         for task in [task for task in tasks if task in of_tasks]:
             seeds = sorted(of_tasks[task], key=lambda run: run.seed)
