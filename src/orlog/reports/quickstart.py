@@ -57,14 +57,13 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
             for algorithm in ALGORITHMS
         }
         every = [job for some in jobs.values() for job in some]
-        seconds = {job.folder: job.steps / ALGORITHMS[job.algorithm] for job in every}
-        done = dict.fromkeys(seconds, 0.0)
+        total = sum(job.steps / ALGORITHMS[job.algorithm] for job in every)
+        done: dict[tuple[str, int], float] = {}
         with progress_bars() as update:
 
             def show(job: Job, step: int) -> None:
-                done[job.folder] = step / ALGORITHMS[job.algorithm]
-                share = sum(done.values()) / sum(seconds.values())
-                update("training, percent done", int(100 * share), 100)
+                done[job.algorithm, job.seed] = step / ALGORITHMS[job.algorithm]
+                update("training, percent done", int(100 * sum(done.values()) / total), 100)
 
             outcomes = iter(run_jobs(every, workers=workers, progress=show))
         results = [
