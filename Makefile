@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 # Of 25,000 modules most are never imported, so none is compiled before it is.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	--config-settings editable_mode=compat --no-compile
+	--no-compile
 # What is compiled where there is a compiler.
 COMPILED := loaders/arrays/_gather.c datasets/recording/_rows.c
 # As many processes as cores; files of tests go to the one that is free.

@@ -58,28 +58,6 @@ ORDER = (
 )
 
 
-def python_folders() -> set[str]:
-    folders = {path.parent for room in ROOMS for path in (ROOT / room).rglob("*.py")}
-    return {folder.relative_to(ROOT).as_posix().replace("/", ".") for folder in folders}
-
-
-def test_every_folder_of_code_is_in_the_table_of_packages() -> None:
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    expected = {"orlog", "orlog.manifests", *(f"orlog.{room}" for room in FRONT)}
-    expected |= {f"orlog.{name}" for name in python_folders()}
-    assert set(table["packages"]) == expected
-    for package, folder in table["package-dir"].items():
-        assert folder == (package.removeprefix("orlog.").replace(".", "/") or "src")
-
-
-def test_everything_recorded_is_in_the_wheel() -> None:
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    patterns = table["package-data"]["orlog.manifests"]
-    folder = ROOT / "manifests"
-    shipped = {path for pattern in patterns for path in folder.glob(pattern)}
-    assert {path for path in (folder / "recorded").rglob("*") if path.is_file()} <= shipped
-
-
 def test_no_folder_of_a_room_is_a_regular_package() -> None:
     assert [path for room in ROOMS for path in (ROOT / room).rglob("__init__.py")] == []
 

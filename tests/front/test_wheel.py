@@ -16,7 +16,8 @@ from orlog.loaders.arrays.gathering import is_compiled
 from tests.programs import run_program
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
+ROOMS = ("algos", "datasets", "loaders", "manifests", "normalize")
+BUILD = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 RECORD_AND_SAMPLE = """
 import hashlib, sys
@@ -58,11 +59,12 @@ def built(source: Path, folder: Path, **environment: str) -> Path:
     return wheel
 
 
-def assert_holds(wheel: Path, source: Path, *, compiled: bool) -> None:
+def assert_holds(wheel: Path, files: set[Path], *, compiled: bool) -> None:
     """Compare the files of a wheel, which is for Python 3.11 and all later ones, with those of a checkout."""
     assert "-cp311-abi3-" in wheel.name
-    listed = run("find", "-L", source / "src/orlog", "-type", "f").splitlines()
-    paths = {Path(line).relative_to(source / "src") for line in listed}
+    links = {Path("src/orlog") / room for room in ROOMS}
+    inside = {path for path in files - links if path.parts[0] in {*ROOMS, "src"}}
+    paths = {Path("orlog", *path.parts[2 if path.parts[0] == "src" else 0 :]) for path in inside}
     parts = {path for path in paths if path.suffix == ".c"}
     expected = paths - parts | {path.with_suffix(".abi3.so") for path in parts if compiled}
     with zipfile.ZipFile(wheel) as archive:
@@ -76,20 +78,21 @@ def test_the_wheel_holds_what_is_in_the_checkout_and_gives_the_same_bytes_withou
     tmp_path: Path,
 ) -> None:
     source, user = tmp_path / "source", tmp_path / "user"
-    for name in FOLDERS:
-        skipped = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=skipped)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    listed = run("git", "-C", ROOT, "ls-files", "-z", *ROOMS, "src", *BUILD).split("\0")
+    files = {Path(line) for line in listed if line}
+    for path in files:
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, source / path, follow_symlinks=False)
     removed = source / "datasets/removed.py"
     removed.touch()
-    assert_holds(built(source, tmp_path / "first"), source, compiled=True)
+    first = built(source, tmp_path / "first")
+    assert_holds(first, {*files, removed.relative_to(source)}, compiled=True)
     # The second one is built over what the first one left there, and without a compiler.
     removed.unlink()
     empty = tmp_path / "no-programs"
     empty.mkdir()
     wheel = built(source, tmp_path / "second", PATH=str(empty))
-    assert_holds(wheel, source, compiled=False)
+    assert_holds(wheel, files, compiled=False)
     venv.create(user, symlinks=True)
     python = user / "bin" / "python"
     run(*PIP, "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
@@ -109,3 +112,19 @@ def test_the_wheel_holds_what_is_in_the_checkout_and_gives_the_same_bytes_withou
         ),
     ]
     assert told[0] == told[1]
+
+
+@pytest.mark.thorough
+def test_an_editable_install_needs_no_flag_and_is_a_plain_path(tmp_path: Path) -> None:
+    venv.create(tmp_path / "user", symlinks=True)
+    python = tmp_path / "user" / "bin" / "python"
+    source = tmp_path / "source"
+    run("git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", source)
+    theirs = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "user")}))
+    (theirs / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n", "utf-8")
+    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
+    run(*PIP, "--python", python, "install", *options, "--editable", source)
+    (path,) = theirs.glob("__editable__*.pth")
+    assert path.read_text("utf-8").strip() == str(source / "src")
+    found = run(python, "-c", "import orlog.datasets.loading as it; print(it.__file__)")
+    assert found.strip() == str(source / "src/orlog/datasets/loading.py")
