@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 import platform
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -18,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from orlog.base.processes import cores, process_pool
+from orlog.base.processes import cores, has_semaphores, process_pool, result_or_error
 from orlog.errors import StorageError, WorkerDiedError
 
 Item = TypeVar("Item")
@@ -175,6 +176,16 @@ def execute_here(
     ends no job but its own. `workers` is the number of cores by default; `ahead` jobs wait for a process, so
     that none is idle while the caller works on results.
     """
+    if not has_semaphores():
+        warnings.warn(
+            "jobs run in this process, one after the other: this system has no semaphores, without which no others "
+            "can be started; on Linux, mount /dev/shm so that it can be written to.",
+            stacklevel=2,
+        )
+        for index, job in enumerate(jobs):
+            running(job)
+            yield index, result_or_error(function, job)
+        return
     with process_pool(workers or cores()) as pool:
         yield from keep_busy(
             jobs,

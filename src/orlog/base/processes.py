@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import multiprocessing
@@ -10,19 +9,16 @@ import multiprocessing.connection
 import os
 import pickle
 import platform
-import queue
 import signal
 import subprocess
 import sys
 import threading
-import traceback
+import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,156 +43,88 @@ def result_or_error(function: Callable[[Item], Result], item: Item) -> Result | 
         return error
 
 
-class _Processes(Executor):
-    """Freshly started processes, each behind a pipe and a thread of this one that waits for it.
+def has_semaphores() -> bool:
+    """Return whether this system has the semaphores of Python's pools.
 
-    It needs no semaphores, as Python's own pool does: Linux keeps these in `/dev/shm`, which is missing or
-    read-only in some containers. A process that is killed ends no work but its own.
+    Linux keeps them in `/dev/shm`, which is missing or read-only in some containers.
     """
+    try:
+        multiprocessing.get_context("spawn").Lock()
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+class _Processes(ThreadPoolExecutor):
+    """Threads that each have a freshly started process, so that one that is killed ends no work but its own."""
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
-        self._waiting = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        self._started: list[tuple[SpawnProcess, Connection]] = []
-        self._is_over = False
-        # An error may leave a generator that uses the pool waiting, and Python waits for processes.
-        atexit.register(self.kill)
+        super().__init__(workers, initializer=_leave_interrupts)
+        self._of_thread = threading.local()
+        self._started: list[ProcessPoolExecutor] = []
+        self._awaited, self._alive = multiprocessing.Pipe(
+            duplex=False
+        )  # processes end when it closes
 
     def submit(
         self, function: Callable[..., Result], /, *arguments: Any, **named: Any
     ) -> Future[Result]:
         """Begin work in a process that has none, or in a new one if there may be more."""
-        future: Future[Result] = Future()
-        self._waiting.put((future, functools.partial(function, *arguments, **named)))
-        if len(self._threads) < self._workers:
-            self._threads.append(threading.Thread(target=self._work_off, daemon=True))
-            self._threads[-1].start()
-        return future
+        return super().submit(self._work, functools.partial(function, *arguments, **named))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes once their work is done, or what of it is not cancelled."""
-        if cancel_futures:
-            self._cancel()
-        for _ in self._threads:
-            self._waiting.put(None)
-        if not wait:
-            return
-        for thread in self._threads:
-            thread.join()
-        for process, pipe in self._started:
-            pipe.close()
-            process.join()
-        atexit.unregister(self.kill)
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for process in self._started:
+            process.shutdown(wait)
 
     def kill(self) -> None:
         """End the processes at once, whatever they do."""
-        with self._lock:
-            self._is_over = True
-            for process, _ in self._started:
+        self._alive.close()
+        for pool in [*self._started]:
+            for process in [*(pool._processes or {}).values()]:  # which may not watch the pipe yet
                 process.kill()
-        self.shutdown(wait=False, cancel_futures=True)
-        atexit.unregister(self.kill)
+        self.shutdown(cancel_futures=True)
 
-    def _cancel(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                given = self._waiting.get_nowait()
-                if given is not None:
-                    given[0].cancel()
-
-    def _work_off(self) -> None:
-        """Have work done by one process after the other, as long as there is any."""
-        pipe: Connection | None = None
-        while (given := self._waiting.get()) is not None:
-            future, work = given
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                if pipe is None or not _is_sent(pipe, work):  # it was killed while it did nothing
-                    pipe = self._start()
-                    pipe.send(work)
-                is_done, outcome = pipe.recv()
-            except (EOFError, ConnectionError):
-                pipe = None
-                future.set_exception(BrokenProcessPool("a process was killed while it worked."))
-            except BaseException as error:  # noqa: BLE001 (such as work that cannot be pickled)
-                future.set_exception(error)
-            else:
-                (future.set_result if is_done else future.set_exception)(outcome)
-
-    def _start(self) -> Connection:
-        context = multiprocessing.get_context("spawn")
-        pipe, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs,))
-        with self._lock:
-            if self._is_over:
-                raise BrokenProcessPool("the pool was ended.")
-            with _quietly():
-                process.start()
-            self._started.append((process, pipe))
-        theirs.close()  # or the end of the process would not be seen
-        return pipe
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Start a process so that neither Ctrl-C nor a kill makes Python print anything about it."""
-    if os.name != "posix":
-        yield
-        return
-    # Python's tracker would warn of semaphores that packages make and killed processes leave; it removes them.
-    sys.warnoptions.append("ignore:resource_tracker")
-    resource_tracker.ensure_running()
-    sys.warnoptions.remove("ignore:resource_tracker")
-    # Held back until the process ignores it; before that it would print a traceback.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _is_sent(pipe: Connection, work: object) -> bool:
-    try:
-        pipe.send(work)
-    except ConnectionError:
-        return False
-    return True
-
-
-def _serve(pipe: Connection) -> None:
-    """Do the work that comes through a pipe, until its other end is closed."""
-    _follow_parent()
-    while True:
-        answer: tuple[bool, object]
+    def _work(self, work: Callable[[], Result]) -> Result:
+        # Pickled here: a process that cannot read what a pool sends it ends without saying why.
+        pickled = pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
         try:
-            work = pipe.recv()
-        except EOFError:
-            return
-        except Exception as error:  # noqa: BLE001 (as below: such as a module that is not here)
-            answer = False, error
-        else:
-            answer = _outcome(work)
+            future = self._process().submit(_do_pickled, pickled)
+        except BrokenProcessPool:  # it was killed while it did nothing
+            del self._of_thread.process
+            future = self._process().submit(_do_pickled, pickled)
         try:
-            pipe.send_bytes(
-                ForkingPickler.dumps(answer, pickle.HIGHEST_PROTOCOL)
-            )  # copies arrays once
-        except ConnectionError:  # who asked was killed
-            return
-        except Exception as error:  # noqa: BLE001 (such as a result that cannot be pickled)
-            pipe.send((False, error))
+            result: Result = future.result()
+        except BrokenProcessPool:
+            del self._of_thread.process
+            raise
+        return result
+
+    def _process(self) -> ProcessPoolExecutor:
+        """Return the process of this thread."""
+        if self._alive.closed:
+            raise BrokenProcessPool("the pool was ended.")
+        if not hasattr(self._of_thread, "process"):
+            self._of_thread.process = ProcessPoolExecutor(
+                1,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_follow_parent,
+                initargs=(self._awaited,),
+            )
+            self._started.append(self._of_thread.process)
+        process: ProcessPoolExecutor = self._of_thread.process
+        return process
 
 
-def _outcome(work: Callable[[], object]) -> tuple[bool, object]:
-    """Return whether work was done, and what it gave or the error that it raised."""
-    try:
-        return True, work()
-    except BaseException as error:  # noqa: BLE001 (it is raised where the result is asked for)
-        error.add_note("".join(traceback.format_exception(error)))
-        return False, error
+def _do_pickled(work: bytes) -> Any:
+    return pickle.loads(work)()  # noqa: S301 (the parent made it)
+
+
+def _leave_interrupts() -> None:
+    """Let processes that this thread starts not see Ctrl-C: before they ignore it, it would print a traceback."""
+    if os.name == "posix":
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
 
 @contextlib.contextmanager
@@ -208,7 +136,14 @@ def process_pool(workers: int) -> Iterator[Executor]:
 
     Raises WorkerDiedError if a worker was killed.
     """
+    if os.name == "posix":
+        # Python's tracker would warn of semaphores that killed processes leave; it removes them.
+        sys.warnoptions.append("ignore:resource_tracker")
+        resource_tracker.ensure_running()
+        sys.warnoptions.remove("ignore:resource_tracker")
     pool = _Processes(workers)
+    _OPEN.add(pool)
+    _end_with_interpreter()
     try:
         yield pool
     except BaseException as error:
@@ -222,14 +157,29 @@ def process_pool(workers: int) -> Iterator[Executor]:
     pool.shutdown()
 
 
-def _follow_parent() -> None:
-    """Leave Ctrl-C to the parent, and exit when the parent ends, even if it was killed."""
+_OPEN: weakref.WeakSet[_Processes] = weakref.WeakSet()
+
+
+@functools.cache
+def _end_with_interpreter() -> None:
+    """Kill processes before Python waits for them: an error may leave a generator that uses a pool waiting."""
+
+    def kill_all() -> None:
+        for pool in [*_OPEN]:
+            pool.kill()
+
+    # Not `atexit`, which comes after the waiting; the pools of Python use it too.
+    threading._register_atexit(kill_all)  # type: ignore[attr-defined]
+
+
+def _follow_parent(awaited: Connection) -> None:
+    """Leave Ctrl-C to the parent, and exit when it closes its end of a pipe, or ends, even if it was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
+        multiprocessing.connection.wait([parent.sentinel, awaited])
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
