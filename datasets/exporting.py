@@ -43,7 +43,7 @@ def export_dataset(
     Args:
         dataset: What to write.
         folder: The new folder, which must not exist.
-        to: Name of the format, such as `minari` (`orlog formats` lists them), or the path of a file of
+        to: Name of the format, such as `minari` (`orlog import --list` lists them), or the path of a file of
             your own that declares one.
         lossy: Whether to leave out what the format cannot hold, such as final observations in D4RL's.
         observation: The one part of a Dict of observations to write, such as `state`, or `cameras/top` of a

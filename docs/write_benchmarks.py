@@ -59,7 +59,7 @@ def _commands(extras: str, name: str, method: str = "") -> str:
 
 _OWN_BOUNDS = (
     "The files say no bounds of actions, and no method trains without: fetch the files (`orlog show NAME` has their "
-    "addresses) and import them with the bounds, as `orlog import {file} lab/{name} --action-low -1 --action-high 1`. "
+    "addresses) and import them with the bounds, as `orlog import {file} lab/{name} --bounds action=-1:1`. "
     "Then methods train on them, and policies are scored with your own code."
 )
 ABOUT = {
@@ -68,7 +68,7 @@ ABOUT = {
         "Logs of DQN agents that learned 57 games. Their frames are too large to be downloaded by name: fetch the folder of a "
         "game yourself, and import it.",
         "Agarwal and others, 2020: An Optimistic Perspective on Offline Reinforcement Learning, arXiv:1907.04543",
-        "orlog references atari/breakout\norlog import Breakout/1/replay_logs lab/breakout-v1 --format dqn_replay",
+        "orlog scores atari/breakout\norlog import Breakout/1/replay_logs lab/breakout-v1 --format dqn_replay",
     ),
     "d4rl": About(
         "D4RL",
@@ -258,7 +258,7 @@ def _scores(key: str) -> Iterator[str]:
         return
     yield "## Published scores"
     yield (
-        "Each table is one protocol of one publication: numbers of two tables do not compare. `orlog baselines NAME` has "
+        "Each table is one protocol of one publication: numbers of two tables do not compare. `orlog scores NAME` has "
         "spreads, seeds and caveats of each number, and [scores](../scores.md) says what they mean."
     )
     for section in benchmark_sections(key):

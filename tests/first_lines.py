@@ -27,7 +27,7 @@ orlog lock {MAZE} --rebuild
 orlog import my.npz lab/hop-v1 --like d4rl/hopper-medium-v2
 orlog train bc lab/hop-v1 {FEW}
 orlog evaluate runs/bc/lab/hop-v1/seed-0 --episodes 1
-orlog import my.csv lab/arm-v1 --map "observation=o*" --map action=u --map reward=r --episode run --environment Pendulum-v1 --action-low -2 --action-high 2
+orlog import my.csv lab/arm-v1 --map "observation=o*" --map action=u --map reward=r --episode run --environment Pendulum-v1 --bounds action=-2:2
 orlog train iql lab/arm-v1 --seeds 3 {FEW}
 orlog evaluate runs/iql/lab/arm-v1 --episodes 1
 orlog train my_method.py:Raw lab/arm-v1 --seed 0 {FEW} --out once

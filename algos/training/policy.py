@@ -191,8 +191,8 @@ def _scaling(kind: type[Any], dataset: Dataset, record: RunRecord) -> Scaling:
             least, most = math.floor(actions.min(initial=-1)), math.ceil(actions.max(initial=1))
             raise SchemaError(
                 f"{dataset.name}: {record.algorithm} needs actions with finite bounds, found "
-                f"{dataset.action_space}; import the file again with bounds, orlog import .. --action-low "
-                f"{least} --action-high {most}, or with those of a benchmark's dataset, --like NAME; or record the "
+                f"{dataset.action_space}; import the file again with bounds, orlog import .. --bounds "
+                f"action={least}:{most}, or with those of a benchmark's dataset, --like NAME; or record the "
                 "data with an action space that has bounds."
             )
     obs_mean, obs_std = torch.tensor(record.obs_mean), torch.tensor(record.obs_std)

@@ -192,7 +192,7 @@ def choose_format(
     if not fitting or around:
         told = "".join(one.describe(files) for one in possible.values()) or about_others(files)
         raise ValueError(
-            f"{dataset}: the files look like no known format. orlog formats lists those that are read, and a file of "
+            f"{dataset}: the files look like no known format. orlog import --list shows those that are read, and a file of "
             f"your own can be one: docs/your-own-format.md{told}{around}"
         )
     return known[fitting[0]]

@@ -183,7 +183,7 @@ def check_deletable(name: str, version: str) -> None:
     if pin_file(folder).exists():
         raise StorageError(
             f"{name}@{version} is pinned; to delete it, first run: "
-            f"orlog cache unpin {name}@{version}"
+            f"orlog cache keep --off {name}@{version}"
         )
     lock_file = _locking_file(name, version)
     if lock_file is not None:
@@ -308,7 +308,7 @@ def _refusal(item: Holding, seconds: float, shelter: _Shelter) -> str:
     if item.kind not in ("version", "partial"):
         return ""
     if pin_file(item.folder).exists():
-        return "is pinned: orlog cache unpin"
+        return "is kept: orlog cache keep --off"
     locked = shelter.locked.get(item.name)
     if locked is not None and locked.version == item.version:
         return f"is pinned by {shelter.lock_file}"

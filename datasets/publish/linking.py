@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from orlog.datasets.download.credentials import may_be_signed
+from orlog.datasets.formats.formats import find_format
 from orlog.datasets.home.meaning import check_linked
 from orlog.datasets.publish.publish import Sign, change_index
 from orlog.errors import InvalidNameError
@@ -34,13 +35,14 @@ def link_foreign_file(
     """List a third-party file under `NAME@VERSION` in the index of a registry, and return the registry's URL.
 
     Nothing is downloaded: the file is checked against the entry only when it is used. A URL with a query that
-    may be a secret is refused without repeating it. The other arguments are those of `publish_dataset`.
+    may be a secret is refused without repeating it, and so is a format that orlog does not read. The other arguments are those of `publish_dataset`.
     """
     wanted = parse_name(name)
     if not wanted.version:
         raise InvalidNameError(
             f"{name}: give the version of the file, such as {wanted.name}@1.0.0."
         )
+    find_format(entry.format, name)
     _check_queries(name, entry)
     check_linked(wanted.name, wanted.version, entry)
     return change_index(

@@ -499,7 +499,7 @@ class Dataset:
 
         Args:
             folder: The new folder, which must not exist.
-            to: Name of the format; `orlog formats` lists them.
+            to: Name of the format; `orlog import --list` lists them.
             options: As of `orlog.export_dataset`, which says what it raises: `lossy`, `observation`, `video`, `rate`.
         """
         return conversions.export(self, folder, to, options)

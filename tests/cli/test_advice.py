@@ -29,7 +29,7 @@ COMMAND = (
 @pytest.fixture(autouse=True, scope="module")
 def _begun() -> None:
     assert (
-        run("formats").returncode == 0
+        run("import", "--list").returncode == 0
     )  # what a command has no option for is known once one began
 
 

@@ -55,7 +55,7 @@ def test_versions_are_listed_for_people_and_for_scripts(
     shared = tmp_path / "[group]"
     shutil.copytree(folder, shared / "datasets" / ARM / "3.0.0")
     monkeypatch.setenv("ORLOG_SHARED", str(shared))
-    run("cache", "pin", ARM)
+    run("cache", "keep", ARM)
     shown = run("cache", "list")
     for words in ("downloaded from lab", "40 days ago", "pinned", "recorded", "within a day"):
         assert words in shown
@@ -93,7 +93,7 @@ def test_garbage_is_collected_and_told(template: Path) -> None:
     old = place(template, ARM, "1.0.0", days=40)
     pinned = place(template, ARM, "2.0.0", days=40)
     left = put(beside(old, "unfinished"))
-    assert run("cache", "pin", f"{ARM}@2.0.0") == f"{ARM}@2.0.0 is pinned"
+    assert run("cache", "keep", f"{ARM}@2.0.0") == f"{ARM}@2.0.0 is kept"
     told = run("cache", "gc", "--unused", 30, "--dry-run")
     assert f"would remove {left} (1.0 kB): left by a process that ended early" in told
     assert f"would remove {old}" in told
@@ -103,26 +103,15 @@ def test_garbage_is_collected_and_told(template: Path) -> None:
     assert "1.0 kB freed" in told
     told = run("cache", "gc", "--max-size", "1k")
     assert f"removed {old}" in told
-    assert f"kept {pinned}: is pinned" in told
+    assert f"kept {pinned}: is kept" in told
     assert "that is more than 1k" in told
-    assert run("cache", "unpin", ARM) == f"{ARM}@2.0.0 is no longer pinned"
-    assert run("cache", "unpin", ARM) == f"{ARM}@2.0.0 is not pinned"
+    assert run("cache", "keep", "--off", ARM) == f"{ARM}@2.0.0 is no longer kept"
+    assert run("cache", "keep", "--off", ARM) == f"{ARM}@2.0.0 was not kept"
     assert "not opened for 40 days" in run("cache", "gc", "--unused", 30)
     assert cached_versions() == []
     for size in ("much", "-1G", "1E", ""):
         with pytest.raises((SystemExit, typer.BadParameter)):
             run("cache", "gc", "--max-size", size)
-
-
-def test_the_path_is_printed_as_it_is(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / ("[red]" + "long" * 40)))
-    folder = place(template, ARM, "1.0.0")
-    assert run("cache", "path", raw=True) == f"{datasets_folder()}\n"
-    assert run("cache", "path", ARM, raw=True) == f"{folder}\n"
-    with pytest.raises(NotFoundError):
-        run("cache", "path", LEG)
 
 
 def test_deleting_shows_what_goes_and_asks(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +143,8 @@ def test_only_the_version_named_is_deleted(template: Path) -> None:
     place(template, ARM, "2.0.0")
     assert f"deleted {ARM}@1.0.0" in run("delete", f"{ARM}@1.0.0", "--yes")
     assert [one.version for one in cached_versions()] == ["2.0.0"]
-    run("cache", "pin", ARM)
-    with pytest.raises(StorageError, match="orlog cache unpin"):
+    run("cache", "keep", ARM)
+    with pytest.raises(StorageError, match="orlog cache keep --off"):
         run("delete", ARM, "--yes")
     with pytest.raises(NotFoundError, match="not on this machine"):
         run("delete", LEG, "--yes")
@@ -298,7 +287,7 @@ def test_deleting_a_version_takes_its_pack_along(template: Path) -> None:
 
 
 COMMANDS: Sequence[Sequence[str]] = [
-    *(("cache", name) for name in ("list", "gc", "pin", "unpin", "path")),
+    *(("cache", name) for name in ("list", "gc", "keep")),
     ("delete",),
 ]
 

@@ -137,14 +137,13 @@ def test_a_view_is_published_as_itself_or_not_at_all(
     for command in (
         ["publish", "./good.json", "registry"],
         ["convert", "./good.json", "converted", "--to", "hdf5"],
-        ["cache", "path", "./good.json"],
         ["reproduce", "bc", "./good.json", "--record"],
         ["diff", MINI, "./good.json"],
     ):
         refused = CliRunner().invoke(app, command)
         assert isinstance(refused.exception, ValueError), command
         assert "orlog save" in str(refused.exception), command
-    for command in (["lock"], ["download"], ["mark", "--reason", "x"], ["cache", "pin"]):
+    for command in (["lock"], ["download"], ["mark", "--reason", "x"], ["cache", "keep"]):
         command.insert(len(command) if command[0] != "mark" else 1, "./good.json")
         assert CliRunner().invoke(app, command).exit_code != 0, command
     with pytest.raises(SchemaError, match="orlog save"):

@@ -433,5 +433,5 @@ def test_a_file_of_ones_own_is_imported_like_one_of_d4rl(
     assert str(here.action_space) == "Box(-inf, inf, (3,), float32)"
     ended = orlog("train", "bc", "lab/hopper-v3", "--steps", "2", "--evaluations", "0")
     assert "lab/hopper-v3: bc needs actions with finite bounds, found Box(-inf, inf" in ended.stderr
-    assert "--action-low -1 --action-high 1" in ended.stderr
+    assert "--bounds action=-1:1" in ended.stderr
     assert "--like NAME" in ended.stderr

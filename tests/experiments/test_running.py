@@ -140,7 +140,7 @@ def test_own_data_without_references_give_returns_and_say_why_there_is_no_score(
     result = orlog.evaluate(run, episodes=3)
     assert (result.score, result.scores, result.interval) == (None, None, None)
     assert result.references is None
-    assert "orlog references lab/pendulum-v1" in result.reason
+    assert "orlog scores lab/pendulum-v1" in result.reason
     assert len(result.caveats) == 1
     assert "Pendulum-v1" in result.caveats[0]
     assert -2000 < result.mean_return < 0

@@ -14,6 +14,7 @@ import pytest
 import orlog
 import orlog.datasets.formats
 from orlog.datasets.formats.formats import choose_format, find_format, formats
+from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,
@@ -98,7 +99,9 @@ def test_it_is_listed() -> None:
     found = find_format("numbers-text", "lab/x")
     assert choose_format([Path("a.txt")], "numbers", "lab/x") is found
     assert choose_format([Path("a.numbers")], None, "lab/x") is found
-    with pytest.raises(ValueError, match=r"the files look like no known format\. orlog formats"):
+    with pytest.raises(
+        ValueError, match=r"the files look like no known format\. orlog import --list"
+    ):
         choose_format([Path("a.numbers"), Path("b.hdf5")], None, "lab/x")
     with pytest.raises(FormatVersionError, match=r"d4rl-hdf5.*numbers-text"):
         find_format("other", "lab/x")
@@ -128,7 +131,7 @@ def test_the_command_line_imports_it_and_shows_what_it_found() -> None:
             assert text in found
     assert "lab/numbers-v1@1.0.0" in done.stdout
     assert orlog.load_dataset("lab/numbers-v1").total_steps == 5
-    assert "numbers" in run("formats").stdout
+    assert "numbers" in run("import", "--list").stdout
 
 
 def test_what_would_be_lost_is_said_before_it_is_exported() -> None:
@@ -193,7 +196,8 @@ def test_a_folder_is_no_file() -> None:
 def test_a_registry_lists_a_file_of_it(tmp_path: Path) -> None:
     (tmp_path / "registry").mkdir()
     url = f"file://{tmp_path}/a.numbers"
-    run("registry", "link", "registry", "lab/numbers-v1@1.0.0", url, "--format", "numbers-text")
+    entry = foreign_file_entry(url=url, format="numbers-text")
+    link_foreign_file("registry", "lab/numbers-v1@1.0.0", entry)
     run("registry", "add", "lab", "registry")
     run("download", "lab/numbers-v1")
     dataset = orlog.load_dataset("lab/numbers-v1")

@@ -185,10 +185,10 @@ def test_published_normalized_scores_follow_from_the_raw_returns() -> None:
 
 
 def test_scores_are_shown_in_tables_by_protocol_with_what_sources_disagree_on() -> None:
-    ended = run("baselines", "d4rl/hopper-medium-v2")
+    ended = run("scores", "d4rl/hopper-medium-v2")
     assert (ended.returncode, ended.stderr) == (0, "")
     out = ended.stdout
-    assert "score 0 = random policy, as published by D4RL, -20.27; 100 = expert policy, as" in out
+    assert "  0 = -20.272305: random policy, as published by D4RL\n100 = " in out
     assert "\nsimulator: mujoco-py and gym of 2020" in out
     assert "\nspread: std over seeds\n" in out
     assert "mujoco-py and gym of 2020" in out
@@ -200,21 +200,21 @@ def test_scores_are_shown_in_tables_by_protocol_with_what_sources_disagree_on() 
 
 
 def test_a_benchmark_is_shown_as_a_matrix_with_averages() -> None:
-    out = run("baselines", "--benchmark", "d4rl", "--algorithm", "iql").stdout
+    out = run("scores", "--benchmark", "d4rl", "--algorithm", "iql").stdout
     assert re.search(r"^average of 9: locomotion v2 +81\.6 *$", out, re.MULTILINE)
     assert re.search(r"^d4rl/hopper-medium-v2 +67\.5 *$", out, re.MULTILINE)
 
 
 def test_what_is_shown_in_words_is_there_for_scripts() -> None:
-    (row,) = re.findall(r"^\| `baselines` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    (row,) = re.findall(r"^\| `scores` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
     documented = set(re.findall("`([a-z_ ]+)`", row))
-    body = json.loads(run("baselines", "d4rl/hopper-medium-v2", "--json").stdout)
+    body = json.loads(run("scores", "d4rl/hopper-medium-v2", "--json").stdout)
     assert set(body) == {"dataset", "references", "scores", "disagreements"}
     assert len(body["scores"]) == len(orlog.baselines("d4rl/hopper-medium-v2"))
-    assert body["references"]["random"] == -20.272305
+    assert body["references"]["random"]["return"] == -20.272305
     for part in (body, body["references"], body["scores"][0], body["disagreements"][0]):
         assert set(part) <= documented
-    matrix = json.loads(run("baselines", "--benchmark", "dsrl", "--json").stdout)
+    matrix = json.loads(run("scores", "--benchmark", "dsrl", "--json").stdout)
     first = matrix["sections"][0]
     for part in (matrix, first, first["averages"][0]):
         assert set(part) <= documented
@@ -224,7 +224,7 @@ def test_what_is_shown_in_words_is_there_for_scripts() -> None:
 
 
 def test_a_name_without_scores_still_says_where_sources_disagree() -> None:
-    ended = run("baselines", "d4rl/maze2d-eval-umaze-dense-v1")
+    ended = run("scores", "d4rl/maze2d-eval-umaze-dense-v1")
     assert ended.returncode == 0
     assert "no published or recorded scores are known." in ended.stdout
     assert "looks like a copy error in the reference table" in ended.stdout
@@ -240,8 +240,8 @@ def test_data_imported_like_a_benchmarks_have_its_scores(mini_folder: Path) -> N
     path.write_text(like.to_json(), "utf-8")
     scores = orlog.baselines(mini_folder)
     assert scores == orlog.baselines("d4rl/hopper-medium-v2")
-    body = json.loads(run("baselines", str(mini_folder), "--json").stdout)
-    own = json.loads(run("baselines", "d4rl/hopper-medium-v2", "--json").stdout)
+    body = json.loads(run("scores", str(mini_folder), "--json").stdout)
+    own = json.loads(run("scores", "d4rl/hopper-medium-v2", "--json").stdout)
     assert len(own["references"].pop("caveats")) == 1  # of its files, which these data are not
     assert body["references"].pop("caveats") == []
     assert body == own
@@ -250,14 +250,14 @@ def test_data_imported_like_a_benchmarks_have_its_scores(mini_folder: Path) -> N
 
 @pytest.mark.parametrize("arguments", [[], ["d4rl/hopper-medium-v2", "--benchmark", "d4rl"]])
 def test_a_name_or_a_benchmark_is_needed_not_both(arguments: list[str]) -> None:
-    ended = run("baselines", *arguments)
+    ended = run("scores", *arguments)
     assert ended.returncode == 2
     assert "give either the name of a dataset or" in ended.stderr
 
 
 def test_errors_are_one_line() -> None:
     for arguments in (["--benchmark", "d5rl"], ["lab/x-v1"], ["--benchmark", "minari"]):
-        ended = run("baselines", *arguments)
+        ended = run("scores", *arguments)
         assert (ended.returncode, ended.stdout) == (1, "")
         assert ended.stderr.count("\n") == 1
 

@@ -86,9 +86,9 @@ def test_own_data_get_anchors_and_a_score(shipped: Path) -> None:
         *("--evaluations", "0"),
     )
     orlog.train("iql", "lab/pendulum-v1", settings=QUICK, steps=5, evaluations=0)
-    assert "no reference returns are known" in bad("references", "lab/pendulum-v1")
+    assert "no reference returns are known" in bad("scores", "lab/pendulum-v1")
     words = ("--random", "--expert", RUN, "--episodes", "20")
-    shown = good("references", "lab/pendulum-v1", *words, "--record")
+    shown = good("scores", "lab/pendulum-v1", *words, "--record")
     assert f"kept in {shipped / 'lab-pendulum-v1.json'}" in shown
     found = read_references(shipped / "lab-pendulum-v1.json")
     assert isinstance(found, ReferenceReturns)
@@ -118,7 +118,7 @@ def test_own_data_get_anchors_and_a_score(shipped: Path) -> None:
     low, high = found.random.mean, found.expert.mean
     assert result.score == pytest.approx(100 * (result.mean_return - low) / (high - low))
     assert "normalized score" in good("evaluate", RUN, "--episodes", "3")
-    shown = good("references", "lab/pendulum-v1")
+    shown = good("scores", "lab/pendulum-v1")
     assert f"{high:.8g}" in shown
     assert "source: measured with orlog" in shown
     assert "protocol: 20 episodes of each policy, seeds from 1000000" in shown
@@ -129,8 +129,9 @@ def test_own_data_get_anchors_and_a_score(shipped: Path) -> None:
 def test_anchors_stay_in_the_home_and_a_number_comes_with_its_source(home: Path) -> None:
     data = pendulum("lab/pendulum-v1")
     words = ("--random", "--expert", "-150", "--source", "Handbook, table 2", "--episodes", "5")
-    body = json.loads(good("references", "lab/pendulum-v1", *words, "--json"))
+    body = json.loads(good("scores", "lab/pendulum-v1", *words, "--json"))
     (file,) = (home / "references").glob("*.json")
+    body = body["references"]
     assert body["kept"] == str(file)
     assert (body["expert"]["return"], body["expert"]["policy"]) == (
         -150.0,
@@ -146,7 +147,7 @@ def test_anchors_stay_in_the_home_and_a_number_comes_with_its_source(home: Path)
     assert body["caveats"] == found.caveats
     assert len(found.caveats) == 1
     # Measured again, the new ones take their place, and the table shows both.
-    shown = good("references", "lab/pendulum-v1", *words[:2], "-100", *words[3:])
+    shown = good("scores", "lab/pendulum-v1", *words[:2], "-100", *words[3:])
     assert "-150" in shown
     assert orlog.references(data).expert.mean == -100
     assert list((home / "references").glob("*.json")) == [file]
@@ -175,7 +176,7 @@ def test_what_cannot_be_measured_is_refused_with_one_line(home: Path) -> None:
     pendulum("lab/pendulum-v1")
     pendulum("lab/moon-v1", g=1.6)
     orlog.train("bc", "lab/moon-v1", settings={"hidden": [4]}, steps=2, evaluations=0)
-    anchors = ("references", "lab/pendulum-v1", "--episodes", "2", "--random", "--expert")
+    anchors = ("scores", "lab/pendulum-v1", "--episodes", "2", "--random", "--expert")
     run = "runs/bc/lab/moon-v1/seed-0"
     line = bad(*anchors, run)
     assert "Pendulum-v1 with arguments {'g': 1.6} (lab/moon-v1)" in line
@@ -189,7 +190,7 @@ def test_what_cannot_be_measured_is_refused_with_one_line(home: Path) -> None:
     assert "there is no run.json" in bad(*anchors, "nowhere")
     assert not (home / "references").exists()
     for words in (("--random",), ("--expert", run), ("--record",), ("--episodes", "5")):
-        ended = command("references", "lab/pendulum-v1", *words)
+        ended = command("scores", "lab/pendulum-v1", *words)
         assert ended.returncode == 2
         assert "--random" in ended.stderr
 
@@ -303,11 +304,11 @@ def test_damaged_and_foreign_files_are_named_with_what_to_do(home: Path) -> None
     with pytest.raises(NotFoundError):
         orlog.references(moon)
     file.write_text(text.replace('"policy": "', '"policy": "[/x]\\u001b[2J'))
-    for words in (["references", "lab/pendulum-v1"], ["show", "lab/pendulum-v1"]):
+    for words in (["scores", "lab/pendulum-v1"], ["show", "lab/pendulum-v1"]):
         shown = good(*words)
         assert "\x1b" not in shown
     file.write_text("{")
-    assert "warning: " in command("references", "lab/pendulum-v1", *MEASURED).stderr
+    assert "warning: " in command("scores", "lab/pendulum-v1", *MEASURED).stderr
     assert orlog.references(data).expert.mean == 0
 
 
@@ -379,10 +380,10 @@ def test_two_writers_of_which_one_is_killed_leave_whole_anchors(home: Path) -> N
     ],
 )
 def test_what_is_known_is_shown_for_data_that_are_not_here(name: str, lines: list[str]) -> None:
-    shown = good("references", name)
+    shown = good("scores", name)
     for line in lines:
         assert line in shown
-    body = json.loads(good("references", name, "--json"))
+    body = json.loads(good("scores", name, "--json"))
     found = orlog.references(name)
     assert (body["random"]["return"], body["expert"]["return"]) == (
         found.random.mean,
@@ -393,7 +394,7 @@ def test_what_is_known_is_shown_for_data_that_are_not_here(name: str, lines: lis
 
 
 def test_what_is_not_known_is_one_line() -> None:
-    assert "OGBench has no reference returns" in bad("references", "ogbench/cube-double-play-v0")
+    assert "OGBench has no reference returns" in bad("scores", "ogbench/cube-double-play-v0")
 
 
 def test_the_records_that_ship_are_found_by_environment(mini: Dataset) -> None:

@@ -192,7 +192,7 @@ def test_what_may_not_share_an_average_is_refused() -> None:
 
 
 def test_the_command_scores_returns_by_the_references_that_it_names() -> None:
-    said = orlog_command("score", "d4rl/hopper-medium-v2", "2000", "-20.272305")
+    said = orlog_command("scores", "d4rl/hopper-medium-v2", "2000", "-20.272305")
     lines = said.stdout.splitlines()
     assert lines[:3] == [
         "62.1, 0.0",
@@ -200,12 +200,14 @@ def test_the_command_scores_returns_by_the_references_that_it_names() -> None:
         "  0 = -20.27: random policy, as published by D4RL",
     ]
     safe = orlog_command(
-        "score", "dsrl/OfflineCarCircle2Gymnasium-v0", "20", "--cost", "30", "--cost-limit", "20"
+        "scores", "dsrl/OfflineCarCircle2Gymnasium-v0", "20", "--cost", "30", "--cost-limit", "20"
     )
     assert "normalized cost 1.50 at the limit 20: not safe" in safe.stdout
-    counted = orlog_command("score", "ogbench/antmaze-large-navigate-v0", "1", "0")
+    counted = orlog_command("scores", "ogbench/antmaze-large-navigate-v0", "1", "0")
     assert counted.stdout.startswith("100.0, 0.0\nmean 50.0\n")
     assert (
         "costs were given without a cost limit"
-        in orlog_command("score", "dsrl/OfflineCarCircle2Gymnasium-v0", "20", "--cost", "30").stderr
+        in orlog_command(
+            "scores", "dsrl/OfflineCarCircle2Gymnasium-v0", "20", "--cost", "30"
+        ).stderr
     )

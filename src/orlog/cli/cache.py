@@ -129,7 +129,7 @@ def gc(
     """Remove what killed processes left; with options also packs and downloaded versions.
 
     Of versions that are read in place, what is kept above ORLOG_CACHE goes, and what is of registries that were
-    removed; who reads them fetches it again. Recorded, built and saved versions stay, and so do pinned ones (orlog cache pin, or the
+    removed; who reads them fetches it again. Recorded, built and saved versions stay, and so do pinned ones (orlog cache keep, or the
     orlog.lock of the working folder), those opened within a day (unless --unused 0 is given), and
     those in shared homes. Packs can always be made again; those that a process has open stay.
     """
@@ -189,37 +189,22 @@ def gc(
         raise failures[0]
 
 
-@cache.command(epilog="Example: orlog cache pin lab/arm-v1@1.0.0")
-def pin(name: Versions) -> None:
-    """Keep versions, whatever options gc is given."""
-    from orlog.datasets.home.garbage import own_versions, pin_version
-
-    for one in own_versions(name):
-        pin_version(one.name, one.version, on_wait=waits("writing it"))
-        say(f"{one} is pinned")
-
-
-@cache.command(epilog="Example: orlog cache unpin lab/arm-v1@1.0.0")
-def unpin(name: Versions) -> None:
-    """Let gc remove versions again."""
-    from orlog.datasets.home.garbage import own_versions, unpin_version
-
-    for one in own_versions(name):
-        was_pinned = unpin_version(one.name, one.version)
-        say(f"{one} is {'no longer' if was_pinned else 'not'} pinned")
-
-
-@cache.command(epilog="Example: orlog cache path lab/arm-v1")
-def path(
-    name: Annotated[
-        str | None, typer.Argument(help="Dataset; without one, the folder of all datasets.")
-    ] = None,
+@cache.command(epilog="Example: orlog cache keep lab/arm-v1@1.0.0")
+def keep(
+    name: Versions,
+    off: Annotated[bool, typer.Option("--off", help="Let gc remove them again.")] = False,
 ) -> None:
-    """Print the folder of a dataset, or the folder of all datasets, for scripts."""
-    from orlog.datasets.home.folders import datasets_folder
-    from orlog.datasets.reading.finding import find_dataset
+    """Keep versions: gc never removes them, whatever options it is given."""
+    from orlog.datasets.home.garbage import own_versions, pin_version, unpin_version
 
-    print(datasets_folder() if name is None else find_dataset(name))  # noqa: T201 (as it is)
+    for version in own_versions(name):
+        if not off:
+            pin_version(version.name, version.version, on_wait=waits("writing it"))
+            say(f"{version} is kept")
+        elif unpin_version(version.name, version.version):
+            say(f"{version} is no longer kept")
+        else:
+            say(f"{version} was not kept")
 
 
 @app.command(epilog="Example: orlog delete lab/arm-v1@1.0.0")
@@ -229,7 +214,7 @@ def delete(
     """Delete versions from your home, after showing them and whether you could get them again.
 
     Their packs go too, also those of views of them. Interrupted recordings and versions in shared
-    homes are left alone. Versions that `orlog cache pin` or `orlog.lock` pin are refused.
+    homes are left alone. Versions that `orlog cache keep` keeps or `orlog.lock` pins are refused.
     """
     from orlog.datasets.home.garbage import (
         check_deletable,

@@ -16,7 +16,6 @@ import typer
 
 from orlog.base.terminal import tell
 from orlog.cli import (  # noqa: F401 (some only declare commands)
-    baselines,
     cache,
     checking,
     environments,
@@ -26,6 +25,7 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     registries,
     reproducing,
     runs,
+    scores,
     scoring,
     showing,
     statistics,
@@ -41,17 +41,15 @@ from orlog.errors import InvalidNameError, OrlogError, VersionExistsError
 # The panels of `orlog --help` and their commands, in the order shown, and those of groups of commands.
 PANELS = {
     "Datasets": ("list", "show", "open", "build", "verify", "audit"),
-    "Download and publish": ("download", "repair", "publish", "import", "export", "formats"),
+    "Download and publish": ("download", "repair", "publish", "import", "export"),
     "Versions and views": ("diff", "lock", "mark", "view", "convert", "save"),
     "Disk space": ("delete",),
     "Training and scores": (
         "train",
         "finetune",
         "evaluate",
-        "score",
-        "references",
+        "scores",
         "ope",
-        "baselines",
         "reproduce",
         "compare",
         "tune-curve",
@@ -61,7 +59,7 @@ PANELS = {
 GROUPS = {
     "Download and publish": (registries.registries, registries.keys),
     "Disk space": (cache.cache,),
-    "Training and scores": (runs.runs, environments.behavior),
+    "Training and scores": (runs.runs,),
 }
 
 

@@ -1,15 +1,14 @@
-"""Trains in environments: goes on with runs there, and makes policies that recipes record with."""
+"""Goes on with trained runs in their environments."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import say
 from orlog.cli.options import (
     AlgorithmOfRun,
     AsJson,
@@ -18,26 +17,14 @@ from orlog.cli.options import (
     Imports,
     Log,
     Overwrite,
-    Settings,
     TrustEnvironment,
     app,
-    command_group,
     takes_options,
 )
-from orlog.cli.training import print_runs, read_settings, train_options, watched_run
+from orlog.cli.training import print_runs, train_options, watched_run
 from orlog.manifests.names import counted
 
-if TYPE_CHECKING:
-    from orlog.algos.behaviors.training import LogLine
-
-
 EVEN = "even"
-
-behavior = command_group(
-    "behavior",
-    "Policies that recipes record datasets with.",
-    "orlog behavior train Hopper-v5 --algorithm sac --out hopper.safetensors",
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,56 +134,3 @@ def _share(text: str) -> float | None:
         raise ValueError(
             f"--prior takes a number from 0 to 1, or {EVEN}; found {text!r}."
         ) from None
-
-
-@behavior.command(
-    epilog="Example: orlog behavior train Hopper-v5 --algorithm sac --out hopper.safetensors"
-)
-def train(
-    environment: Annotated[
-        str, typer.Argument(help="Id of a Gymnasium environment with actions in [-1, 1].")
-    ],
-    algorithm: Annotated[
-        str, typer.Option(help="ars (random search, linear policies) or sac (networks).")
-    ],
-    out: Annotated[Path, typer.Option(help="File of the policies, FILE.safetensors.")],
-    steps: Annotated[int, typer.Option(min=1, help="Steps in the environment.")] = 1_000_000,
-    every: Annotated[int, typer.Option(min=1, help="Steps between evaluations.")] = 50_000,
-    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
-    settings: Settings = None,
-    _imports: Imports = None,
-) -> None:
-    """Train policies in an environment, and keep weak, medium and best ones in a file.
-
-    The medium policy is the one that returns about a third of what the best one does. The record
-    beside the file (FILE.json) holds its digest, the settings, the versions of packages, the log of
-    training, and the returns of each policy over 100 episodes. Ctrl-C ends training early, with the
-    files of the steps until then.
-    """
-    from orlog.algos.behaviors.training import BehaviorOptions, train_behavior
-    from orlog.algos.training.stopping import StopRequest
-
-    def show(line: LogLine) -> None:
-        say(f"{counted(line.steps, 'step')}: return {line.mean:z,.1f}")
-
-    request = StopRequest()
-    with request.noted():
-        record = train_behavior(
-            environment,
-            out,
-            BehaviorOptions(
-                algorithm=algorithm,
-                steps=steps,
-                seed=seed,
-                every=every,
-                settings=read_settings(settings),
-            ),
-            progress=show,
-            stops=lambda: bool(request.signal),
-        )
-    for line in record.policies:
-        say(
-            f"kept: policy of {counted(line.steps, 'step')}, mean return {line.mean:z,.1f} over "
-            f"{counted(len(line.returns), 'episode')}"
-        )
-    say(f"{record.digest}\nis in {out}")

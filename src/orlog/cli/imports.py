@@ -10,7 +10,6 @@ import typer
 
 from orlog.base.terminal import (
     lines_in_cell,
-    print_json,
     progress_bar,
     say,
     show_facts,
@@ -21,7 +20,6 @@ from orlog.base.terminal import (
 from orlog.cli.advice import in_options
 from orlog.cli.options import (
     JOBS_AT_A_TIME,
-    AsJson,
     ChunkHashes,
     Description,
     Executing,
@@ -38,9 +36,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from orlog.datasets.formats._shared.episodes import Found
-
-
-BOUND = "NUMBER[,..]"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,17 +162,13 @@ class Importing:
             "Pendulum-v1 or Pendulum-v1,g=9.81.",
         ),
     ] = None
-    action_low: Annotated[
-        str | None, typer.Option(metavar=BOUND, help="Lower bound of actions.")
-    ] = None
-    action_high: Annotated[
-        str | None, typer.Option(metavar=BOUND, help="Upper bound of actions.")
-    ] = None
-    observation_low: Annotated[
-        str | None, typer.Option(metavar=BOUND, help="Lower bound of observations.")
-    ] = None
-    observation_high: Annotated[
-        str | None, typer.Option(metavar=BOUND, help="Upper bound of observations.")
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPACE=LOW:HIGH",
+            help="Bounds of the action or the observation, each a number or one for each dimension: action=-2:2, "
+            "observation=-1,-1,0:1,1,9. Either side may be left out: action=-1: has a lower bound only.",
+        ),
     ] = None
     description: Description = ""
     license: License = ""
@@ -196,10 +187,28 @@ class Importing:
             "flip": self.flip or (),
             "bgr": self.bgr or (),
         }
-        for bound in ("action_low", "action_high", "observation_low", "observation_high"):
-            given[bound] = _bound(f"--{bound.replace('_', '-')}", given[bound])
-        del given["imports"]  # its modules are imported
-        return given
+        del given["imports"], given["bounds"]  # the modules are imported
+        return given | _bounds(self.bounds or [])
+
+
+def _list_formats(asked: bool) -> None:
+    """Print the formats that orlog reads and writes."""
+    if not asked:
+        return
+    from orlog.datasets.formats.formats import formats
+
+    rows = [
+        (
+            name,
+            "yes" if layout.open is not None else "",
+            "yes" if layout.write is not None else "",
+            "yes" if layout.shares else "",
+            " ".join(ending or "folder" for ending in layout.extensions),
+        )
+        for name, layout in formats().items()
+    ]
+    show_table(("format", "reads", "writes", "several processes", "files"), rows)
+    raise typer.Exit
 
 
 @app.command("import", epilog="Example: orlog import hopper.hdf5 lab/hopper-v1")
@@ -221,13 +230,22 @@ def import_files(
     *,
     where: Executing,
     given: Importing,
+    list_formats: Annotated[  # noqa: ARG001 (its callback does the work)
+        bool,
+        typer.Option(
+            "--list",
+            help="List the formats that orlog reads and writes, and exit.",
+            is_eager=True,
+            callback=_list_formats,
+        ),
+    ] = False,
 ) -> None:
     """Import third-party files as a new version; the files stay as they are.
 
     It shows what it found: episodes, how they end, spaces, and what was left out and why. The
     version's lineage holds the SHA-256 of each file.
     With --workers several processes read and decode the files; with --executor a cluster does, from a disk
-    that all of its machines share. They are written here, and the version is the same. `orlog formats` says
+    that all of its machines share. They are written here, and the version is the same. `orlog import --list` says
     of which formats several processes read files.
     """
     from orlog.datasets.importing import import_dataset
@@ -279,15 +297,29 @@ def _shift(given: list[str]) -> dict[str, int]:
     return shift
 
 
-def _bound(option: str, text: str | None) -> list[float] | float | None:
-    """Return a bound: one number, or several with commas between them."""
-    if text is None:
-        return None
+def _bounds(given: list[str]) -> dict[str, list[float] | float]:
+    """Return the bounds that `action=-2:2` and the like mean, under the names that `import_dataset` has for them."""
+    bounds: dict[str, list[float] | float] = {}
+    for text in given:
+        space, _, sides = text.partition("=")
+        low, colon, high = sides.partition(":")
+        if space not in ("action", "observation") or not colon or f"{low}{high}" == "":
+            raise ValueError(f"--bounds {text}: expected action=LOW:HIGH or observation=LOW:HIGH.")
+        for name, side in ((f"{space}_low", low), (f"{space}_high", high)):
+            if name in bounds:
+                raise ValueError(f"--bounds {text}: {space} has bounds already; give them once.")
+            if side:
+                bounds[name] = _numbers(text, side)
+    return bounds
+
+
+def _numbers(option: str, text: str) -> list[float] | float:
+    """Return one number, or several with commas between them."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError as error:
         raise ValueError(
-            f"{option} takes a number, or one for each dimension such as -1,-1,0; found {text!r}."
+            f"--bounds {option}: expected a number, or one for each dimension such as -1,-1,0; found {text!r}."
         ) from error
     return numbers[0] if len(numbers) == 1 else numbers
 
@@ -341,7 +373,7 @@ def export(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="Format to write, of `orlog formats`, or a file of yours.",
+            help="Format to write, of `orlog import --list`, or a file of yours.",
         ),
     ],
     lossy: Annotated[
@@ -391,34 +423,3 @@ def export(
             on_losses=lambda losses: tell(in_options("\n".join(losses))),
         )
     say(f"{dataset.name} as {to} in {folder}")
-
-
-@app.command(epilog="Example: orlog formats")
-def formats(as_json: AsJson = False) -> None:
-    """List the formats of other tools that orlog reads and writes."""
-    from orlog.datasets.formats import formats as known
-
-    found = [
-        {
-            "name": name,
-            "reads": one.open is not None,
-            "writes": one.write is not None,
-            "shares": one.shares,
-            "files": " ".join(ending or "folder" for ending in one.extensions),
-        }
-        for name, one in known.formats().items()
-    ]
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (
-            str(one["name"]),
-            "yes" if one["reads"] else "",
-            "yes" if one["writes"] else "",
-            "yes" if one["shares"] else "",
-            str(one["files"]),
-        )
-        for one in found
-    ]
-    show_table(("format", "reads", "writes", "several processes", "files"), rows)

@@ -19,11 +19,8 @@ from orlog.base.terminal import (
 )
 from orlog.cli.options import (
     AsJson,
-    Description,
-    Horizon,
     Jobs,
     KeyFile,
-    License,
     Mirrors,
     Name,
     Rate,
@@ -33,7 +30,6 @@ from orlog.cli.options import (
     read_bytes,
     takes_options,
 )
-from orlog.manifests.documents import parse_json, read_small_file
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
@@ -348,92 +344,6 @@ def remove(name: Annotated[str, typer.Argument(help="Its name on this machine.")
 
     removed = remove_registry(name)
     say(f"removed {removed.name}: {removed.url}")
-
-
-@registries.command(
-    epilog="Example: orlog registry link s3://our-bucket/datasets lab/hopper-v2@1.0.0 "
-    "https://data.example.org/hopper.hdf5 --format d4rl-hdf5 --sha256 .."
-)
-@takes_options
-def link(
-    target: Annotated[
-        str, typer.Argument(help="The registry to list it in: a folder, or a URL such as s3://..")
-    ],
-    name: Annotated[str, typer.Argument(help="Its name and version, NAME@VERSION.")],
-    file_format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="Format of the files: d4rl-hdf5.")
-    ],
-    url: Annotated[
-        str | None, typer.Argument(help="URL of the file, or its path in the registry.")
-    ] = None,
-    files: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Instead of a URL, a JSON list of several files: path, url, mirrors, size_bytes, "
-            "sha256 and md5 of each.",
-        ),
-    ] = None,
-    mirrors: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--mirror", metavar="URL", help="Another URL of the same bytes; may be repeated."
-        ),
-    ] = None,
-    sha256: Annotated[str | None, typer.Option(help="SHA-256 that upstream publishes.")] = None,
-    md5: Annotated[
-        str | None, typer.Option(help="MD5, if upstream publishes nothing better.")
-    ] = None,
-    size: Annotated[int | None, typer.Option(min=0, help="Its size in bytes.")] = None,
-    description: Description = "",
-    license: License = "",  # noqa: A002 (the word of the manifest)
-    horizon: Horizon = None,
-    *,
-    signing: Signing,
-) -> None:
-    """List files of others in a registry; they stay where they are, and nothing is fetched yet.
-
-    Users download them from there; without --sha256 or --md5 the first download is trusted. A query that may
-    open a signed URL is refused: users give it as --mirror of orlog download.
-    """
-    from orlog.datasets.formats.formats import find_format
-    from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
-
-    find_format(file_format, name)
-    if (url is None) == (files is None):
-        raise typer.BadParameter("give the URL of one file, or --files with a list of several.")
-    entry = foreign_file_entry(
-        **({"url": url} if files is None else {"files": _listed_files(files)}),
-        mirrors=mirrors or (),
-        format=file_format,
-        size_bytes=size,
-        sha256=sha256,
-        md5=md5,
-        description=description or None,
-        license=license or None,
-        horizon=horizon,
-    )
-    registry = link_foreign_file(
-        target,
-        name,
-        entry,
-        sign=signing.signer(),
-        trusted=signing.trust or (),
-        sign_existing=signing.sign_existing,
-    )
-    has_all = all(file.has_checksum for file in entry.each)
-    note = "" if has_all else "; without a checksum the first download will be trusted"
-    places = url or f"{counted(len(entry.files), 'file')}"
-    say(f"listed in {registry}: {name} at {places}{note}")
-
-
-def _listed_files(path: Path) -> Any:
-    try:
-        return parse_json(read_small_file(path))
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise typer.BadParameter(f"{path}: expected a JSON list of files: {error}") from error
 
 
 @keys.command(epilog="Example: orlog key new lab.pem")

@@ -1,11 +1,11 @@
-"""Scores trained policies in their environments and from data, and measures reference returns."""
+"""Scores trained policies in their environments and from data."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,6 @@ from orlog.cli.options import (
     AsJson,
     DatasetOfRun,
     Imports,
-    Name,
     TrustEnvironment,
     Workers,
     app,
@@ -25,7 +24,6 @@ from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.experiments.running import RunResult
-    from orlog.normalize.references import References
     from orlog.scoring.off_policy import Estimate, EvaluatedPolicy
 
 
@@ -169,221 +167,6 @@ def _print_result(result: RunResult, episodes: int) -> None:
                 f"note: the filmed episode returned {one.returned:.6g}, and {one.evaluated:.6g} in the "
                 "evaluation: rendering changes this environment."
             )
-
-
-@app.command(
-    epilog="Example: orlog score d4rl/hopper-medium-v2 2000",
-    context_settings={"ignore_unknown_options": True},  # a return may be negative
-)
-def score(
-    name: Name,
-    returns: Annotated[
-        list[float], typer.Argument(metavar="RETURN", help="Undiscounted returns of episodes.")
-    ],
-    costs: Annotated[
-        list[float] | None, typer.Option("--cost", help="Cost of an episode, once for each return.")
-    ] = None,
-    cost_limit: Annotated[
-        float | None, typer.Option(min=0, help="The cost that an episode may have on average.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the normalized score of returns, with the two references that anchor it.
-
-    The dataset need not be here: the name of a benchmark's is enough. Of several returns it prints each score, and
-    the score of their mean.
-    """
-    import numpy as np
-
-    from orlog.errors import NotFoundError
-    from orlog.scoring.normalized_scores import normalized_score
-    from orlog.scoring.references import references as find_references
-
-    scores = normalized_score(name, returns)
-    safe: Any = None
-    if costs or cost_limit is not None:
-        asked: dict[str, Any] = {"costs": costs or None, "cost_limit": cost_limit}
-        safe = normalized_score(name, returns, **asked)
-    found, source = None, ""
-    try:
-        found = find_references(name)
-        source = found.source
-    except NotFoundError as error:  # of benchmarks that count successes
-        source = str(error)
-    ends = {} if found is None else {"0": found.random, "100": found.expert}
-    caveats = [] if found is None else found.caveats
-    if as_json:
-        anchors = {at: {"return": end.mean, "policy": end.policy} for at, end in ends.items()}
-        costing = (
-            {} if safe is None else {"normalized_cost": safe.normalized_cost, "safe": safe.safe}
-        )
-        body = {"dataset": name, "returns": returns, "scores": scores.tolist(), **costing}
-        print_json({**body, "references": anchors, "source": source, "caveats": caveats})
-        return
-    say(", ".join(f"{value:z.1f}" for value in scores))
-    if len(returns) > 1:
-        say(f"mean {np.mean(scores):z.1f}")
-    if safe is not None:
-        verdict = "safe" if safe.safe else "not safe"
-        say(f"normalized cost {safe.normalized_cost:z.2f} at the limit {cost_limit:g}: {verdict}")
-    for at, end in ends.items():
-        say(f"{at:>3} = {end.mean:z.2f}: {end.policy}")
-    say(f"source: {source}")
-    say_notes(caveats)
-
-
-@app.command(
-    epilog="Example: orlog references lab/arm-v1 --random --expert runs/iql/lab/arm-v1/seed-0"
-)
-def references(
-    name: Name,
-    random: Annotated[
-        bool, typer.Option("--random", help="Measure the random policy: score 0.")
-    ] = False,
-    expert: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN|recipe|NUMBER",
-            help="Measure the expert, score 100: the folder of a trained run, or the controller of "
-            "the dataset's recipe. Or take a published return, with its --source.",
-        ),
-    ] = None,
-    source: Annotated[str, typer.Option(help="Where the number was published.")] = "",
-    episodes: Annotated[
-        int | None, typer.Option(min=1, help="Episodes per policy.", show_default="1000")
-    ] = None,
-    record: Annotated[
-        bool,
-        typer.Option("--record", help="Keep them among those that ship, in a checkout of orlog."),
-    ] = False,
-    trust_environment: TrustEnvironment = False,
-    _imports: Imports = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the two returns that anchor normalized scores, or measure and keep them.
-
-    Without --random and --expert it shows what is known: values, source, protocol, simulator.
-
-    What is measured is kept in $ORLOG_HOME/references, for all datasets of that environment.
-    """
-    from orlog.datasets.loading import load_dataset
-    from orlog.errors import ManifestError
-    from orlog.scoring.measuring import EPISODES, keep_references, measure_references
-    from orlog.scoring.references import described, references_of
-    from orlog.scoring.references import references as find_references
-
-    measured = {"--source": source, "--episodes": episodes, "--record": record}
-    if not random and expert is None:
-        for option, value in measured.items():
-            if value:
-                raise typer.BadParameter(f"{option} is for measuring; add --random --expert RUN.")
-        found = find_references(name)
-        _show_references(described(name).name, found, None, as_json=as_json)
-        return
-    if not random or expert is None:
-        raise typer.BadParameter(
-            "a score needs both anchors: --random, and --expert with a run, recipe or a number."
-        )
-    dataset = load_dataset(name)
-    try:
-        before = references_of(dataset.manifest)
-    except ManifestError as error:  # new ones come before a damaged file
-        tell(error, label="warning")
-        before = None
-    count, finished = episodes or EPISODES, 0
-    with progress_bar("episodes") as update:
-
-        def show(done: int) -> None:
-            nonlocal finished
-            finished = done if done >= finished else count + done
-            update(finished, 2 * count)
-
-        found = measure_references(
-            dataset,
-            expert=_number(expert),
-            source=source,
-            episodes=count,
-            trust_environment=trust_environment,
-            progress=show,
-        )
-    path = keep_references(dataset, found, shipped=record)
-    _show_references(dataset.name, found, path, before=before, as_json=as_json)
-
-
-def _number(text: str) -> str | float:
-    """Return a number if the text is one."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _show_references(
-    name: str,
-    found: References,
-    path: Path | None,
-    *,
-    before: References | None = None,
-    as_json: bool,
-) -> None:
-    """Print reference returns and what is known of them; `path` is where they were just kept."""
-    from orlog.normalize.references import PublishedProtocol, simulator_of
-
-    protocol = found.protocol
-    if isinstance(protocol, PublishedProtocol):
-        how = protocol.description
-    else:
-        how = f"{counted(protocol.episodes, 'episode')} of each policy, seeds from {protocol.first_seed}"
-    ends = (("random", 0, found.random), ("expert", 100, found.expert))
-    deviations = {kind: getattr(one, "standard_error", None) for kind, _, one in ends}
-    if as_json:
-        returns = {
-            kind: {
-                "return": one.mean,
-                "policy": one.policy,
-                "standard_error": deviations[kind],
-                "returns": getattr(one, "returns", None),
-            }
-            for kind, _, one in ends
-        }
-        print_json(
-            {
-                "dataset": name,
-                **returns,
-                "source": found.source,
-                "protocol": how,
-                "environment": protocol.environment_id,
-                "versions": protocol.versions,
-                "episodes": protocol.episodes,
-                "simulator": found.simulator or simulator_of(protocol),
-                "caveats": found.caveats,
-                "kept": None if path is None else str(path),
-            }
-        )
-        return
-    rows = [
-        (
-            str(score),
-            f"{one.mean:.8g}",
-            "none" if deviations[kind] is None else f"{deviations[kind]:.4g}",
-            *(() if path is None else ("none" if before is None else _mean(before, kind),)),
-            one.policy,
-        )
-        for kind, score, one in ends
-    ]
-    headings = ("score", "return", "standard error", *(() if path is None else ("before",)))
-    numbers = tuple(range(len(headings)))
-    show_table((*headings, "policy"), rows, numbers=numbers)
-    say(f"source: {found.source}")
-    say(f"protocol: {how}")
-    say(f"simulator: {found.simulator or simulator_of(protocol)}")
-    say_notes(found.caveats)
-    if path is not None:
-        say(f"kept in {path}")
-
-
-def _mean(references: References, kind: str) -> str:
-    return f"{getattr(references, kind).mean:.8g}"
 
 
 @app.command(epilog="Example: orlog ope runs/iql/pointmaze/umaze-v1/seed-0")

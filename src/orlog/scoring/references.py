@@ -143,7 +143,7 @@ def _missing(known: Described) -> str:
     if benchmark is None:
         return (
             "no reference returns are known; measure them with: "
-            f"orlog references {known.name} --random --expert RUN."
+            f"orlog scores {known.name} --random --expert RUN."
         )
     environment = None if known.manifest is None else known.manifest.environment
     if environment is not None and not holds_in(benchmark, environment):
@@ -330,7 +330,7 @@ def _file_name(environment: EnvironmentRecord) -> str:
 
 def _unusable(path: Path, reason: str) -> ManifestError:
     return ManifestError(
-        f"{path}: {reason}; measure again, which comes before this file: orlog references NAME "
+        f"{path}: {reason}; measure again, which comes before this file: orlog scores NAME "
         "--random --expert RUN.",
         file=str(path),
     )

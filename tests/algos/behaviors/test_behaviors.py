@@ -29,7 +29,6 @@ from orlog.datasets.recipes.behavior_policies import (
     write_policies,
 )
 from orlog.errors import DivergedError, IntegrityError, NotFoundError, SchemaError, StorageError
-from tests.command_line import orlog
 
 HOPPER = "Hopper-v5"
 ONE_STEP = BehaviorOptions(algorithm="ars", steps=1)
@@ -145,12 +144,8 @@ def test_the_medium_policy_returns_a_third_of_the_best() -> None:
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
-    out = str(tmp_path / "some.safetensors")
-    failed = orlog("behavior", "train", "Pendulum-v1", "--algorithm", "ars", "--out", out)
-    assert failed.returncode == 1
-    assert "Pendulum-v1: behavior policies are trained for vectors of actions in [-1, 1]" in (
-        failed.stderr
-    )
+    with pytest.raises(ValueError, match=r"Pendulum-v1: behavior policies are trained for vectors"):
+        train_behavior("Pendulum-v1", tmp_path / "a.safetensors", ONE_STEP)
     for settings, message in (
         ({"algorithm": "dqn"}, "ars or sac, found 'dqn'"),
         ({"settings": {"stpe": 1}}, "ars has no setting 'stpe'; it has directions"),

@@ -677,7 +677,7 @@ def test_a_view_that_was_trained_on_is_found_and_one_episode_has_no_standard_err
     assert re.search(r"success rate (0.0 % \(0|100.0 % \(1) of 1 episode,", evaluated.output)
     assert "nan" not in evaluated.output
     anchors = ("--random", "--expert", "recipe")
-    measured = invoke("references", mini.name, *anchors, "--episodes", "1")
+    measured = invoke("scores", mini.name, *anchors, "--episodes", "1")
     assert measured.exit_code == 0, measured.output
     assert "nan" not in measured.output
     assert measured.output.count("none") == 2

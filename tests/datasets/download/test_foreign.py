@@ -26,6 +26,7 @@ from orlog.datasets.formats import formats
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.loading import load_dataset
+from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording import finishing
 from orlog.datasets.store.verify import verify_folder
@@ -170,9 +171,8 @@ def test_the_horizon_of_a_file_is_what_its_registry_says_or_d4rl(
     write(upstream.folder / FILE, body)
     with pytest.raises(SchemaError, match="horizon="):
         bring(upstream.checked())
-    link = ["registry", "link", str(upstream.folder), "lab/limited-v0@1.0.0", upstream.url]
-    options = ["--format", "d4rl-hdf5", "--horizon", "400"]
-    assert CliRunner().invoke(app, [*link, *options]).exit_code == 0
+    entry = foreign_file_entry(url=upstream.url, format="d4rl-hdf5", horizon=400)
+    link_foreign_file(str(upstream.folder), "lab/limited-v0@1.0.0", entry)
     source = find_source(parse_name("lab/limited-v0"))
     assert isinstance(source, ForeignFileSource)
     check(bring(source), body, 400)

@@ -324,7 +324,7 @@ def test_actions_are_bounded_where_the_environment_of_the_file_says_it(
     assert np.isinf(space.high).all()
     assert ("No bounds of actions were taken from env_args" in told) == is_bounded
     assert not [one for one in orlog.audit(dataset).findings if one.check == "bounds"]
-    with pytest.raises(SchemaError, match="--action-low -1 --action-high 3"):
+    with pytest.raises(SchemaError, match="--bounds action=-1:3"):
         orlog.train("bc", dataset, steps=1, evaluations=0)
 
 

@@ -245,7 +245,7 @@ def test_pinned_versions_stay_whatever_is_asked_for(
     monkeypatch.setenv("ORLOG_LOCK", str(tmp_path / "orlog.lock"))
     report = collect_garbage(unused_days=0, max_bytes=0)
     assert {one.path: one.why for one in report.kept} == {
-        first: "is pinned: orlog cache unpin",
+        first: "is kept: orlog cache keep --off",
         second: f"is pinned by {tmp_path / 'orlog.lock'}",
     }
     (tmp_path / "orlog.lock").write_text("{", "utf-8")
@@ -388,7 +388,7 @@ def test_pinned_versions_links_and_bad_names_are_not_deleted(
 ) -> None:
     folder = place(template, ARM, "1.0.0")
     pin_version(ARM, "1.0.0")
-    with pytest.raises(StorageError, match=f"orlog cache unpin {ARM}@1.0.0"):
+    with pytest.raises(StorageError, match=f"orlog cache keep --off {ARM}@1.0.0"):
         delete_version(ARM, "1.0.0")
     elsewhere = shutil.copytree(template, tmp_path / "elsewhere")
     (folder.parent / "2.0.0").symlink_to(elsewhere)

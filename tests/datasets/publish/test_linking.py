@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -48,14 +46,6 @@ def run(*arguments: object) -> str:
     return " ".join(found.output.split())
 
 
-def link_in_vain(*arguments: object) -> str:
-    """Run `registry link`, which must fail; return what it says as one line."""
-    command = ["link", *map(str, arguments)]
-    failed = CliRunner().invoke(registries, command, env={"COLUMNS": "300"})
-    assert failed.exit_code != 0
-    return " ".join(f"{failed.output} {failed.exception}".replace("│", " ").split())
-
-
 @pytest.mark.parametrize("checksum", [True, False])
 def test_the_whole_round(tmp_path: Path, checksum: bool) -> None:
     body = rows_of([False, False, True, False], [False] * 4, next_observations=False)
@@ -67,22 +57,14 @@ def test_the_whole_round(tmp_path: Path, checksum: bool) -> None:
     served = tmp_path / "registry"
     with FileServer(upstream) as origin, FileServer(served) as server:
         url = f"{origin.url}/hopper.hdf5"
-        sums = ("--sha256", hashlib.sha256(file.read_bytes()).hexdigest()) if checksum else ()
-        told = run(
-            "link",
-            served,
-            f"{NAME}@1.0.0",
-            f"{origin.url}/gone.hdf5",
-            "--mirror",
-            url,
-            "--format",
-            "d4rl-hdf5",
-            "--sign",
-            key,
-            *sums,
+        entry = foreign_file_entry(
+            url=f"{origin.url}/gone.hdf5",
+            mirrors=[url],
+            format="d4rl-hdf5",
+            sha256=hashlib.sha256(file.read_bytes()).hexdigest() if checksum else None,
         )
-        assert told.startswith(f"listed in file://{served}: {NAME}@1.0.0 at {origin.url}/gone")
-        assert ("first download will be trusted" in told) is not checksum
+        signer = functools.partial(sign, key_file=key)
+        link_foreign_file(str(served), f"{NAME}@1.0.0", entry, sign=signer)
         add_registry("lab", server.url, keys=[public])
         source = find_source(parse_name(NAME))
         assert isinstance(source, ForeignFileSource)
@@ -140,32 +122,14 @@ def test_what_makes_no_sense_is_a_value_error(said: dict[str, Any], message: str
         foreign_file_entry(**{"url": "https://data.example/a", "format": "d4rl-hdf5", **said})
 
 
-def test_several_files_are_listed_by_a_json_file(tmp_path: Path) -> None:
-    files = [
-        {"path": f"cube{part}.npz", "url": f"https://data.example/cube{part}.npz", "size_bytes": 9}
-        for part in ("", "-val")
-    ]
-    (tmp_path / "cube.json").write_text(json.dumps(files), "utf-8")
-    options = ("--files", tmp_path / "cube.json", "--format", "ogbench-npz")
-    (tmp_path / "registry").mkdir()
-    told = run("link", tmp_path / "registry", "lab/cube-v0@1.0.0", *options)
-    assert "2 files; without a checksum" in told
-    listed = index_of(tmp_path / "registry").foreign["lab/cube-v0"]["1.0.0"]
-    assert list(msgspec.to_builtins(listed.files)) == files
-    for text, message in (("{", "JSON list"), ("[]", "either"), ('[{"path": "../a"}]', "url")):
-        (tmp_path / "cube.json").write_text(text, "utf-8")
-        failed = link_in_vain(tmp_path / "registry", "lab/cube-v0@1.1.0", *options)
-        assert message in failed
-    assert "or --files" in link_in_vain(tmp_path, "lab/cube-v0@1.1.0", "--format", "ogbench-npz")
-
-
 def test_what_cannot_be_listed_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidNameError, match=r"such as lab/hopper-v2@1\.0\.0"):
         link_foreign_file(str(tmp_path), NAME, ENTRY)
     with pytest.raises(StorageError, match="cannot publish to a web server"):
         link_foreign_file("https://data.example/registry", f"{NAME}@1.0.0", ENTRY)
+    other = foreign_file_entry(url="https://data.example/a.hdf5", format="d4rl")
     with pytest.raises(FormatVersionError, match="d4rl-hdf5"):
-        run("link", tmp_path, f"{NAME}@1.0.0", ENTRY.url, "--format", "d4rl")
+        link_foreign_file(str(tmp_path), f"{NAME}@1.0.0", other)
     assert list(tmp_path.glob("index*")) == []
 
 
