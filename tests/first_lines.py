@@ -37,7 +37,7 @@ orlog train iql lab/grid-v1 {FEW} --import my_envs
 orlog evaluate runs/iql/lab/grid-v1 --import my_envs --episodes 1
 orlog export lab/grid-v1 out --to parquet --lossy
 orlog import out lab/again-v1
-orlog reproduce --datasets {MAZE} --algorithms bc --seeds 1 --steps 4 --episodes 1
+orlog sweep --datasets {MAZE} --algorithms bc --seeds 1 --steps 4 --episodes 1
 """
 ENVIRONMENT = """
 import gymnasium, numpy as np

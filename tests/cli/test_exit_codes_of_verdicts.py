@@ -74,8 +74,8 @@ def test_each_verdict_has_an_exit_code(
     assert found.returncode == 4
     assert "BC is unsettled" in found.stdout
 
-    sweep = ["reproduce", "--datasets", mini.name, "--algorithms", "bc", *SHORT, "--steps", "3"]
-    sweep += ["--seeds", "2", "--report", str(tmp_path / "report")]
+    sweep = ["sweep", "--datasets", mini.name, "--algorithms", "bc", *SHORT, "--steps", "3"]
+    sweep += ["--seeds", "2", "--out", str(tmp_path / "report")]
     swept = orlog(*sweep)
     assert swept.returncode == 0, swept.stderr
     assert "BC is not compared: steps=3, recorded with 2." in swept.stdout
@@ -106,7 +106,7 @@ def test_errors_and_damage_are_no_verdicts(
     manifest = mini.folder / "manifest.json"
     replace_file(manifest, manifest.read_bytes().replace(b'"total_steps"', b'"total_stepz"'))
     assert ran().returncode == 3
-    swept = orlog("reproduce", "--datasets", mini.name, "--algorithms", "bc", *SHORT)
+    swept = orlog("sweep", "--datasets", mini.name, "--algorithms", "bc", *SHORT)
     assert swept.returncode == 3, swept.stderr
 
 

@@ -72,7 +72,7 @@ RUNS = {
     f"scores {MINI}": "source: measured with orlog",
     f"scores {MINI} 20": "source: measured with orlog",
     f"reproduce bc {MINI} --seeds 1 --episodes 1 --workers 1 --out o[b] {SMALL}": "BC",
-    f"reproduce --datasets {MINI} --algorithms bc --seeds 1 --episodes 1 --workers 1 --report q[b] {SMALL}": "report: q[b]",
+    f"sweep --datasets {MINI} --algorithms bc --seeds 1 --episodes 1 --workers 1 --out q[b] {SMALL}": "report: q[b]",
     "evaluate runs/t[b] --episodes 2 --out d[b]/t[b].json": "d[b]/t[b].json",
     "compare d[b]": "BC",
     "reproduce n[b].json": "n[b].json",

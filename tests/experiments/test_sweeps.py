@@ -52,7 +52,7 @@ def keys(sweep: Sweep) -> list[str]:
 def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_apply(
     mini: Dataset,
 ) -> None:
-    words = ["reproduce", "--datasets", mini.name, "--algorithms", "bc,gcbc"]
+    words = ["sweep", "--datasets", mini.name, "--algorithms", "bc,gcbc"]
     words += ["--steps", "2", "--episodes", "1", "--seeds", "0-1", "--json"]
     found = orlog(*words)
     assert found.returncode == 0, found.stderr
@@ -66,24 +66,18 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
     assert json.loads(again.stdout) == body
     assert {one.key: one for one in read_results()} == stored
 
-    left_out = orlog("reproduce", "--datasets", mini.name, "--algorithms", "gcbc")
+    left_out = orlog("sweep", "--datasets", mini.name, "--algorithms", "gcbc")
     assert "to train anyway, choose the number of steps as --steps." in left_out.stderr
 
-    wrong = orlog("reproduce", "--suite", "nothing", "--algorithms", "bc")
+    wrong = orlog("sweep", "--suite", "nothing", "--algorithms", "bc")
     assert wrong.returncode == 2
     assert "no suite 'nothing'; choose one of: all, agents" in wrong.stderr
     for names in ("--datasets", "--algorithms"):
         nothing = orlog(*words, names, ",")
         assert nothing.returncode == 2
         assert "',' names nothing" in nothing.stderr
-    resumed = orlog(*words, "--resume")
-    assert resumed.returncode == 2
-    assert "--resume is not for sweeps: the same command goes on" in resumed.stderr
-    placed = orlog(*words, "--out", "here")
-    assert placed.returncode == 2
-    assert "the folder for the report is --report" in placed.stderr
     assert orlog("reproduce", "bc").returncode == 2
-    assert orlog("reproduce", "bc", mini.name, "--suite", "all").returncode == 2
+    assert orlog(*words, "--suite", "all").returncode == 2
 
 
 @pytest.mark.usefixtures("jobs_run_here")
@@ -112,9 +106,9 @@ def test_a_sweep_records_the_baseline_of_each_algorithm_whose_seeds_are_all_done
 ) -> None:
     records = tmp_path / "records"
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: records / name)
-    words = ["reproduce", "--datasets", mini.name, "--algorithms", "bc,td3bc", "--steps", "2"]
+    words = ["sweep", "--datasets", mini.name, "--algorithms", "bc,td3bc", "--steps", "2"]
     words += ["--episodes", "1", "--evaluations", "1", "--seeds", "0-1"]
-    words += ["--report", str(tmp_path / "report"), "--record"]
+    words += ["--out", str(tmp_path / "report"), "--record"]
     begun = small(mini, ("td3bc",))
     in_the_way = result_folder(keys(begun)[1]) / "metrics.jsonl"
     in_the_way.mkdir(parents=True)
@@ -175,7 +169,7 @@ def test_a_view_has_no_baseline_to_record_and_is_not_swept_with_its_dataset(
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
     view = tmp_path / "view.json"
     mini[:5].save(view)
-    words = ["reproduce", "--algorithms", "bc", "--steps", "2", "--episodes", "1", "--seeds", "1"]
+    words = ["sweep", "--algorithms", "bc", "--steps", "2", "--episodes", "1", "--seeds", "1"]
     recorded = orlog(*words, "--datasets", str(view), "--record")
     assert recorded.returncode == 2
     assert f"a view of {mini.name} has no baseline of its own" in recorded.stderr
@@ -433,7 +427,7 @@ def test_memory_does_not_grow_with_jobs() -> None:
 
 @pytest.mark.thorough
 def test_a_sweep_that_is_killed_goes_on_and_two_at_once_share(mini: Dataset) -> None:
-    words = ["reproduce", "--datasets", mini.name, "--algorithms", "bc", "--seeds", "6"]
+    words = ["sweep", "--datasets", mini.name, "--algorithms", "bc", "--seeds", "6"]
     words += ["--steps", "50", "--episodes", "2", "--workers", "2", "--json"]
     command = [sys.executable, "-m", "orlog.cli", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as begun:

@@ -263,7 +263,7 @@ def test_training_and_scores(place: Place) -> None:
 def test_results_of_sweeps(place: Place) -> None:
     imported(place)
     words = ("--datasets", "new/arm-v1", "--algorithms", "bc", "--seeds", "1", "--steps", "4")
-    place.cut(*ORLOG, "reproduce", *words, "--episodes", "2", "--workers", "1", state=reproduced)
+    place.cut(*ORLOG, "sweep", *words, "--episodes", "2", "--workers", "1", state=reproduced)
 
 
 def test_builds(place: Place) -> None:

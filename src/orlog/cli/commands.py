@@ -51,6 +51,7 @@ PANELS = {
         "scores",
         "ope",
         "reproduce",
+        "sweep",
         "compare",
         "tune-curve",
         "quickstart",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 OUT = Path("runs/reproduce")
-REPORT = Path("runs/report")
+SWEEP = Path("runs/sweep")
 
 NOT_CONSISTENT, ERROR, DAMAGE, UNSETTLED = 1, 2, 3, 4
 """Exit codes of verdicts; 0 is good."""
@@ -58,19 +58,9 @@ def errors_are_no_verdict() -> Iterator[None]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reproduction:
-    """What is trained and scored, where, and when it is enough."""
+class Scoring:
+    """How runs are trained, scored and judged."""
 
-    suite: Annotated[
-        str | None,
-        typer.Option(help="Sweep over the datasets of the catalogue that begin so, or all."),
-    ] = None
-    datasets: Annotated[
-        str | None, typer.Option(metavar="NAME,..", help="Sweep over these datasets.")
-    ] = None
-    algorithms: Annotated[
-        str | None, typer.Option(metavar="NAME,..", help="Algorithms of a sweep.")
-    ] = None
     seeds: Annotated[
         str,
         typer.Option(
@@ -78,15 +68,6 @@ class Reproduction:
             show_default="3, or where 3 were recorded 4, or 5 if cost, success or the like is judged too",
         ),
     ] = ""
-    sequential: Annotated[
-        bool, typer.Option("--sequential", help="Add seeds until the verdict is settled.")
-    ] = False
-    max_seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Most seeds with --sequential.", show_default="as many as were recorded"
-        ),
-    ] = None
     require_same: Annotated[
         bool,
         typer.Option("--require-same", help="Exit with code 4 if it is not shown to be the same."),
@@ -115,14 +96,29 @@ class Reproduction:
         typer.Option(min=1, help="Jobs at a time.", show_default="as many as there are cores"),
     ] = None
     where: Executing
-    out: Annotated[Path, typer.Option(help="Folder for the runs; not of a sweep.")] = OUT
-    report: Annotated[Path, typer.Option(help="Folder for the report of a sweep.")] = REPORT
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue interrupted runs; a sweep does so by itself.")
-    ] = False
     record: Annotated[
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
     ] = False
+    trust_environment: TrustEnvironment = False
+    imports: Imports = None
+    as_json: AsJson = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reproduction(Scoring):
+    """How one algorithm is reproduced on one dataset, and when that is enough."""
+
+    sequential: Annotated[
+        bool, typer.Option("--sequential", help="Add seeds until the verdict is settled.")
+    ] = False
+    max_seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Most seeds with --sequential.", show_default="as many as were recorded"
+        ),
+    ] = None
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = OUT
+    resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs.")] = False
     own_algorithm: Annotated[
         str | None,
         typer.Option(
@@ -131,63 +127,93 @@ class Reproduction:
             help="The algorithm of a FILE.json, if it is not one of orlog's.",
         ),
     ] = None
-    trust_environment: TrustEnvironment = False
-    imports: Imports = None
-    as_json: AsJson = False
 
 
-@app.command(
-    epilog="Example: orlog reproduce iql pointmaze/umaze-v1 --seeds 3, or, for a sweep, orlog reproduce "
-    "--suite pointmaze --algorithms bc,iql,td3bc --seeds 0-4"
-)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sweeping(Scoring):
+    """Which algorithms are swept over which datasets."""
+
+    algorithms: Annotated[
+        str, typer.Option(metavar="NAME,..", help="Algorithms, with commas between them.")
+    ]
+    suite: Annotated[
+        str | None, typer.Option(help="Datasets of the catalogue that begin so, or all.")
+    ] = None
+    datasets: Annotated[
+        str | None, typer.Option(metavar="NAME,..", help="Datasets, with commas between them.")
+    ] = None
+    out: Annotated[Path, typer.Option(help="Folder for the report, report.html.")] = SWEEP
+
+
+@app.command(epilog="Example: orlog reproduce iql pointmaze/umaze-v1 --seeds 3")
 @errors_are_no_verdict()
 @takes_options
 def reproduce(
     algorithm: OptionalAlgorithm = None, name: OptionalName = None, *, given: Reproduction
 ) -> None:
-    """Train and score by recipes, and compare with the recorded baselines: one dataset, or a sweep.
+    """Train and score an algorithm on a dataset by its recipe, and compare with its recorded baseline.
 
     Of a file that orlog evaluate --out wrote (orlog reproduce FILE.json) it runs the first seed again, or those of
     --seeds, and says in a line whether that confirms or contradicts the file.
 
-    A sweep keeps its results in ORLOG_HOME; the same command goes on where it was interrupted. At the
-    end it writes a report: a page to look at. --json prints its numbers.
-
     Exit codes: 0 identical, same or consistent, or nothing to compare with; 1 not consistent; 2 an
-    error, or a job of a sweep failed; 3 damage; 4 unsettled, or with --require-same neither identical
-    nor the same. If several apply, the first of 3, 2, 1 and 4 counts.
+    error; 3 damage; 4 unsettled, or with --require-same neither identical nor the same.
     """
-    share = given.largest_share
-    if share is not None and not given.require_same:
-        raise typer.BadParameter("--largest-share is only for --require-same; add it.")
+    _check_share_is_used(given)
     if algorithm is not None and algorithm.endswith(".json"):
         _reproduce_file(Path(algorithm), name, given)
         return
-    is_sweep = not (given.suite is None and given.datasets is None and given.algorithms is None)
-    if is_sweep:
-        _check_sweep(algorithm, given)
-    elif algorithm is None or name is None:
-        raise typer.BadParameter(
-            "name an algorithm and a dataset; or, for a sweep, --algorithms with --suite or --datasets."
-        )
-    else:
-        given = dataclasses.replace(given, algorithms=algorithm, datasets=name)
-        Begun.more = ("--resume",)
-    seeds = _seeds(given.seeds) if given.seeds else _usual_seeds(given)
+    if algorithm is None or name is None:
+        raise typer.BadParameter("name an algorithm and a dataset; for many, see orlog sweep.")
+    Begun.more = ("--resume",)
+    seeds = _seeds(given.seeds) if given.seeds else _usual_seeds([algorithm], [name])
     most = range(given.max_seeds or 10**6) if given.sequential else seeds
-    _check_largest_share(share, most)
-    executor = given.where.chosen()
-    if algorithm is not None and name is not None:
-        results, failed = [_one(algorithm, name, seeds, given, executor)], 0
-    else:
-        results, failed = _sweep(seeds, given, executor)
-    words = [None if one.verdict is None else one.verdict.word for one in results]
+    _check_largest_share(given.largest_share, most)
+    _judge([_one(algorithm, name, seeds, given, given.where.chosen())], given)
+
+
+@app.command(
+    epilog="Example: orlog sweep --suite pointmaze --algorithms bc,iql,td3bc --seeds 0-4 --out sweep"
+)
+@errors_are_no_verdict()
+@takes_options
+def sweep(*, given: Sweeping) -> None:
+    """Train and score many algorithms on many datasets, and write a report.
+
+    Its results are kept in ORLOG_HOME: give the same command again and it goes on where it was interrupted.
+    With --executor the jobs run on a cluster.
+
+    Exit codes: 0 identical, same or consistent, or nothing to compare with; 1 not consistent; 2 an
+    error, or a job failed; 3 damage; 4 unsettled, or with --require-same neither identical
+    nor the same. If several apply, the first of 3, 2, 1 and 4 counts.
+    """
+    from orlog.experiments.sweeps import suite_datasets
+
+    _check_share_is_used(given)
+    if (given.suite is None) == (given.datasets is None):
+        raise typer.BadParameter("give either --suite or --datasets.")
+    algorithms = _names(given.algorithms)
+    names = suite_datasets(given.suite) if given.suite is not None else _names(given.datasets or "")
+    seeds = _seeds(given.seeds) if given.seeds else _usual_seeds(algorithms, names)
+    _check_largest_share(given.largest_share, seeds)
+    results, failed = _sweep(algorithms, names, seeds, given)
     if failed:
         raise typer.Exit(failed)
+    _judge(results, given)
+
+
+def _check_share_is_used(given: Scoring) -> None:
+    if given.largest_share is not None and not given.require_same:
+        raise typer.BadParameter("--largest-share is only for --require-same; add it.")
+
+
+def _judge(results: Sequence[Result], given: Scoring) -> None:
+    """End with the exit code of the verdicts."""
+    words = [None if result.verdict is None else result.verdict.word for result in results]
     if {"not consistent", "contradicted"} & {*words}:
         raise typer.Exit(NOT_CONSISTENT)
     if "unsettled" in words or not all(
-        _is_same(one, share) for one in results if given.require_same
+        _is_same(result, given.largest_share) for result in results if given.require_same
     ):
         raise typer.Exit(UNSETTLED)
 
@@ -227,26 +253,6 @@ def _reproduce_file(path: Path, name: str | None, given: Reproduction) -> None:
         raise typer.Exit(NOT_CONSISTENT if outcome == "contradicts" else UNSETTLED)
 
 
-def _check_sweep(algorithm: str | None, given: Reproduction) -> None:
-    """Refuse what is missing or too much for a sweep."""
-    has_one_source = (given.suite is None) != (given.datasets is None)
-    if algorithm is not None or given.algorithms is None or not has_one_source:
-        raise typer.BadParameter(
-            "a sweep takes --algorithms, and either --suite or --datasets, without other names."
-        )
-    if given.sequential or given.max_seeds is not None:
-        raise typer.BadParameter("--sequential and --max-seeds are not for sweeps.")
-    if given.out != OUT:
-        raise typer.BadParameter(
-            "--out is not for sweeps, which keep their runs in ORLOG_HOME; the folder for the report is "
-            "--report."
-        )
-    if given.resume:
-        raise typer.BadParameter(
-            "--resume is not for sweeps: the same command goes on where it was interrupted."
-        )
-
-
 def _is_same(result: Result, largest_share: float | None) -> bool:
     """Whether a result is identical, or the same with no larger share of seeds that may fail."""
     verdict = result.verdict
@@ -275,16 +281,13 @@ def _check_largest_share(
         )
 
 
-def _usual_seeds(given: Reproduction) -> list[int]:
+def _usual_seeds(algorithms: Sequence[str], names: Sequence[str]) -> list[int]:
     """Return the seeds of a command that names none: as many as can show a difference from each baseline."""
     from orlog.algos.algorithms import known_as
-    from orlog.experiments.sweeps import suite_datasets
     from orlog.normalize.baselines import read_baseline
     from orlog.normalize.verdicts import judged_numbers, recorded_outcomes, usual_seeds
 
-    names = suite_datasets(given.suite) if given.suite else _names(given.datasets or "")
-    algorithms = map(known_as, _names(given.algorithms or ""))
-    pairs = itertools.product(algorithms, (name.partition("@")[0] for name in names))
+    pairs = itertools.product(map(known_as, algorithms), (name.partition("@")[0] for name in names))
     found = [
         recorded_outcomes(one) for one in itertools.starmap(read_baseline, pairs) if one is not None
     ]
@@ -366,19 +369,21 @@ def _one(
     return result
 
 
-def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[list[Result], int]:
+def _sweep(
+    algorithms: Sequence[str], names: Sequence[str], seeds: list[int], given: Sweeping
+) -> tuple[list[Result], int]:
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
     from orlog.algos.training.options import TrainOptions
     from orlog.datasets.loading import load_dataset
-    from orlog.experiments.sweeps import plan_sweep, run_sweep, suite_datasets
+    from orlog.experiments.sweeps import plan_sweep, run_sweep
     from orlog.reports.dataset_page import show_results
     from orlog.reports.sweep_page import results_of, write_sweep_page
 
-    names = _names(given.datasets or "") if given.suite is None else suite_datasets(given.suite)
+    executor = given.where.chosen()
     with progress_bars() as update:
         sweep = plan_sweep(
             names,
-            _names(given.algorithms or ""),
+            algorithms,
             seeds=seeds,
             episodes=given.episodes,
             options=TrainOptions(
@@ -417,7 +422,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
         )
     if results:  # before anything is recorded, which it would be compared with
         title = f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
-        page = given.report / "report.html"
+        page = given.out / "report.html"
         write_sweep_page(sweep, results, page, title=title)
         if given.as_json:
             tell(f"report: {page}")
