@@ -128,6 +128,7 @@ def measure_speed(options: argparse.Namespace) -> None:
 def streams() -> Iterator[tuple[str, Any]]:
     """Yield each sampler by what the table calls it."""
     import orlog
+    from orlog.loaders.agent_transitions import load_agents
 
     write_numbers()
     numbers = {
@@ -152,7 +153,7 @@ def streams() -> Iterator[tuple[str, Any]]:
     for name, team in TEAMS.items():
         stored = f"bench/{re.sub('[^a-z0-9]+', '-', name)}-v0"
         write_team(stored, team, STEPS)
-        arrays = orlog.load_agents(stored, "ram")
+        arrays = load_agents(stored, "ram")
         yield f"{name}, batch 256", orlog.agent_transitions(arrays, 256, seed=0)
     words: dict[str, Any] = {"tokenizer": tokenizer(), "length": SPOKEN}
     spoken = orlog.token_sequences(dialogues(), SPEAKING, seed=0, **words)
@@ -274,6 +275,7 @@ def measure_memory(team: Team, steps: int) -> None:
     """Print the memory that loading and sampling take, beside the bytes of the data."""
     import orlog
     from orlog.base.processes import processor_name
+    from orlog.loaders.agent_transitions import load_agents
 
     write_team("bench/many-v0", team, steps)
     rows = steps + steps // LENGTH
@@ -284,7 +286,7 @@ def measure_memory(team: Team, steps: int) -> None:
         return
     before = reset_peak()
     began = time.perf_counter()
-    arrays = orlog.load_agents("bench/many-v0", "ram")
+    arrays = load_agents("bench/many-v0", "ram")
     loaded = time.perf_counter() - began
     batches = iter(orlog.agent_transitions(arrays, 256, seed=0))
     began = time.perf_counter()

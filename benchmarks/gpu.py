@@ -32,6 +32,7 @@ from orlog.algos.training.devices import find_device
 from orlog.base.processes import processor_name
 from orlog.base.terminal import table
 from orlog.loaders.arrays.arrays import Arrays
+from orlog.loaders.batch import Batch
 
 NAMES = ("bc", "iql", "td3bc", "cql", "fql")
 OBSERVED, ACTED, LENGTH = 17, 6, 1000
@@ -106,7 +107,7 @@ def sampling(arrays: Arrays, device: str, seconds: float) -> Iterator[list[str]]
         on_device = iter(orlog.transitions(there, size, seed=0))
         from_host = iter(orlog.transitions(arrays, size, seed=0))
 
-        def copied(batches: Iterator[orlog.Batch] = from_host) -> object:
+        def copied(batches: Iterator[Batch] = from_host) -> object:
             return next(batches).to(device, non_blocking=True)
 
         def bare(size: int = size) -> object:

@@ -236,7 +236,7 @@ def agent_transitions(
     docstring says how agents that leave, and unequal spaces, are given.
 
     Args:
-        data: A dataset of several agents, as `orlog.record_parallel` stores them, or what `orlog.load_agents`
+        data: A dataset of several agents, as `orlog.record_parallel` stores them, or what `load_agents`
             returned.
         batch_size: Steps of the team in a batch, of all ranks together.
         seed: Seed of the stream.
@@ -256,7 +256,7 @@ def agent_transitions(
     if arrays.team is None:
         raise SchemaError(
             f"{arrays.name or 'these arrays'}: loaded without what is known of single agents; load them with "
-            "orlog.load_agents(ds), or give the dataset itself."
+            "orlog.loaders.agent_transitions.load_agents(ds), or give the dataset itself."
         )
     return AgentTransitions(
         arrays, batch_size=batch_size, seed=seed, start=start, infos=infos, rank=rank, ranks=ranks

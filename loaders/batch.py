@@ -235,7 +235,7 @@ class StateGoalBatch(GoalBatch):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StateSubgoalBatch(StateGoalBatch):
-    """An `orlog.SubgoalBatch` whose observations are states, all vectors."""
+    """A `SubgoalBatch` whose observations are states, all vectors."""
 
     low_goals: Tensor | dict[str, Tensor]
     subgoals: Tensor | dict[str, Tensor]

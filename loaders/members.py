@@ -1,6 +1,6 @@
 """The agents of a team one by one: each agent's part of an episode as an episode of its own.
 
-    arrays = member_arrays(orlog.load_agents(team))        any loader of single agents samples from them
+    arrays = member_arrays(load_agents(team))        any loader of single agents samples from them
 
     observation   | what the agent observes, padded | which agent, one-hot | flags of what is legal, if known |
     action        whole numbers from 0, or floats padded with zeros
@@ -50,7 +50,7 @@ def member_arrays(
     """Return a team's arrays as those of single agents, which take the place of the team's in memory.
 
     Args:
-        arrays: What `orlog.load_agents` returned.
+        arrays: What `load_agents` returned.
         rewards: Whether an agent is rewarded with its own reward or with the team's.
         infos: Columns of steps that batches can give; each agent has those of the whole.
 

@@ -318,7 +318,7 @@ def _encoded(
         raise SchemaError(
             f"{arrays.name}: {column}, episode {episode}, step {row - int(arrays.first_rows[episode])}: "
             f"{error} is outside the vocabulary of the tokenizer, or one of its marks; train one on these texts "
-            "(orlog.train_tokenizer), or leave the episode out (ds.filter_episodes)."
+            "(orlog.loaders.token_sequences.train_tokenizer), or leave the episode out (ds.filter_episodes)."
         ) from error
     return _Pieces.of([[*one, *more] for one in codes], places)
 
@@ -392,7 +392,7 @@ def token_sequences(
     Args:
         batch_size: Stretches in a batch.
         tokenizer: The path of a `tokenizer.json`, or a `tokenizers.Tokenizer`, with the tokens `[action]` and
-            `[end]`; `orlog.train_tokenizer` makes one of a dataset's own texts.
+            `[end]`; `train_tokenizer` makes one of a dataset's own texts.
         length: Tokens of a stretch.
         discount: Discount of a step in `returns_to_go`.
         speaker: Whose actions are the agent's, as the column with the role `speaker` names them, such as "assistant"; by

@@ -12,10 +12,11 @@ from orlog.algos.training.options import TrainOptions
 from orlog.cli.advice import COMMANDS, OPTIONS, in_options
 from orlog.executors.ray import execute
 from orlog.experiments.reproducing import ReproduceOptions
+from orlog.scoring.measuring import measure_references
 from orlog.viewer.server import listen
 from tests.command_line import orlog as run
 
-OTHERS = [orlog.Dataset.save, TrainOptions, ReproduceOptions, execute, listen]
+OTHERS = [orlog.Dataset.save, TrainOptions, ReproduceOptions, execute, listen, measure_references]
 CALL = (
     "orlog.import_dataset('my file.h5', 'NAME', episode='demo_*', "
     "columns={'observation/a': 'b,c', 'action': '(d)'}, rate=10, sort=True)"

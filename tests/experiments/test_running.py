@@ -21,6 +21,7 @@ from orlog.base import terminal
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError
 from orlog.manifests.environments import own_arguments
+from orlog.scoring.measuring import measure_references
 from tests.command_line import orlog as command
 from tests.pendulum import pendulum
 
@@ -166,7 +167,7 @@ def test_own_data_without_references_give_returns_and_say_why_there_is_no_score(
 @pytest.mark.usefixtures("empty")
 def test_the_command_prints_score_interval_anchors_and_caveats() -> None:
     data = pendulum(episodes=3)
-    known = orlog.measure_references(data, expert=-150.0, source="S", episodes=2, keep="home")
+    known = measure_references(data, expert=-150.0, source="S", episodes=2, keep="home")
     orlog.train("iql", data, settings=SMALL, steps=2, evaluations=0, out="run")
     result = orlog.evaluate("run", episodes=12)
     shown = command("evaluate", "run", "--episodes", "12")

@@ -12,6 +12,7 @@ import zarr
 
 import orlog
 from orlog.datasets.store.codecs import CODECS
+from orlog.datasets.store.encoding import choose_encoding
 from orlog.datasets.store.shards import encode_shard
 from orlog.datasets.store.verify_values import check_values
 from orlog.datasets.store.version import StoredVersion
@@ -66,10 +67,10 @@ def writer(**options: Any) -> orlog.DatasetWriter:
     camera = gymnasium.spaces.Box(0, 255, (16, 16, 3), np.uint8)
     state = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
     encodings = {
-        "rewards": orlog.choose_encoding(
+        "rewards": choose_encoding(
             "rewards", np.dtype(np.float64), (), chunk_rows=8, compression="gzip"
         ),
-        "observations/camera": orlog.choose_encoding(
+        "observations/camera": choose_encoding(
             "observations/camera", np.dtype(np.uint8), (16, 16, 3), compression="gzip"
         ),
     }
@@ -134,7 +135,7 @@ def test_without_its_entry_the_column_is_refused_clearly(monkeypatch: pytest.Mon
     with pytest.raises(IntegrityError, match=r"no codec of this orlog is described by.*gzip"):
         orlog.load_dataset(NAME)
     with pytest.raises(ValueError, match="compression is one of zstd, lz4hc, lz4, none, found"):
-        orlog.choose_encoding("rewards", np.dtype(np.float64), (), compression="gzip")
+        choose_encoding("rewards", np.dtype(np.float64), (), compression="gzip")
 
 
 @pytest.mark.usefixtures("_gzip")
@@ -146,6 +147,6 @@ def test_a_codec_that_loses_something_is_found_before_its_bytes_are_kept(
 
     exact = Gzip.encode
     monkeypatch.setattr(Gzip, "encode", encode)
-    encoding = orlog.choose_encoding("rewards", np.dtype(np.float64), (), compression="gzip")
+    encoding = choose_encoding("rewards", np.dtype(np.float64), (), compression="gzip")
     with pytest.raises(IntegrityError, match="did not decode to the values it was made of"):
         list(encode_shard(np.array([0.25]), encoding))

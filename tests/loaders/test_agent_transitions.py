@@ -296,7 +296,7 @@ def test_any_batch_rank_worker_and_place_has_the_same(write: Write) -> None:
             if field.name != "infos"
         }
         check(one, AgentBatch(**both))
-    mapped = orlog.agent_transitions(orlog.load_agents(dataset, "mmap"), 4, seed=1)
+    mapped = orlog.agent_transitions(load_agents(dataset, "mmap"), 4, seed=1)
     for one, other in zip(whole[:5], mapped, strict=False):
         check(one, other)
     again = pickle.loads(pickle.dumps(stream))
@@ -350,9 +350,11 @@ def test_data_of_one_agent_and_arrays_that_were_loaded_otherwise_are_refused(wri
     with pytest.raises(SchemaError, match="these are no data of several agents"):
         orlog.agent_transitions(write([single], one, one), seed=0)
     dataset = drawn(write, PLAIN, [4], 0)
-    with pytest.raises(SchemaError, match=r"load them with orlog\.load_agents\(ds\)"):
+    with pytest.raises(
+        SchemaError, match=r"load them with orlog\.loaders\.agent_transitions\.load_agents\(ds\)"
+    ):
         orlog.agent_transitions(orlog.load_arrays(dataset), seed=0)
-    both = orlog.load_agents(orlog.combine_datasets([dataset, dataset], weights=[0.5, 0.5]))
+    both = load_agents(orlog.combine_datasets([dataset, dataset], weights=[0.5, 0.5]))
     with pytest.raises(SchemaError, match="weighted mixture of teams"):
         member_arrays(both)
 

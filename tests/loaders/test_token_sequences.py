@@ -21,7 +21,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.best_episodes import best_token_sequences
-from orlog.loaders.token_sequences import TokenSampler, spoken_tokens, text_counts
+from orlog.loaders.token_sequences import TokenSampler, spoken_tokens, text_counts, train_tokenizer
 from tests.batches import columns
 from tests.levels import scaled
 
@@ -248,8 +248,8 @@ def record(name: str, said: tuple[str, ...] = ("go 0", "go 1", "go 2")) -> Datas
 
 def test_a_dataset_trains_its_tokenizer_and_is_sampled_with_it(tmp_path: Path) -> None:
     games = record("lab/told-v1")
-    path = orlog.train_tokenizer(games, tmp_path / "tokenizer.json", size=300)
-    again = orlog.train_tokenizer(games, tmp_path / "again.json", size=300)
+    path = train_tokenizer(games, tmp_path / "tokenizer.json", size=300)
+    again = train_tokenizer(games, tmp_path / "again.json", size=300)
     assert path.read_bytes() == again.read_bytes()
     one, other = (
         orlog.token_sequences(games, 4, seed=0, tokenizer=given, length=64, infos=("cost",))

@@ -17,7 +17,7 @@ import orlog
 from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.algos.networks import TwinCritic, make_generator
 from orlog.algos.training.evaluating import FIRST_SEED
-from orlog.algos.training.runs import kept_checkpoints
+from orlog.algos.training.runs import Run, kept_checkpoints
 from orlog.cli import scoring
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
@@ -63,7 +63,7 @@ def empty(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def trained(dataset: Dataset, algorithm: str = "cql", **options: object) -> orlog.Run:
+def trained(dataset: Dataset, algorithm: str = "cql", **options: object) -> Run:
     chosen = {"steps": 20, "evaluations": 2, "keep_checkpoints": True, "settings": SMALL}
     return orlog.train(algorithm, dataset, **{**chosen, **options})  # type: ignore[arg-type]
 

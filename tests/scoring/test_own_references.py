@@ -31,7 +31,7 @@ from orlog.normalize.references import (
     read_references,
     score_caveats,
 )
-from orlog.scoring.measuring import keep_references
+from orlog.scoring.measuring import keep_references, measure_references
 from orlog.scoring.references import store_references, stored_references
 from tests.command_line import orlog as command
 from tests.episodes import record_episodes, whole_episode
@@ -157,7 +157,7 @@ def test_a_shared_home_gives_its_anchors_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = pendulum("lab/pendulum-v1")
-    found = orlog.measure_references(data, expert=0.0, source="S", episodes=2, keep="home")
+    found = measure_references(data, expert=0.0, source="S", episodes=2, keep="home")
     monkeypatch.setenv("ORLOG_SHARED", os.environ["ORLOG_HOME"])
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "mine"))
     assert orlog.references(data) == found
@@ -208,10 +208,10 @@ def test_action_spaces_without_a_uniform_policy_and_data_without_environment_are
         "lab/free-v1", spaces.Box(-np.inf, np.inf, (1,), np.float32), np.zeros((3, 1), np.float32)
     )
     with pytest.raises(SchemaError, match=r"lab/free-v1: no uniform policy exists"):
-        orlog.measure_references(free, expert=1.0, source="S")
+        measure_references(free, expert=1.0, source="S")
     whole = record("lab/whole-v1", spaces.Discrete(3), np.zeros(3, np.int64))
     with pytest.raises(NotFoundError, match=r"lab/whole-v1 names no environment"):
-        orlog.measure_references(whole, expert=1.0, source="S")
+        measure_references(whole, expert=1.0, source="S")
     with pytest.raises(NotFoundError, match=r"names no environment"):
         keep_references(whole, orlog.references("atari/breakout"))
 
@@ -226,7 +226,7 @@ def test_a_discrete_environment_is_measured() -> None:
         writer.add_episode(
             whole_episode(np.array([seen, after]), np.array([1]), np.ones(1), end="truncation")
         )
-    found = orlog.measure_references("lab/pole-v1", expert=500, source="its limit", episodes=10)
+    found = measure_references("lab/pole-v1", expert=500, source="its limit", episodes=10)
     assert 8 < found.random.mean < 60
 
 
@@ -247,10 +247,10 @@ def one_step(name: str, environment: str, version: str = "1.0.0") -> Dataset:
 def test_a_benchmark_is_scored_by_what_it_publishes() -> None:
     data = one_step("d4rl/hopper-medium-v2", "Hopper-v4", "9.0.0")
     with pytest.raises(SchemaError, match=r"scored by the references that D4RL publishes"):
-        orlog.measure_references(data, expert=1.0, source="S", episodes=1)
+        measure_references(data, expert=1.0, source="S", episodes=1)
     # Own anchors of the same environment change nothing about it.
     own = one_step("lab/hopper-v1", "Hopper-v4")
-    orlog.measure_references(own, expert=1e4, source="S", episodes=1, keep="home")
+    measure_references(own, expert=1e4, source="S", episodes=1, keep="home")
     assert orlog.references(data).expert.mean == pytest.approx(3234.3)
     assert orlog.references(own).expert.mean == 1e4
 
@@ -259,14 +259,14 @@ def test_data_of_another_environment_have_no_score_of_a_benchmark() -> None:
     """Whatever name or benchmark a version states: neither published nor own anchors hold."""
     data = one_step("d4rl/hopper-medium-v2", "Pendulum-v1", "9.0.0")
     own = pendulum("lab/pendulum-v1")
-    orlog.measure_references(own, expert=0.0, source="S", episodes=1, keep="home")
+    measure_references(own, expert=0.0, source="S", episodes=1, keep="home")
     with pytest.raises(
         NotFoundError,
         match=r"environment Pendulum-v1 have no score of d4rl/hopper-medium-v2, which has another",
     ):
         orlog.normalized_score(data, [1.0])
     with pytest.raises(SchemaError, match=r"scored by the references that D4RL publishes"):
-        orlog.measure_references(data, expert=1.0, source="S", episodes=1)
+        measure_references(data, expert=1.0, source="S", episodes=1)
     assert orlog.references(own).expert.mean == 0
     # Other arguments give other rewards.
     known = benchmark_environment("d4rl/hopper-medium-v2")
@@ -287,7 +287,7 @@ def test_data_of_another_environment_have_no_score_of_a_benchmark() -> None:
 def test_damaged_and_foreign_files_are_named_with_what_to_do(home: Path) -> None:
     data = pendulum("lab/pendulum-v1")
     moon = pendulum("lab/moon-v1", g=1.6)
-    orlog.measure_references(data, expert=0.0, source="S", episodes=1, keep="home")
+    measure_references(data, expert=0.0, source="S", episodes=1, keep="home")
     (file,) = (home / "references").glob("*.json")
     text = file.read_text("utf-8")
     for wrong in ("", "{", text.replace('"mean": 0.0', '"mean": "x"'), text.replace("0.0", "-9e9")):
@@ -317,7 +317,7 @@ def test_a_full_disk_keeps_the_old_anchors(home: Path) -> None:
     import resource
 
     data = pendulum("lab/pendulum-v1")
-    old = orlog.measure_references(data, expert=0.0, source="S", episodes=1, keep="home")
+    old = measure_references(data, expert=0.0, source="S", episodes=1, keep="home")
     new = msgspec.structs.replace(old, source="T" * 4096)
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -347,7 +347,7 @@ for count in range(10_000):
 
 def test_two_writers_of_which_one_is_killed_leave_whole_anchors(home: Path) -> None:
     data = pendulum("lab/pendulum-v1")
-    orlog.measure_references(data, expert=0.0, source="S", episodes=1, keep="home")
+    measure_references(data, expert=0.0, source="S", episodes=1, keep="home")
     writers = [
         subprocess.Popen([sys.executable, "-c", STORE, name], stdout=subprocess.PIPE)
         for name in ("one", "two")
@@ -422,7 +422,7 @@ def test_an_expert_within_the_noise_of_the_random_policy_is_marked_by_a_note() -
 @pytest.mark.usefixtures("work")
 def test_references_of_the_same_simulator_are_not_said_to_be_of_another() -> None:
     data = pendulum("lab/pendulum-v1")
-    orlog.measure_references(data, expert=0.0, source="S", episodes=2, keep="home")
+    measure_references(data, expert=0.0, source="S", episodes=2, keep="home")
     run = orlog.train("bc", data, settings={"hidden": [4]}, steps=2, evaluations=0)
     caveats = " ".join(orlog.evaluate(run, episodes=2).caveats)
     assert "random policy measured with orlog, expert S." in caveats

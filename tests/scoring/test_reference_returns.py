@@ -20,6 +20,7 @@ from orlog.normalize.references import (
     ReferenceReturns,
     score_caveats,
 )
+from orlog.scoring.measuring import measure_references
 from orlog.scoring.references import references_of
 from tests.episodes import record_episodes, whole_episode
 
@@ -160,7 +161,7 @@ def test_a_view_of_parts_with_other_references_has_none() -> None:
             environment=gymnasium.make(f"CartPole-v{version}"),
         )
         parts.append(orlog.load_dataset(name))
-    found = orlog.measure_references(parts[1], expert=500.0, source="S", episodes=1, keep="home")
+    found = measure_references(parts[1], expert=500.0, source="S", episodes=1, keep="home")
     assert orlog.references(orlog.combine_datasets(parts[1:])) == found
     with pytest.raises(NotFoundError, match="this view also holds lab/part-0-v1, whose references"):
         orlog.normalized_score(orlog.combine_datasets([parts[1], parts[0]]), [1.0])

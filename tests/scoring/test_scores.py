@@ -10,6 +10,7 @@ import torch
 import orlog
 from orlog.errors import NotFoundError
 from orlog.manifests.tables import table_file
+from orlog.scoring.normalized_scores import SafeScore, normalized_task_scores
 from tests.command_line import orlog as orlog_command
 
 
@@ -71,7 +72,7 @@ def test_antmaze_and_kitchen_and_ogbench_count_successes() -> None:
 def test_dsrl_gives_score_cost_and_whether_it_is_safe() -> None:
     name = "dsrl/OfflineCarButton1Gymnasium-v0"
     found = orlog.normalized_score(name, [0.0, 40.0], costs=[5, 25], cost_limit=10)
-    assert found == orlog.SafeScore(
+    assert found == SafeScore(
         score=100 * (20 - 0.0028926206826067613) / (44.420003345738984 - 0.0028926206826067613),
         normalized_cost=1.5,
         cost_limit=10.0,
@@ -144,7 +145,7 @@ def test_tensors_are_returns(kind: torch.dtype) -> None:
 )
 def test_a_dataset_counts_once_in_an_average(names: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="which would count twice in the average"):
-        orlog.normalized_task_scores({name: [1.0] for name in names})
+        normalized_task_scores({name: [1.0] for name in names})
 
 
 def test_costs_of_a_benchmark_without_costs_are_refused() -> None:
@@ -174,7 +175,7 @@ def test_a_dataset_here_is_scored_by_its_own_references(mini_folder: Path) -> No
 
 def test_medians_are_taken_after_normalizing() -> None:
     games = {"atari/breakout": [30.5], "atari/pong": [-20.7], "atari/qbert": [13455.0, 163.9]}
-    found = orlog.normalized_task_scores(games)
+    found = normalized_task_scores(games)
     means = {name: orlog.normalized_score(name, values).mean() for name, values in games.items()}
     assert found.scores == means
     assert found.median == np.median(list(means.values()))
@@ -184,11 +185,11 @@ def test_medians_are_taken_after_normalizing() -> None:
 
 def test_what_may_not_share_an_average_is_refused() -> None:
     with pytest.raises(ValueError, match=r"D4RL v2\), d4rl/hopper-medium-v0 \(D4RL v0"):
-        orlog.normalized_task_scores({"d4rl/hopper-medium-v2": [1], "d4rl/hopper-medium-v0": [1]})
+        normalized_task_scores({"d4rl/hopper-medium-v2": [1], "d4rl/hopper-medium-v0": [1]})
     with pytest.raises(ValueError, match="share no average"):
-        orlog.normalized_task_scores({"d4rl/hopper-medium-v2": [1], "atari/pong": [1]})
+        normalized_task_scores({"d4rl/hopper-medium-v2": [1], "atari/pong": [1]})
     with pytest.raises(ValueError, match="at least one dataset"):
-        orlog.normalized_task_scores({})
+        normalized_task_scores({})
 
 
 def test_the_command_scores_returns_by_the_references_that_it_names() -> None:

@@ -31,6 +31,7 @@ from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError, NotFoundError, SchemaError, StoppedError
 from orlog.loaders.arrays.arrays import Leaf
+from orlog.loaders.batch import Batch
 from tests.extending.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
 
@@ -180,10 +181,10 @@ def test_batches_hold_steps_of_the_data_and_of_the_environment_as_they_were(
     del home
     watch(monkeypatch, limit=10)
     run = trained(pendulum(episodes=3), tmp_path / "offline", "td3bc")
-    seen: list[orlog.Batch] = []
+    seen: list[Batch] = []
     usual = TD3BC.update
 
-    def update(self: TD3BC, batch: orlog.Batch) -> dict[str, torch.Tensor]:
+    def update(self: TD3BC, batch: Batch) -> dict[str, torch.Tensor]:
         seen.append(batch)
         return usual(self, batch)
 
@@ -224,7 +225,7 @@ def test_the_share_of_the_data_is_what_was_asked_for(
     data = data_rewards()
     found: list[bool] = []
 
-    def update(_: TD3BC, batch: orlog.Batch) -> dict[str, torch.Tensor]:
+    def update(_: TD3BC, batch: Batch) -> dict[str, torch.Tensor]:
         found.extend(round(float(one), 4) in data for one in batch.rewards)
         return {}
 

@@ -19,6 +19,7 @@ import torch
 from gymnasium import spaces
 
 import orlog
+from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.training import run_data
 from orlog.algos.training.commands import dataset_words, resume_command
 from orlog.algos.training.evaluating import load_run
@@ -153,7 +154,7 @@ def test_statistics_are_those_of_all_in_memory(
 
 
 def test_what_a_run_takes_from_its_data_is_the_same(steps: Dataset) -> None:
-    kind = orlog.algos.algorithms.ALGORITHMS["bc"]
+    kind = ALGORITHMS["bc"]
     streamed = StreamedData(kind, kind.CONFIG(), steps, lambda _: None)
     whole = LoadedData(orlog.load_arrays(steps))
     for data in (streamed, whole):
@@ -171,7 +172,7 @@ def test_what_a_run_takes_from_its_data_is_the_same(steps: Dataset) -> None:
 def test_only_the_best_episodes_are_streamed_to_an_algorithm_that_chooses_them(
     steps: Dataset,
 ) -> None:
-    kind = orlog.algos.algorithms.ALGORITHMS["percent_bc"]
+    kind = ALGORITHMS["percent_bc"]
     data = StreamedData(kind, kind.CONFIG(), steps, lambda _: None)
     batches = iter(data.batches(kind, kind.CONFIG(), 0, "cpu")(0))
     drawn = {int(one) for _ in range(10) for one in next(batches).rewards}
@@ -186,7 +187,7 @@ def test_only_the_best_episodes_are_streamed_to_an_algorithm_that_chooses_them(
 def test_what_needs_all_of_the_data_is_refused_with_what_to_do(
     steps: Dataset, tmp_path: Path, name: str
 ) -> None:
-    kind = orlog.algos.algorithms.ALGORITHMS[name]
+    kind = ALGORITHMS[name]
     with pytest.raises(SchemaError, match=r"cannot be streamed: .*; give stream=False"):
         run_data.check_streams(kind, kind.CONFIG(), steps)
     mixed = orlog.combine_datasets([steps, steps[:3]], weights=[1, 2])

@@ -22,6 +22,7 @@ from orlog.datasets.columns import bounds as bounds_module
 from orlog.datasets.columns.bounds import Bounds, bounds_of, count_outside, lies_inside
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording.converting import convert_dataset
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import read_arrays
@@ -99,7 +100,7 @@ def test_appended_saved_and_resumed_versions_count_all(tmp_path: Path) -> None:
     assert more.manifest.outside_bounds["actions"].numbers == 4
     saved = Dataset(orlog.save_dataset(more[:1], "lab/first-v1"))
     assert saved.manifest.outside_bounds == COUNTED
-    copied = Dataset(orlog.convert_dataset(dataset, tmp_path / "copy", container="hdf5"))
+    copied = Dataset(convert_dataset(dataset, tmp_path / "copy", container="hdf5"))
     assert copied.manifest.outside_bounds == COUNTED
     writer = writer_of(version="3.0.0")
     writer.add_episode(episode_of(5, five))

@@ -9,6 +9,7 @@ import pytest
 import orlog
 from orlog.datasets.recipes.pixels import DATASETS, PixelsRecipe
 from orlog.manifests.environments import make_environment
+from orlog.scoring.measuring import measure_references
 
 RECIPES = {
     name: entry.recipe for name, entry in DATASETS.items() if isinstance(entry.recipe, PixelsRecipe)
@@ -60,5 +61,5 @@ def test_a_dataset_keeps_log_probabilities_and_its_references_are_measured(
     found = dataset[2]
     assert np.array_equal(found.infos["action_log_probs"], made.infos["action_log_probs"])
     assert found.metadata == {"behavior": "expert"}
-    references = orlog.measure_references(dataset, episodes=4)
+    references = measure_references(dataset, episodes=4)
     assert references.expert.mean > 20 > references.random.mean

@@ -21,6 +21,7 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.classic import DATASETS
 from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
+from orlog.datasets.recording.converting import convert_dataset
 from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
 from orlog.experiments.jobs import make_jobs, run_job
 from orlog.experiments.reproducing import summarize
@@ -322,9 +323,7 @@ def test_a_damaged_rebuild_of_an_earlier_release_is_built_again_in_its_place(
 
 def test_what_is_made_from_a_rebuild_keeps_its_mark(rebuilt: Dataset, tmp_path: Path) -> None:
     mark = rebuilt.version.partition("+")[2]
-    converted = orlog.load_dataset(
-        orlog.convert_dataset(rebuilt, tmp_path / "as", container="hdf5")
-    )
+    converted = orlog.load_dataset(convert_dataset(rebuilt, tmp_path / "as", container="hdf5"))
     assert converted.version == f"1.0.1+{mark}"
     with orlog.DatasetWriter.append(rebuilt) as writer:
         writer.add_episode(rebuilt[0])

@@ -20,6 +20,7 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording import finishing
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import zarr_writer
+from orlog.datasets.store.encoding import choose_encoding
 from orlog.errors import InvalidNameError, SchemaError, StorageError
 from tests.datasets.recording.arms import (
     ACTIONS,
@@ -294,7 +295,7 @@ def test_an_environment_that_cannot_be_made_again_is_refused() -> None:
 
 
 def test_a_column_may_be_stored_otherwise() -> None:
-    other = orlog.choose_encoding(
+    other = choose_encoding(
         "observations", np.dtype(np.float32), (3,), chunk_rows=7, compression="none"
     )
     plain = record(EPISODES).manifest
@@ -401,6 +402,6 @@ def test_a_finish_that_fails_keeps_what_was_never_acknowledged(
 
 def test_other_encodings_are_not_gone_on_with() -> None:
     interrupted(EPISODES[:1])
-    given = orlog.choose_encoding("rewards", np.dtype("f8"), (), chunk_rows=16, compression="lz4")
+    given = choose_encoding("rewards", np.dtype("f8"), (), chunk_rows=16, compression="lz4")
     with pytest.raises(SchemaError, match=r"rewards was recorded with .*; give the same encodings"):
         start(encodings={"rewards": given}, resume=True)

@@ -21,6 +21,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import encoding
+from orlog.datasets.store.encoding import choose_encoding
 from orlog.errors import (
     IntegrityError,
     ManifestError,
@@ -160,7 +161,7 @@ def test_another_recording_is_not_gone_on_with() -> None:
     for begin in other:
         with pytest.raises(SchemaError, match=r"interrupted recording of lab/arm-v1@1\.1\.0"):
             begin()
-    chunks = {"rewards": orlog.choose_encoding("rewards", np.dtype("f8"), (), chunk_rows=3)}
+    chunks = {"rewards": choose_encoding("rewards", np.dtype("f8"), (), chunk_rows=3)}
     with pytest.raises(SchemaError, match="chunks of 16 rows, not 3; give the same encodings"):
         start(version="1.1.0", encodings=chunks, resume=True)
     resumed(1, version="1.1.0")

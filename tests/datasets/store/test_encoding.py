@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import orlog
 from orlog.datasets.store.encoding import (
     CHUNK_BYTES,
     FRAME_BYTES,
@@ -133,7 +132,3 @@ def test_chunks_of_no_rows_or_too_many_are_refused(rows: int) -> None:
 
 def test_a_row_larger_than_any_chunk_is_one_chunk() -> None:
     assert choose_encoding("x", FLOAT, (2**26,)) == Encoding(chunk_rows=1, chunks_per_shard=1)
-
-
-def test_the_rule_is_part_of_the_package() -> None:
-    assert orlog.choose_encoding is choose_encoding

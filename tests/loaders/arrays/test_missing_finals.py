@@ -13,6 +13,7 @@ import orlog
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import read_arrays
+from orlog.loaders.batch import SequenceBatch
 from tests.episodes import record_episodes, whole_episode
 
 BOX = spaces.Box(-9, 9, (2,), np.float32)
@@ -50,7 +51,7 @@ def test_what_would_give_them_is_refused_and_a_view_without_them_is_not(
     view = dataset.filter_episodes("final_observation_missing == 0")
     assert view.total_episodes == 3
     batch = kind(orlog.load_arrays(view, where), 8, seed=0).batch(0)
-    is_padded = isinstance(batch, orlog.SequenceBatch)
+    is_padded = isinstance(batch, SequenceBatch)
     found = batch.next_observations[batch.mask] if is_padded else batch.observations
     assert (found != 0).all()
 
