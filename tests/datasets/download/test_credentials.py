@@ -11,6 +11,7 @@ import pytest
 import orlog
 from orlog.datasets.download import credentials
 from orlog.datasets.home.registries import add_registry
+from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
 from orlog.errors import OrlogError, TransferError
 from orlog.executors.processes import execute
 from tests.command_line import orlog as command
@@ -19,7 +20,6 @@ from tests.servers import FileServer, Request
 
 MINI = "pointmaze/umaze-mini-v1"
 SECRET = "token=s3cr3t-of-today"
-LINK = ("link", "here", "lab/x-v1@1.0.0", "--format", "d4rl-hdf5")
 ACCOUNT = "Basic " + base64.b64encode(b"ann:hunter2").decode()
 
 
@@ -136,12 +136,14 @@ def test_a_password_in_a_url_is_refused_without_repeating_it(words: tuple[str, .
     assert "hunter2" not in found.stdout + found.stderr
 
 
+def link(registry: str, name: str, **fields: str | list[str]) -> str:
+    return link_foreign_file(registry, name, foreign_file_entry(format="d4rl-hdf5", **fields))
+
+
 def test_a_linked_url_with_a_password_is_refused_without_repeating_it(tmp_path: Path) -> None:
-    link = ("registry", "link", str(tmp_path), "lab/x-v1@1.0.0")
-    found = command(*link, "http://ann:hunter2@127.0.0.1:9/x.hdf5", "--format", "d4rl-hdf5")
-    assert found.returncode != 0
-    assert "password" in found.stderr
-    assert "hunter2" not in found.stdout + found.stderr
+    with pytest.raises(ValueError, match="password") as caught:
+        link(str(tmp_path), "lab/x-v1@1.0.0", url="http://ann:hunter2@127.0.0.1:9/x.hdf5")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(
@@ -151,17 +153,15 @@ def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(
     upstream, registry = tmp_path / "upstream", tmp_path / "registry"
     upstream.mkdir()
     write(upstream / "hopper.hdf5", body)
-    options = ("--format", "d4rl-hdf5")
     with FileServer(upstream) as origin:
         origin.allows = is_signed
         url = f"{origin.url}/hopper.hdf5"
-        link = ("registry", "link", str(registry), "lab/hopper-v2@1.0.0")
-        refused = command(*link, f"{url}?{SECRET}", *options)
-        assert refused.returncode == 1
-        assert f'--mirror "{url}?.."' in refused.stderr
+        with pytest.raises((ValueError, OrlogError)) as refused:
+            link(str(registry), "lab/hopper-v2@1.0.0", url=f"{url}?{SECRET}")
+        assert f'--mirror "{url}?.."' in str(refused.value)
+        assert "s3cr3t" not in str(refused.value)
         assert not registry.exists()
-        linked = command(*link, url, *options)
-        assert linked.returncode == 0, linked.stderr
+        link(str(registry), "lab/hopper-v2@1.0.0", url=url)
         command("registry", "add", "lab", str(registry))
         denied = command("download", "lab/hopper-v2")
         assert denied.returncode == 1
@@ -172,7 +172,7 @@ def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(
         assert origin.requests
         assert all(map(is_signed, origin.requests))
     check(orlog.load_dataset("lab/hopper-v2"), body)
-    for said in (refused, linked, denied, done):
+    for said in (denied, done):
         assert "s3cr3t" not in said.stdout + said.stderr
     assert "s3cr3t" not in texts_below(home) + texts_below(registry)
 
@@ -195,15 +195,22 @@ def test_only_queries_that_say_which_file_is_meant_are_listed(query: str, is_sec
 
 
 @pytest.mark.parametrize(
-    "words",
+    "fields",
     [
-        (*LINK, f"ssh://127.0.0.1/x?{SECRET}"),
-        (*LINK, "x.hdf5", "--mirror", f"https://127.0.0.1:9/x.hdf5?{SECRET}"),
-        ("link", f"https://ann:s3cr3t@127.0.0.1:9/x?{SECRET}", *LINK[2:], "x.hdf5"),
-        ("add", "here", f"https://127.0.0.1:9/here?{SECRET}"),
+        {"url": f"ssh://127.0.0.1/x?{SECRET}"},
+        {"url": "x.hdf5", "mirrors": [f"https://127.0.0.1:9/x.hdf5?{SECRET}"]},
+        {"url": f"https://ann:s3cr3t@127.0.0.1:9/x?{SECRET}"},
     ],
 )
-def test_no_refusal_of_a_url_repeats_its_query(words: tuple[str, ...]) -> None:
-    found = command("registry", *words)
+def test_no_refusal_of_a_linked_url_repeats_its_query(
+    tmp_path: Path, fields: dict[str, str | list[str]]
+) -> None:
+    with pytest.raises((ValueError, OrlogError)) as caught:
+        link(str(tmp_path), "lab/x-v1@1.0.0", **fields)
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_no_refusal_of_a_registry_repeats_its_query() -> None:
+    found = command("registry", "add", "here", f"https://127.0.0.1:9/here?{SECRET}")
     assert found.returncode == 1, found.stdout + found.stderr
     assert "s3cr3t" not in found.stdout + found.stderr

@@ -355,9 +355,8 @@ def test_a_comparison_names_the_rebuild(rebuilt: Dataset, tmp_path: Path) -> Non
     assert shown in run("ope", folder, "--episodes", "1", "--fqe-steps", "5", cwd=tmp_path)
     figure = orlog.runs(tmp_path).plot()
     assert [axes.get_title() for axes in figure.axes] == [shown]
-    printed = tmp_path / "scores.json"
-    printed.write_text(command_line.orlog("evaluate", folder, "--json").stdout)
-    assert shown in run("compare", str(printed), cwd=tmp_path)
+    run("evaluate", folder, "--out", "scores.json", cwd=tmp_path)
+    assert shown in run("compare", "scores.json", cwd=tmp_path)
 
 
 def test_episodes_of_another_distribution_are_refused_and_nothing_is_kept(
