@@ -69,7 +69,7 @@ def test_iql_on_antmaze(upstream: Upstream) -> None:
     table = re.findall(
         r"^\| \w+.* \| ([\d.]+) \|", (DOCS / "iql-on-antmaze.md").read_text("utf-8"), re.MULTILINE
     )
-    assert all(score in said[f"baselines {name}"] for score in table)
+    assert all(score in said[f"scores {name}"] for score in table)
     assert "preset corl" in next(text for line, text in said.items() if "--preset" in line)
 
 

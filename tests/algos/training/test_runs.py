@@ -680,3 +680,6 @@ def test_a_view_that_was_trained_on_is_found_and_one_episode_has_no_standard_err
     measured = invoke("scores", mini.name, *anchors, "--episodes", "1")
     assert measured.exit_code == 0, measured.output
     assert "nan" not in measured.output
+    assert " 0 = " in measured.output
+    assert "100 = " in measured.output
+    assert "standard error" not in measured.output
