@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from orlog.datasets.columns.bounds import bounds_of, describe_outside
-from orlog.datasets.home.history import known_versions, read_history
+from orlog.datasets.home.history import read_history
 from orlog.datasets.home.presence import how_much, is_whole
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_words
@@ -89,14 +90,16 @@ def columns_of(manifest: Manifest, dataset: Dataset | None) -> list[dict[str, An
     return found
 
 
-def versions_of(name: str) -> list[dict[str, Any]]:
-    """Return what is known of every version that is here or shipped, the newest first.
+def versions_of(
+    name: str, known: Mapping[str, tuple[Manifest, Path | None]]
+) -> list[dict[str, Any]]:
+    """Return what is to be shown of versions, which are `known_versions(name)`, in their order.
 
-    Errors: `known_versions`, `read_history`.
+    Errors: `read_history`.
     """
     history = read_history(name)
     found = []
-    for version, (manifest, folder) in known_versions(name).items():
+    for version, (manifest, folder) in known.items():
         status = history.get(version)
         found.append(
             {

@@ -35,7 +35,8 @@ def link_foreign_file(
     """List a third-party file under `NAME@VERSION` in the index of a registry, and return the registry's URL.
 
     Nothing is downloaded: the file is checked against the entry only when it is used. A URL with a query that
-    may be a secret is refused without repeating it, and so is a format that orlog does not read. The other arguments are those of `publish_dataset`.
+    may be a secret is refused without repeating it, and so is a format that orlog does not read. The other
+    arguments are those of `publish_dataset`.
     """
     wanted = parse_name(name)
     if not wanted.version:

@@ -129,9 +129,9 @@ def gc(
     """Remove what killed processes left; with options also packs and downloaded versions.
 
     Of versions that are read in place, what is kept above ORLOG_CACHE goes, and what is of registries that were
-    removed; who reads them fetches it again. Recorded, built and saved versions stay, and so do pinned ones (orlog cache keep, or the
-    orlog.lock of the working folder), those opened within a day (unless --unused 0 is given), and
-    those in shared homes. Packs can always be made again; those that a process has open stay.
+    removed; who reads them fetches it again. Recorded, built and saved versions stay, and so do pinned ones
+    (orlog cache keep, or the orlog.lock of the working folder), those opened within a day (unless --unused 0 is
+    given), and those in shared homes. Packs can always be made again; those that a process has open stay.
     """
     from orlog.datasets.home.garbage import collect_garbage, total_bytes
     from orlog.datasets.home.in_place import collect_in_place, kept_versions

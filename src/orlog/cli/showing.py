@@ -237,6 +237,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
 
     from orlog.algos.algorithms import ALGORITHMS
     from orlog.datasets.facts import columns_of, versions_of
+    from orlog.datasets.home.history import known_versions
     from orlog.datasets.home.presence import how_much
     from orlog.datasets.listing import audit_of
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
@@ -304,7 +305,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
             "source": references.source,
         },
         "columns": columns_of(manifest, dataset),
-        "versions": versions_of(manifest.name),
+        "versions": versions_of(manifest.name, known_versions(manifest.name)),
         "audit": None if folder is None else audit_of(folder),
         "baselines": baselines,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ def results_of(sweep: Sweep) -> list[Result]:
 
     Errors: `Sweep.stored`, `judge`.
     """
+    load = functools.cache(load_dataset)  # algorithms share datasets
     results = []
     for group in sweep.groups:
         seeds = {stored.job.seed: stored for stored in sweep.stored(group)}
@@ -46,7 +48,7 @@ def results_of(sweep: Sweep) -> list[Result]:
                 record,
                 {seed: stored.evaluation for seed, stored in seeds.items()},
                 {seed: stored.folder for seed, stored in seeds.items()},
-                references=references_of_dataset(load_dataset(group.dataset)),
+                references=references_of_dataset(load(group.dataset)),
                 baseline=recorded_baseline(record.algorithm, record.dataset),
             )
         )
@@ -64,7 +66,8 @@ def write_sweep_page(sweep: Sweep, results: Sequence[Result], path: Path, *, tit
     by_dataset: dict[str, list[Result]] = {}
     for result in results:
         by_dataset.setdefault(result.record.dataset, []).append(result)
-    datasets = {loaded.digest: loaded for loaded in (load_dataset(g.dataset) for g in sweep.groups)}
+    places = {group.dataset for group in sweep.groups}
+    datasets = {dataset.digest: dataset for dataset in map(load_dataset, places)}
     parts = [paragraph(_summary(results))]
     parts += [paragraph(f"failed: {one.what}: {one.message}", "error") for one in sweep.failures]
     parts += [paragraph(line, "note") for line in sweep.left_out]

@@ -55,10 +55,11 @@ def about(shown: Shown) -> dict[str, Any]:
 def _versions(manifest: Manifest) -> list[dict[str, Any]]:
     """Return every version that is here or ships with orlog, the newest first, and what is new in it."""
     try:
-        versions = versions_of(manifest.name)
-        manifests = [one for one, _ in known_versions(manifest.name).values()]
+        known = known_versions(manifest.name)
+        versions = versions_of(manifest.name, known)
     except (OrlogError, OSError):
         return []
+    manifests = [one for one, _ in known.values()]
     differences = [_difference(old, new) for new, old in itertools.pairwise(manifests)]
     return [
         {
