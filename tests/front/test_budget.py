@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 110_400, "tests": 86_200, "benchmarks and tools": 11_050}
+LINES = {"product": 110_400, "tests": 86_250, "benchmarks and tools": 11_050}
 FOLDERS = {"product": PRODUCT, "tests": ("tests",), "benchmarks and tools": ("benchmarks", "tools")}
 
 
