@@ -125,7 +125,7 @@ def import_dataset(
         license: SPDX identifier of the data.
         chunk_hashes: Add a hash of each chunk, by which those who read it in place check every chunk.
         execute: Executor whose jobs read and decode the values of files, as `find_executor` of
-            `orlog.experiments.jobs` returns it; this process writes them, in their order. The files are on a
+            `orlog.runs.jobs` returns it; this process writes them, in their order. The files are on a
             disk that all its machines share. The version is the same. Some formats are read by one process.
         workers: Jobs at a time; without `execute`, 1 for this process alone, more for as many processes.
         dry_run: Read the files to the end and call `on_found`, and keep nothing.

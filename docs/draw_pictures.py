@@ -22,7 +22,7 @@ from orlog.datasets.publish.card import dataset_card
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize.baselines import read_baselines
 from orlog.normalize.statistics import bootstrap_interval
-from orlog.scoring.references import references_of
+from orlog.runs.references import references_of
 
 FRAMES = 3  # in the picture of a dataset of frames
 IMAGES = Path(__file__).with_name("images")

@@ -17,10 +17,10 @@ from orlog.manifests.shipped import recorded_manifest, recorded_manifests
 from orlog.manifests.spaces import space_from_json
 from orlog.normalize.baselines import read_baseline
 from orlog.normalize.statistics import bootstrap_interval
-from orlog.reports.pages import figure
-from orlog.reports.pictures import Dot, dots
-from orlog.reports.result_figures import UNIT
-from orlog.scoring.references import references_of
+from orlog.runs.pages import figure
+from orlog.runs.pictures import Dot, dots
+from orlog.runs.references import references_of
+from orlog.runs.result_figures import UNIT
 
 OVERVIEW = """# Datasets of the suites
 

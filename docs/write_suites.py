@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.experiments.sweeps import suite_datasets
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize.baselines import read_baselines
 from orlog.normalize.statistics import Estimate, bootstrap_interval
-from orlog.scoring.references import references_of
+from orlog.runs.references import references_of
+from orlog.runs.sweeps import suite_datasets
 
 PAGE = Path(__file__).with_name("suites.md")
 TABLE = re.compile(r"<!-- baselines of ([\w-]+) -->\n.*?<!-- end of baselines -->\n", re.DOTALL)

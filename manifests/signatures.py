@@ -7,7 +7,7 @@ content. A file and its signatures cannot be replaced in one step, so the new si
 first and include those of the old file. That proves no more than the old pair did.
 
 What is signed is `orlog manifest signature 1`, a line feed and the SHA-256 of the file. For an
-index the text says `index`, and for a shared result (`orlog/results/`) `result`, so a signature of one
+index the text says `index`, and for a shared result (`orlog/runs/`) `result`, so a signature of one
 kind is never taken for one of another. A public key is `ed25519:` and 64 hexadecimal digits. A private
 key is a PEM file (PKCS8, no password).
 """

@@ -154,10 +154,10 @@ plt.show()
 # ## All runs of the folder
 
 # %%
-orlog.runs(folder)
+orlog.load_runs(folder)
 
 # %% [markdown]
-# With `evaluations=5`, a training also measures a learning curve, which `orlog.runs(folder).plot()` draws. For real numbers
+# With `evaluations=5`, a training also measures a learning curve, which `orlog.load_runs(folder).plot()` draws. For real numbers
 # take the steps of the preset and more seeds: `orlog train iql classic/pendulum-mixed-v1 --seeds 0-9`.
 #
 # More: [methods](../docs/algorithms.md), [your own algorithm](../docs/your-own-algorithm.md),

@@ -40,7 +40,7 @@ ROOMS = {
     "formats": (["datasets/formats"], ["tests/datasets/formats"]),
     "samplers": (["loaders"], ["tests/loaders"]),
     "algorithms": (["algos"], ["tests/algos"]),
-    "verdicts": (["normalize", "src/orlog/scoring"], ["tests/normalize", "tests/scoring"]),
+    "verdicts": (["normalize", "src/orlog/runs"], ["tests/normalize", "tests/runs"]),
 }
 """Folders of the code of a room, and of its tests."""
 OPERATORS = [

@@ -76,7 +76,7 @@ def build_dataset(
         replace: Build again even if the version is there, and replace it; the new one must have
             the same digest.
         execute: Executor that makes the episodes in place of processes here, as `find_executor` of
-            `orlog.experiments.jobs` returns it.
+            `orlog.runs.jobs` returns it.
         progress: Called with steps done and steps in all.
         on_wait: Called once if another process is building the same version.
 

@@ -18,10 +18,6 @@ from orlog.datasets.recording.saving import save_dataset as save_dataset
 from orlog.datasets.recording.vector import record_vector as record_vector
 from orlog.datasets.recording.writer import DatasetWriter as DatasetWriter
 from orlog.errors import OrlogError as OrlogError
-from orlog.experiments.policies import load_policy as load_policy
-from orlog.experiments.running import evaluate as evaluate
-from orlog.experiments.running import finetune as finetune
-from orlog.experiments.running import train as train
 from orlog.loaders.agent_transitions import agent_transitions as agent_transitions
 from orlog.loaders.arrays.places import load_arrays as load_arrays
 from orlog.loaders.chunks import action_chunks as action_chunks
@@ -38,11 +34,15 @@ from orlog.loaders.token_sequences import token_sequences as token_sequences
 from orlog.loaders.transitions import transitions as transitions
 from orlog.loaders.weights import weighted as weighted
 from orlog.loaders.windows import windows as windows
-from orlog.reports.runs_seen import runs as runs
-from orlog.scoring.baseline_scores import baselines as baselines
-from orlog.scoring.normalized_scores import normalized_score as normalized_score
-from orlog.scoring.off_policy import evaluate_off_policy as evaluate_off_policy
-from orlog.scoring.references import references as references
+from orlog.runs.baseline_scores import baselines as baselines
+from orlog.runs.normalized_scores import normalized_score as normalized_score
+from orlog.runs.off_policy import evaluate_off_policy as evaluate_off_policy
+from orlog.runs.policies import load_policy as load_policy
+from orlog.runs.references import references as references
+from orlog.runs.running import evaluate as evaluate
+from orlog.runs.running import finetune as finetune
+from orlog.runs.running import train as train
+from orlog.runs.runs_seen import load_runs as load_runs
 
 __version__: str
 __all__: list[str]  # noqa: PYI035 (all names above)

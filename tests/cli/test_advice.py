@@ -11,8 +11,8 @@ import orlog
 from orlog.algos.training.options import TrainOptions
 from orlog.cli.advice import COMMANDS, OPTIONS, in_options
 from orlog.executors.ray import execute
-from orlog.experiments.reproducing import ReproduceOptions
-from orlog.scoring.measuring import measure_references
+from orlog.runs.measuring import measure_references
+from orlog.runs.reproducing import ReproduceOptions
 from orlog.viewer.server import listen
 from tests.command_line import orlog as run
 

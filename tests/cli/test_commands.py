@@ -390,7 +390,7 @@ def test_a_quickstart_never_writes_into_a_folder_that_is_there(
 ) -> None:
     chosen: list[Path] = []
     monkeypatch.setattr(
-        "orlog.reports.quickstart.quickstart", lambda folder, **_: chosen.append(folder)
+        "orlog.runs.quickstart.quickstart", lambda folder, **_: chosen.append(folder)
     )
     for number in range(3):
         assert orlog("quickstart", "--smoke", cwd=tmp_path).returncode == 0

@@ -14,7 +14,7 @@ from orlog.base.files import replace_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
-from orlog.scoring.references import references_of
+from orlog.runs.references import references_of
 from tests.command_line import Ended, orlog
 
 pytestmark = pytest.mark.usefixtures("jobs_run_here")
@@ -99,7 +99,7 @@ def test_errors_and_damage_are_no_verdicts(
     assert f"did you mean {mini.name}" in unknown.stderr
     assert orlog("reproduce", "no-algorithm", mini.name).returncode == 2
     assert ran("--largest-share", "0.3").returncode == 2
-    monkeypatch.setattr("orlog.experiments.reproducing.reproduce", _with_a_defect)
+    monkeypatch.setattr("orlog.runs.reproducing.reproduce", _with_a_defect)
     defect = ran()
     assert defect.returncode == 2
     assert "KeyError: 'a defect'" in defect.stderr

@@ -9,8 +9,8 @@ import pytest
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError
-from orlog.experiments.jobs import find_executor
-from orlog.experiments.stored_results import read_results
+from orlog.runs.jobs import find_executor
+from orlog.runs.stored_results import read_results
 from tests.tool_environments import run_tool, tool_python
 
 KILLS = """
@@ -29,8 +29,8 @@ from ray.cluster_utils import Cluster
 
 import orlog
 from orlog.algos.training.options import TrainOptions
-from orlog.experiments.jobs import find_executor
-from orlog.experiments.sweeps import plan_sweep, run_sweep
+from orlog.runs.jobs import find_executor
+from orlog.runs.sweeps import plan_sweep, run_sweep
 from orlog.datasets.download.credentials import plain_url, with_query
 
 Cluster.wait_for_nodes.__defaults__ = Cluster._wait_for_node.__defaults__ = (600,)  # seconds, usually 30
@@ -61,7 +61,7 @@ RAY_ERRORS = """
 from ray.cluster_utils import Cluster
 
 from kills import kill_1
-from orlog.experiments.jobs import find_executor
+from orlog.runs.jobs import find_executor
 
 Cluster.wait_for_nodes.__defaults__ = Cluster._wait_for_node.__defaults__ = (600,)  # seconds, usually 30
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -89,8 +89,8 @@ import sys
 
 from kills import kill_1
 from orlog.algos.training.options import TrainOptions
-from orlog.experiments.jobs import find_executor
-from orlog.experiments.sweeps import plan_sweep, run_sweep
+from orlog.runs.jobs import find_executor
+from orlog.runs.sweeps import plan_sweep, run_sweep
 
 execute = find_executor("slurm", cluster="local")
 found = dict(execute(kill_1, range(3), workers=3, running=lambda job: None))
@@ -114,7 +114,7 @@ for program in ("sbatch", "srun"):
     file.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition: x' >&2; exit 1")
     file.chmod(0o755)
 os.environ["PATH"] = os.getcwd() + os.pathsep + os.environ["PATH"]
-from orlog.experiments.jobs import find_executor
+from orlog.runs.jobs import find_executor
 
 execute = find_executor("slurm", partition="x")
 try:

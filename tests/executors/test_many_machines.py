@@ -105,7 +105,7 @@ import orlog
 from orlog.datasets import to_ray
 from orlog.datasets.reading.conversions import to_rows
 from orlog.errors import SchemaError
-from orlog.experiments.jobs import find_executor
+from orlog.runs.jobs import find_executor
 
 mini, url, other_home, files, frames = sys.argv[1:]
 to_ray.BLOCK_BYTES = 2**18
@@ -176,7 +176,7 @@ import os, sys
 
 import orlog
 from orlog.datasets.formats._shared import pieces
-from orlog.experiments.jobs import find_executor
+from orlog.runs.jobs import find_executor
 
 execute = find_executor("slurm", cluster="local")
 pieces.JOB_BYTES = 2**14

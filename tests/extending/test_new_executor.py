@@ -11,8 +11,8 @@ import pytest
 
 from orlog.algos.training.options import TrainOptions
 from orlog.datasets.reading.dataset import Dataset
-from orlog.experiments.jobs import Job, find_executor, make_jobs, run_jobs
-from orlog.experiments.reproducing import summarize
+from orlog.runs.jobs import Job, find_executor, make_jobs, run_jobs
+from orlog.runs.reproducing import summarize
 
 SOURCE = '''
 """Runs jobs in this process, the last one first."""

@@ -19,14 +19,14 @@ import orlog
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import read_evaluation
 from orlog.datasets.reading.dataset import Dataset
-from orlog.experiments.jobs import make_jobs, run_jobs
-from orlog.experiments.reproducing import summarize
-from orlog.experiments.run_groups import EVALUATED
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.normalize.metrics import METRICS, EpisodeOutcomes, Metric, Number, numbers_of
-from orlog.reports.dataset_page import write_report
-from orlog.scoring.evaluated_runs import find_runs
+from orlog.runs.dataset_page import write_report
+from orlog.runs.evaluated_runs import find_runs
+from orlog.runs.jobs import make_jobs, run_jobs
+from orlog.runs.reproducing import summarize
+from orlog.runs.run_groups import EVALUATED
 from orlog.viewer.runs import runs_of
 from tests.command_line import orlog as run
 from tests.pools import pool_in_this_process

@@ -13,7 +13,7 @@ import orlog.datasets.recipes
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import NotFoundError
 from orlog.normalize.references import ReferenceReturns
-from orlog.scoring.measuring import measure_references
+from orlog.runs.measuring import measure_references
 from tests.command_line import orlog as run
 
 RECIPE = """

@@ -27,8 +27,8 @@ from orlog.algos.training.checkpoint import checkpoint_metadata
 from orlog.algos.training.options import TrainOptions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError
-from orlog.experiments.jobs import make_jobs, run_jobs
-from orlog.experiments.seeds import seed_folders, train_seeds
+from orlog.runs.jobs import make_jobs, run_jobs
+from orlog.runs.seeds import seed_folders, train_seeds
 from tests.command_line import orlog as command
 from tests.training import train_run
 

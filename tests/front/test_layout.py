@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("algos", "datasets", "loaders", "manifests", "normalize")
-FRONT = ("base", "cli", "executors", "experiments", "reports", "results", "scoring", "viewer")
+FRONT = ("base", "cli", "executors", "runs", "viewer")
 # Each package may import itself and those above it; `loaders.batch` is a module on its own since
 # that is all an algorithm's file may see.
 ORDER = (
@@ -47,11 +47,8 @@ ORDER = (
     "algos",
     "algos.training",
     "algos.behaviors",
-    "scoring",
-    "experiments",
+    "runs",
     "executors",
-    "reports",
-    "results",
     "viewer",
     "front",
     "cli",

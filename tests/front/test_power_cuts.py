@@ -25,8 +25,8 @@ from orlog.algos.training.runs import CHECKPOINT_FILE, RUN_FILE
 from orlog.base.files import hash_file
 from orlog.datasets.home.folders import installed_names, stored_versions
 from orlog.errors import IntegrityError, NotFoundError
-from orlog.experiments.run_verification import verify_runs
-from orlog.experiments.stored_results import read_results
+from orlog.runs.run_verification import verify_runs
+from orlog.runs.stored_results import read_results
 from tests.command_line import orlog as command_line
 from tests.levels import THOROUGH
 from tests.power import SURVIVALS, Call, Disk, File, Folder, can_trace, record_calls

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from orlog.experiments.sweeps import suite_datasets
 from orlog.manifests.families import FAMILIES
 from orlog.manifests.shipped import recorded_folder, recorded_manifest
 from orlog.normalize.baselines import read_baseline
-from orlog.scoring.references import references_of
+from orlog.runs.references import references_of
+from orlog.runs.sweeps import suite_datasets
 
 DATASETS = [
     name

@@ -29,7 +29,7 @@ from orlog.normalize.verdicts import (
     unseen_share,
     usual_seeds,
 )
-from orlog.scoring.references import references_of
+from orlog.runs.references import references_of
 from tests.levels import THOROUGH
 
 Scores = dict[int, np.ndarray]

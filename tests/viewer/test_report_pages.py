@@ -13,10 +13,10 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.reports.audit_page import write_audit_page
-from orlog.reports.episode_figure import episode_figure
-from orlog.reports.pages import figure, html_table, page
-from orlog.reports.pictures import Dot, Line, bars, dots, lines, path_map
+from orlog.runs.audit_page import write_audit_page
+from orlog.runs.episode_figure import episode_figure
+from orlog.runs.pages import figure, html_table, page
+from orlog.runs.pictures import Dot, Line, bars, dots, lines, path_map
 from tests.episodes import record_episodes
 from tests.viewer.made import ARM_SPACE, robot_episode, write_robot
 from tests.viewer.test_page import CONTRASTS

@@ -35,8 +35,8 @@ def list_versions(as_json: AsJson = False) -> None:
     from orlog.datasets.home.garbage import total_bytes
     from orlog.datasets.home.holdings import cached_versions
     from orlog.datasets.home.in_place import in_place_folder, kept_versions, limit_bytes
-    from orlog.experiments.result_folders import results_folder, stored_space
     from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
+    from orlog.runs.result_folders import results_folder, stored_space
 
     results = stored_space()
     found, packs, kept = cached_versions(), cached_packs(), kept_versions()

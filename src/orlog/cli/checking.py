@@ -332,7 +332,7 @@ def audit(
             progress=update,
         )
     if html is not None:
-        from orlog.reports.audit_page import write_audit_page
+        from orlog.runs.audit_page import write_audit_page
 
         write_audit_page(found, html, _dataset(name))
     if as_json:

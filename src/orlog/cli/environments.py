@@ -93,8 +93,8 @@ def finetune(
     from orlog.algos.training.commands import evaluate_command, resume_command
     from orlog.algos.training.finetuning import find_finetuned, finetune_run
     from orlog.algos.training.runs import OnlineRecord, read_run
-    from orlog.experiments.logs import check_log
-    from orlog.experiments.run_folders import replacing
+    from orlog.runs.logs import check_log
+    from orlog.runs.run_folders import replacing
 
     options, share, algorithm = train_options(given), _share(given.prior), given.algorithm
     check_log(given.log)

@@ -23,7 +23,7 @@ from orlog.manifests.names import bytes_of, counted, did_you_mean, size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.publish.publish import Sign
-    from orlog.experiments.jobs import Executor
+    from orlog.runs.jobs import Executor
 
 app = typer.Typer(
     name="orlog",
@@ -445,7 +445,7 @@ class Executing:
 
     def chosen(self) -> Executor:
         """Return the executor that the options choose."""
-        from orlog.experiments.jobs import find_executor
+        from orlog.runs.jobs import find_executor
 
         given = {} if self.address is None else {"address": self.address}
         for option in self.executor_option or []:

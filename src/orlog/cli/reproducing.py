@@ -33,8 +33,8 @@ from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.experiments.jobs import Executor
-    from orlog.experiments.reproducing import Result
+    from orlog.runs.jobs import Executor
+    from orlog.runs.reproducing import Result
 
 
 OUT = Path("runs/reproduce")
@@ -187,7 +187,7 @@ def sweep(*, given: Sweeping) -> None:
     error, or a job failed; 3 damage; 4 unsettled, or with --require-same neither identical
     nor the same. If several apply, the first of 3, 2, 1 and 4 counts.
     """
-    from orlog.experiments.sweeps import suite_datasets
+    from orlog.runs.sweeps import suite_datasets
 
     _check_share_is_used(given)
     if (given.suite is None) == (given.datasets is None):
@@ -220,7 +220,7 @@ def _judge(results: Sequence[Result], given: Scoring) -> None:
 
 def _reproduce_file(path: Path, name: str | None, given: Reproduction) -> None:
     """Run seeds of a file of scored runs again, and print the verdict in one line."""
-    from orlog.results.reproducing import OUTCOMES, reproduce_file
+    from orlog.runs.confirming import OUTCOMES, reproduce_file
 
     kept = {"seeds", "out", "own_algorithm", "trust_environment", "imports", "as_json", "where"}
     for field in dataclasses.fields(given):
@@ -297,7 +297,7 @@ def _usual_seeds(algorithms: Sequence[str], names: Sequence[str]) -> list[int]:
 
 def _seeds(text: str) -> list[int]:
     """Return the seeds that `--seeds` names."""
-    from orlog.experiments.seeds import parse_seeds
+    from orlog.runs.seeds import parse_seeds
 
     try:
         return parse_seeds(text)
@@ -311,10 +311,10 @@ def _one(
     """Reproduce one algorithm on one dataset, with the runs in a folder of the user's."""
     from orlog.algos.settings import make_config
     from orlog.algos.training.options import TrainOptions
-    from orlog.experiments.reproducing import ReproduceOptions, check_comparable
-    from orlog.experiments.reproducing import reproduce as run
-    from orlog.experiments.sweeps import load_or_make
     from orlog.normalize.baselines import read_baseline
+    from orlog.runs.reproducing import ReproduceOptions, check_comparable
+    from orlog.runs.reproducing import reproduce as run
+    from orlog.runs.sweeps import load_or_make
 
     max_seeds = given.max_seeds
     if max_seeds is not None and not given.sequential:
@@ -361,7 +361,7 @@ def _one(
     if given.as_json:
         print_json(result.to_json())
     else:
-        from orlog.reports.dataset_page import show_results
+        from orlog.runs.dataset_page import show_results
 
         show_results([result])
     if given.record:
@@ -375,9 +375,9 @@ def _sweep(
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
     from orlog.algos.training.options import TrainOptions
     from orlog.datasets.loading import load_dataset
-    from orlog.experiments.sweeps import plan_sweep, run_sweep
-    from orlog.reports.dataset_page import show_results
-    from orlog.reports.sweep_page import results_of, write_sweep_page
+    from orlog.runs.dataset_page import show_results
+    from orlog.runs.sweep_page import results_of, write_sweep_page
+    from orlog.runs.sweeps import plan_sweep, run_sweep
 
     executor = given.where.chosen()
     with progress_bars() as update:
@@ -486,7 +486,7 @@ def quickstart(
     as_json: AsJson = False,
 ) -> None:
     """Build, verify, train, score and compare on one dataset, and write a page about it."""
-    from orlog.reports.quickstart import quickstart as run
+    from orlog.runs.quickstart import quickstart as run
 
     folder = out or _free_folder("orlog-quickstart")
     Begun.more = () if out else ("--out", str(folder))

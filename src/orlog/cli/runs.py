@@ -14,9 +14,9 @@ from orlog.cli.options import AsJson, RunFolder, command_group
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
-    from orlog.experiments.run_folders import RunSummary
-    from orlog.experiments.run_groups import SeedScores
     from orlog.normalize.metrics import Number
+    from orlog.runs.run_folders import RunSummary
+    from orlog.runs.run_groups import SeedScores
 
 runs = command_group(
     "runs",
@@ -40,7 +40,7 @@ def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None
     import numpy as np
 
     from orlog.datasets.looking.sparklines import course
-    from orlog.experiments.run_folders import find_run_folders, varied_settings
+    from orlog.runs.run_folders import find_run_folders, varied_settings
 
     found = find_run_folders(folder)
     varied = varied_settings(found)
@@ -95,7 +95,7 @@ def show_run(
 
     from orlog.algos.training.commands import run_command
     from orlog.algos.training.runs import read_run
-    from orlog.experiments.run_folders import setting_words
+    from orlog.runs.run_folders import setting_words
 
     record = read_run(run)
     line = run_command(run, record)
@@ -120,7 +120,7 @@ def verify(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
     of themselves, run.json, the checkpoint and the log. That finds damage and careless edits, but not
     somebody who edits a file and computes the digests again. What no digest speaks of is listed.
     """
-    from orlog.experiments.run_verification import verify_runs
+    from orlog.runs.run_verification import verify_runs
 
     found = verify_runs(folder)
     damaged = [run for run in found if run.problems]
@@ -154,8 +154,8 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
     counts. The intervals are Student's t over seeds, of shares Wilson's; for aggregates over several datasets,
     and tests, see orlog compare.
     """
-    from orlog.experiments.run_folders import find_run_folders
-    from orlog.experiments.run_groups import group_runs
+    from orlog.runs.run_folders import find_run_folders
+    from orlog.runs.run_groups import group_runs
 
     found = find_run_folders(folder)
     groups = group_runs(found)
@@ -214,9 +214,9 @@ def plot_runs(
 
     With --success it is the share of successful episodes, where the environment tells.
     """
-    from orlog.experiments.run_folders import find_run_folders
-    from orlog.experiments.run_groups import group_runs
-    from orlog.reports.statistics_plots import check_format, curves_plot, save_plot
+    from orlog.runs.run_folders import find_run_folders
+    from orlog.runs.run_groups import group_runs
+    from orlog.runs.statistics_plots import check_format, curves_plot, save_plot
 
     check_format(out)
     found = find_run_folders(folder)
@@ -227,7 +227,7 @@ def plot_runs(
 
 def _settings(settings: dict[str, Any], *, besides: Sequence[str] = ()) -> str:
     """Return settings in one cell, without those that are in other columns."""
-    from orlog.experiments.run_folders import setting_words
+    from orlog.runs.run_folders import setting_words
 
     shown = {name: value for name, value in settings.items() if name not in besides}
     return ", ".join(setting_words(shown))
@@ -248,7 +248,7 @@ def _listed(seeds: Sequence[int]) -> str:
 
 def _measured(one: SeedScores) -> str:
     """Say how the scores of some seeds were measured."""
-    from orlog.experiments.run_groups import CURVE
+    from orlog.runs.run_groups import CURVE
 
     source = f"the {CURVE}" if one.source == CURVE else one.source
     return (

@@ -16,7 +16,7 @@ from orlog.manifests.names import counted
 if TYPE_CHECKING:
     from orlog.normalize.published_scores import Disagreement, PublishedScore
     from orlog.normalize.references import References
-    from orlog.scoring.baseline_scores import Section, SectionKey
+    from orlog.runs.baseline_scores import Section, SectionKey
 
 
 @app.command(
@@ -116,8 +116,8 @@ def _show_scores(
     import numpy as np
 
     from orlog.errors import NotFoundError
-    from orlog.scoring.normalized_scores import normalized_score
-    from orlog.scoring.references import references as find_references
+    from orlog.runs.normalized_scores import normalized_score
+    from orlog.runs.references import references as find_references
 
     values = normalized_score(name, returns)
     safe: Any = None
@@ -165,8 +165,8 @@ def _measure(
     """Measure both references and keep them; return the dataset's name, them, their file, and those before."""
     from orlog.datasets.loading import load_dataset
     from orlog.errors import ManifestError
-    from orlog.scoring.measuring import EPISODES, keep_references, measure_references
-    from orlog.scoring.references import references_of
+    from orlog.runs.measuring import EPISODES, keep_references, measure_references
+    from orlog.runs.references import references_of
 
     dataset = load_dataset(name)
     try:
@@ -218,9 +218,9 @@ def _show_dataset(name: str, algorithm: str | None, *, as_json: bool) -> None:
     """Show the references of a dataset, its published scores, and what sources disagree on."""
     from orlog.errors import NotFoundError
     from orlog.normalize.published_scores import disagreements_about
-    from orlog.scoring.baseline_scores import baselines as find_scores
-    from orlog.scoring.baseline_scores import in_sections, published_name
-    from orlog.scoring.references import references
+    from orlog.runs.baseline_scores import baselines as find_scores
+    from orlog.runs.baseline_scores import in_sections, published_name
+    from orlog.runs.references import references
 
     title = published_name(name)
     disagreements = disagreements_about(title, algorithm=algorithm_title(known_as(algorithm or "")))
@@ -351,7 +351,7 @@ def _digits(values: Iterable[float]) -> int:
 
 
 def _show_benchmark(key: str, algorithm: str | None, *, as_json: bool) -> None:
-    from orlog.scoring.baseline_scores import benchmark_sections
+    from orlog.runs.baseline_scores import benchmark_sections
 
     sections = benchmark_sections(key, algorithm=algorithm)
     if as_json:

@@ -23,8 +23,8 @@ from orlog.cli.options import (
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
-    from orlog.experiments.running import RunResult
-    from orlog.scoring.off_policy import Estimate, EvaluatedPolicy
+    from orlog.runs.off_policy import Estimate, EvaluatedPolicy
+    from orlog.runs.running import RunResult
 
 
 _QUALITY = {
@@ -80,8 +80,8 @@ def evaluate(
     """
     from orlog.algos.training.runs import RUN_FILE
     from orlog.errors import OrlogError
-    from orlog.experiments.run_folders import find_run_folders
-    from orlog.experiments.running import evaluate as run_policy
+    from orlog.runs.run_folders import find_run_folders
+    from orlog.runs.running import evaluate as run_policy
 
     is_one = len(runs) == 1 and ((runs[0] / RUN_FILE).exists() or not runs[0].is_dir())
     folders = [
@@ -119,7 +119,7 @@ def evaluate(
     for problem in problems:
         tell(problem)
     if out is not None and results:
-        from orlog.results.making import scored_runs, write_all
+        from orlog.runs.making import scored_runs, write_all
 
         made = scored_runs([one.run.folder for one in results], tried=tried, algorithm=algorithm)
         for file in write_all(out, made):
@@ -133,7 +133,7 @@ def _show(update: Callable[[int, int], None], episodes: int, done: int) -> None:
 
 
 def _print_result(result: RunResult, episodes: int) -> None:
-    from orlog.experiments.videos import VIDEOS
+    from orlog.runs.videos import VIDEOS
 
     record, references, error = result.run.record, result.references, result.standard_error
     spread = "one episode, so there is no standard error"
@@ -219,7 +219,7 @@ def ope(
     With --workers several checkpoints are judged at a time.
     """
     from orlog.algos.fitted_q_evaluation import FQESettings
-    from orlog.scoring.off_policy import evaluate_off_policy
+    from orlog.runs.off_policy import evaluate_off_policy
 
     with progress_bar("steps of fitted Q evaluation", "estimating values") as update:
         result = evaluate_off_policy(

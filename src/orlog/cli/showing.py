@@ -243,7 +243,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
     from orlog.manifests.rebuilds import rebuild_text, version_of
     from orlog.normalize.baselines import read_baseline
-    from orlog.scoring.references import references_of
+    from orlog.runs.references import references_of
 
     shown = dataset or manifest
     is_view = dataset is not None and dataset.operation is not None

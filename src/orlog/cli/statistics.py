@@ -16,8 +16,8 @@ from orlog.manifests.names import counted
 if TYPE_CHECKING:
     from orlog.normalize.sequential import SequentialComparison
     from orlog.normalize.statistics import Comparison
-    from orlog.scoring.evaluated_runs import MethodResults
-    from orlog.scoring.tuning_curves import TuneCurve
+    from orlog.runs.evaluated_runs import MethodResults
+    from orlog.runs.tuning_curves import TuneCurve
 
 
 @app.command(epilog="Example: orlog compare runs/bc runs/iql mine=runs/my_method theirs/")
@@ -47,9 +47,9 @@ def compare(
     of policy. Others have a table of their own, and a line says what keeps it apart.
     """
     from orlog.normalize.metrics import HEADINGS
-    from orlog.reports.statistics_plots import check_format
-    from orlog.results.comparing import comparison_of, tables_of
-    from orlog.scoring.evaluated_runs import find_runs, method_results
+    from orlog.runs.comparing import comparison_of, tables_of
+    from orlog.runs.evaluated_runs import find_runs, method_results
+    from orlog.runs.statistics_plots import check_format
 
     if plots is not None:
         check_format(plots / f"aggregates.{picture}")
@@ -109,9 +109,9 @@ def compare(
 
 def _draw_curves(folders: Sequence[Path], plot: Path) -> None:
     from orlog.errors import NotFoundError
-    from orlog.experiments.run_folders import find_run_folders
-    from orlog.experiments.run_groups import group_runs
-    from orlog.reports.statistics_plots import curves_plot, save_plot
+    from orlog.runs.run_folders import find_run_folders
+    from orlog.runs.run_groups import group_runs
+    from orlog.runs.statistics_plots import curves_plot, save_plot
 
     if not folders:
         raise NotFoundError(
@@ -255,7 +255,7 @@ def _draw_comparison(
     is_normalized: bool,
 ) -> None:
     from orlog.datasets.looking.figures import line_colors
-    from orlog.reports.statistics_plots import comparison_plots, save_plot, sequential_plot
+    from orlog.runs.statistics_plots import comparison_plots, save_plot, sequential_plot
 
     figures = comparison_plots(comparison, is_normalized, line_colors(comparison.methods))
     if decided is not None:
@@ -286,9 +286,9 @@ def tune_curve(
 
     Runs of one method that differ in their settings are its range; docs/scores.md explains both curves.
     """
-    from orlog.reports.statistics_plots import check_format, save_plot, tune_plot
-    from orlog.scoring.evaluated_runs import find_runs
-    from orlog.scoring.tuning_curves import tune_curves
+    from orlog.runs.evaluated_runs import find_runs
+    from orlog.runs.statistics_plots import check_format, save_plot, tune_plot
+    from orlog.runs.tuning_curves import tune_curves
 
     if plot is not None:
         check_format(plot)
@@ -310,7 +310,7 @@ def tune_curve(
 
 
 def _print_curve(curve: TuneCurve) -> None:
-    from orlog.scoring.evaluated_runs import settings_text
+    from orlog.runs.evaluated_runs import settings_text
 
     unit = "score" if curve.is_normalized else "return"
     ranges = "; ".join(

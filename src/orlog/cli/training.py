@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from orlog.algos.presets import Recipe
     from orlog.algos.training.options import Hooks, TrainOptions
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.experiments.seeds import SeedOutcome
+    from orlog.runs.seeds import SeedOutcome
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,10 +156,10 @@ def train(
     from orlog.algos.training.devices import find_device
     from orlog.algos.training.runs import run_folder
     from orlog.datasets.loading import load_dataset
-    from orlog.experiments.logs import check_log
-    from orlog.experiments.run_folders import replacing
-    from orlog.experiments.seeds import parse_seeds
-    from orlog.experiments.streaming import choose_stream
+    from orlog.runs.logs import check_log
+    from orlog.runs.run_folders import replacing
+    from orlog.runs.seeds import parse_seeds
+    from orlog.runs.streaming import choose_stream
 
     if given.cache:
         read_bytes(given.cache, "a size such as 500M or 20G")
@@ -319,8 +319,8 @@ def watched_run(
     `on_setting` with a line on each setting that is taken from the data.
     """
     from orlog.algos.training.options import Hooks
-    from orlog.experiments.logs import in_turn, log_to
-    from orlog.experiments.progress import watched
+    from orlog.runs.logs import in_turn, log_to
+    from orlog.runs.progress import watched
 
     request, has_begun = StopRequest(), False
     with contextlib.ExitStack() as stack:
@@ -395,7 +395,7 @@ def print_runs(
     folders: Sequence[Path], end: str, failures: Mapping[int, str] | None = None, *, as_json: bool
 ) -> None:
     """Print what was trained, in words or as JSON; `failures` say why by the number of a seed."""
-    from orlog.experiments.run_folders import find_run_folders
+    from orlog.runs.run_folders import find_run_folders
 
     if not as_json:
         say(end)
@@ -413,9 +413,9 @@ def _train_several(
     options: TrainOptions,
     as_json: bool,
 ) -> None:
-    from orlog.experiments.progress import Status, status_lines
-    from orlog.experiments.run_folders import replacing
-    from orlog.experiments.seeds import SeedHooks, seed_folders, train_seeds
+    from orlog.runs.progress import Status, status_lines
+    from orlog.runs.run_folders import replacing
+    from orlog.runs.seeds import SeedHooks, seed_folders, train_seeds
 
     request, Begun.more = StopRequest(), ("--resume",)
     noted: set[str] = set()

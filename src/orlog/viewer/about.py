@@ -22,8 +22,8 @@ from orlog.manifests.names import counted
 from orlog.manifests.rebuilds import version_of
 from orlog.normalize.published_scores import PublishedScore
 from orlog.normalize.statistics import mean_interval
-from orlog.scoring.baseline_scores import baselines, in_sections, score_is_raw
-from orlog.scoring.references import references_of_dataset
+from orlog.runs.baseline_scores import baselines, in_sections, score_is_raw
+from orlog.runs.references import references_of_dataset
 from orlog.viewer.opened import Shown
 
 LONGEST = 2000  # characters of a fact

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from orlog.errors import OrlogError
-from orlog.experiments.reproducing import other_training, recorded_baseline
-from orlog.experiments.run_folders import find_run_folders, setting_words
-from orlog.experiments.run_groups import CURVE, EVALUATED, RunGroup, group_runs
-from orlog.experiments.videos import VIDEOS as FILMED
-from orlog.experiments.videos import read_videos
 from orlog.normalize.verdicts import compare_runs, recorded_outcomes
-from orlog.scoring.references import references
+from orlog.runs.references import references
+from orlog.runs.reproducing import other_training, recorded_baseline
+from orlog.runs.run_folders import find_run_folders, setting_words
+from orlog.runs.run_groups import CURVE, EVALUATED, RunGroup, group_runs
+from orlog.runs.videos import VIDEOS as FILMED
+from orlog.runs.videos import read_videos
 
 VIDEOS = (".mp4", ".webm")
 KINDS = ("worst", "median", "best")

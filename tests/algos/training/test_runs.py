@@ -49,8 +49,8 @@ from orlog.errors import (
     StoppedError,
     StorageError,
 )
-from orlog.experiments.jobs import make_jobs
 from orlog.loaders.batch import Batch
+from orlog.runs.jobs import make_jobs
 from tests.algos import plain
 from tests.training import train_run
 

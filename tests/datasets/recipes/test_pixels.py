@@ -9,7 +9,7 @@ import pytest
 import orlog
 from orlog.datasets.recipes.pixels import DATASETS, PixelsRecipe
 from orlog.manifests.environments import make_environment
-from orlog.scoring.measuring import measure_references
+from orlog.runs.measuring import measure_references
 
 RECIPES = {
     name: entry.recipe for name, entry in DATASETS.items() if isinstance(entry.recipe, PixelsRecipe)

@@ -23,12 +23,12 @@ from orlog.datasets.recipes.classic import DATASETS
 from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
 from orlog.datasets.recording.converting import convert_dataset
 from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
-from orlog.experiments.jobs import make_jobs, run_job
-from orlog.experiments.reproducing import summarize
 from orlog.manifests.lock import LockedDataset, read_lock, write_lock
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import newest_first
 from orlog.manifests.shipped import recorded_folder, recorded_manifest, records_folder
+from orlog.runs.jobs import make_jobs, run_job
+from orlog.runs.reproducing import summarize
 from tests import command_line
 
 NAME = "classic/tiny-v1"
@@ -353,7 +353,7 @@ def test_a_comparison_names_the_rebuild(rebuilt: Dataset, tmp_path: Path) -> Non
     (record,) = tmp_path.rglob("run.json")
     folder = str(record.parent)
     assert shown in run("ope", folder, "--episodes", "1", "--fqe-steps", "5", cwd=tmp_path)
-    figure = orlog.runs(tmp_path).plot()
+    figure = orlog.load_runs(tmp_path).plot()
     assert [axes.get_title() for axes in figure.axes] == [shown]
     run("evaluate", folder, "--out", "scores.json", cwd=tmp_path)
     assert shown in run("compare", "scores.json", cwd=tmp_path)

@@ -1,0 +1,252 @@
+"""Measures reference returns: those of a random policy and of an expert, in a dataset's environment."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import gymnasium
+import numpy as np
+
+from orlog.algos.algorithms import AlgorithmLike
+from orlog.algos.training.evaluating import load_run, run_protocol, scoring_protocol
+from orlog.algos.training.runs import one_thread
+from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given
+from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.recipes.recipe import Expert
+from orlog.errors import NotFoundError, SchemaError
+from orlog.manifests.manifest import EnvironmentRecord
+from orlog.normalize.references import (
+    Protocol,
+    PublishedProtocol,
+    PublishedReferences,
+    PublishedReturn,
+    ReferenceReturn,
+    ReferenceReturns,
+    References,
+    simulator_of,
+)
+from orlog.normalize.rollouts import Policy
+from orlog.runs.references import benchmark_of, record_references, store_references, trained_policy
+
+Anchor: TypeAlias = str | os.PathLike[str] | float
+"""An expert: a run or its folder, `recipe` for the controller of the dataset's recipe, or a number."""
+
+RECIPE = "recipe"
+EPISODES = 1000
+RANDOM_POLICY = "uniform over the action space, drawn by PCG64 with seed 0"
+
+
+def measure_references(
+    dataset: Given,
+    *,
+    expert: Anchor = RECIPE,
+    source: str = "",
+    episodes: int = EPISODES,
+    keep: Literal["home", "shipped"] | None = None,
+    algorithm: AlgorithmLike | None = None,
+    trust_environment: bool = False,
+    progress: Callable[[int], None] = lambda _done: None,
+) -> References:
+    """Run a random and an expert policy in a dataset's environment; return their returns.
+
+    The random policy draws uniformly from the action space with its own generator, unless the recipe of the
+    dataset says what is random there (`random_policy`), as where actions are texts.
+
+    Args:
+        dataset: A dataset, or the name or path of one.
+        expert: A trained run or its folder, `recipe` for the controller of the dataset's recipe, or
+            a published mean return, with its source.
+        source: Where the number was published.
+        episodes: Episodes of each policy.
+        keep: `home` stores them beside the data, where scores find them; `shipped` records them
+            among those that ship with orlog, in a checkout.
+        algorithm: The run's algorithm, if it is not one of orlog's.
+        trust_environment: Consent to arguments of the environment that come with the data.
+        progress: Called with the number of episodes done, first of one policy, then of the other.
+
+    Raises:
+        NotFoundError: the dataset names no environment, its recipe has no expert, or there is no
+            such run.
+        SchemaError: the action space has no uniform policy, the run is of another environment, the
+            expert is not above the random policy, or the dataset's benchmark publishes references.
+        SimulatorError: the environment needs consent, or cannot be made.
+        ValueError: a number without its source, or a source without a number.
+        StorageError: they cannot be kept; older ones stay.
+    """
+    dataset = load_dataset(dataset)
+    _check_benchmark(dataset)
+    random = _random(dataset)
+    is_number = isinstance(expert, int | float) and not isinstance(expert, bool)
+    if is_number != bool(source):
+        raise ValueError(
+            f"{dataset.name}: a published return needs its source: source=TEXT."
+            if is_number
+            else f"{dataset.name}: a source is for a published return, a number; found {expert}."
+        )
+    chosen = None if is_number else _expert(dataset, expert, algorithm)
+    protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
+    with one_thread():
+        returns = run_protocol(random.policy, protocol, progress).returns
+        low = ReferenceReturn.of(random.name, returns)
+        high = None
+        if chosen is not None:
+            returns = run_protocol(chosen.policy, protocol, progress).returns
+            high = ReferenceReturn.of(chosen.name, returns)
+    try:
+        if high is not None:
+            found: References = ReferenceReturns(random=low, expert=high, protocol=protocol)
+        else:
+            assert isinstance(expert, int | float)
+            found = _with_number(low, float(expert), source, protocol)
+    except ValueError as error:
+        raise SchemaError(f"{dataset.name}: {error}") from error
+    if keep is not None:
+        keep_references(dataset, found, shipped=keep == "shipped")
+    return found
+
+
+def keep_references(dataset: Given, references: References, *, shipped: bool = False) -> Path:
+    """Store reference returns beside the data, or record them among those that ship with orlog.
+
+    Raises NotFoundError if the dataset names no environment; SchemaError if the dataset's benchmark publishes
+    references; StorageError if they cannot be written; older ones stay.
+    """
+    dataset = load_dataset(dataset)
+    _check_benchmark(dataset)
+    environment = dataset.environment
+    if environment is None:
+        raise NotFoundError(
+            f"{dataset.name} names no environment, and references belong to an environment."
+        )
+    if shipped:
+        return record_references(dataset.name, environment, references)
+    return store_references(environment, references)
+
+
+def _check_benchmark(dataset: Dataset) -> None:
+    """Refuse own references where scores are by the benchmark's."""
+    benchmark = benchmark_of(dataset.manifest)
+    if benchmark is not None and benchmark.anchors is not None:
+        raise SchemaError(
+            f"{dataset.name} is scored by the references that {benchmark.benchmark.title} publishes "
+            f"for {benchmark.name}; own ones are for other datasets."
+        )
+
+
+def _expert(dataset: Dataset, expert: Any, algorithm: AlgorithmLike | None) -> Expert:
+    """Return the expert of a recipe, or the policy of a run."""
+    if expert == RECIPE:
+        entry = catalogue().get(dataset.name)
+        found = entry.recipe.expert() if entry is not None else None
+        if found is None:
+            raise NotFoundError(
+                f"{dataset.name}: no recipe is known that has an expert for it; name a run: "
+                "expert=FOLDER."
+            )
+        return found
+    run = load_run(expert, algorithm=algorithm)
+    theirs, ours = run.dataset.environment, dataset.environment
+    if ours is None:
+        raise NotFoundError(f"{dataset.name} names no environment to measure references in.")
+    if theirs is None or _identity(theirs) != _identity(ours):
+        raise SchemaError(
+            f"{run.folder}: the run was trained for {_shown(theirs)} ({run.record.dataset}), but "
+            f"{dataset.name} is of {_shown(ours)}; choose a run of that environment."
+        )
+    record = run.record
+    name = (
+        f"{record.algorithm}, seed {record.seed}, trained on {record.dataset}@{record.version} "
+        f"({record.digest[:19]}), step {run.step:,} of {record.steps:,}: {trained_policy(record.config)}"
+    )
+    return Expert(name=name, policy=run.policy)
+
+
+def _identity(environment: EnvironmentRecord) -> tuple[object, ...]:
+    return environment.id, environment.kwargs, environment.max_episode_steps
+
+
+def _shown(environment: EnvironmentRecord | None) -> str:
+    if environment is None:
+        return "no environment"
+    arguments = f" with arguments {environment.kwargs!r:.100}" if environment.kwargs else ""
+    return f"{environment.id}{arguments}"
+
+
+def _with_number(
+    low: ReferenceReturn, expert: float, source: str, protocol: Protocol
+) -> PublishedReferences:
+    """Return a measured random policy with a published expert."""
+    if not math.isfinite(expert):
+        raise ValueError(f"the expert's return must be a finite number, found {expert}.")
+    error = "" if low.standard_error is None else f", standard error {low.standard_error:.4g}"
+    return PublishedReferences(
+        random=PublishedReturn(
+            policy=f"{low.policy}; measured with orlog, {len(low.returns)} episodes{error}",
+            mean=low.mean,
+        ),
+        expert=PublishedReturn(policy=f"as published: {source}", mean=expert),
+        protocol=PublishedProtocol(
+            environment_id=protocol.environment_id,
+            environment_kwargs=protocol.environment_kwargs,
+            versions=protocol.versions,
+            episodes=protocol.episodes,
+            description=(
+                f"the random policy ran {protocol.episodes} episodes from seed "
+                f"{protocol.first_seed}; the expert's return was not measured here"
+            ),
+        ),
+        source=f"random policy measured with orlog, expert {source}",
+        simulator=simulator_of(protocol),
+        caveats=["the expert's return is a published number, which orlog did not measure."],
+    )
+
+
+def _random(dataset: Dataset) -> Expert:
+    """Return the random policy of a dataset's recipe, if it says what is random there; else the uniform one."""
+    entry = catalogue().get(dataset.name)
+    own = getattr(entry.recipe, "random_policy", None) if entry is not None else None
+    if own is not None:
+        found: Expert = own()
+        return found
+    return Expert(name=RANDOM_POLICY, policy=_random_policy(dataset.name, dataset.action_space))
+
+
+def _random_policy(
+    name: str, space: gymnasium.Space[Any], rng: np.random.Generator | None = None
+) -> Policy:
+    """Return a policy that draws uniformly from an action space, by default with its own generator."""
+    rng = np.random.Generator(np.random.PCG64(0)) if rng is None else rng
+    if isinstance(space, gymnasium.spaces.Dict):
+        parts = {key: _random_policy(name, part, rng) for key, part in space.spaces.items()}
+        return lambda observations: {key: part(observations) for key, part in parts.items()}
+    if isinstance(space, gymnasium.spaces.Discrete):
+        first, end = int(space.start), int(space.start + space.n)
+        return lambda observations: rng.integers(first, end, _rows(observations))
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        start, stop = space.start, space.start + space.nvec
+        return lambda observations: rng.integers(start, stop, (_rows(observations), *space.shape))
+    if isinstance(space, gymnasium.spaces.MultiBinary):
+        return lambda observations: rng.integers(
+            0, 2, (_rows(observations), *space.shape), dtype=np.int8
+        )
+    if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded():
+        raise SchemaError(
+            f"{name}: no uniform policy exists for its action space {space}: a random policy needs "
+            "a bounded Box or discrete actions."
+        )
+    low, high, shape, dtype = space.low, space.high, space.shape, space.dtype
+    return lambda observations: rng.uniform(low, high, (_rows(observations), *shape)).astype(dtype)
+
+
+def _rows(observations: Any) -> int:
+    """Return the number of observations in a batch of any space."""
+    while isinstance(observations, (dict, tuple)):
+        parts = observations.values() if isinstance(observations, dict) else observations
+        observations = next(iter(parts))
+    return len(observations)

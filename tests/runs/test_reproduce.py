@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from orlog.algos.presets import RECIPES, recipe_for
+from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import run_folder
+from orlog.base.processes import processor_name
+from orlog.cli import app
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recipes.catalogue import catalogue
+from orlog.errors import NotFoundError, StoppedError
+from orlog.manifests.shipped import recorded_manifest
+from orlog.normalize import baselines
+from orlog.normalize.baselines import equal_baselines, read_baseline, record_baseline
+from orlog.normalize.references import ReferenceReturns
+from orlog.runs import reproducing
+from orlog.runs.dataset_page import HEADINGS, result_cells, verdict_lines, write_report
+from orlog.runs.jobs import make_jobs, run_jobs
+from orlog.runs.measuring import measure_references
+from orlog.runs.references import references_of
+from orlog.runs.reproducing import Result, judge, summarize
+from tests.command_line import orlog as run_orlog
+from tests.pools import pool_in_this_process
+from tests.training import train_run
+
+
+def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:
+    jobs = make_jobs(
+        "bc",
+        dataset,
+        folder,
+        seeds=(0, 1),
+        episodes=2,
+        options=TrainOptions(steps=steps, evaluations=1),
+    )
+    return summarize(dataset, jobs, run_jobs(jobs, workers=1))
+
+
+@pytest.mark.slow
+def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_compared(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = few_steps(mini, tmp_path / "first")
+    assert first.verdict is None
+    assert any("no baseline" in note for note in first.notes)
+
+    monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
+    path = record_baseline(first.as_baseline())
+    assert path.is_file()
+    assert read_baseline("bc", mini.name) == first.as_baseline()
+
+    # The first was trained in a process of its own, these here.
+    monkeypatch.setattr("orlog.base.jobs.process_pool", pool_in_this_process)
+    again = few_steps(mini, tmp_path / "again")
+    assert again.verdict is not None
+    assert str(again.verdict) == (
+        "identical: the same seeds gave the same returns to the bit; on "
+        f"{processor_name()}, as recorded"
+    )
+    assert again.notes == []
+
+    other = few_steps(mini, tmp_path / "other", steps=10)
+    assert other.verdict is None
+    assert other.not_compared == other.to_json()["not_compared"] == "steps=10, recorded with 20"
+    assert result_cells(other)[HEADINGS.index("verdict")] == "not compared"
+    assert verdict_lines([other]) == ["BC is not compared: steps=10, recorded with 20."]
+    assert again.baseline is not None
+    config = {**again.baseline.config, "learning_rate": 1.0}
+    settings = judge(
+        again.record,
+        again.evaluations,
+        again.folders,
+        references=again.references,
+        baseline=msgspec.structs.replace(again.baseline, config=config),
+    )
+    assert settings.verdict is None
+    assert settings.not_compared == "learning_rate=0.001, recorded with 1.0"
+    with pytest.raises(FileExistsError, match="exists already"):
+        few_steps(mini, tmp_path / "other")
+
+    page = tmp_path / "page" / "report.html"
+    write_report(page, mini, [again], title="<b>", remarks=["a < b"])
+    text = page.read_text("utf-8")
+    assert "&lt;b&gt;" in text
+    assert "a &lt; b" in text
+    assert "BC is identical: the same seeds gave" in text
+    assert "64 % with 2 seeds" in text
+    assert "95 % prediction interval of the recorded seeds" in text
+    assert result_cells(again)[0] == "BC"
+
+
+def test_equal_returns_of_another_protocol_are_not_identical(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Policies that never reach the goal return 0 from any start."""
+    monkeypatch.setattr("orlog.base.jobs.process_pool", pool_in_this_process)
+    jobs = make_jobs(
+        "bc", mini, tmp_path, seeds=(0,), episodes=2, options=TrainOptions(steps=2, evaluations=0)
+    )
+    with pytest.raises(ValueError, match="a seed is named twice"):
+        make_jobs(
+            "bc",
+            mini,
+            tmp_path,
+            seeds=(1, 1),
+            episodes=2,
+            options=TrainOptions(steps=2, evaluations=0),
+        )
+    results = run_jobs(jobs, workers=1)
+    recorded = summarize(mini, jobs, results).as_baseline()
+    for change in ({}, {"first_seed": 5}, {"max_episode_steps": 7}):
+        baseline = msgspec.structs.replace(
+            recorded, protocol=msgspec.structs.replace(recorded.protocol, **change)
+        )
+        monkeypatch.setattr(reproducing, "read_baseline", lambda *_, one=baseline: one)
+        found = summarize(mini, jobs, results)
+        assert found.verdict is not None
+        assert (found.verdict.word == "identical") is (not change)
+        assert ("the protocol is not that of the baseline." in found.notes) is bool(change)
+
+
+def test_references_are_found_by_environment_and_repeat(mini: Dataset) -> None:
+    recorded = references_of(mini.manifest)
+    assert isinstance(recorded, ReferenceReturns)
+    measured = measure_references(mini, episodes=20)
+    assert isinstance(measured, ReferenceReturns)
+    assert measured.expert.returns == recorded.expert.returns[:20]
+    assert measured.random.mean < measured.expert.mean
+    environment = mini.manifest.environment
+    assert environment is not None
+    assert recorded.protocol.environment_kwargs == environment.kwargs
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_dataset_of_the_catalogue_has_a_recorded_manifest(name: str) -> None:
+    manifest = recorded_manifest(name, catalogue()[name].version)
+    assert manifest is not None
+    assert manifest.name == name
+    assert manifest.total_steps == catalogue()[name].recipe.steps
+
+
+@pytest.mark.parametrize("algorithm", ["bc", "cql", "iql"])
+def test_recorded_baselines_belong_to_the_recorded_data_and_the_recipes(algorithm: str) -> None:
+    name = "pointmaze/umaze-v1"
+    baseline = read_baseline(algorithm, name)
+    manifest = recorded_manifest(name, catalogue()[name].version)
+    recipe = recipe_for(algorithm, name)
+    assert baseline is not None
+    assert manifest is not None
+    assert baseline.digest == manifest.digest
+    assert baseline.steps == recipe.steps
+    assert {key: baseline.config[key] for key in recipe.settings} == dict(recipe.settings)
+    assert len(baseline.returns) >= 5
+
+
+def test_recorded_baselines_say_how_many_settings_were_tried_and_on_which_seeds() -> None:
+    scored = set()
+    for (algorithm, name), recipe in RECIPES.items():
+        baseline = read_baseline(algorithm, name)
+        if baseline is None or not recipe.settings_tried:
+            continue
+        assert baseline.settings_tried == recipe.settings_tried, (algorithm, name)
+        assert tuple(baseline.tuning_seeds) == recipe.tuning_seeds
+        if {*map(str, recipe.tuning_seeds)} & {*baseline.returns}:
+            scored.add((algorithm, name.partition("/")[0]))
+    assert scored <= {
+        ("qrl", "pointmaze"),
+        ("qrl", "ogbench-local"),
+    }  # recorded before that was the rule
+    shown = run_orlog("show", "tabular/taxi-v1").stdout
+    assert "settings tried" in shown
+    assert "not noted" in shown
+
+
+def test_a_baseline_whose_returns_another_method_shares_is_no_evidence() -> None:
+    shared = read_baseline("bc", "demos/fetch-mixed-v1")
+    alone = read_baseline("percent_bc", "demos/fetch-mixed-v1")
+    assert shared is not None
+    assert alone is not None
+    assert equal_baselines(shared) == ["chunked_flow"]
+    assert equal_baselines(alone) == []
+
+
+def test_recorded_iql_beats_recorded_bc_clearly() -> None:
+    name = "pointmaze/umaze-v1"
+    manifest = recorded_manifest(name, "1.0.0")
+    assert manifest is not None
+    references = references_of(manifest)
+    assert references is not None
+    means = {}
+    for algorithm in ("bc", "iql"):
+        baseline = read_baseline(algorithm, name)
+        assert baseline is not None
+        means[algorithm] = [scores.mean() for scores in baseline.scores(references).values()]
+    assert min(means["iql"]) > max(means["bc"])
+    assert np.mean(means["iql"]) > np.mean(means["bc"]) + 10
+
+
+@pytest.mark.usefixtures("jobs_run_here")
+def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path) -> None:
+    jobs = make_jobs(
+        "bc", mini, tmp_path, seeds=(0,), episodes=1, options=TrainOptions(steps=3, evaluations=0)
+    )
+    result = dataclasses.replace(
+        summarize(mini, jobs, run_jobs(jobs, workers=1)), references=None, verdict=None
+    )
+    assert result.scores is None
+    assert result.score_interval() is None
+    assert result_cells(result)[2] == "none"
+
+
+def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orlog.runs.jobs.RECIPES", {})
+    monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
+    words = ["reproduce", "bc", mini.name, "--seeds", "2", "--out", str(tmp_path / "runs")]
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, NotFoundError)
+    assert "neither a recipe nor a baseline of bc" in str(refused.exception)
+    assert "steps=" in str(refused.exception)
+    assert not (tmp_path / "runs").exists()
+    jobs = make_jobs(
+        "bc", mini, tmp_path / "runs", seeds=(0,), episodes=1, options=TrainOptions(steps=3)
+    )
+    assert [job.steps for job in jobs] == [3]
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.usefixtures("jobs_run_here")
+def test_a_reproduction_that_was_cut_short_goes_on(mini: Dataset, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "bc", mini, 0)
+    steps = itertools.count()
+    asked = {"seed": 0, "steps": 20, "curve_episodes": 2}  # as a reproduction of two episodes asks
+    with pytest.raises(StoppedError):
+        train_run("bc", mini, folder, **asked, stop=lambda: next(steps) == 7)
+    words = ["reproduce", "bc", mini.name, "--seeds", "1", "--steps", "20", "--episodes", "2"]
+    words += ["--workers", "1", "--out", str(tmp_path)]
+    refused = CliRunner().invoke(app, words)
+    assert "continue from it with resume=True" in str(refused.exception)
+    found = CliRunner().invoke(app, [*words, "--resume"], env={"COLUMNS": "200"})
+    assert found.exit_code == 0, found.output
+    assert [line["step"] for line in read_metrics(folder)] == list(range(1, 21))
+    (whole,) = make_jobs(
+        "bc", mini, tmp_path / "whole", seeds=(0,), episodes=2, options=TrainOptions(steps=20)
+    )
+    train_run("bc", mini, whole.folder, **asked)
+    name = "checkpoint.safetensors"
+    assert (folder / name).read_bytes() == (whole.folder / name).read_bytes()

@@ -1,0 +1,344 @@
+"""The runs in a folder: listed, compared and drawn, whatever state they are in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orlog.algos.training.evaluating import evaluate_run
+from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.runs import read_evaluation
+from orlog.algos.training.seals import read_sealed, write_sealed
+from orlog.base.files import hold_folder
+from orlog.datasets.looking.figures import new_figure
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import ManifestError, StoppedError
+from orlog.normalize.statistics import mean_interval, share_interval
+from orlog.runs.references import references
+from orlog.runs.run_folders import find_run_folders
+from orlog.runs.run_groups import group_runs
+from orlog.runs.running import finetune as orlog_finetune
+from orlog.runs.runs_seen import load_runs
+from orlog.runs.statistics_plots import curves_plot
+from tests.command_line import orlog
+from tests.training import train_run
+
+SMALL = {"hidden": [4], "batch_size": 8}
+
+
+def train(dataset: Dataset | Path, folder: Path, seed: int = 0, **options: Any) -> None:
+    settings = {**SMALL, **options.pop("settings", {})}
+    options = {"steps": 10, "evaluations": 2, "curve_episodes": 2, **options}
+    train_run("bc", dataset, folder, seed=seed, settings=settings, **options)
+
+
+def put_returns(folder: Path, returns: dict[int, list[float]]) -> None:
+    """Replace the returns on a learning curve; those above 20 are of successful episodes."""
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for line in lines:
+        line.pop("returns", None)
+        line.pop("successes", None)
+        if line["step"] in returns:
+            line["returns"] = returns[line["step"]]
+            line["successes"] = [one > 20 for one in line["returns"]]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+
+
+@pytest.fixture(scope="module")
+def template(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with runs in every state, to be copied."""
+    root = tmp_path_factory.mktemp("template")
+    for seed in (0, 1, 2, 10):
+        train(built_mini, root / "bc" / f"seed-{seed}", seed)
+        low = float(seed)
+        put_returns(root / "bc" / f"seed-{seed}", {5: [low, low + 2], 10: [low + 10, low + 30]})
+    train(built_mini, root / "slow" / "seed-0", settings={"learning_rate": 1e-4})
+    put_returns(root / "slow" / "seed-0", {10: [1.0, 1.0]})
+    with pytest.raises(StoppedError):
+        train(built_mini, root / "stopped", 3, evaluations=0, stop=lambda: True)
+    with pytest.raises(StoppedError):
+        train(built_mini, root / "running", 4, evaluations=0, stop=lambda: True)
+    with pytest.raises(StoppedError):
+        train(built_mini, root / "diverged", 5, evaluations=0, stop=lambda: True)
+    with (root / "diverged" / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 7, "seconds": 1, "diverged": "policy/loss"}\n')
+    (root / "foreign").mkdir()
+    (root / "foreign" / "run.json").write_text('{"lr": [red]1}', "utf-8")
+    train(built_mini, root / "lost", 6, evaluations=0)
+    (root / "lost" / "run.json").unlink()
+    train(built_mini, root / "cut", 7, evaluations=0)
+    data = (root / "cut" / "checkpoint.safetensors").read_bytes()
+    (root / "cut" / "checkpoint.safetensors").write_bytes(data[: len(data) // 2])
+    return root
+
+
+@pytest.fixture
+def some(template: Path, mini: Dataset, tmp_path: Path) -> Iterator[Path]:
+    """Yield a folder with runs in every state; one is running as long as the test does."""
+    assert mini.folder.is_dir()
+    root = tmp_path / "runs"
+    shutil.copytree(template, root)
+    with hold_folder(root / "running", busy=""):
+        yield root
+
+
+def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) -> None:
+    found = orlog("runs", "list", str(some))
+    assert found.returncode == 0, found.stderr
+    rows = {
+        line.split()[0].removeprefix(f"{some}/"): line.split()
+        for line in found.stdout.splitlines()[1:]
+    }
+    states = {name: row[-1] for name, row in rows.items()}
+    assert states == {
+        **{f"bc/seed-{seed}": "finished" for seed in (0, 1, 2, 10)},
+        "cut": "unreadable",
+        "diverged": "diverged",
+        "foreign": "unreadable",
+        "lost": "unreadable",
+        "running": "running",
+        "slow/seed-0": "finished",
+        "stopped": "stopped",
+    }
+    assert list(rows)[:4] == [f"bc/seed-{seed}" for seed in (0, 1, 2, 10)]
+    assert "10/10" in rows["bc/seed-0"]
+    assert "1/10" in rows["stopped"]
+    assert "learning_rate=0.0001" in found.stdout
+    assert "hidden" not in found.stdout  # the same in all
+    for folder, reason in (
+        ("foreign", "run.json"),
+        ("lost", "there is no run.json in it"),
+        ("cut", "not a readable checkpoint"),
+    ):
+        (note,) = (line for line in found.stderr.splitlines() if f"{some / folder}: " in line)
+        assert reason in note
+    assert "Traceback" not in found.stderr
+
+    body = json.loads(orlog("runs", "list", str(some), "--json").stdout)
+    by_folder = {Path(one["folder"]).relative_to(some).as_posix(): one for one in body["runs"]}
+    known = references(mini)
+    scores = known.normalize(np.array([11.0, 31.0]))
+    one = by_folder["bc/seed-1"]
+    assert one["score"] == pytest.approx(scores.mean())
+    assert one["score_interval"] == pytest.approx(mean_interval(scores))
+    assert (one["step"], one["steps"], one["scored_step"], one["episodes"]) == (10, 10, 10, 2)
+    assert one["success_rate"] == 0.5
+    assert rows["bc/seed-1"][-3:-1] == ["50.0", "%"]
+    assert one["differing_settings"]["learning_rate"] == 0.001
+    assert by_folder["foreign"]["score"] is None
+    assert "run.json" in by_folder["foreign"]["problem"]
+
+    compared = orlog("runs", "compare", str(some), "--json")
+    assert compared.returncode == 0, compared.stderr
+    groups = {(*one["settings"].items(),): one for one in json.loads(compared.stdout)["groups"]}
+    normal = next(one for one in groups.values() if one["scored_seeds"] == 4)
+    assert normal["seeds"] == [0, 1, 2, 3, 4, 5, 10]
+    means = known.normalize(np.array([20.0, 21.0, 22.0, 30.0]))
+    assert normal["score"] == pytest.approx(means.mean())
+    assert normal["score_interval"] == pytest.approx(mean_interval(means))
+    assert normal["success_rate"] == 0.5
+    text = orlog("runs", "compare", str(some))
+    assert "50.0 %" in text.stdout
+    assert f"{normal['score']:.1f} (" in text.stdout
+    assert f"note: {some / 'stopped'}: without a score, so it counts in no mean." in text.stderr
+
+
+def test_scores_that_were_measured_in_other_ways_share_no_mean(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    root = tmp_path / "runs"
+    for seed in (0, 1, 2):
+        train(mini, root / f"seed-{seed}", seed)
+        put_returns(root / f"seed-{seed}", {10: [float(seed), seed + 20.0]})
+    assert orlog("evaluate", str(root / "seed-1"), "--episodes", "2").returncode == 0
+    (group,) = json.loads(orlog("runs", "compare", str(root), "--json").stdout)["groups"]
+    evaluated, curve = group["scores"]
+    assert (evaluated["source"], evaluated["seeds"]) == ("orlog evaluate", [1])
+    assert (curve["source"], curve["seeds"]) == ("last point of the curve", [0, 2])
+    assert curve["score"] == pytest.approx(
+        references(mini).normalize(np.array([10.0, 12.0])).mean()
+    )
+    assert (group["score"], group["scored_seeds"]) == (evaluated["score"], 1)
+    text = orlog("runs", "compare", str(root))
+    lines = [line for line in text.stdout.splitlines() if mini.name in line]
+    assert len(lines) == 2
+    assert f"{curve['score']:.1f} (" in lines[1]
+    assert "0, 2" in lines[1]
+    assert (
+        "seed 1 by orlog evaluate at step 10, 2 episodes; seeds 0, 2 by the last point of the curve at "
+        "step 10, 2 episodes: each has a line and a mean of its own."
+    ) in " ".join(text.stderr.split())
+
+
+def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    for seed in (0, 1):
+        train(mini, root / f"seed-{seed}", seed)
+    points = [line for line in read_metrics(root / "seed-0") if "returns" in line]
+    assert [[one > 0 for one in line["returns"]] for line in points] == [
+        line["successes"] for line in points
+    ]
+    shutil.copytree(root / "seed-0", root / "copy")
+    os.utime(root / "copy" / "metrics.jsonl", (2e9, 2e9))
+    train(mini, root / "more", 2, steps=20)
+    common: dict[str, Any] = {"steps": 4, "evaluations": 0, "noise": 0.1}
+    for prior in (None, 0.25):
+        orlog_finetune(root / "seed-1", out=root / f"prior-{prior}", prior=prior, **common)
+    body = json.loads(orlog("runs", "compare", str(root), "--json").stdout)
+    seeds = [one["seeds"] for one in body["groups"] if one["settings"].get("steps") == 10]
+    assert seeds == [[0, 1]]
+    note = f"{root / 'seed-0'}: left out, since {root / 'copy'} has the same settings and seed"
+    assert any(one.startswith(f"{note} and is newer") for one in body["notes"])
+    (group,) = (one for one in body["groups"] if one["seeds"] == [0, 1])
+    assert group["left_out"] == [str(root / "seed-0")]
+    assert group["folders"] == [str(root / "copy"), str(root / "seed-1")]
+    listed = orlog("runs", "list", str(root)).stdout
+    assert "from_step=10, prior=even" in listed
+    assert "from_step=10, prior=0.25" in listed
+    for word in ("steps=", "noise", "precision", "online"):
+        assert word not in listed
+    (root / "seed-1" / "run.json").write_text("{", "utf-8")
+    (line,) = (
+        one for one in orlog("runs", "list", str(root)).stderr.splitlines() if "run.json" in one
+    )
+    assert line.count(str(root)) == 1
+
+
+def test_a_later_evaluation_counts_and_curves_are_means_over_seeds(
+    some: Path, mini: Dataset
+) -> None:
+    _, evaluation = evaluate_run(some / "bc" / "seed-0", episodes=3)
+    runs = find_run_folders(some / "bc")
+    assert runs[0].scores is not None
+    known = references(mini)
+    np.testing.assert_allclose(runs[0].scores, known.normalize(np.array(evaluation.returns)))
+    (group,) = group_runs(runs)
+    steps, means, low, high = group.curve()
+    assert steps.tolist() == [5, 10]
+    assert re.fullmatch(r"Runs\('.*bc': \d+ BC\)", repr(load_runs(some / "bc")))
+    assert runs[0].is_evaluated
+    assert not runs[1].is_evaluated
+    first = known.normalize(np.array([1.0, 2.0, 3.0, 11.0]))
+    assert means[0] == pytest.approx(first.mean())
+    assert (low[0], high[0]) == pytest.approx(mean_interval(first))
+
+
+@pytest.fixture
+def evaluated(mini: Dataset, tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "seed-0"
+    train(mini, folder, keep_checkpoints=True)
+    evaluate_run(folder, dataset=mini, episodes=2)
+    return folder
+
+
+FILES = ["evaluation.json", "metrics.jsonl", "run.json", "checkpoint.safetensors"]
+KEPT = "checkpoints/step-000000005.safetensors"
+
+
+@pytest.mark.parametrize("name", [*FILES, KEPT])
+def test_a_changed_digit_in_a_run_is_damage(evaluated: Path, name: str) -> None:
+    whole = orlog("runs", "verify", str(evaluated.parent))
+    assert whole.returncode == 0, whole.stdout
+    assert "1 verified in every file" in whole.stdout
+    path = evaluated / name
+    data = path.read_bytes()
+    at = data.rindex(b"1") if path.suffix != ".safetensors" else len(data) - 1
+    path.write_bytes(data[:at] + b"2" + data[at + 1 :])
+    found = orlog("runs", "verify", str(evaluated.parent), "--json")
+    assert found.returncode == 3
+    (run,) = json.loads(found.stdout)["runs"]
+    assert any(name in one for one in run["problems"])
+    (listed,) = find_run_folders(evaluated)
+    assert (listed.state == "unreadable") == (path.suffix != ".safetensors")
+    if path.suffix != ".safetensors":
+        assert orlog("compare", str(evaluated), str(evaluated)).returncode == 3
+
+
+def test_a_changed_digit_in_the_record_of_a_run_without_evaluation_is_damage(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    train(mini, tmp_path, seed=3)
+    path = tmp_path / "run.json"
+    path.write_bytes(path.read_bytes().replace(b'"seed": 3', b'"seed": 4'))
+    (listed,) = find_run_folders(tmp_path)
+    assert listed.state == "unreadable"
+    assert "run.json" in listed.problem
+    assert orlog("runs", "verify", str(tmp_path)).returncode == 3
+
+
+def test_an_evaluation_holds_after_its_run_went_on(mini: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    calls = iter([False] * 6 + [True] * 9)
+    with pytest.raises(StoppedError):
+        train(mini, folder, stop=lambda: next(calls))
+    evaluate_run(folder, dataset=mini, episodes=2)
+    train(mini, folder, resume=True)
+    assert read_evaluation(folder).step < 10
+    assert orlog("runs", "verify", str(folder)).returncode == 0
+    (evaluated,) = find_run_folders(folder)
+    assert evaluated.state == "finished"
+
+
+def test_an_evaluation_without_its_seal_is_refused(evaluated: Path) -> None:
+    path = evaluated / "evaluation.json"
+    body = json.loads(path.read_text("utf-8"))
+    del body["seal"]
+    path.write_text(json.dumps(body), "utf-8")
+    with pytest.raises(ManifestError, match="its seal is missing"):
+        read_evaluation(evaluated)
+
+
+def test_curves_are_drawn(some: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name, start in (("curves.png", b"\x89PNG"), ("curves.svg", b"<?xml")):
+        found = orlog("runs", "plot", str(some), "--out", str(tmp_path / name))
+        assert found.returncode == 0, found.stderr
+        assert (tmp_path / name).read_bytes().startswith(start)
+    rates = orlog("runs", "plot", str(some), "--success", "--out", str(tmp_path / "rates.svg"))
+    assert rates.returncode == 0, rates.stderr
+    steps, means, low, high = group_runs(find_run_folders(some / "bc"))[0].curve(success=True)
+    assert (steps.tolist(), means.tolist()) == ([5, 10], [0, 0.5])
+    assert (low[0], high[0]) == share_interval([0.0] * 4, 8)  # a width where seeds do not differ
+    figure = curves_plot(group_runs(find_run_folders(some)))
+    figure.canvas.draw()
+    for axes in figure.axes:
+        legend, drawn = axes.get_legend(), axes.get_window_extent()
+        assert legend is not None
+        assert legend.get_window_extent().y1 <= drawn.y0  # below, where no curve is
+    panels, _ = new_figure(7, width=6.5, height=4, in_row=3)
+    assert panels.get_size_inches().tolist() == [19.5, 12]
+    assert len(panels.axes) == 7
+    wrong = orlog("runs", "plot", str(some), "--out", str(tmp_path / "curves.gif"))
+    assert wrong.returncode == 1
+    assert "must end in one of" in wrong.stderr
+
+
+def test_a_folder_without_runs_or_curves_says_so(mini: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for words in (("list",), ("compare",), ("plot",)):
+        found = orlog("runs", *words, str(tmp_path / "empty"))
+        assert found.returncode == 1
+        assert "no run is in this folder or below" in found.stderr
+    train(mini, tmp_path / "run", evaluations=0)
+    found = orlog("runs", "plot", str(tmp_path / "run"), "--out", str(tmp_path / "a.svg"))
+    assert found.returncode == 1
+    assert "no run has a learning curve" in found.stderr
+    options = ("--success", "--out", str(tmp_path / "a.svg"))
+    found = orlog("runs", "plot", str(tmp_path / "run"), *options)
+    assert found.returncode == 1
+    assert "no run has a learning curve of successes" in found.stderr
+
+
+def test_a_seal_that_names_files_elsewhere_is_refused(tmp_path: Path) -> None:
+    write_sealed(tmp_path / "a.json", {"step": 1}, {"../b.json": "00"})
+    with pytest.raises(ManifestError, match=r"\.\./b\.json"):
+        read_sealed(tmp_path / "a.json", dict[str, int], version=("a", 1), repair="write it again")

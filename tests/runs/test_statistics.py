@@ -1,0 +1,414 @@
+"""`orlog compare` and `orlog tune-curve`, from runs that were really trained and evaluated."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from orlog.algos.training.evaluating import evaluate_run
+from orlog.algos.training.runs import Evaluation, write_evaluation
+from orlog.manifests.counterparts import benchmark_environment
+from orlog.manifests.documents import canonical_json, convert_json
+from orlog.normalize.statistics import BOOTSTRAP_NOTE, interquartile_mean
+from orlog.normalize.tuning import method_digest
+from orlog.runs.evaluated_runs import find_runs, method_results
+from orlog.runs.making import scored_runs
+from orlog.runs.references import references
+from orlog.runs.scored_runs import Method, write_scored_runs
+from orlog.runs.tuning_curves import tune_curves
+from tests.command_line import Ended, orlog
+from tests.training import train_run
+
+MINI = "pointmaze/umaze-mini-v1"
+HOPPER, WALKER = "d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2"
+PAGE = Path(__file__).parents[2] / "docs" / "json.md"
+
+
+@pytest.fixture(scope="module")
+def trained(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run, whose settings, seed and returns the tests change."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train_run("iql", built_mini, folder, seed=0, steps=4, evaluations=2)
+    evaluate_run(folder, dataset=built_mini, episodes=4)
+    return folder
+
+
+def write_run(
+    trained: Path,
+    folder: Path,
+    returns: np.ndarray | list[float],
+    *,
+    seed: int = 0,
+    dataset: str = "",
+    config: dict[str, object] | None = None,
+    protocol: dict[str, object] | None = None,
+    **changes: object,
+) -> Path:
+    """Write a run that is another in some ways; returns are those of its evaluation."""
+    shutil.copytree(trained, folder)
+    record = json.loads((folder / "run.json").read_text("utf-8"))
+    record |= {"seed": seed, "dataset": dataset or record["dataset"], **changes}
+    record["config"] |= config or {}
+    (folder / "run.json").write_text(json.dumps(record), "utf-8")
+    evaluation = json.loads((folder / "evaluation.json").read_text("utf-8"))
+    evaluation["returns"] = [float(one) for one in returns]
+    evaluation["protocol"] |= {"episodes": len(returns), **(protocol or {})}
+    del evaluation["seal"]
+    write_evaluation(folder, convert_json(evaluation, Evaluation))
+    return folder
+
+
+def write_method(trained: Path, folder: Path, mean: float, dataset: str, seeds: int = 3) -> None:
+    """Write evaluated seeds of a method, with the mean return of its dataset's expert times `mean`."""
+    rng = np.random.default_rng(0)
+    anchors = references(dataset)
+    low, high = anchors.random.mean, anchors.expert.mean
+    known = benchmark_environment(dataset)
+    assert known is not None
+    assert known.counterpart is not None
+    protocol: dict[str, object] = {"environment_id": known.counterpart.id, "environment_kwargs": {}}
+    for seed in range(seeds):
+        scores = rng.normal(rng.normal(mean, 3), 10, 8)
+        write_run(
+            trained,
+            folder / dataset / f"seed-{seed}",
+            low + scores * (high - low) / 100,
+            seed=seed,
+            dataset=dataset,
+            protocol=protocol,
+        )
+
+
+def keys_of(command: str) -> set[str]:
+    (row,) = re.findall(rf"^\| `{command}` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    return set(re.findall("`([a-z_]+)`", row))
+
+
+def test_methods_over_tasks_are_compared_by_normalized_scores(
+    trained: Path, tmp_path: Path
+) -> None:
+    for method, mean in (("mine", 70.0), ("theirs", 40.0)):
+        for dataset in (HOPPER, WALKER):
+            write_method(trained, tmp_path / method, mean, dataset)
+    places = [f"mine={tmp_path / 'mine'}", f"theirs={tmp_path / 'theirs'}"]
+    found = orlog("compare", *places, "--resamples", "200", "--plots", str(tmp_path / "plots"))
+    assert found.returncode == 0, found.stderr
+    assert "consensus of the tasks (Kemeny): mine > theirs (0 disagreements)" in found.stdout
+    assert re.search(r"mine +3 +\d\d\.\d \(", found.stdout)
+    assert "mujoco-py" in found.stdout  # of which D4RL's references are
+    assert f"note: {BOOTSTRAP_NOTE}" in found.stdout
+    written = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert written == {
+        f"{name}.svg" for name in ("aggregates", "profiles", "improvement", "ranks", "variance")
+    }
+
+    body = json.loads(orlog("compare", *places, "--resamples", "200", "--json").stdout)
+    assert set(body) <= keys_of("compare")
+    assert body["normalized"] is True
+    assert body["tasks"] == [HOPPER, WALKER]
+    results = method_results(find_runs(places))
+    assert list(results.scores) == ["mine", "theirs"]
+    scores = results.scores["mine"]
+    expected = np.stack([scores[task].mean(1) for task in body["tasks"]], 1)
+    mine = body["methods"][0]
+    assert mine["scores"][WALKER] == expected[:, 1].tolist()
+    assert mine["aggregates"]["IQM"]["value"] == interquartile_mean(expected)
+    assert mine["variance"][HOPPER]["checkpoints"] is not None  # from the learning curve
+
+
+def test_one_run_or_one_task_is_compared_as_far_as_it_can_be(trained: Path, tmp_path: Path) -> None:
+    one = orlog("compare", str(trained), "--resamples", "100", "--plots", str(tmp_path))
+    assert one.returncode == 0, one.stderr
+    assert "iql: one seed, which shows nothing of how others would score" in one.stdout
+    assert "there is one task" in one.stdout
+    assert {path.stem for path in tmp_path.iterdir()} == {"aggregates", "profiles"}
+
+
+def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(
+    trained: Path, tmp_path: Path
+) -> None:
+    write_method(trained, tmp_path / "mine", 40.0, HOPPER)
+    write_method(trained, tmp_path / "few", 90.0, HOPPER, seeds=2)
+    places = [f"{name}={tmp_path / name}" for name in ("mine", "few")]
+    places.append(f"copy={shutil.copytree(tmp_path / 'mine', tmp_path / 'copy')}")
+    found = orlog("compare", *places, "--resamples", "100")
+    assert re.search(r"\(Kemeny\): (mine > copy|copy > mine) \(", found.stdout)
+    assert re.search(r"few +2 .* not ranked\n", found.stdout)
+    assert "note: few: not ranked, with 2 of at least 3 seeds." in found.stdout
+    assert "differ in seeds: 3 (mine, copy); 2 (few)." in found.stdout
+    assert "copy: has returns of mine to the bit" in found.stdout
+    above = write_run(trained, tmp_path / "above", [1.0, 2.0, 301.0])
+    assert "seed 0: a return of 301 is more than 300, the most of an episode in PointMaze" in (
+        refused("compare", str(above))
+    )
+
+
+def test_unnormalized_returns_of_one_task_are_compared_as_returns(
+    trained: Path, tmp_path: Path
+) -> None:
+    for name, mean in (("one", 5.0), ("two", 9.0)):
+        for seed in range(2):
+            write_run(
+                trained,
+                tmp_path / name / f"seed-{seed}",
+                [mean, mean + 1 + seed],
+                seed=seed,
+                dataset="lab/arm-v1",
+                protocol={"environment_id": "Arm-v0"},
+            )
+    places = [f"one={tmp_path / 'one'}", f"two={tmp_path / 'two'}"]
+    found = orlog("compare", *places, "--resamples", "100")
+    assert "lab/arm-v1 has no reference returns in Arm-v0: scores are returns." in found.stdout
+    assert "optimality gap" not in found.stdout
+    assert found.stdout.startswith("returns: mean and standard deviation over seeds")
+
+
+def test_a_sequential_comparison_says_which_seeds_are_missing(
+    trained: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("adastop")
+    for method, mean in (("mine", 90.0), ("theirs", 20.0)):
+        write_method(trained, tmp_path / method, mean, HOPPER, seeds=5)
+    write_method(trained, tmp_path / "near", 22.0, HOPPER, seeds=5)
+    places = [f"{name}={tmp_path / name}" for name in ("mine", "theirs", "near")]
+    folder = str(tmp_path / "plots")
+    found = orlog("compare", *places, "--resamples", "100", "--sequential", "--plots", folder)
+    assert found.returncode == 0, found.stderr
+    assert "AdaStop" in (tmp_path / "plots" / "sequential.svg").read_text("utf-8")
+    assert re.search(r"mine, theirs +above", found.stdout)
+    assert re.search(r"theirs, near +needs seeds", found.stdout)
+    assert "near: run 5 more seeds, then compare again" in found.stdout
+
+
+def test_a_missing_adastop_is_one_line(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "adastop", None)
+    other = write_run(trained, tmp_path / "other", [1.0, 2.0, 3.0, 4.0])
+    found = orlog("compare", str(trained), f"other={other}", "--sequential")
+    assert (found.returncode, found.stdout) == (1, "")
+    assert "pip install adastop" in found.stderr
+
+
+@pytest.fixture
+def sweep(trained: Path, tmp_path: Path) -> Path:
+    """Return the folder of a sweep: two expectiles by two temperatures, two seeds each."""
+    rng = np.random.default_rng(0)
+    for expectile, mean in ((0.7, 40.0), (0.9, 80.0)):
+        for temperature in (3.0, 10.0):
+            for seed in range(2):
+                write_run(
+                    trained,
+                    tmp_path / "sweep" / f"{expectile}-{temperature}-{seed}",
+                    rng.normal(mean + temperature, 20, 30),
+                    seed=seed,
+                    config={"expectile": expectile, "inverse_temperature": temperature},
+                )
+    return tmp_path / "sweep"
+
+
+def test_the_tune_curve_of_a_sweep(sweep: Path, tmp_path: Path) -> None:
+    found = orlog("tune-curve", str(sweep), "--trials", "200", "--plot", str(tmp_path / "c.png"))
+    assert found.returncode == 0, found.stderr
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    heading = f"IQL on {MINI}: 8 policies, 4 settings (expectile in 0.7, 0.9; "
+    assert heading + "inverse_temperature in 3.0, 10.0)" in found.stdout
+    assert "UCB with exploration 2 over 8 of 8 policies, 200 trials" in found.stdout
+    assert "30 episodes of each policy with reset seeds from 1000000" in found.stdout
+
+    body = json.loads(orlog("tune-curve", str(sweep), "--trials", "200", "--json").stdout)
+    (curve,) = body["curves"]
+    assert {"curves", *curve} <= keys_of("tune-curve")
+    anchors = references(MINI)
+    runs = find_runs([sweep])  # in the order of paths: 0.9-10.0 before 0.9-3.0
+    by_setting: dict[bytes, list[float]] = {}
+    for run in runs:
+        score = float(anchors.normalize(run.returns).mean())
+        by_setting.setdefault(canonical_json(run.settings), []).append(score)
+    means = {text: np.mean(one) for text, one in by_setting.items()}
+    assert [list(one.values()) for one in curve["settings"]] == [
+        [0.7, 3.0],
+        [0.7, 10.0],
+        [0.9, 3.0],
+        [0.9, 10.0],
+    ]
+    assert sorted(curve["setting_scores"]) == pytest.approx(sorted(means.values()))
+    assert curve["setting_scores"][3] == pytest.approx(means[canonical_json(runs[4].settings)])
+    assert curve["expected_best"][0] == pytest.approx(np.mean(list(means.values())))
+    best = float(max(np.mean(anchors.normalize(run.returns)) for run in runs))
+    assert curve["means"][0] < curve["means"][-1] <= best
+    assert curve["means"][-1] == pytest.approx(best, abs=abs(best) * 0.1)
+    assert len(curve["means"]) == 200
+    assert curve["digest"] == method_digest(
+        "iql", [run.settings for run in runs], code=[runs[0].code]
+    )
+
+
+def test_another_range_is_another_method(sweep: Path) -> None:
+    whole, again = (tune_curves(find_runs([sweep]), trials=20)[0] for _ in range(2))
+    assert whole.digest == again.digest
+    np.testing.assert_array_equal(whole.means, again.means)
+    part = tune_curves(find_runs(sorted(sweep.glob("0.9*"))), trials=20)[0]
+    assert part.digest != whole.digest
+    assert list(part.varied) == ["inverse_temperature"]
+    (one,) = tune_curves(find_runs(sorted(sweep.glob("0.9-3*"))), trials=20)
+    assert one.varied == {}
+    assert any("has one setting" in note for note in one.notes)
+    # Two methods, or two datasets, have a curve each.
+    narrow = [f"narrow={path}" for path in sorted(sweep.glob("0.7*"))]
+    several = tune_curves(find_runs([*sorted(sweep.glob("0.9*")), *narrow]), trials=20)
+    assert [curve.method for curve in several] == ["iql", "narrow"]
+    assert several[0].digest != several[1].digest
+
+
+def refused(*arguments: str) -> str:
+    """Return the one line with which a command ends."""
+    found: Ended = orlog(*arguments)
+    assert (found.returncode, found.stdout) in ((1, ""), (3, "")), found
+    assert found.stderr.count("\n") == 1, found.stderr
+    return found.stderr
+
+
+def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for command in ("compare", "tune-curve"):
+        assert "no run is in this folder or below" in refused(command, str(empty))
+        assert "no run is in this folder or below" in refused(command, str(tmp_path / "nothing"))
+    rows = orlog("compare", *map(str, sorted(sweep.glob("0.9*"))), "--resamples", "100")
+    assert "IQL inverse_temperature=10.0" in rows.stdout
+
+    twice = write_run(trained, tmp_path / "twice", [1.0, 2.0, 3.0, 4.0])
+    rows = orlog("compare", str(trained), str(twice), "--resamples", "100")
+    assert f"IQL {twice}" in rows.stdout
+    shutil.rmtree(twice)
+
+    fewer = write_run(trained, tmp_path / "fewer", [1.0, 2.0], seed=1)
+    for command in ("compare", "tune-curve"):
+        assert re.search(
+            "has (4|2) episodes and .*(4|2)", refused(command, str(trained), str(fewer))
+        )
+    noted = orlog("compare", str(trained), f"other={fewer}", "--resamples", "100")
+    assert "differ in episodes of each seed: 4 (iql); 2 (other)." in noted.stdout
+    shutil.rmtree(fewer)
+
+    digest = "sha256:" + "0" * 64
+    other_data = write_run(trained, tmp_path / "data", [1.0] * 4, seed=1, digest=digest)
+    assert "different data" in refused("tune-curve", str(trained), str(other_data))
+    shutil.rmtree(other_data)
+
+    text = (trained / "evaluation.json").read_text("utf-8")
+    not_a_number = tmp_path / "nan"
+    shutil.copytree(trained, not_a_number)
+    returns = json.loads(text)["returns"]
+    for bad in ("NaN", "1e999", "null"):
+        changed = text.replace(json.dumps(returns[0]), bad, 1)
+        assert changed != text
+        (not_a_number / "evaluation.json").write_text(changed, "utf-8")
+        refused("compare", str(not_a_number))
+    (not_a_number / "evaluation.json").unlink()
+    assert f"no run in this folder was evaluated; run: orlog evaluate {not_a_number}" in refused(
+        "compare", str(tmp_path / "nan")
+    )
+    shutil.rmtree(not_a_number)
+
+    page = tmp_path / "page.json"
+    for body in ("{}", "[", '{"algorithm": "iql"}'):
+        page.write_text(body, "utf-8")
+        assert "not a file of scored runs" in refused("compare", str(page))
+    assert "the name of a plot must end in one of .pdf, .png, .svg" in refused(
+        "tune-curve", str(sweep), "--plot", str(tmp_path / "curve.txt")
+    )
+    assert "aggregates.bmp: the name of a plot" in refused(
+        "compare", str(trained), "--plots", str(tmp_path), "--format", "bmp"
+    )
+    (tmp_path / "file").write_text("")
+    assert "cannot write the plot" in refused(
+        "tune-curve", str(sweep), "--trials", "9", "--plot", str(tmp_path / "file" / "curve.svg")
+    )
+
+
+def test_an_unfinished_run_is_noted(trained: Path, tmp_path: Path) -> None:
+    folder = write_run(trained, tmp_path / "run", [1.0] * 4, steps=8, config={"steps": 8})
+    found: Any = method_results(find_runs([folder]))
+    assert f"{folder}: evaluated at step 4 of 8." in found.notes
+
+
+def document(trained: Path, path: Path, **changes: Any) -> Path:
+    """Write a file of scored runs, with changes of its fields."""
+    (scored,) = scored_runs([trained])
+    write_scored_runs(path, msgspec.structs.replace(scored, **changes))
+    return path
+
+
+def test_names_and_settings_of_files_are_plain_text(trained: Path, tmp_path: Path) -> None:
+    """A file of anyone may hold markup, and characters that control a terminal."""
+    settings: list[dict[str, Any]] = [{"rate": "[/y]\x1b"}, {"rate": 1}]
+    one, other = (
+        document(
+            trained,
+            tmp_path / f"{index}.json",
+            method=Method(name="[/x]", algorithm="x:[/x]", settings=of),
+        )
+        for index, of in enumerate(settings)
+    )
+    for words in (["compare", str(one), f"[/z]={other}", "--resamples", "100"], ["tune-curve"]):
+        words += [str(one), str(other)] if len(words) == 1 else []
+        found = orlog(*words)
+        assert found.returncode == 0, found.stderr
+        assert "[/x]" in found.stdout
+        assert "\x1b" not in found.stdout
+
+
+def test_scores_are_by_references_of_the_environment_that_was_measured(
+    trained: Path, tmp_path: Path
+) -> None:
+    """Whatever dataset a file names, returns of another environment get no score of it."""
+    (scored,) = scored_runs([trained])
+    pole = msgspec.structs.replace(
+        scored.protocol, environment_id="MountainCar-v0", environment_kwargs={}
+    )
+    for name, environment, is_known in (
+        (MINI, "MountainCar-v0", False),
+        (HOPPER, "MountainCar-v0", False),
+        (HOPPER, "Hopper-v4", True),
+    ):
+        protocol = msgspec.structs.replace(pole, environment_id=environment)
+        dataset = msgspec.structs.replace(scored.dataset, name=name)
+        path = document(
+            trained, tmp_path / "one.json", dataset=dataset, protocol=protocol, references=None
+        )
+        found: Any = method_results(find_runs([path]))
+        assert found.is_normalized == is_known
+        said = (
+            f"{name} has no reference returns in {environment}: scores are returns." in found.notes
+        )
+        assert said != is_known
+
+
+def test_paths_and_addresses_in_records_are_not_opened(trained: Path, tmp_path: Path) -> None:
+    for dataset in ("http://127.0.0.1:9/x", "/etc/passwd", "../x", ""):
+        run = write_run(trained, tmp_path / "run", [1.0])
+        record = json.loads((run / "run.json").read_text("utf-8"))
+        (run / "run.json").write_text(json.dumps({**record, "dataset": dataset}), "utf-8")
+        assert "is not the name of a dataset" in refused("compare", str(run))
+        shutil.rmtree(run)
+
+
+def test_other_reset_seeds_are_noted(trained: Path, tmp_path: Path) -> None:
+    other = write_run(trained, tmp_path / "other", [1.0] * 4, seed=1, protocol={"first_seed": 5})
+    notes = " ".join(method_results(find_runs([trained, other])).notes)
+    assert "reset with seeds from 1000000 and from 5" in notes
+
+
+def test_too_many_evaluations_are_refused(sweep: Path) -> None:
+    found = refused("tune-curve", str(sweep), "--evaluations", str(10**11))
+    assert "evaluations are more than" in found

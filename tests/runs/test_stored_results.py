@@ -1,0 +1,200 @@
+"""Results of runs under a key: what goes into it, and what is read back."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import orlog.algos.iql
+from orlog.algos.algorithms import find_algorithm
+from orlog.algos.settings import make_config
+from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
+from orlog.algos.training.runs import code_versions
+from orlog.algos.training.seals import write_sealed
+from orlog.base.code_version import run_sources, sources_digest, unchanged_files
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import ManifestError, OrlogError
+from orlog.runs.result_folders import result_folder
+from orlog.runs.stored_results import (
+    JobIdentity,
+    StoredResult,
+    key_of,
+    read_result,
+    read_results,
+    write_result,
+)
+from tests.levels import scaled
+from tests.training import train_run
+
+
+def identity(dataset: Dataset) -> JobIdentity:
+    kind, protocol = find_algorithm("bc"), scoring_protocol(dataset, 1)
+    config = make_config(kind, {})
+    return JobIdentity(
+        digest=dataset.digest,
+        algorithm="bc",
+        config=msgspec.json.decode(msgspec.json.encode(config)),
+        reward_scale=1.0,
+        reward_shift=0.0,
+        return_range=None,
+        standardize_observations=True,
+        seed=0,
+        steps=2,
+        evaluations=1,
+        curve_episodes=1,
+        protocol=protocol,
+        code=run_sources(kind, config),
+        versions={name: code_versions()[name] for name in ("numpy", "torch")},
+        device="cpu",
+        precision="float32",
+        keep_checkpoints=False,
+    )
+
+
+def test_a_result_is_read_as_it_was_written_and_an_edited_job_is_refused(mini: Dataset) -> None:
+    job = identity(mini)
+    key = key_of(job)
+    assert key_of(pickle.loads(pickle.dumps(job))) == key  # as workers get it
+    folder = result_folder(key)
+    assert read_result(key) is None
+    train_run("bc", mini, folder, seed=0, steps=2, evaluations=1, curve_episodes=1)
+    evaluate_run(folder, dataset=mini, episodes=1)
+    assert list(read_results()) == []
+    write_result(job)
+    (written,) = read_results()
+    assert read_result(key) == written
+    assert written.record.dataset == mini.name
+    assert len(written.evaluation.returns) == 1
+
+    log = folder / "metrics.jsonl"
+    lines = log.read_bytes()
+    log.write_bytes(b"")
+    with pytest.raises(ManifestError, match="its last line is not that of step 2"):
+        write_result(job)
+    log.write_bytes(lines)
+
+    path = folder / "result.json"
+    body = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({**body, "finished": "2026-01-01T00:00:00Z"}), "utf-8")
+    with pytest.raises(ManifestError, match="it is damaged or was edited"):
+        read_result(key)
+    del body["seal"]
+    path.write_text(json.dumps(body), "utf-8")
+    with pytest.raises(ManifestError, match="its seal is missing"):
+        read_result(key)
+    other = {**body, "job": {**body["job"], "steps": 3}}
+    write_sealed(path, other, {})
+    with pytest.raises(ManifestError, match=r"its key is not that of its job, so it was edited"):
+        read_result(key)
+
+
+def test_a_key_depends_on_the_files_of_the_rooms_that_decide_numbers() -> None:
+    kind = find_algorithm("iql")
+    found = run_sources(kind, make_config(kind, {}))
+    assert [*found] == [
+        *("orlog.algos", "orlog.datasets.environments", "orlog.loaders", "orlog.normalize")
+    ]
+    listed = "find . -name '*.py' | LC_ALL=C sort | xargs sha256sum | sha256sum"
+    by_hand = subprocess.run(
+        ["sh", "-c", listed],
+        cwd=Path(orlog.algos.iql.__file__).parent,
+        capture_output=True,
+        text=True,
+    )
+    assert by_hand.stdout.split()[0] == found["orlog.algos"]
+
+
+def changed_digits(path: Path, most: int) -> Iterator[bytes]:
+    """Change one digit of a file at a time, where that changes a value, also in hashes; yield where."""
+    data = path.read_bytes()
+    places = [at for at, one in enumerate(data) if chr(one).isdigit()]
+    for at in places[:: max(1, len(places) // most)]:
+        other = b"1" if data[at : at + 1] != b"1" else b"2"
+        edited = data[:at] + other + data[at + 1 :]
+        # The 17th digit of a number may be another for the same number.
+        if path.suffix == ".jsonl" or json.loads(edited) != json.loads(data):
+            path.write_bytes(edited)
+            yield data[:at][-60:]
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def result(mini: Dataset) -> StoredResult:
+    job = identity(mini)
+    folder = result_folder(key_of(job))
+    small: dict[str, Any] = {"seed": 0, "steps": 2, "evaluations": 1, "curve_episodes": 1}
+    train_run("bc", mini, folder, **small)
+    evaluate_run(folder, dataset=mini, episodes=1)
+    write_result(job)
+    (written,) = read_results()
+    return written
+
+
+@pytest.mark.parametrize("name", ["result.json", "evaluation.json", "metrics.jsonl", "run.json"])
+def test_no_changed_digit_of_a_result_or_of_a_file_beside_it_is_read(
+    result: StoredResult, name: str
+) -> None:
+    path = result_folder(result.key) / name
+    for _ in changed_digits(path, scaled(200)):
+        with pytest.raises(OrlogError):
+            read_result(result.key)
+    assert read_result(result.key) == result
+    path.unlink()
+    if name == "result.json":
+        assert read_result(result.key) is None
+    else:
+        with pytest.raises(OrlogError):
+            read_result(result.key)
+
+
+def test_a_changed_checkpoint_of_a_result_is_found_where_it_is_asked_for(
+    result: StoredResult,
+) -> None:
+    path = result_folder(result.key) / "checkpoint.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert read_result(result.key) == result
+    with pytest.raises(ManifestError, match=r"checkpoint\.safetensors"):
+        read_result(result.key, with_checkpoint=True)
+
+
+OWN = """
+from orlog.algos.algorithms import find_algorithm
+
+
+class OwnMethod(find_algorithm("iql")):
+    @staticmethod
+    def loader(config):
+        return "own_sampler_of_keys:sample", {}
+"""
+
+
+def test_a_key_depends_on_what_an_own_algorithm_is_made_of_and_on_its_loader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_method_of_keys.py").write_text(OWN, "utf-8")
+    sampler = tmp_path / "own_sampler_of_keys.py"
+    sampler.write_text("even = True\n", "utf-8")
+    kind = find_algorithm(f"{tmp_path / 'own_method_of_keys.py'}:OwnMethod")
+    monkeypatch.setitem(sys.modules, kind.__module__, sys.modules.pop(kind.__module__))
+
+    def found() -> dict[str, str]:
+        return run_sources(kind, make_config(kind, {}))
+
+    before = found()
+    assert {"orlog.algos", "own_method_of_keys", "own_sampler_of_keys"} <= {*before}
+    assert len(unchanged_files(before)) == len(before)
+    sampler.write_text("odd = True\n", "utf-8")
+    assert {name for name, one in found().items() if one != before[name]} == {"own_sampler_of_keys"}
+    assert unchanged_files(before) == unchanged_files({"orlog.algos.gone": "0" * 64}) == []
+    assert len(sources_digest(kind)) == 64
+    assert sources_digest(type("Own", (kind,), {"__module__": "in_no_file"})) == ""

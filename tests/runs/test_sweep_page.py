@@ -1,0 +1,115 @@
+"""The page of a sweep: what it shows, in which colors, and under which names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from orlog.algos.training.options import TrainOptions
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import NotFoundError
+from orlog.normalize.statistics import compare_methods
+from orlog.runs.jobs import Job
+from orlog.runs.pictures import series_of
+from orlog.runs.reproducing import Result
+from orlog.runs.result_figures import (
+    comparison_figures,
+    comparison_parts,
+    curve_figure,
+    score_figure,
+    titles_of,
+)
+from orlog.runs.stored_results import read_results
+from orlog.runs.sweep_page import _score_table, results_of, write_sweep_page
+from orlog.runs.sweeps import Sweep, plan_sweep, run_sweep
+
+
+def here(
+    function: Callable[[Any], Any],
+    jobs: Iterable[Any],
+    *,
+    workers: int | None,  # noqa: ARG001 (all executors are called alike)
+    running: Callable[[Job], None],  # noqa: ARG001
+) -> Iterator[tuple[int, Any]]:
+    """Run jobs in this process."""
+    for index, job in enumerate(jobs):
+        yield index, function(job)
+
+
+@pytest.fixture
+def sweep(mini: Dataset) -> Sweep:
+    planned = plan_sweep(
+        [mini.name],
+        ["bc", "td3bc"],
+        seeds=[0, 1],
+        episodes=2,
+        options=TrainOptions(steps=4, evaluations=2),
+    )
+    run_sweep(planned, executor=here)
+    assert planned.failures == []
+    return planned
+
+
+def test_a_page_shows_what_was_run_and_scored(sweep: Sweep, tmp_path: Path) -> None:
+    results = results_of(sweep)
+    stored = {one.job.seed: one for one in read_results() if one.job.algorithm == "bc"}
+    (bc,) = [one for one in results if one.record.algorithm == "bc"]
+    assert bc.returns.tolist() == [stored[seed].evaluation.returns for seed in (0, 1)]
+    assert {*bc.curves} == {0, 1}
+    assert {*bc.updates_per_second} == {*bc.folders} == {0, 1}
+
+    page = tmp_path / "report" / "report.html"
+    write_sweep_page(sweep, results, page, title="Two <algorithms>")
+    text = page.read_text("utf-8")
+    assert "Two &lt;algorithms&gt;" in text
+    assert "4 runs of 2 algorithms on 1 dataset" in text
+    # a map, scores, four aggregates, a profile, ranks, improvement, and curves
+    assert text.count("<svg") == text.count('aria-label="') - text.count('role="region"') == 10
+    assert text.index("<svg") < text.index("<table")
+    assert "<details><summary>How to read this</summary>" in text
+    assert "<script" not in text
+
+
+def test_a_sweep_of_which_nothing_is_done_has_no_page(mini: Dataset, tmp_path: Path) -> None:
+    empty = plan_sweep([mini.name], ["bc"], seeds=[0], episodes=2, options=TrainOptions(steps=4))
+    with pytest.raises(NotFoundError, match="nothing to report"):
+        write_sweep_page(empty, results_of(empty), tmp_path / "empty.html", title="none")
+
+
+def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep: Sweep) -> None:
+    results = results_of(sweep)
+    series = series_of(one.record.algorithm for one in results)
+    assert series == {"bc": 0, "td3bc": 1}
+    scores = {"td3bc": {"a": np.array([[1.0], [2.0]])}}
+    drawn = [draw(results[1:], series) for draw in (score_figure, curve_figure)]
+    for figure in [
+        *drawn,
+        *comparison_figures(compare_methods(scores, np.random.default_rng(0)), series)[:3],
+    ]:
+        assert '<g class="c1">' in figure
+        assert '<g class="c0">' not in figure
+
+
+def test_a_method_is_called_by_what_it_was_run_with(sweep: Sweep) -> None:
+    def with_percent(result: Result, percent: float) -> Result:
+        config = {**result.record.config, "percent": percent}
+        record = msgspec.structs.replace(result.record, algorithm="percent_bc", config=config)
+        return dataclasses.replace(result, record=record)
+
+    results = results_of(sweep)
+    one, other = with_percent(results[0], 25.0), with_percent(results[1], 100.0)
+    assert titles_of([one]) == {"percent_bc": "BC-25%"}
+    assert titles_of([one, other, one]) == {"percent_bc": "BC-25% or BC-100%"}
+    assert "<th>BC-25%</th>" in _score_table([one]).replace(' class="number"', "")
+    scores = {"percent_bc": {"a": np.array([[1.0], [2.0]])}}
+    comparison = compare_methods(scores, np.random.default_rng(0))
+    page = "".join(comparison_parts(comparison, {"percent_bc": 0}, titles_of([one])))
+    assert "BC-25%" in page
+    assert "BC-10%" not in page
+    assert "BC-10%" not in curve_figure([one], {"percent_bc": 0})
