@@ -348,6 +348,8 @@ class Dataset:
 
         Raises IndexError if there is no such episode; IntegrityError if a file is damaged.
         """
+        if isinstance(index, bool):
+            index = np.asarray(index)  # a mask, which has another shape
         if not isinstance(index, int | np.integer):
             return select_episodes(self, index)
         position = self._position(int(index))

@@ -278,7 +278,12 @@ class _Evaluation:
             case ast.Compare():
                 return self.comparison(node)
             case ast.Call(func=ast.Name(id=function), args=[argument]):
-                return _plain((np.abs if function == "abs" else np.isfinite)(self.number(argument)))
+                number = self.number(argument)
+                if function == "isfinite":
+                    return _plain(np.isfinite(number))
+                if number.dtype.kind == "i" and number.min(initial=0) == -(2**63):
+                    self.parsed.refuse(node, "abs of -2^63 does not fit into a 64-bit whole number")
+                return _plain(np.abs(number))
         raise AssertionError(ast.dump(node))
 
     def all_or_any(self, node: ast.BoolOp) -> Value:
@@ -308,7 +313,7 @@ class _Evaluation:
             if kind in (ast.FloorDiv, ast.Mod):
                 if not right.all():  # integers cannot express a division by zero
                     return _plain(floats)
-            elif np.abs(floats).max(initial=0) >= 2**62:
+            elif np.abs(floats).max(initial=0) >= 2**63 - 2**12:  # floats may be off by 3,072
                 self.parsed.refuse(
                     node,
                     "the result does not fit into a 64-bit whole number; multiply by 1.0 first",

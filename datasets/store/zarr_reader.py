@@ -68,6 +68,11 @@ class ZarrReader:
         self.__dict__.update(state)
         self._key = object()
 
+    def __del__(self) -> None:
+        key = self._key
+        for shard in [one for one in _open_shards.copy() if one[0] is key]:
+            _open_shards.pop(shard, None)
+
     def encoding(self, name: str) -> Encoding:
         """Return how a column is stored.
 

@@ -133,6 +133,22 @@ def test_an_episode_beyond_the_ends_is_an_index_error(mini: Dataset, index: int)
         mini[index]
 
 
+@pytest.mark.parametrize("index", [True, np.True_])
+def test_true_is_not_an_episode(mini: Dataset, index: Any) -> None:
+    with pytest.raises(IndexError, match="a mask of 67 episodes has shape"):
+        mini[index]
+
+
+def test_a_dataset_that_is_dropped_closes_its_files(mini: Dataset) -> None:
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = opened()
+    for _ in range(5):
+        orlog.load_dataset(mini.folder)[0]
+    assert opened() <= before
+
+
 def test_iterating_gives_every_episode_in_order(mini: Dataset) -> None:
     episodes = list(mini)
     assert len(episodes) == 67
