@@ -398,6 +398,7 @@ class Dataset:
             column.rows * max(1, int(np.prod(column.shape))) * np.dtype(column.dtype).itemsize
             for stored in self._versions
             for column in stored.manifest.columns
+            if column.name in self.columns
         )
         step_bytes = total_bytes / max(1, sum(one.manifest.total_steps for one in self._versions))
         steps_per_block = max(1, int(BLOCK_BYTES / step_bytes))

@@ -459,6 +459,23 @@ def test_weights_are_scaled_and_may_come_from_numpy(plain: list[Dataset]) -> Non
     )
 
 
+def test_blocks_are_as_large_as_the_columns_of_the_view() -> None:
+    columns = {"image": np.zeros((5, 1000, 1000), np.uint8), "state": np.zeros((5, 1), np.float32)}
+    whole = record_episodes(
+        "lab/large-frames-v1",
+        [whole_episode(columns, np.zeros((4, 3), np.float32))] * 8,
+        spaces.Dict(
+            {
+                "image": spaces.Box(0, 255, (1000, 1000), np.uint8),
+                "state": spaces.Box(-1, 1, (1,), np.float32),
+            }
+        ),
+        BOX,
+    )
+    assert len([*whole.blocks()]) == 3
+    assert len([*whole.select_columns(["observations/state"]).blocks()]) == 1
+
+
 def test_columns_are_left_out(rich: Dataset) -> None:
     view = rich.select_columns(["observations/position", "infos/note", "episodes/task"])
     assert view.columns == sorted(
