@@ -20,6 +20,8 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# Shorter queries, such as `v=1`, are only hidden where a `?` comes first: they may be parts of other words.
+SHORTEST_SECRET = 8
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 # Keys of queries that say which file is meant, or in which form. What others say may be a secret.
 _PUBLIC = {
@@ -57,11 +59,9 @@ def may_be_signed(url: str) -> bool:
 
 
 def with_query(url: str) -> str:
-    """Return a URL as it is requested: with the query that was given with it, or with one above it."""
-    for start, query in _queries.items():
-        if url == start or url.startswith(f"{start}/"):
-            return f"{url}?{query}"
-    return url
+    """Return a URL as it is requested: with the query that was given with it, or with the nearest one above it."""
+    above = [start for start in _queries if url == start or url.startswith(f"{start}/")]
+    return f"{url}?{_queries[max(above, key=len)]}" if above else url
 
 
 def bringing_queries(function: Callable[[Item], Result]) -> Callable[[Item], Result]:
@@ -79,8 +79,10 @@ def _bring(function: Callable[[Item], Result], queries: Mapping[str, str], item:
 
 def hidden(text: str) -> str:
     """Return a text without the queries that were given with URLs."""
-    for query in _queries.values():
-        text = text.replace(query, "..")
+    for query in sorted(_queries.values(), key=len, reverse=True):
+        text = text.replace(f"?{query}", "?..")
+        if len(query) >= SHORTEST_SECRET:
+            text = text.replace(query, "..")
     return text
 
 

@@ -214,3 +214,24 @@ def test_no_refusal_of_a_registry_repeats_its_query() -> None:
     found = command("registry", "add", "here", f"https://127.0.0.1:9/here?{SECRET}")
     assert found.returncode == 1, found.stdout + found.stderr
     assert "s3cr3t" not in found.stdout + found.stderr
+
+
+def test_a_url_gets_the_query_of_the_nearest_url_above_it() -> None:
+    for url in ("https://host/data?key=all-of-them", "https://host/data/secret?key=this-one-alone"):
+        credentials.plain_url(url)
+    for path, query in (
+        ("data/x", "key=all-of-them"),
+        ("data/secret/x", "key=this-one-alone"),
+        ("data/secrets", "key=all-of-them"),
+    ):
+        assert credentials.with_query(f"https://host/{path}") == f"https://host/{path}?{query}"
+    assert credentials.with_query("https://host/database") == "https://host/database"
+
+
+def test_a_short_query_does_not_change_other_words_of_a_message() -> None:
+    credentials.plain_url("https://host/data?e")
+    credentials.plain_url("https://host/other?e=long-enough")
+    message = "https://host/data/x?e: refused; seen e=long-enough, https://host/y?e=long-enough"
+    assert credentials.hidden(message) == (
+        "https://host/data/x?..: refused; seen .., https://host/y?.."
+    )
