@@ -14,10 +14,10 @@ LARGE_BYTES = 2**20
 """Of an episode's rows in a column, from which on they are read when asked for."""
 
 
-class LazyRows:
+class LazyRows(np.lib.mixins.NDArrayOperatorsMixin):
     """Rows of a column, `[rows, ..]`, like an array: slices, rows and lists of rows fetch only these.
 
-    Everything else that NumPy does with it reads all rows first.
+    Arithmetic, methods of arrays such as `mean`, and everything else that NumPy does with it read all rows first.
     """
 
     def __init__(self, stored: StoredVersion, name: str, first: int, rows: int) -> None:
@@ -64,6 +64,17 @@ class LazyRows:
         """Return all rows; NumPy calls it."""
         values = self._stored.read(self._name, self._first, self._first + len(self))
         return values if dtype is None else values.astype(dtype, copy=bool(copy))
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **others: Any) -> Any:
+        """Return what a function of NumPy gives for all rows; operators call it."""
+        arrays = [np.asarray(each) if isinstance(each, LazyRows) else each for each in inputs]
+        return getattr(ufunc, method)(*arrays, **others)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what an array of all rows has by this name."""
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"LazyRows has no attribute {name!r}", name=name, obj=self)
+        return getattr(np.asarray(self), name)
 
 
 def lazy_block(stored: StoredVersion, episode: int, names: list[str]) -> Block:

@@ -158,6 +158,19 @@ def test_indexes_of_large_columns_of_an_episode_come_with_those_of_all_others(
     assert len(set(places)) == len(places)
     shard = next(one for one in whole.manifest.objects if "camera/c" in one.path)
     assert not any(one.endswith(f"-{shard.size_bytes - 1}") for one in places)
+    frames = whole[3].observations["camera"]
+    assert flat.mean() == frames.mean()
+    for found, expected in (
+        (flat / 255.0, frames / 255.0),
+        (1 - flat, 1 - frames),
+        (flat == frames, np.ones_like(frames, bool)),
+        (np.maximum(flat, 3), np.maximum(frames, 3)),
+        (flat.astype(np.float32), frames.astype(np.float32)),
+        (flat.reshape(len(flat), -1), frames.reshape(len(frames), -1)),
+    ):
+        assert_equal(found, expected)
+    with pytest.raises(AttributeError):
+        _ = flat.frames
 
 
 def test_hashes_of_chunks_that_are_fetched_by_shard_come_together_with_its_index(
