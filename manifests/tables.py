@@ -1,7 +1,8 @@
 """Tables of published facts about benchmarks: datasets, references, scores.
 
 `manifests/recorded/tables/*.csv` hold them as they were collected, with the source of each row. They are
-edited by hand; `checksums.json` pins each of them, and the file that it came from.
+edited by hand; `checksums.json` pins each of them, and the files that it came from. In the table of published
+scores, `per_seed` has the scores of seeds with blanks between them and - for a missing one, and ` | ` stands between caveats.
 """
 
 from __future__ import annotations
@@ -24,11 +25,7 @@ TABLES = (
     "minari",
     "neorl2",
     "ogbench",
-    "ogbench_dqc_per_seed",
-    "ogbench_fql_paper",
-    "ogbench_qam_per_seed",
     "ogmarl",
-    "per_seed_scores",
     "published_scores",
 )
 

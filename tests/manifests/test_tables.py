@@ -20,12 +20,8 @@ ROWS = {
     "minari": 34,
     "neorl2": 8,
     "ogbench": 85,
-    "ogbench_dqc_per_seed": 1020,
-    "ogbench_fql_paper": 11,
-    "ogbench_qam_per_seed": 10200,
     "ogmarl": 91,
-    "per_seed_scores": 6057,
-    "published_scores": 2139,
+    "published_scores": 4252,
 }
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 

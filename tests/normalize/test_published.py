@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import csv
 import re
-import statistics
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 
 from orlog.errors import NotFoundError
 from orlog.manifests.benchmarks import BENCHMARKS
-from orlog.manifests.tables import table_file
+from orlog.manifests.tables import read_table
 from orlog.normalize.published_scores import (
     PublishedScore,
     disagreements_about,
@@ -20,164 +18,69 @@ from orlog.normalize.published_scores import (
     scores_on,
 )
 
-KEYS = {
-    "Atari (d4rl-atari 1%)": "atari",
-    "D4RL": "d4rl",
-    "D4RL (offline-to-online)": "d4rl",
-    "DSRL": "dsrl",
-    "NeoRL-2": "neorl2",
-}
+IDENTITY = ("dataset", "benchmark", "algorithm", "implementation", "metric", "protocol")
 
 
-def rows(table: str) -> list[dict[str, str]]:
-    with table_file(table).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def of_benchmarks() -> list[PublishedScore]:
+    return [score for key in BENCHMARKS for score in published_scores(key)]
 
 
-def name_of(row: dict[str, str]) -> str:
-    """Return the name under which a row of the table of published scores is found."""
-    return f"{KEYS[row['benchmark']]}/{row['dataset'].removeprefix('AVERAGE ')}"
-
-
-def one(name: str, **fields: str) -> PublishedScore:
-    """Return the one score on a dataset whose fields are these."""
-    found = [
-        score
-        for score in scores_on(name)
-        if all(getattr(score, field) == value for field, value in fields.items())
-    ]
-    assert len(found) == 1, (name, fields, len(found))
-    return found[0]
-
-
-def test_every_published_score_is_found_by_name_and_equals_its_row() -> None:
-    table = rows("published_scores")
-    assert len(table) == 2139
-    for row in table:
-        score = one(
-            name_of(row),
-            benchmark=row["benchmark"],
-            algorithm=row["algorithm"],
-            implementation=row["implementation"],
-            metric=row["metric"],
-            protocol=row["protocol"],
-        )
-        assert score.score == float(row["score"])
-        assert score.spread == (float(row["std"]) if row["std"] else None)
-        assert score.seeds == (int(row["n_seeds"]) if row["n_seeds"] else None)
-        assert (score.spread_kind, score.source) == (row["std_kind"], row["source"])
-        assert (score.source_kind, str(score.year)) == (row["source_kind"], row["year"])
-        assert row["flag"] in ("", *score.caveats)
-
-
-def test_nothing_else_is_found() -> None:
+def test_every_row_is_found_by_name_with_its_numbers() -> None:
+    rows = read_table("published_scores")
     counts = {key: len(published_scores(key)) for key in BENCHMARKS}
-    of_table = Counter(KEYS[row["benchmark"]] for row in rows("published_scores"))
-    assert counts["atari"] == of_table["atari"]
-    assert counts["dsrl"] == of_table["dsrl"]
-    assert counts["neorl2"] == of_table["neorl2"]
-    assert counts["d4rl"] == of_table["d4rl"] + 2 * 5  # the FQL paper's AntMaze and Adroit
-    single = 50 * 17 * 2 - 50  # one method has no offline phase
-    assert counts["ogbench"] == of_table["ogbench"] + 9 * 5 + single + 6 * 17 * 4
-    assert counts["minari"] == counts["ogmarl"] == 0
-
-
-def test_every_value_of_a_seed_is_found_with_its_mean() -> None:
-    names = {"last": "last", "best": "maximum", "mean_last10": "mean of last"}
-    values = defaultdict(list)
-    for row in rows("per_seed_scores"):
-        kind = names[re.split(r"[, ]", row["protocol"])[0]]
-        name = f"{KEYS[row['benchmark']]}/{row['dataset']}"
-        key = (name, row["algorithm"], row["implementation"], row["metric"], kind)
-        values[key].append(float(row["score"]))
-    assert sum(map(len, values.values())) == 6057
-    differing = []
-    for (name, algorithm, implementation, metric, kind), expected in values.items():
-        found = [
+    assert counts == Counter(row["dataset"].partition("/")[0] for row in rows) | dict.fromkeys(
+        ("minari", "ogmarl"), 0
+    )
+    for row in rows:
+        (score,) = (
             score
-            for score in scores_on(name)
-            if (score.algorithm, score.metric, score.statistic) == (algorithm, metric, kind)
-            and score.implementation.startswith(implementation)
-            and score.per_seed
-        ]
-        assert [score.per_seed for score in found] == [expected], (name, algorithm, kind)
-        if any("logged seeds" in caveat for caveat in found[0].caveats):
-            differing.append((name, algorithm, kind))
+            for score in scores_on(row["dataset"])
+            if all(getattr(score, field) == row[field] for field in IDENTITY)
+        )
+        for field in ("score", "spread", "seeds", "year"):
+            text = row[field]
+            assert getattr(score, field) == (float(text) if text else None)
+        for field in ("spread_kind", "source", "source_kind"):
+            assert getattr(score, field) == row[field]
+        assert " | ".join(score.caveats) == row["caveats"]
+
+
+def test_scores_of_seeds_have_the_mean_that_was_published() -> None:
+    scores = [score for score in of_benchmarks() if score.per_seed]
+    assert sum(len(score.per_seed) for score in scores) == 6057 + 1650 * 12 + 408 * 10
+    differing = []
+    for score in scores:
+        known = [value for value in score.per_seed if value is not None]
+        missing = [caveat for caveat in score.caveats if "seeds is missing" in caveat]
+        assert len(missing) == (len(known) < len(score.per_seed))
+        if any("logged seeds" in caveat for caveat in score.caveats):
+            differing.append(score.statistic)
         else:
-            assert np.mean(expected) == pytest.approx(found[0].score, abs=0.0501)
-    assert len(differing) == 5
-    assert {kind for _, _, kind in differing} == {"maximum"}
-
-
-def test_scores_of_single_tasks_are_those_of_their_seeds() -> None:
-    points = {
-        "success_at_point_20_of_30": "after 1 M offline steps (evaluation 20 of 30)",
-        "success_at_point_30_of_30": "after 0.5 M online steps (evaluation 30 of 30)",
-    }
-    for table, task, columns in (
-        ("ogbench_qam_per_seed", "task", points),
-        (
-            "ogbench_dqc_per_seed",
-            "env",
-            {
-                "250K": "after 250 k steps",
-                "500K": "after 500 k steps",
-                "750K": "after 750 k steps",
-                "1M": "after 1 M steps",
-            },
-        ),
-    ):
-        values = defaultdict(list)
-        for row in rows(table):
-            for column, protocol in columns.items():
-                value = 100 * float(row[column]) if row[column] else None
-                values[row[task], row["method"], protocol].append(value)
-        for (name, method, protocol), expected in values.items():
-            known = [value for value in expected if value is not None]
-            if not known:
-                assert not [
-                    score
-                    for score in scores_on(f"ogbench/{name}")
-                    if (score.algorithm, score.protocol) == (method, protocol)
-                ]
-                continue
-            score = one(f"ogbench/{name}", algorithm=method, protocol=protocol)
-            assert score.per_seed == expected
-            assert score.score == pytest.approx(sum(known) / len(known))
-            assert score.spread == pytest.approx(statistics.stdev(known))
-            assert score.seeds == len(known) == (12 if "qam" in table else 10)
-
-
-def test_the_table_of_the_fql_paper_is_found() -> None:
-    for row in rows("ogbench_fql_paper"):
-        group = row["task_group"]
-        name = f"d4rl/{group[5:]}" if group.startswith("d4rl-") else f"ogbench/{group}"
-        for algorithm in ("IQL", "ReBRAC", "IDQL", "IFQL", "FQL"):
-            score = one(name, algorithm=algorithm, implementation="FQL paper")
-            assert (score.score, score.seeds) == (float(row[algorithm]), 8)
-            assert f"mean over {row['tasks']} tasks" in score.caveats
+            assert np.mean(known) == pytest.approx(score.score, abs=0.0501)
+        if score.benchmark.startswith("OGBench"):
+            assert score.spread == pytest.approx(np.std(known, ddof=1))
+            assert score.seeds == len(known)
+    assert differing == ["maximum"] * 5
 
 
 def test_other_peoples_copies_are_marked() -> None:
-    for key in BENCHMARKS:
-        for score in published_scores(key):
-            assert score.secondary == ("secondary" in score.source_kind)
+    for score in of_benchmarks():
+        assert score.secondary == ("secondary" in score.source_kind)
 
 
 def test_every_source_of_a_published_number_has_a_name() -> None:
     """A repository with its commit and file, or a paper with its table."""
     named = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{7,}:\S|.+ paper \(.+ \d{4}\), Table \d")
-    sources = {one.source for key in BENCHMARKS for one in published_scores(key)}
+    sources = {score.source for score in of_benchmarks()}
     assert [source for source in sources if not named.match(source)] == []
-    disagreeing = [row["source_a"] + row["source_b"] for row in rows("disagreements")]
+    disagreeing = [row["source_a"] + row["source_b"] for row in read_table("disagreements")]
     assert [source for source in disagreeing if "unknown" in source] == []
 
 
 def test_no_protocol_is_taken_for_another() -> None:
     kinds = defaultdict(set)
-    for key in BENCHMARKS:
-        for score in published_scores(key):
-            kinds[score.statistic].add(score.protocol)
+    for score in of_benchmarks():
+        kinds[score.statistic].add(score.protocol)
     assert kinds["not stated"] == {"as collected by the IQL authors"}
     assert all(text.startswith("maximum") for text in kinds["maximum"])
     assert all("mean of" in text for text in kinds["mean of last"])
@@ -191,7 +94,7 @@ def test_every_disagreement_is_found_by_a_name_that_it_is_about() -> None:
     names |= {"ogmarl/omiga/smac_v1/corridor/Good"}
     names |= {f"dsrl/{circle}" for circle in ("CarCircle2", "PointCircle2")}
     found = {one.item for name in names for one in disagreements_about(name)}
-    assert found == {row["item"] for row in rows("disagreements")}
+    assert found == {row["item"] for row in read_table("disagreements")}
 
 
 def test_disagreements_stay_with_their_dataset_and_algorithm() -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy import stats
 
-from orlog.manifests.tables import read_table
 from orlog.normalize import statistics
+from orlog.normalize.published_scores import published_scores
 from orlog.normalize.statistics import (
     AGGREGATES,
     BOOTSTRAP_COVERAGE,
@@ -266,15 +266,14 @@ def aggregates_by_rliable(scores: np.ndarray) -> dict[str, float]:
 
 
 def test_aggregates_are_rliables() -> None:
-    rows = [
-        row
-        for row in read_table("per_seed_scores")
-        if row["implementation"].startswith("d3rlpy")
-        and (row["algorithm"], row["protocol"]) == ("IQL", "last")
-    ]
-    tasks = sorted({row["dataset"] for row in rows})
     published = np.array(
-        [[float(row["score"]) for row in rows if row["dataset"] == task] for task in tasks]
+        [
+            score.per_seed
+            for score in published_scores("d4rl")
+            if score.implementation.startswith("d3rlpy")
+            and score.per_seed
+            and (score.algorithm, score.statistic) == ("IQL", "last")
+        ]
     ).T
     assert published.shape == (10, 12)
     for scores in (published, SCORES, SCORES[:, :1], SCORES[:1], SCORES[:1, :1], SCORES[:4, :6]):
