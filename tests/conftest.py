@@ -118,7 +118,7 @@ def freed_memory_is_given_back() -> Iterator[None]:
 @pytest.fixture
 def jobs_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run jobs in this process; processes of their own are for what only these can show."""
-    monkeypatch.setattr("orlog.base.jobs.process_pool", pool_in_this_process)
+    monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
 
 
 @pytest.fixture(scope="session")

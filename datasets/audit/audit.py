@@ -174,22 +174,20 @@ def _run(
 
     with _quietly():
         running, seen, results = _begin([*CHECKS], facts)
-        looked: Iterable[tuple[int, dict[str, _Looked]]]
+        looked: Iterable[dict[str, _Looked]]
         if is_alone:
-            parts = (_look(facts, [*seen], episodes, count) for episodes in ranges)
-            looked = enumerate(parts)
+            looked = (_look(facts, [*seen], episodes, count) for episodes in ranges)
         else:
             look = _LookThere(dataset, facts.trust_environment, facts.known, [*seen])
-            looked = do_jobs(look, ranges, workers=workers, in_order=True)
-        for index, of_checks in looked:
+            looked = do_jobs(look, ranges, workers=workers)
+        for episodes, of_checks in zip(ranges, looked, strict=True):
             for name, one in of_checks.items():
                 if isinstance(one, Packed):
-                    seen[name].join(one, ranges[index])
+                    seen[name].join(one, episodes)
                 else:
                     results.setdefault(name, one)
             if not is_alone:
-                first, last = ranges[index].start, ranges[index].stop
-                count(int(dataset.episode_lengths[first:last].sum()))
+                count(int(dataset.episode_lengths[episodes.start : episodes.stop].sum()))
         for name in [one for one in running if one not in results]:
             ended = _ended(running[name], None)
             assert ended is not None, f"{name} waits for more"

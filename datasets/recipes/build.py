@@ -271,8 +271,8 @@ def _episodes(
         size = EPISODES_PER_TASK
         blocks = (range(first, min(first + size, count)) for first in range(0, count, size))
         make = functools.partial(_some_episodes, part)
-        made = do_jobs(make, blocks, execute=execute, workers=workers, in_order=True)
-        yield from _until(itertools.chain.from_iterable(some for _, some in made), part.steps)
+        made = do_jobs(make, blocks, execute=execute, workers=workers)
+        yield from _until(itertools.chain.from_iterable(made), part.steps)
 
 
 def _some_episodes(recipe: Recipe, block: range) -> list[Episode]:

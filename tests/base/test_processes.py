@@ -10,14 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 
-from orlog.base.processes import process_pool
+from orlog.base.processes import ProcessPool
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import StorageError
+from orlog.errors import StorageError, WorkerDiedError
 from orlog.executors.processes import execute
 from tests.command_line import orlog
 from tests.programs import run_program
@@ -25,14 +24,14 @@ from tests.small_disks import can_mount
 
 SCRIPT = """
 import os, sys, time
-from orlog.base.processes import process_pool
+from orlog.base.processes import ProcessPool
 
 def work(item):
     os.write(1, f"{os.getpid()}\\n".encode())  # in one piece: two workers share the pipe
     time.sleep(600)
 
 if __name__ == "__main__":
-    with process_pool(2) as pool:
+    with ProcessPool(2) as pool:
         [one.result() for one in [pool.submit(work, item) for item in range(8)]]
 """
 
@@ -101,7 +100,7 @@ def make_what_no_pipe_takes(number: int) -> object:
 
 
 def test_what_cannot_be_sent_is_an_error_of_its_own_work() -> None:
-    with process_pool(2) as pool:
+    with ProcessPool(2) as pool:
         assert pool.submit(make_what_no_pipe_takes, 0).result() == 0
         with pytest.raises(TypeError, match="pickle"):
             pool.submit(make_what_no_pipe_takes, 1).result()
@@ -111,10 +110,10 @@ def test_what_cannot_be_sent_is_an_error_of_its_own_work() -> None:
 
 
 def test_a_process_that_is_killed_ends_no_other_work() -> None:
-    with process_pool(2) as pool:
+    with ProcessPool(2) as pool:
         killed = pool.submit(os._exit, 1)
         assert [pool.submit(abs, -number).result() for number in range(4)] == [0, 1, 2, 3]
-        assert isinstance(killed.exception(), BrokenProcessPool)
+        assert isinstance(killed.exception(), WorkerDiedError)
 
 
 COMMANDS = """

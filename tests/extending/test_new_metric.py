@@ -132,7 +132,7 @@ def test_an_environment_that_does_not_tell_costs_is_named(
 def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
     costly: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orlog.base.jobs.process_pool", pool_in_this_process)
+    monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
     jobs = make_jobs(
         "bc", costly, "jobs", seeds=(0, 1), episodes=3, options=TrainOptions(steps=2, evaluations=1)

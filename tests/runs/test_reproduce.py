@@ -59,7 +59,7 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_co
     assert read_baseline("bc", mini.name) == first.as_baseline()
 
     # The first was trained in a process of its own, these here.
-    monkeypatch.setattr("orlog.base.jobs.process_pool", pool_in_this_process)
+    monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
     again = few_steps(mini, tmp_path / "again")
     assert again.verdict is not None
     assert str(again.verdict) == (
@@ -102,7 +102,7 @@ def test_equal_returns_of_another_protocol_are_not_identical(
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Policies that never reach the goal return 0 from any start."""
-    monkeypatch.setattr("orlog.base.jobs.process_pool", pool_in_this_process)
+    monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
     jobs = make_jobs(
         "bc", mini, tmp_path, seeds=(0,), episodes=2, options=TrainOptions(steps=2, evaluations=0)
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from orlog.base.jobs import check_seen, do_jobs, groups_of
+from orlog.base.jobs import check_seen, do_jobs
 from orlog.datasets.formats._containers.carried_sums import CarriedSums, note_all, noted_sums
 from orlog.datasets.formats._shared.episodes import Asked, Steps
 
@@ -45,7 +45,7 @@ def read_pieces(
         return
     folders = {one if one.is_dir() else one.parent for one in asked.files}
     there = functools.partial(_read_there, read, sorted(folders))
-    for _, (found, sums) in do_jobs(there, pieces, in_order=True, **asked.sharing._asdict()):
+    for found, sums in do_jobs(there, pieces, **asked.sharing._asdict()):
         note_all(sums)
         yield from found
 
@@ -72,8 +72,20 @@ def rows_of_job(row_bytes: int, at_least: int = 0) -> int:
 def groups_of_jobs(
     asked: Asked, pieces: Iterable[Piece], size_of: Callable[[Piece], int]
 ) -> Iterator[Iterable[Piece]]:
-    """Return the groups of neighbors that jobs read, by their bytes; all are one where this process reads."""
-    return iter([pieces]) if asked.sharing is None else groups_of(pieces, size_of, JOB_BYTES)
+    """Yield the groups of neighbors that jobs read, by their bytes; all are one where this process reads."""
+    if asked.sharing is None:
+        yield pieces
+        return
+    group: list[Piece] = []
+    total = 0
+    for piece in pieces:
+        group.append(piece)
+        total += size_of(piece)
+        if total >= JOB_BYTES:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
 
 
 class Span(NamedTuple):

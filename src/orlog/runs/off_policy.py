@@ -298,7 +298,7 @@ def _judge_all(
         _read_here.clear()
     else:
         judge = functools.partial(_judge, judging)
-        for index, judged in do_jobs(judge, checkpoints, workers=workers):
+        for index, judged in enumerate(do_jobs(judge, checkpoints, workers=workers)):
             found[index] = judged
             progress(each * len(found), total)
     return [found[index] for index in range(len(checkpoints))]

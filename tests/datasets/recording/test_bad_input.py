@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -18,9 +17,8 @@ from gymnasium import spaces
 
 import orlog
 from orlog.base.files import unfinished_folder
-from orlog.base.processes import process_pool
 from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions
-from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, WorkerDiedError
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError
 from orlog.manifests.environments import make_environment
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.spaces import space_from_json, space_to_json
@@ -284,11 +282,3 @@ def test_an_environment_leaves_no_file_behind(
 def test_a_path_too_long_for_a_file_is_not_found() -> None:
     with pytest.raises(NotFoundError):
         orlog.load_dataset("/" + "x" * 5000)
-
-
-# --- processes that die
-
-
-def test_a_killed_worker_is_a_clear_error() -> None:
-    with pytest.raises(WorkerDiedError, match="workers=1"), process_pool(1) as pool:
-        pool.submit(os._exit, 1).result()
