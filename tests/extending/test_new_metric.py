@@ -22,10 +22,10 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.normalize.metrics import METRICS, EpisodeOutcomes, Metric, Number, numbers_of
-from orlog.runs.dataset_page import write_report
 from orlog.runs.evaluated_runs import find_runs
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.reproducing import summarize
+from orlog.runs.results_page import write_results_page
 from orlog.runs.run_groups import EVALUATED
 from orlog.viewer.runs import runs_of
 from tests.command_line import orlog as run
@@ -146,7 +146,7 @@ def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
     again = summarize(costly, jobs, outcomes)
     assert again.recorded_numbers["cost"] == again.numbers[0]
     page = tmp_path / "page.html"
-    write_report(page, costly, [again], title="Costs")
+    write_results_page(page, [again], [costly], title="Costs")
     assert "normalized cost at 20" in page.read_text("utf-8")
     ended = run("reproduce", "bc", NAME, "--seeds", "2", "--steps", "2", "--episodes", "3")
     assert ended.returncode == 0, ended.stderr

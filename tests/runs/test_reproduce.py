@@ -23,11 +23,11 @@ from orlog.normalize import baselines
 from orlog.normalize.baselines import equal_baselines, read_baseline, record_baseline
 from orlog.normalize.references import ReferenceReturns
 from orlog.runs import reproducing
-from orlog.runs.dataset_page import HEADINGS, result_cells, verdict_lines, write_report
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.measuring import measure_references
 from orlog.runs.references import references_of
 from orlog.runs.reproducing import Result, judge, summarize
+from orlog.runs.results_page import HEADINGS, result_cells, verdict_lines, write_results_page
 from tests.command_line import orlog as run_orlog
 from tests.pools import pool_in_this_process
 from tests.training import train_run
@@ -88,7 +88,7 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_co
         few_steps(mini, tmp_path / "other")
 
     page = tmp_path / "page" / "report.html"
-    write_report(page, mini, [again], title="<b>", remarks=["a < b"])
+    write_results_page(page, [again], [mini], title="<b>", remarks={"a < b": "note"})
     text = page.read_text("utf-8")
     assert "&lt;b&gt;" in text
     assert "a &lt; b" in text

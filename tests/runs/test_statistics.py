@@ -331,7 +331,7 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
         "compare", str(trained), "--plots", str(tmp_path), "--format", "bmp"
     )
     (tmp_path / "file").write_text("")
-    assert "cannot write the plot" in refused(
+    assert "curve.svg: cannot write: File exists" in refused(
         "tune-curve", str(sweep), "--trials", "9", "--plot", str(tmp_path / "file" / "curve.svg")
     )
 

@@ -25,8 +25,8 @@ from orlog.runs.result_figures import (
     score_figure,
     titles_of,
 )
+from orlog.runs.results_page import results_of, score_table, write_sweep_page
 from orlog.runs.stored_results import read_results
-from orlog.runs.sweep_page import _score_table, results_of, write_sweep_page
 from orlog.runs.sweeps import Sweep, plan_sweep, run_sweep
 
 
@@ -69,8 +69,8 @@ def test_a_page_shows_what_was_run_and_scored(sweep: Sweep, tmp_path: Path) -> N
     text = page.read_text("utf-8")
     assert "Two &lt;algorithms&gt;" in text
     assert "4 runs of 2 algorithms on 1 dataset" in text
-    # a map, scores, four aggregates, a profile, ranks, improvement, and curves
-    assert text.count("<svg") == text.count('aria-label="') - text.count('role="region"') == 10
+    # a map, scores, four aggregates, a profile, ranks, improvement, curves, and two histograms
+    assert text.count("<svg") == text.count('aria-label="') - text.count('role="region"') == 12
     assert text.index("<svg") < text.index("<table")
     assert "<details><summary>How to read this</summary>" in text
     assert "<script" not in text
@@ -106,7 +106,7 @@ def test_a_method_is_called_by_what_it_was_run_with(sweep: Sweep) -> None:
     one, other = with_percent(results[0], 25.0), with_percent(results[1], 100.0)
     assert titles_of([one]) == {"percent_bc": "BC-25%"}
     assert titles_of([one, other, one]) == {"percent_bc": "BC-25% or BC-100%"}
-    assert "<th>BC-25%</th>" in _score_table([one]).replace(' class="number"', "")
+    assert "BC-25%</th>" in score_table([one])
     scores = {"percent_bc": {"a": np.array([[1.0], [2.0]])}}
     comparison = compare_methods(scores, np.random.default_rng(0))
     page = "".join(comparison_parts(comparison, {"percent_bc": 0}, titles_of([one])))

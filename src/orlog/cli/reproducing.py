@@ -361,7 +361,7 @@ def _one(
     if given.as_json:
         print_json(result.to_json())
     else:
-        from orlog.runs.dataset_page import show_results
+        from orlog.runs.results_page import show_results
 
         show_results([result])
     if given.record:
@@ -375,8 +375,7 @@ def _sweep(
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
     from orlog.algos.training.options import TrainOptions
     from orlog.datasets.loading import load_dataset
-    from orlog.runs.dataset_page import show_results
-    from orlog.runs.sweep_page import results_of, write_sweep_page
+    from orlog.runs.results_page import results_of, show_results, write_sweep_page
     from orlog.runs.sweeps import plan_sweep, run_sweep
 
     executor = given.where.chosen()

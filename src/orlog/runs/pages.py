@@ -12,19 +12,21 @@ from orlog.base.files import make_folder, replace_file, storage_errors
 
 _STYLE = Path(__file__).parents[1] / "viewer" / "page" / "shared.css"
 HOW_TO_READ = '<a href="#how-to-read">How to read this</a>'
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name}</title><style>
+{style}</style></head>
+<body><main class="sheet">
+<h1>{name}</h1>
+{body}
+</main></body></html>
+"""
 
 
 def page(title: str, parts: Sequence[str]) -> str:
     """Return the text of a page; its parts are HTML, the title is text and its heading too."""
-    name = html.escape(title)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{name}</title><style>\n{_STYLE.read_text('utf-8')}</style></head>\n"
-        f'<body><main class="sheet">\n<h1>{name}</h1>\n'
-        + "\n".join(parts)
-        + "\n</main></body></html>\n"
-    )
+    style = _STYLE.read_text("utf-8")
+    return PAGE.format(name=html.escape(title), style=style, body="\n".join(parts))
 
 
 def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
@@ -39,7 +41,7 @@ def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
 
 def paragraph(text: str, kind: str = "") -> str:
     """Return a paragraph of a text; its kind is a class of the style sheet."""
-    return f"<p{_class(kind)}>{html.escape(text)}</p>"
+    return f'<p class="{kind}">{html.escape(text)}</p>'
 
 
 def html_table(
@@ -53,30 +55,29 @@ def html_table(
     A text in `links` leads to that place. Where the window is narrow, the table alone is scrolled.
     """
 
+    def row(tag: str, cells: Sequence[str]) -> str:
+        return f"<tr>{''.join(cell(tag, *one) for one in enumerate(cells))}</tr>\n"
+
     def cell(tag: str, index: int, text: str) -> str:
         kind = "number" if index in numbers else "long" if len(text) > 24 else ""
         kind = "breaks" if re.search(r"\S{25}", text) else kind
         inner = html.escape(text)
         if text in links:
             inner = f'<a href="{html.escape(links[text])}">{inner}</a>'
-        return f"<{tag}{_class(kind)}>{inner}</{tag}>"
+        return f'<{tag} class="{kind}">{inner}</{tag}>'
 
-    head = "".join(cell("th", index, text) for index, text in enumerate(headings))
-    body = "".join(
-        "<tr>" + "".join(cell("td", index, text) for index, text in enumerate(row)) + "</tr>\n"
-        for row in rows
-    )
     label = html.escape(", ".join(filter(None, headings)) or "facts")
+    body = "".join(row("td", cells) for cells in rows)
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+        f"<thead>{row('th', headings)}</thead>\n<tbody>{body}</tbody></table></div>"
     )
 
 
 def pictures(figures: Iterable[str]) -> str:
     """Return figures side by side, as far as there is room; without any, nothing."""
     there = "\n".join(filter(None, figures))
-    return f'<div class="pictures">{there}</div>' if there else ""
+    return there and f'<div class="pictures">{there}</div>'
 
 
 def figure(
@@ -88,20 +89,16 @@ def figure(
         for name, number in (series or {}).items()
     )
     words = f"<figcaption>{named}{html.escape(caption)}</figcaption>"
-    return f"<figure{_class(kind)}>{picture}{words}</figure>"
+    return f'<figure class="{kind}">{picture}{words}</figure>'
 
 
 def folded(summary: str, parts: Sequence[str], name: str = "") -> str:
     """Return parts that are shown after a click; a link to `name` opens them."""
     inner = "\n".join(parts)
-    mark = f' id="{name}"' if name else ""
+    mark = name and f' id="{name}"'
     return f"<details><summary>{html.escape(summary)}</summary><div{mark}>{inner}</div></details>"
 
 
 def how_to_read(notes: Iterable[str]) -> str:
     """Return the folded notes of a page."""
     return folded("How to read this", [paragraph(one) for one in notes], "how-to-read")
-
-
-def _class(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""

@@ -1,4 +1,4 @@
-"""Pictures as SVG text: dots with intervals, lines, bars, and paths through a maze.
+"""Pictures as SVG text, for pages and the viewer: dots with intervals, lines, bars, and paths through a maze.
 
 They name classes of the pages' style sheet and hold no color, so that they follow the reader's theme.
 Their width is that of a phone.
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.looking.sparklines import histogram
+from orlog.datasets.looking.sparklines import Histogram
 
 WIDTH = 360
 SERIES = 8  # colors that the style sheet has
@@ -28,7 +28,8 @@ _LEFT, _RIGHT, _BOTTOM = 44, 352, 176  # where lines are drawn
 class Dot:
     """A number as a dot: its interval is a bar, the numbers that it is the mean of are rings.
 
-    `series` is the number of its color. `recorded` is an earlier number with its interval.
+    `series` is the number of its color. `recorded` is an earlier number with its interval. `note` is shown
+    where the pointer is over it.
     """
 
     name: str
@@ -37,6 +38,13 @@ class Dot:
     series: int
     each: Sequence[float] = ()
     recorded: tuple[float, tuple[float, float] | None] | None = None
+    note: str = ""
+
+    @property
+    def numbers(self) -> list[float]:
+        """All numbers that are drawn."""
+        recorded, around = self.recorded or (self.value, None)
+        return [self.value, *self.each, *(self.interval or ()), recorded, *(around or ())]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,83 +63,93 @@ def series_of(names: Iterable[str]) -> dict[str, int]:
     return {name: index % SERIES for index, name in enumerate(dict.fromkeys(names))}
 
 
-def dots(rows: Sequence[Dot], label: str, *, digits: int = 1, ends: Sequence[float] = (0,)) -> str:
-    """Return dots below each other, each under its name; `ends` lie within the picture as well."""
-    shown = [*ends]
-    for row in rows:
-        recorded, around = row.recorded or (row.value, None)
-        shown += [row.value, *row.each, *(row.interval or ()), recorded, *(around or ())]
-    low, high = min(shown), max(shown)
-    scale = (WIDTH - 56) / ((high - low) or 1)  # the numbers stand on the right
-    tall = [46 if row.recorded else 36 for row in rows]
-    bottom = sum(tall) + 4
+def dots(
+    rows: Sequence[Dot],
+    label: str,
+    *,
+    digits: int = 1,
+    ends: Sequence[float] = (0,),
+    scale: Sequence[float] = (),
+) -> str:
+    """Return dots below each other, each under its name, over an axis.
 
-    def at(value: float) -> str:
-        return _number(8 + (value - low) * scale)
+    `ends` are marked and lie within the picture, and so do the numbers of `scale`, if pictures are to share one.
+    """
+    low, high = _ends([*ends, *scale, *(number for row in rows for number in row.numbers)])
+    unit = (WIDTH - 56) / (high - low)  # the numbers stand on the right
+    bottom = sum(46 if row.recorded else 36 for row in rows) + 4
 
-    drawn = [_line(at(one), 0, at(one), bottom, "dotted") for one in ends if low <= one <= high]
+    def at(value: float) -> float:
+        return 8 + (value - low) * unit
+
+    drawn = []
+    for mark in sorted({*_ticks(low, high), *ends}):
+        kind = "axis strong" if mark in ends else "axis"
+        drawn.append(_line(at(mark), 0, at(mark), bottom, kind))
+        anchor = "start" if at(mark) < 12 else "middle"
+        drawn.append(_text(at(mark), bottom + 12, f"{mark:,.3g}", anchor, "faint"))
     top = 0
-    for row, height in zip(rows, tall, strict=True):
+    for row in rows:
         y = top + 24
-        parts = [
+        parts = [f"<title>{html.escape(row.note)}</title>"] if row.note else []
+        parts += [
             _text(0, top + 13, row.name),
             _text(WIDTH, top + 13, f"{row.value:z.{digits}f}", "end"),
         ]
         if row.interval is not None:
             parts.append(_line(at(row.interval[0]), y, at(row.interval[1]), y, "interval"))
-        parts += [f'<circle class="seed" cx="{at(one)}" cy="{y}" r="2"/>' for one in row.each]
-        parts.append(f'<circle class="dot" cx="{at(row.value)}" cy="{y}" r="4.5"/>')
+        parts += [_shape("circle", "seed", cx=at(one), cy=y, r=2) for one in row.each]
+        parts.append(_shape("circle", "dot", cx=at(row.value), cy=y, r=4.5))
         if row.recorded is not None:
             value, interval = row.recorded
             if interval is not None:
                 parts.append(_line(at(interval[0]), y + 11, at(interval[1]), y + 11, "recorded"))
-            x = at(value)
-            parts.append(f'<path class="recorded" d="M{x} {y + 6}l5 5l-5 5l-5 -5z"/>')
+            diamond = f"M{_number(at(value))} {y + 6}l5 5l-5 5l-5 -5z"
+            parts.append(_shape("path", "recorded", d=diamond))
         drawn.append(f'<g class="c{row.series}">{"".join(parts)}</g>')
-        top += height
-    anchors = {low: "start", high: "end"}  # what stands at an end does not leave the picture
-    drawn += [
-        _text(8 + (one - low) * scale, bottom + 12, f"{one:,.3g}", anchors.get(one, "middle"))
-        for one in (ends if len(ends) > 1 else (low, high))
-    ]
-    said = ", ".join(
+        top += 46 if row.recorded else 36
+    words = ", ".join(
         f"{row.name} {row.value:z.{digits}f}"
         + (f" (recorded: {row.recorded[0]:z.{digits}f})" if row.recorded else "")
         for row in rows
     )
-    return _picture(bottom + 16, f"{label}: {said}", drawn)
+    return _picture(bottom + 16, f"{label}: {words}", drawn)
 
 
 def lines(
-    curves: Sequence[Line], label: str, across: str, place: tuple[float, float] | None = None
+    curves: Sequence[Line],
+    label: str,
+    across: str,
+    place: tuple[float, float] | None = None,
+    scale: Sequence[float] = (),
 ) -> str:
-    """Return lines over what `across` says; `place` is a range of it that is marked."""
+    """Return lines over what `across` says; `place` is a range of it that is marked.
+
+    The numbers of `scale` lie within the picture, so that pictures may share one.
+    """
     left, right = _ends(value for one in curves for value in one.xs)
     drawn_ys = [values for one in curves for values in (one.ys, *(one.band or ()))]
-    low, high = _ends(value for values in drawn_ys for value in values)
+    low, high = _ends([*scale, *(value for values in drawn_ys for value in values)])
 
-    def across_at(value: float) -> str:
-        return _number(_LEFT + (value - left) / (right - left) * (_RIGHT - _LEFT))
+    def across_at(value: float) -> float:
+        return _LEFT + (value - left) / (right - left) * (_RIGHT - _LEFT)
 
-    def up_at(value: float) -> str:
-        return _number(_BOTTOM - (value - low) / (high - low) * (_BOTTOM - 10))
+    def up_at(value: float) -> float:
+        return _BOTTOM - (value - low) / (high - low) * (_BOTTOM - 10)
 
-    def points(xs: Sequence[float], ys: Sequence[float]) -> list[str]:
+    def points(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
         pairs = zip(xs, ys, strict=True)
-        return [f"{across_at(x)} {up_at(y)}" for x, y in pairs if abs(y) < LARGEST]
+        return [(across_at(x), up_at(y)) for x, y in pairs if abs(y) < LARGEST]
 
     drawn = []
     if place is not None:
-        first, last = (max(left, min(right, value)) for value in place)
-        width = float(across_at(last)) - float(across_at(first))
-        drawn.append(
-            f'<rect class="place" x="{across_at(first)}" y="4" width="{_number(width)}" height="172"/>'
-        )
+        first, last = (across_at(max(left, min(right, value))) for value in place)
+        drawn.append(_shape("rect", "place", x=first, y=4, width=last - first, height=172))
     for value in _ticks(low, high):
-        drawn.append(_line(str(_LEFT), up_at(value), str(_RIGHT), up_at(value), "axis"))
-        drawn.append(_text(_LEFT - 4, float(up_at(value)) + 4, f"{value:,.7g}", "end"))
+        drawn.append(_line(_LEFT, up_at(value), _RIGHT, up_at(value), "axis"))
+        drawn.append(_text(_LEFT - 4, up_at(value) + 4, f"{value:,.7g}", "end"))
     drawn += [
-        _text(float(across_at(value)), _BOTTOM + 14, f"{value:,.7g}", "middle")
+        _text(across_at(value), _BOTTOM + 14, f"{value:,.7g}", "middle")
         for value in _ticks(left, right)
     ]
     drawn.append(_text(_RIGHT, _BOTTOM + 29, across, "end"))
@@ -139,36 +157,36 @@ def lines(
         inner = ""
         if one.band is not None:
             around = points(one.xs, one.band[0]) + points(one.xs, one.band[1])[::-1]
-            inner = f'<path class="band" d="M{"L".join(around)}z"/>'
+            inner = _shape("path", "band", d=f"{_path(around)}z")
         there = points(one.xs, one.ys)
-        thin = " thin" if one.is_thin else ""
         if there:
-            inner += f'<path class="curve{thin}" d="M{"L".join(there)}"/>'
+            inner += _shape("path", "curve thin" if one.is_thin else "curve", d=_path(there))
         if len(there) <= 40 and not one.is_thin:  # also because a curve may have a single point
-            inner += "".join(
-                '<circle class="dot" cx="{}" cy="{}" r="2.5"/>'.format(*point.split())
-                for point in there
-            )
+            inner += "".join(_shape("circle", "dot", cx=x, cy=y, r=2.5) for x, y in there)
         drawn.append(f'<g class="c{one.series}">{inner}</g>')
     return _picture(_BOTTOM + 34, label, drawn)
 
 
-def bars(values: np.ndarray, label: str) -> str:
+def bars(spread: Histogram, label: str) -> str:
     """Return how numbers are spread, as bars."""
-    values = values[np.abs(values) < LARGEST]
-    if not len(values):
-        return ""
-    spread = histogram(values, 30)
-    counts, (low, high) = spread.counts, spread[-2:]
-    step = WIDTH / len(counts)
-    drawn = [
-        f'<rect class="bar-fill" x="{_number(index * step)}" y="{_number(100 - tall)}" '
-        f'width="{_number(step - 1)}" height="{_number(tall)}"/>'
-        for index, tall in enumerate(counts / counts.max() * 80)
+    step = WIDTH / len(spread.counts)
+    width = (spread.high - spread.low) / len(spread.counts)
+    drawn = []
+    for index, count in enumerate(spread.counts.tolist()):
+        tall = count / max(1, spread.counts.max()) * 80
+        first, last = spread.low + index * width, spread.low + (index + 1) * width
+        if spread.whole:
+            first, last = first + 0.5, last - 0.5
+        words = f"{first:,.5g}" if spread.whole == 1 else f"{first:,.5g} to {last:,.5g}"
+        bar = _shape("rect", "bar-fill", x=index * step, y=100 - tall, width=step - 1, height=tall)
+        drawn.append(f"{bar.removesuffix('/>')}><title>{count:,}: {words}</title></rect>")
+    drawn += [
+        _line(0, 100, WIDTH, 100, "axis"),
+        _text(0, 12, f"tallest: {spread.counts.max():,}", kind="faint"),
+        _text(0, 114, f"{spread.least:,.4g}"),
+        _text(WIDTH, 114, f"{spread.most:,.4g}", "end"),
     ]
-    drawn += [_line("0", 100, str(WIDTH), 100, "axis"), _text(0, 12, f"tallest: {counts.max():,}")]
-    drawn += [_text(0, 114, f"{low:,.4g}"), _text(WIDTH, 114, f"{high:,.4g}", "end")]
-    return _picture(118, f"{label}: {low:,.4g} to {high:,.4g}", drawn)
+    return _picture(118, f"{label}: {spread.least:,.4g} to {spread.most:,.4g}", drawn)
 
 
 def path_map(places: np.ndarray, label: str, end: str, maze: list[list[Any]] | None = None) -> str:
@@ -184,47 +202,54 @@ def path_map(places: np.ndarray, label: str, end: str, maze: list[list[Any]] | N
         right, high = len(maze[0]) / 2, len(maze) / 2
         left, low = -right, -high
     scale = (WIDTH - 2 * _EDGE) / max(right - left, high - low)
-    up = float(_number((high - low) * scale + 2 * _EDGE))
+    up = (high - low) * scale + 2 * _EDGE
 
-    def at(x: float, y: float) -> tuple[str, str]:
-        return _number(WIDTH / 2 + (x - (left + right) / 2) * scale), _number(
-            up - _EDGE - (y - low) * scale
-        )
+    def at(x: float, y: float) -> tuple[float, float]:
+        return WIDTH / 2 + (x - (left + right) / 2) * scale, up - _EDGE - (y - low) * scale
 
     drawn = []
     for row, cells in enumerate(maze or []):
         for column, cell in enumerate(cells):
             if cell in (1, "g"):
                 x, y = at(left + column, high - row)
-                kind, side = "wall" if cell == 1 else "goal", _number(scale)
-                drawn.append(
-                    f'<rect class="{kind}" x="{x}" y="{y}" width="{side}" height="{side}"/>'
-                )
+                kind = "wall" if cell == 1 else "goal"
+                drawn.append(_shape("rect", kind, x=x, y=y, width=scale, height=scale))
     points = [at(x, y) for x, y in places.tolist()]
-    drawn.append(f'<path class="curve c0" d="M{"L".join(map(" ".join, points))}"/>')
+    drawn.append(_shape("path", "curve c0", d=_path(points)))
     (x, y), (last_x, last_y) = points[0], points[-1]
-    drawn.append(f'<circle class="recorded" cx="{x}" cy="{y}" r="4"/>')
+    drawn.append(_shape("circle", "recorded", cx=x, cy=y, r=4))
     if end:
         kind = "end" if end == "terminated" else "recorded"
-        x, y = _number(float(last_x) - 4), _number(float(last_y) - 4)
-        drawn.append(f'<rect class="{kind}" x="{x}" y="{y}" width="8" height="8"/>')
+        drawn.append(_shape("rect", kind, x=last_x - 4, y=last_y - 4, width=8, height=8))
     return _picture(up, label, drawn)
 
 
 def _picture(height: float, label: str, drawn: Sequence[str]) -> str:
     return (
-        f'<svg class="picture" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}" '
-        f'role="img" aria-label="{html.escape(label)}">{"".join(drawn)}</svg>'
+        f'<svg class="picture" viewBox="0 0 {WIDTH} {_number(height)}" width="{WIDTH}" '
+        f'height="{_number(height)}" role="img" aria-label="{html.escape(label)}">{"".join(drawn)}</svg>'
     )
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    place = f'x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}"'
+def _shape(name: str, kind: str, **attributes: float | str) -> str:
+    words = "".join(
+        f' {key}="{one if isinstance(one, str) else _number(one)}"'
+        for key, one in attributes.items()
+    )
+    return f'<{name} class="{kind}"{words}/>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return _shape("line", kind, x1=x1, y1=y1, x2=x2, y2=y2)
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> str:
+    place = f'class="{kind}" x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}"'
     return f"<text {place}>{html.escape(words)}</text>"
 
 
-def _line(x1: str, y1: object, x2: str, y2: object, kind: str) -> str:
-    return f'<line class="{kind}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>'
+def _path(points: Iterable[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in points)
 
 
 def _number(value: float) -> str:

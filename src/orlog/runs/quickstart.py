@@ -17,9 +17,9 @@ from orlog.datasets.recipes.rebuilds import compare_with_recorded
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError
 from orlog.manifests.names import counted, size_text
-from orlog.runs.dataset_page import show_results, write_report
 from orlog.runs.jobs import Job, make_jobs, run_jobs
 from orlog.runs.reproducing import Result, summarize
+from orlog.runs.results_page import show_results, write_results_page
 
 # The slowest first, so that no process is left training alone at the end. Their steps in a second on one core
 # weigh the share that is done, which gives the time left.
@@ -29,6 +29,12 @@ SEEDS = (0, 1, 2)
 SMOKE_DATASET = "pointmaze/umaze-mini-v1"
 SMOKE_STEPS = 50
 SMOKE_EPISODES = 4
+SMALL_RECIPE = (
+    "These are small recipes: networks of two layers of 64 and a few thousand steps, chosen to fit "
+    "two CPU cores and a few minutes. Compare them with the recorded baselines of the same recipes, "
+    "not with published scores."
+)
+SMOKE_REMARK = "A smoke run: it shows that everything works. Its scores mean nothing."
 
 
 def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, list[Result], Path]:
@@ -41,54 +47,50 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
     name = SMOKE_DATASET if smoke else DATASET
     seeds = SEEDS[:1] if smoke else SEEDS
     with _stage(f"build {name}"):
-        dataset = build_and_verify(name, workers)
+        dataset = _build_and_verify(name, workers)
     with _stage(f"train BC, CQL and IQL with {len(seeds)} seed(s) on {workers} process(es)"):
-        options = TrainOptions(steps=SMOKE_STEPS, evaluations=1) if smoke else TrainOptions()
-        jobs = {
-            algorithm: make_jobs(
-                algorithm,
-                dataset,
-                folder / "runs",
-                seeds=seeds,
-                episodes=SMOKE_EPISODES if smoke else EPISODES,
-                options=options,
-                resume=True,
-            )
-            for algorithm in ALGORITHMS
-        }
-        every = [job for some in jobs.values() for job in some]
-        total = sum(job.steps / ALGORITHMS[job.algorithm] for job in every)
-        done: dict[tuple[str, int], float] = {}
-        with progress_bars() as update:
-
-            def show(job: Job, step: int) -> None:
-                done[job.algorithm, job.seed] = step / ALGORITHMS[job.algorithm]
-                update("training, percent done", int(100 * sum(done.values()) / total), 100)
-
-            outcomes = iter(run_jobs(every, workers=workers, progress=show))
-        results = [
-            summarize(dataset, some, [next(outcomes) for _ in some]) for some in jobs.values()
-        ]
-    results.sort(key=lambda result: result.record.algorithm)
-
+        results = _train(dataset, folder / "runs", seeds, smoke=smoke, workers=workers)
     remark = SMOKE_REMARK if smoke else SMALL_RECIPE
     page = folder / "report.html"
-    write_report(page, dataset, results, title=f"orlog quickstart: {name}", remarks=[remark])
+    title = f"orlog quickstart: {name}"
+    write_results_page(page, results, [dataset], title=title, remarks={remark: ""})
     say()
     show_results(results, page.resolve())
     say(remark)
     return dataset, results, page
 
 
-SMALL_RECIPE = (
-    "These are small recipes: networks of two layers of 64 and a few thousand steps, chosen to fit "
-    "two CPU cores and a few minutes. Compare them with the recorded baselines of the same recipes, "
-    "not with published scores."
-)
-SMOKE_REMARK = "A smoke run: it shows that everything works. Its scores mean nothing."
+def _train(
+    dataset: Dataset, folder: Path, seeds: tuple[int, ...], *, smoke: bool, workers: int
+) -> list[Result]:
+    """Train and score each algorithm; return the results by the algorithms' names."""
+    jobs = {
+        algorithm: make_jobs(
+            algorithm,
+            dataset,
+            folder,
+            seeds=seeds,
+            episodes=SMOKE_EPISODES if smoke else EPISODES,
+            options=TrainOptions(steps=SMOKE_STEPS, evaluations=1) if smoke else TrainOptions(),
+            resume=True,
+        )
+        for algorithm in ALGORITHMS
+    }
+    every = [job for some in jobs.values() for job in some]
+    total = sum(job.steps / ALGORITHMS[job.algorithm] for job in every)
+    done: dict[tuple[str, int], float] = {}
+    with progress_bars() as update:
+
+        def show(job: Job, step: int) -> None:
+            done[job.algorithm, job.seed] = step / ALGORITHMS[job.algorithm]
+            update("training, percent done", int(100 * sum(done.values()) / total), 100)
+
+        outcomes = iter(run_jobs(every, workers=workers, progress=show))
+    results = [summarize(dataset, some, [next(outcomes) for _ in some]) for some in jobs.values()]
+    return sorted(results, key=lambda result: result.record.algorithm)
 
 
-def build_and_verify(name: str, workers: int) -> Dataset:
+def _build_and_verify(name: str, workers: int) -> Dataset:
     """Build a dataset if it is not here, check every byte, and return it.
 
     Raises IntegrityError if a byte is not what the manifest says.

@@ -1,0 +1,331 @@
+"""Results of algorithms on datasets: as tables in the terminal, and as one HTML page without scripts."""
+
+from __future__ import annotations
+
+import functools
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from orlog.algos.algorithms import algorithm_title
+from orlog.algos.presets import recipe_for
+from orlog.algos.training.options import CURVE_EPISODES
+from orlog.base.terminal import say, say_notes, show_table
+from orlog.datasets.facts import facts_of
+from orlog.datasets.loading import load_dataset
+from orlog.datasets.looking.sparklines import histogram
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import NotFoundError
+from orlog.manifests.names import counted
+from orlog.normalize.metrics import HEADINGS as HEADINGS_OF_NUMBERS
+from orlog.normalize.statistics import (
+    AGGREGATES,
+    BOOTSTRAP_NOTE,
+    Comparison,
+    Estimate,
+    compare_methods,
+)
+from orlog.normalize.verdicts import VERDICT_NOTE
+from orlog.runs.episode_figure import episode_figure
+from orlog.runs.pages import (
+    HOW_TO_READ,
+    figure,
+    folded,
+    how_to_read,
+    html_table,
+    paragraph,
+    pictures,
+    write_page,
+)
+from orlog.runs.pictures import bars, series_of
+from orlog.runs.references import references_of_dataset, trained_policy
+from orlog.runs.reproducing import Result, judge, recorded_baseline
+from orlog.runs.result_figures import comparison_parts, curve_figure, score_figure, titles_of
+from orlog.runs.sweeps import Sweep
+
+HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
+MOST_EPISODES = 4  # datasets of which an episode is drawn
+
+
+def result_cells(result: Result) -> list[str]:
+    """Return the cells of a result's row in a table, in the order of `HEADINGS`."""
+    returns, scores, interval = result.returns, result.scores, result.score_interval()
+    recorded = "none"
+    if result.baseline is not None and result.references is not None:
+        means = [scores.mean() for scores in result.baseline.scores(result.references).values()]
+        recorded = f"{sum(means) / len(means):z.1f} ({counted(len(means), 'seed')})"
+    word = "nothing recorded" if result.baseline is None else "not compared"
+    speeds = sorted(result.updates_per_second.values())
+    return [
+        _title(result),
+        f"{returns.mean():z.1f}",
+        "none" if scores is None else f"{scores.mean():z.1f}",
+        "none" if interval is None else f"{interval[0]:z.1f} to {interval[1]:z.1f}",
+        recorded,
+        word if result.verdict is None else result.verdict.word,
+        f"{speeds[len(speeds) // 2]:z.0f}",
+    ]
+
+
+def number_table(results: Sequence[Result]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Return headings and rows of what metrics counted, and of what was recorded; no row without any."""
+    rows = []
+    for result in results:
+        for number in result.numbers:
+            recorded = result.recorded_numbers.get(number.name)
+            cells = [_title(result), *number.cells()]
+            rows.append([*cells, "" if recorded is None else recorded.cells()[1]])
+    return ("algorithm", *HEADINGS_OF_NUMBERS, "recorded"), rows
+
+
+def verdict_lines(results: Sequence[Result]) -> list[str]:
+    """Return each verdict with its reasons, or why scores are not compared with those recorded."""
+    lines = []
+    for result in results:
+        words = f"not compared: {result.not_compared}" if result.not_compared else ""
+        if result.verdict is not None:
+            words = f"{'the ' if result.verdict.word == 'same' else ''}{result.verdict}"
+        if words:
+            lines.append(f"{_title(result)} is {words}.")
+    return lines
+
+
+def all_notes(results: Sequence[Result]) -> list[str]:
+    """Return what is to be known to read results, each note once."""
+    notes = [note for one in results for note in (*one.notes, *one.caveats)]
+    if any(result.references is not None for result in results):
+        notes.append(BOOTSTRAP_NOTE)
+    if any(result.verdict is not None for result in results):
+        notes.append(VERDICT_NOTE)
+    return [*dict.fromkeys(notes)]
+
+
+def show_results(results: Sequence[Result], page: Path | None = None) -> None:
+    """Print results as a table, their verdicts, and what is to be known to read them.
+
+    Where a `page` is about them, its notes are not printed.
+    """
+    headings: tuple[str, ...] = HEADINGS
+    rows, shift = [result_cells(one) for one in results], 0
+    by_dataset = _by_dataset(results)
+    if len(by_dataset) > 1:
+        headings, shift = ("dataset", *HEADINGS), 1
+        rows = [[one.record.dataset, *row] for one, row in zip(results, rows, strict=True)]
+    show_table(headings, rows, numbers=[column + shift for column in (1, 2, 3, 6)])
+    for one in results:
+        for line in verdict_lines([one]):
+            say(f"{one.record.dataset}: {line}" if shift else line)
+    for name, there in by_dataset.items():
+        counted_headings, numbers = number_table(there)
+        if numbers:
+            say(f"\n{name}: what metrics counted, over the seeds")
+            show_table(counted_headings, numbers, numbers=(2, 3, 5))
+    if page is None:
+        say_notes(all_notes(results))
+    else:
+        count = counted(len(all_notes(results)), "note")
+        say(f"report: {page}\n{count} on these numbers: open How to read this there")
+
+
+def results_of(sweep: Sweep) -> list[Result]:
+    """Return the result of each algorithm on each dataset, without those of which no seed is stored.
+
+    Errors: `Sweep.stored`, `judge`.
+    """
+    load = functools.cache(load_dataset)  # algorithms share datasets
+    results = []
+    for group in sweep.groups:
+        seeds = {stored.job.seed: stored for stored in sweep.stored(group)}
+        if not seeds:
+            continue
+        record = next(iter(seeds.values())).record
+        results.append(
+            judge(
+                record,
+                {seed: stored.evaluation for seed, stored in seeds.items()},
+                {seed: stored.folder for seed, stored in seeds.items()},
+                references=references_of_dataset(load(group.dataset)),
+                baseline=recorded_baseline(record.algorithm, record.dataset),
+            )
+        )
+    return results
+
+
+def write_sweep_page(sweep: Sweep, results: Sequence[Result], path: Path, *, title: str) -> None:
+    """Write the page about a sweep that was run; `results` are `results_of(sweep)`.
+
+    Errors: `write_results_page`.
+    """
+    remarks = {f"failed: {one.what}: {one.message}": "error" for one in sweep.failures}
+    remarks |= dict.fromkeys(sweep.left_out, "note")
+    datasets = map(load_dataset, {group.dataset for group in sweep.groups})
+    write_results_page(path, results, datasets, title=title, remarks=remarks)
+
+
+def write_results_page(
+    path: Path,
+    results: Sequence[Result],
+    datasets: Iterable[Dataset],
+    *,
+    title: str,
+    remarks: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Write a page about results: episodes and scores as pictures first, then tables, then folded notes.
+
+    `datasets` are those of the results; `remarks` are paragraphs with their classes in the style sheet.
+
+    Raises NotFoundError if there are no results; StorageError if the file cannot be written.
+    """
+    if not results:
+        raise NotFoundError("no job of the sweep is done, so there is nothing to report.")
+    series = series_of(result.record.algorithm for result in results)
+    by_digest = {dataset.digest: dataset for dataset in datasets}
+    by_dataset = _by_dataset(results)
+    is_single = len(by_dataset) == 1
+    parts = [paragraph(_summary(results)), *(paragraph(*remark) for remark in remarks.items())]
+    without_episode = []
+    for number, (name, there) in enumerate(by_dataset.items()):
+        scores = score_figure(there, series, "" if is_single else f"{name}, ")
+        dataset = by_digest[there[0].record.digest]
+        episode = episode_figure(dataset) if number < MOST_EPISODES else ""
+        if episode:
+            parts.append(pictures([episode, scores]))
+        else:
+            without_episode.append(scores)
+    notes = counted(len(all_notes(results)), "note")
+    parts += [pictures(without_episode), f'<p class="note">{notes}: {HOW_TO_READ}</p>']
+    if not is_single:
+        parts.append(score_table(results))
+    for comparison in _comparisons(results):
+        parts += comparison_parts(comparison, series, titles_of(results))
+    for name, there in by_dataset.items():
+        parts.append(f"<h2>{html.escape(name)}</h2>")
+        parts += _dataset_parts(by_digest[there[0].record.digest], there, series)
+    episodes = min(CURVE_EPISODES, *(result.returns.shape[1] for result in results))
+    curves = (
+        f"Each point of a learning curve is {episodes} episodes run during training; the scores come "
+        "from the last checkpoint."
+    )
+    parts.append(how_to_read([curves, *all_notes(results)]))
+    write_page(path, title, parts)
+
+
+def score_table(results: Sequence[Result]) -> str:
+    """Return a table with a row for each dataset and a column for each algorithm."""
+    titles = titles_of(results)
+    rows = []
+    for name, there in _by_dataset(results).items():
+        cells = {}
+        for result in there:
+            scores, word = result.scores, f"return {result.returns.mean():z.1f}"
+            if scores is not None:
+                word = str(Estimate(float(scores.mean()), result.score_interval()))
+            cells[result.record.algorithm] = word
+        rows.append([name, *(cells.get(algorithm, "") for algorithm in titles)])
+    return html_table(("dataset", *titles.values()), rows, range(1, len(titles) + 1))
+
+
+def _dataset_parts(
+    dataset: Dataset, results: Sequence[Result], series: Mapping[str, int]
+) -> list[str]:
+    """Return what there is to see of one dataset and the results on it."""
+    headings, numbers = number_table(results)
+    spreads = {
+        "return of an episode": dataset.column("episodes/returns"),
+        "length of an episode (steps)": dataset.episode_lengths,
+    }
+    settings = [
+        (
+            _title(one),
+            f"{one.record.steps:,}",
+            ", ".join(f"{name} = {value}" for name, value in one.record.config.items()),
+            one.record.source or recipe_for(one.record.algorithm, one.record.dataset).source,
+        )
+        for one in results
+    ]
+    return [
+        html_table(HEADINGS, [*map(result_cells, results)], {1, 2, 3, 6}),
+        *map(paragraph, verdict_lines(results)),
+        *([html_table(headings, numbers, {2, 3, 5})] if numbers else []),
+        curve_figure(results, series),
+        paragraph(_protocol(results), "note"),
+        pictures(
+            figure(bars(histogram(finite, 30), name), name)
+            for name, values in spreads.items()
+            if len(finite := values[np.isfinite(values)])
+        ),
+        folded("The dataset", [html_table(("", ""), [*facts_of(dataset.manifest, dataset)])]),
+        folded("Settings", [html_table(("algorithm", "steps", "settings", "source"), settings)]),
+    ]
+
+
+def _title(result: Result) -> str:
+    return algorithm_title(result.record.algorithm, result.record.config)
+
+
+def _by_dataset(results: Iterable[Result]) -> dict[str, list[Result]]:
+    by_dataset: dict[str, list[Result]] = {}
+    for result in results:
+        by_dataset.setdefault(result.record.dataset, []).append(result)
+    return by_dataset
+
+
+def _summary(results: Sequence[Result]) -> str:
+    """Return one paragraph on how much was run, on what, and with which versions."""
+    records = [result.record for result in results]
+    evaluations = [one for result in results for one in result.evaluations.values()]
+    processors = sorted({one.processor or "an unknown processor" for one in evaluations})
+    versions = sorted(
+        {f"{name} {version}" for one in records for name, version in one.versions.items()}
+    )
+    seconds = sum(
+        result.record.steps / speed
+        for result in results
+        for speed in result.updates_per_second.values()
+    )
+    algorithms, datasets = (
+        {*some} for some in zip(*((r.algorithm, r.dataset) for r in records), strict=True)
+    )
+    return (
+        f"{counted(len(evaluations), 'run')} of {counted(len(algorithms), 'algorithm')} on "
+        f"{counted(len(datasets), 'dataset')}; {seconds / 3600:z.2f} hours of training "
+        f"on {', '.join(processors)}, with {', '.join(versions)}."
+    )
+
+
+def _protocol(results: Sequence[Result]) -> str:
+    """Return how the policies of one dataset were scored."""
+    first = results[0]
+    protocol = next(iter(first.evaluations.values())).protocol
+    versions = ", ".join(f"{name} {version}" for name, version in protocol.versions.items())
+    text = (
+        f"{counted(len(first.evaluations), 'training seed')}, {counted(protocol.episodes, 'episode')} each (reset seeds "
+        f"from {protocol.first_seed:,}), {trained_policy(first.record.config)}, in "
+        f"{protocol.environment_id} with {versions}."
+    )
+    if first.references is None:
+        return text
+    low, high = first.references.random, first.references.expert
+    return (
+        f"{text} Score 0 is a mean return of {low.mean:z.1f} ({low.policy}), 100 is {high.mean:z.1f} "
+        f"({high.policy})."
+    )
+
+
+def _comparisons(results: Sequence[Result]) -> list[Comparison]:
+    """Return a comparison over the datasets that each set of two or more algorithms has in common."""
+    together: dict[tuple[str, ...], dict[str, dict[str, np.ndarray]]] = {}
+    for name, there in _by_dataset(results).items():
+        scores = {one.record.algorithm: one.scores for one in there if one.scores is not None}
+        if len(scores) > 1:
+            methods = together.setdefault(tuple(scores), {algorithm: {} for algorithm in scores})
+            for algorithm, values in scores.items():
+                methods[algorithm][name] = values
+    rng = np.random.default_rng
+    return [
+        compare_methods(methods, rng(0), aggregates=tuple(AGGREGATES))
+        for methods in together.values()
+    ]
