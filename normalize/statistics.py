@@ -49,13 +49,9 @@ BOOTSTRAP_COVERAGE = {2: 64, 3: 78, 5: 85, 8: 89}
 """Percent of 95 % intervals that hold the mean, by number of seeds (`benchmarks/intervals.py`)."""
 
 BOOTSTRAP_NOTE = (
-    "The interval is a bootstrap over seeds and over the episodes of each seed. With few seeds it is "
-    "too narrow: the mean should lie inside it in 95 % of cases, but does so in "
+    "Bootstrap intervals of few seeds are too narrow: they should hold the mean in 95 % of cases, and do in "
     + ", ".join(f"{share} % with {seeds} seeds" for seeds, share in BOOTSTRAP_COVERAGE.items())
-    + " (measured on normally distributed scores whose seeds vary five times as much as the mean of "
-    "one seed is uncertain; fewer where they vary more). The interval of a single seed says nothing "
-    "about other seeds. Where all scores are equal, there is no interval. Tables of one dataset whose "
-    "episodes all score 0 or 100 have Wilson's interval for shares instead."
+    + ": docs/scores.md#statistics."
 )
 """What to print where the interval is printed."""
 

@@ -8,10 +8,6 @@
 
     contradicted        other bits where data, settings, code, versions and processor are those of the recording
 
-Beside *same* and *consistent* stands what they cannot exclude: differences smaller than the one that
-would have been noticed, and seeds that do what none has shown. Costs, successes and hypervolumes of the episodes
-are judged beside the returns (`compare_runs`), and the weakest verdict counts.
-
 *Same* is an equivalence test. Seeds in common are paired: the same training seed gives the same first
 weights and the same batches, so that differences of pairs vary much less than seeds do. The interval is
 a t interval at 99 %: where differences are symmetric it is wrong in at most 0.5 % of cases, and where
@@ -24,8 +20,8 @@ seeds. Outside it is called not consistent only if a permutation of the seeds ag
 is 5 % for scores of any distribution. It is also called so where the interval of pairs lies wholly
 beyond the margin.
 
-`benchmarks/verdicts.py` measures how often each step is wrong, and docs/scores.md has the figures. The file is
-long because the verdict and its statistics need each other.
+`compare_runs` judges costs, successes and hypervolumes beside the returns, and the weakest verdict counts.
+`benchmarks/verdicts.py` measures how often each step is wrong, and docs/scores.md has the figures.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -66,11 +62,8 @@ _MOST_ARRANGEMENTS = 20_000
 _SAMPLED_ARRANGEMENTS = 4_999
 
 VERDICT_NOTE = (
-    f"Same: the 99 % interval of the difference lies within {MARGIN:g} points. Consistent: the new mean "
-    "lies inside the 95 % prediction interval of the recorded seeds. In simulations at most 5 % of equal "
-    "algorithms were called not consistent, for normal, skewed and two-valued scores. Neither excludes "
-    "that some seeds fail in a way that no seed has shown. Cost, success and hypervolume are judged beside the "
-    "return where episodes have them; they share its error rates, and the weakest verdict counts."
+    "Neither same nor consistent excludes small differences, or seeds that fail in a way none has shown: "
+    "docs/scores.md#verdicts."
 )
 """What to print where a verdict is printed."""
 
@@ -79,8 +72,8 @@ NOT_RECORDED = "not recorded"
 NO_SPREAD = "without spread, as recorded"
 _WEAKER = ("identical", "same", "consistent", "unsettled", "not consistent")
 
-Judged: TypeAlias = dict[str, tuple[str, dict[int, np.ndarray], dict[int, np.ndarray]]]
-"""By metric: a number's name with its unit, and its values in new and in recorded runs, by seed."""
+Scores: TypeAlias = Mapping[int, np.ndarray]
+"""A number of each episode, by training seed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,94 +138,51 @@ class Verdict:
 
     def __str__(self) -> str:
         """Return the verdict with its reasons, in one line."""
-        return "; ".join(filter(None, [f"{self.word}: {self._finding()}", *self._remarks()]))
+        of = f"{self.of}: " if self.of else ""
+        parts = [f"{self.word}: {of}{self._finding()}", self.reason]
+        if self.word == "consistent":
+            least = self.detectable
+            below = "any difference" if least is None else f"less than {least:z.1f} points"
+            parts.append(f"{below} may go unnoticed")
+        if self.unseen_share is not None:
+            parts.append(f"up to {100 * self.unseen_share:z.0f} % of seeds may fail unseen")
+        if self.more_seeds is not None:
+            parts.append(f"{counted(self.more_seeds, 'more seed')} would settle it")
+        elif not self.is_settled and self.seeds > 1:
+            recorded = counted(self.recorded_seeds, "recorded seed")
+            parts.append(f"more new seeds cannot settle it beside {recorded}")
+        if self.processor and self.recorded_processor not in ("", "unknown", self.processor):
+            parts.append(f"recorded on {self.recorded_processor}, here {self.processor}")
+        parts += [f"{name} {word}" for name, word in self.beside.items()]
+        return "; ".join(filter(None, parts))
 
     def _finding(self) -> str:
         if self.word == "identical":
-            seeds = (
-                "the same seeds"
-                if self.pairs == self.seeds
-                else f"all {self.pairs} seeds in common"
-            )
-            return f"{seeds} gave the same returns to the bit{self.reason}"
-        of = f"{self.of} " * bool(self.of)
-        less, more = ("lower", "higher") if self.of else ("worse", "better")
-        how = f"{counted(self.pairs, 'pair')} of equal seeds" if self.pairs else "means of seeds"
+            return f"{counted(self.pairs, 'seed')} gave the same returns to the bit"
         between = ""
         if self.interval is not None:
             low, high = self.interval
-            between = (
-                f"{100 * self.confidence:.3g} % interval {low:+z.1f} to {high:+z.1f}, from {how}"
-            )
+            between = f"{100 * self.confidence:.3g} % interval {low:+z.1f} to {high:+z.1f}"
         if self.word == "same":
             return f"{self.difference:+z.1f} points ({between}), within ±{self.margin:g}"
-        if self.prediction is None and self.word == "not consistent":
-            return (
-                f"{of}{more if self.difference > 0 else less} by {abs(self.difference):z.1f} points"
-            )
         if self.prediction is None:
-            return f"{of}{self.difference:+z.1f} points"
+            return f"{self.difference:+z.1f} points"
         low, high = self.prediction
-        inside = low <= self.mean <= high
+        is_inside = low <= self.mean <= high
         expected = (
-            f"{of}{self.mean:z.1f} lies {'inside' if inside else 'outside'} {low:z.1f} to {high:z.1f}, where "
-            "the recorded seeds predict it"
+            f"{self.mean:z.1f} lies {'inside' if is_inside else 'outside'} {low:z.1f} to {high:z.1f}, "
+            "where the recorded seeds predict it"
         )
-        if self.word == "not consistent":
-            # Outside the prediction interval all seeds count, and inside it the pairs.
-            away = self.difference if inside else self.mean - (low + high) / 2
-            why = f"{between}, beyond ±{self.margin:g}" if inside else expected.removeprefix(of)
-            return f"{of}{more if away > 0 else less} by {abs(away):z.1f} points ({why})"
-        return expected
-
-    def _remarks(self) -> list[str]:
-        remarks = ["" if self.word == "identical" else self.reason, self._not_excluded()]
-        if self.more_seeds is not None:
-            plural = "s" * (self.more_seeds > 1)
-            remarks.append(f"{self.more_seeds} more seed{plural} would settle it")
-        elif not self.is_settled and self.seeds > 1:
-            remarks.append(
-                f"more new seeds cannot settle it: the recording has only {self.recorded_seeds}"
-            )
-        if self.looks > 1 and self.word != "identical":
-            remarks.append(
-                f"its intervals are wider, since up to {self.looks} looks share the error rate"
-            )
-        here, recorded = self.processor, self.recorded_processor
-        if recorded and here == recorded:
-            same_bits = self.word == "identical" or not self.pairs
-            remarks.append(
-                f"on {here}, as recorded" + ("" if same_bits else ", though not to the bit")
-            )
-        elif recorded and here:
-            unknown = "an unknown processor" if recorded == "unknown" else recorded
-            bits = "" if self.word == "identical" else ": bits agree on one kind only"
-            remarks.append(f"recorded on {unknown}, here {here}{bits}")
-        for name, word in self.beside.items():
-            alone = ", so it is not compared" if word == NOT_RECORDED else ""
-            remarks.append(f"{name} {'is ' * bool(alone)}{word}{alone}")
-        return remarks
-
-    def _not_excluded(self) -> str:
-        """Return what same and consistent cannot exclude; empty for other verdicts."""
-        if self.unseen_share is None:
-            return ""
-        noticed = "no difference of all seeds would have been noticed"
-        if self.detectable is not None:
-            noticed = (
-                f"a difference of {self.detectable:z.1f} points in all seeds would have been noticed with "
-                f"{100 * self.power:z.0f} % probability"
-            )
-        seeds = _seeds_judged(self.word, self.seeds, self.pairs)
-        return (
-            f"{noticed}; up to {100 * self.unseen_share:z.0f} % of seeds may fail in a way not seen in "
-            f"{seeds} seed{'s' * (seeds > 1)} (95 % bound)"
-        )
+        if self.word != "not consistent":
+            return expected
+        if is_inside:  # then the pairs show it
+            return f"{self.difference:+z.1f} points ({between}), beyond ±{self.margin:g}"
+        return f"{self.mean - (low + high) / 2:+z.1f} points ({expected})"
 
 
 def compare(
-    new: Mapping[int, Float[np.ndarray, " episodes"]],
-    recorded: Mapping[int, Float[np.ndarray, " others"]],
+    new: Scores,
+    recorded: Scores,
     *,
     same_run: bool = True,
     looks: int = 1,
@@ -261,81 +211,70 @@ def compare(
     of_new, of_recorded = _episodes("new", new), _episodes("recorded", recorded)
     episodes = min(of_new, of_recorded)
     common = [seed for seed in new if seed in recorded]
-    is_equal = common and all(
-        np.array_equal(new[seed][:episodes], recorded[seed][:episodes]) for seed in common
-    )
-    if same_run and is_equal and 2 * len(common) >= len(new):
-        fewer = f", in the first {episodes:,} of {max(of_new, of_recorded):,} episodes"
+    facts: dict[str, Any] = {
+        "seeds": len(new),
+        "recorded_seeds": len(recorded),
+        "looks": looks,
+        "processor": processor,
+        "recorded_processor": recorded_processor,
+    }
+    if (
+        same_run
+        and 2 * len(common) >= len(new)
+        and all(np.array_equal(new[seed][:episodes], recorded[seed][:episodes]) for seed in common)
+    ):
+        fewer = f"in the first {episodes:,} of {max(of_new, of_recorded):,} episodes"
         return Verdict(
             word="identical",
-            seeds=len(new),
-            recorded_seeds=len(recorded),
             mean=float(np.mean([scores.mean() for scores in new.values()])),
             difference=0.0,
-            looks=looks,
             pairs=len(common),
             reason="" if of_new == of_recorded else fewer,
-            processor=processor,
-            recorded_processor=recorded_processor,
+            **facts,
         )
-    pairs = pairs_used(len(common), len(new))
     here, there = (
         np.array([[side[seed][:episodes].mean() for seed in dict.fromkeys((*common, *side))]])
         for side in (new, recorded)
     )
-    shares = looks * numbers
+    pairs, shares = pairs_used(len(common), len(new)), looks * numbers
     judgement = judge(here, there, pairs=pairs, looks=shares)
     word, reason = _word_and_reason(judgement, here, there, pairs, shares)
     low, high, half = (float(value[0]) for value in (judgement.low, judgement.high, judgement.half))
-    verdict = Verdict(
+    middle = float(there.mean())
+    is_same = word == "same"
+    looked_at = pairs if is_same and pairs else len(new)  # of same the pairs alone
+    return Verdict(
         word=word,
-        seeds=len(new),
-        recorded_seeds=len(recorded),
         mean=float(here.mean()),
         difference=float(judgement.difference[0]),
         interval=None if math.isnan(low) else (low, high),
         confidence=1 - INTERVAL_ERROR / shares,
         pairs=pairs,
-        prediction=((float(there.mean()) - half, float(there.mean()) + half) if half > 0 else None),
-        detectable=(
-            MARGIN if word == "same" else noticed_difference(here.shape[1], there[0], looks=shares)
-        ),
-        power=1 - ERROR if word == "same" else POWER,
+        prediction=(middle - half, middle + half) if half > 0 else None,
+        detectable=MARGIN if is_same else noticed_difference(len(new), there[0], looks=shares),
+        power=1 - ERROR if is_same else POWER,
         unseen_share=(
-            unseen_share(_seeds_judged(word, len(new), pairs), looks=looks)
-            if word in ("same", "consistent")
+            unseen_share(looked_at, looks=looks) if is_same or word == "consistent" else None
+        ),
+        more_seeds=(
+            seeds_to_settle(here[0], there[0], common=len(common), looks=shares)
+            if word in ("consistent", "unsettled")
             else None
         ),
         reason=reason,
-        looks=looks,
-        processor=processor,
-        recorded_processor=recorded_processor,
-    )
-    if verdict.is_settled:
-        return verdict
-    return dataclasses.replace(
-        verdict,
-        more_seeds=seeds_to_settle(
-            here[0], there[0], common=len(common), pairs=pairs, looks=shares
-        ),
+        **facts,
     )
 
 
-def _seeds_judged(word: Word, seeds: int, pairs: int) -> int:
-    """Return how many new seeds a verdict looked at: of same, the pairs alone where there are some."""
-    return pairs if word == "same" and pairs else seeds
-
-
-def _episodes(side: str, scores: Mapping[int, np.ndarray]) -> int:
+def _episodes(side: str, scores: Scores) -> int:
     """Return the number of episodes of each seed, which must be one and the same."""
     if not scores:
         raise ValueError(f"the {side} scores have no seed; a comparison needs at least one.")
-    numbers = {seed: len(values) for seed, values in scores.items()}
-    (first, expected), *_ = numbers.items()
+    first, expected = next((seed, len(values)) for seed, values in scores.items())
     for seed, values in scores.items():
-        if numbers[seed] != expected:
+        if len(values) != expected:
             raise ValueError(
-                f"seed {seed} of the {side} scores has {counted(numbers[seed], 'episode')}, but seed {first} has "
+                f"seed {seed} of the {side} scores has {counted(len(values), 'episode')}, but seed {first} has "
                 f"{expected}; evaluate every seed with the same number of episodes."
             )
         broken = int((~np.isfinite(values)).sum())
@@ -363,13 +302,12 @@ def _word_and_reason(
     enough = can_reject(new.shape[1], recorded.shape[1], looks)
     if judgement.inside[0] and (pairs or enough):
         return "consistent", ""
-    if not enough:
-        alone = "one new seed cannot show a difference, so run at least 3" * (new.shape[1] == 1)
-        return "unsettled", alone or "the seeds are too few to confirm it by a permutation"
-    return (
-        "unsettled",
-        f"{100 * judgement.share[0]:z.0f} % of permutations of the seeds differ as much",
-    )
+    if enough:
+        share = f"{100 * judgement.share[0]:z.0f} %"
+        return "unsettled", f"{share} of permutations of the seeds differ as much"
+    if new.shape[1] == 1:
+        return "unsettled", "one new seed cannot show a difference, so run at least 3"
+    return "unsettled", "the seeds are too few to confirm it by a permutation"
 
 
 # Verdicts on runs.
@@ -377,9 +315,12 @@ def _word_and_reason(
 
 def judged_numbers(
     new: Mapping[int, EpisodeOutcomes], recorded: Mapping[int, EpisodeOutcomes]
-) -> tuple[Judged, list[str]]:
-    """Return what verdicts compare beside returns, and the metrics that only one of both sides has."""
-    numbers: Judged = {}
+) -> tuple[dict[str, tuple[str, Scores, Scores]], list[str]]:
+    """Return what verdicts compare beside returns, and the metrics that only one of both sides has.
+
+    By metric it is a number's name with its unit, and its values in new and in recorded runs.
+    """
+    numbers: dict[str, tuple[str, Scores, Scores]] = {}
     alone = []
     for name, metric in METRICS.items():
         of_new, of_recorded = (
@@ -504,32 +445,18 @@ def _first(runs: Mapping[int, EpisodeOutcomes], episodes: int) -> dict[int, Epis
 # The statistics of steps 2 and 3, for many comparisons at once.
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """Steps 2 and 3 for many comparisons at once; every array has one element for each.
+class Judgement(NamedTuple):
+    """Steps 2 and 3 for many comparisons at once; every array has one element for each."""
 
-    Attributes:
-        same: Whether the interval of the difference lies within the margin.
-        not_consistent: Whether the new mean is no plausible one, or pairs differ beyond the margin.
-        inside: Whether the new mean lies inside the prediction interval.
-        difference: New minus recorded mean, over the pairs if seeds are paired.
-        low: Lower end of the interval of the difference; NaN if there is none.
-        high: Upper end.
-        grouped: Whether the recorded scores fall into two groups.
-        half: Half the width of the prediction interval; NaN if there is none.
-        share: Share of permutations with a difference of means at least as large; 1 where the
-            other steps decide.
-    """
-
-    same: Bool[np.ndarray, " draws"]
-    not_consistent: Bool[np.ndarray, " draws"]
-    inside: Bool[np.ndarray, " draws"]
-    difference: Float[np.ndarray, " draws"]
-    low: Float[np.ndarray, " draws"]
+    same: Bool[np.ndarray, " draws"]  # the interval of the difference lies within the margin
+    not_consistent: Bool[np.ndarray, " draws"]  # no plausible mean, or pairs beyond the margin
+    inside: Bool[np.ndarray, " draws"]  # the new mean lies inside the prediction interval
+    difference: Float[np.ndarray, " draws"]  # new minus recorded mean; over the pairs if there are
+    low: Float[np.ndarray, " draws"]  # ends of the interval of the difference; NaN if there is none
     high: Float[np.ndarray, " draws"]
-    grouped: Bool[np.ndarray, " draws"]
-    half: Float[np.ndarray, " draws"]
-    share: Float[np.ndarray, " draws"]
+    grouped: Bool[np.ndarray, " draws"]  # the recorded scores fall into two groups
+    half: Float[np.ndarray, " draws"]  # half the width of the prediction interval; NaN if none
+    share: Float[np.ndarray, " draws"]  # of permutations that differ as much; 1 if not looked at
 
 
 def judge(
@@ -545,14 +472,12 @@ def judge(
     `MARGIN` points counts as none. Each comparison is made `looks` times while seeds are added.
     """
     count, others = new.shape[1], recorded.shape[1]
-    level = ERROR / looks
     difference = new.mean(1) - recorded.mean(1)
+    half = np.full(len(new), np.nan)
     if others >= 2:
         spread = recorded.std(1, ddof=1)
         spread[np.ptp(recorded, axis=1) <= ROUNDING] = 0
-        half = _t(1 - level / 2, others - 1) * spread * math.sqrt(1 / count + 1 / others)
-    else:
-        half = np.full(len(new), np.nan)
+        half = _prediction_half(spread, count, others, looks)
     # Without spread any rounding would lie outside: then only more than the margin counts.
     inside = ~(np.abs(difference) > np.where(half > 0, half, MARGIN))
     grouped, cut = _groups(recorded)
@@ -576,7 +501,7 @@ def judge(
     beyond = ((low > MARGIN) | (high < -MARGIN)) & ~grouped & (pairs > 0)
     return Judgement(
         same=same,
-        not_consistent=~same & (beyond | (~inside & (share <= level))),
+        not_consistent=~same & (beyond | (~inside & (share <= ERROR / looks))),
         inside=inside,
         difference=difference,
         low=low,
@@ -585,6 +510,12 @@ def judge(
         half=half,
         share=share,
     )
+
+
+def _prediction_half(spread: Any, new: int, recorded: int, looks: int) -> Any:
+    """Return half the width of the interval in which recorded seeds of a spread predict the mean of new ones."""
+    unit = math.sqrt(1 / new + 1 / recorded)
+    return _t(1 - ERROR / looks / 2, recorded - 1) * spread * unit
 
 
 def look_counts(start: int, most: int) -> list[int]:
@@ -634,7 +565,7 @@ def _paired_interval(
     """
     pairs = new.shape[1]
     differences = new - recorded
-    half = _t(1 - INTERVAL_ERROR / looks / 2, pairs - 1) * differences.std(1, ddof=1)
+    half = _interval_t(pairs - 1, looks) * differences.std(1, ddof=1)
     half = np.where(np.ptp(differences, axis=1) > ROUNDING, half / math.sqrt(pairs), 0)
     half = np.where((half == 0) & (np.ptp(recorded, axis=1) <= ROUNDING), np.nan, half)
     middle = differences.mean(1)
@@ -658,7 +589,7 @@ def _unpaired_interval(
             for side in (new, recorded)
         )
     )
-    half = np.where(error > 0, _t(1 - INTERVAL_ERROR / looks / 2, fewer - 1) * error, np.nan)
+    half = np.where(error > 0, _interval_t(fewer - 1, looks) * error, np.nan)
     middle = new.mean(1) - recorded.mean(1)
     return middle - half, middle + half
 
@@ -682,7 +613,7 @@ def _grouped_interval(
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = differences.sum(1) / count
         variance = (np.where(stays, differences - middle[:, None], 0) ** 2).sum(1) / (count - 1)
-        half = _t(1 - INTERVAL_ERROR / looks / 2, count - 1) * np.sqrt(variance / count)
+        half = _interval_t(count - 1, looks) * np.sqrt(variance / count)
     half = np.where((count > 1) & (variance > ROUNDING**2), half, np.nan)
     least = _most_probable(down, pairs, looks) * distance
     most = _most_probable(up, pairs, looks) * distance
@@ -704,6 +635,11 @@ def _t(probability: float, freedom: float | np.ndarray) -> np.ndarray:
     from scipy.special import stdtrit
 
     return np.asarray(stdtrit(freedom, probability))
+
+
+def _interval_t(freedom: float | np.ndarray, looks: int) -> np.ndarray:
+    """Return how many standard errors of the difference its interval reaches to each side."""
+    return _t(1 - INTERVAL_ERROR / looks / 2, freedom)
 
 
 def can_reject(new: int, recorded: int, looks: int) -> bool:
@@ -824,14 +760,14 @@ def seeds_to_settle(
     recorded: Float[np.ndarray, " recorded"],
     *,
     common: int,
-    pairs: int,
     looks: int = 1,
 ) -> int | None:
     """Return how many further seeds settle a comparison, or None if no number does.
 
     Settled is same or not consistent, with 80 % probability if the difference and the spread stay as
-    they are. If some of the seeds are in common, further ones are too while the recording has them.
+    they are. If some of the seeds are in common, which stand first, further ones are too while the recording has them.
     """
+    pairs = pairs_used(common, len(new))
     for more in range(1, MOST_SEEDS + 1):
         total = len(new) + more
         paired = pairs_used(min(common + more, len(recorded)), total) if common else 0
@@ -847,53 +783,44 @@ def _chance_of_settling(
     from scipy.special import ndtr
 
     others = len(recorded)
+    spread = float(recorded.std(ddof=1)) if others > 1 else 0.0
+    away = abs(float(new.mean() - recorded.mean()))
     beyond = 0.0
-    if others >= 2 and np.ptp(recorded) > ROUNDING and can_reject(total, others, looks):
-        spread = float(recorded.std(ddof=1))
-        half = (
-            _t(1 - ERROR / looks / 2, others - 1).item()
-            * spread
-            * math.sqrt(1 / total + 1 / others)
-        )
-        away = abs(float(new.mean() - recorded.mean()))
+    if others > 1 and np.ptp(recorded) > ROUNDING and can_reject(total, others, looks):
+        half = float(_prediction_half(spread, total, others, looks))
         beyond = float(ndtr((away - half) / (spread / math.sqrt(total))))
-    grouped, cut = _groups(recorded[None])
+    (is_grouped,), (cut,) = _groups(recorded[None])
     if in_common and pairs:
-        differences = new[:pairs] - recorded[:pairs]
-        if grouped[0]:
-            return max(
-                beyond, _grouped_chance(new, recorded, float(cut[0]), pairs, in_common, looks)
-            )
-        error = float(differences.std(ddof=1)) / math.sqrt(in_common)
-        middle, freedom = abs(float(differences.mean())), in_common - 1
-    elif in_common or grouped[0] or min(total, others) < 2:
+        here, there = new[:pairs], recorded[:pairs]
+        if is_grouped:
+            distance = float(np.ptp(np.concatenate([new, recorded])))
+            return max(beyond, _grouped_chance(here, there, cut, distance, in_common, looks))
+        error = float((here - there).std(ddof=1)) / math.sqrt(in_common)
+        away, freedom = abs(float((here - there).mean())), in_common - 1
+    elif in_common or is_grouped or min(total, others) < 2:
         return beyond
     else:
-        spread_new = float((new if len(new) > 1 else recorded).std(ddof=1))
-        error = math.hypot(
-            spread_new / math.sqrt(total), float(recorded.std(ddof=1)) / math.sqrt(others)
-        )
-        middle, freedom = abs(float(new.mean() - recorded.mean())), min(total, others) - 1
+        spread_new = float(new.std(ddof=1)) if len(new) > 1 else spread
+        error = math.hypot(spread_new / math.sqrt(total), spread / math.sqrt(others))
+        freedom = min(total, others) - 1
     if error <= ROUNDING:
         return beyond
-    halves = _t(1 - INTERVAL_ERROR / looks / 2, freedom) * error * _spreads(freedom)
-    chance = ndtr((MARGIN - halves - middle) / error) - ndtr((halves - MARGIN - middle) / error)
-    apart = ndtr((middle - MARGIN - halves) / error) if in_common else np.zeros(1)
+    halves = _interval_t(freedom, looks) * error * _spreads(freedom)
+    chance = ndtr((MARGIN - halves - away) / error) - ndtr((halves - MARGIN - away) / error)
+    apart = ndtr((away - MARGIN - halves) / error) if in_common else np.zeros(1)
     return max(beyond, float(np.maximum(chance, 0).mean()), float(apart.mean()))
 
 
 def _grouped_chance(
-    new: np.ndarray, recorded: np.ndarray, cut: float, pairs: int, in_common: int, looks: int
+    new: np.ndarray, recorded: np.ndarray, cut: float, distance: float, in_common: int, looks: int
 ) -> float:
     """Return 1 if no further pair that changes groups ends in same, and 0 otherwise."""
-    here, there = new[:pairs], recorded[:pairs]
-    distance = float(np.ptp(np.concatenate([new, recorded])))
-    stays = (here < cut) == (there < cut)
-    changed = np.array([((here > cut) & ~stays).sum(), ((here < cut) & ~stays).sum()])
+    stays = (new < cut) == (recorded < cut)
+    changed = np.array([((new > cut) & ~stays).sum(), ((new < cut) & ~stays).sum()])
     if stays.sum() < 2:
         return 0.0
-    differences = (here - there)[stays]
-    half = _t(1 - INTERVAL_ERROR / looks / 2, in_common - 1).item() * differences.std(ddof=1)
+    differences = (new - recorded)[stays]
+    half = float(_interval_t(in_common - 1, looks)) * differences.std(ddof=1)
     within = abs(float(differences.mean())) + half / math.sqrt(in_common)
     bound = float(_most_probable(changed, in_common, looks).max()) * distance
     return float(within + bound < MARGIN)

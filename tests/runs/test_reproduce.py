@@ -22,6 +22,7 @@ from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize import baselines
 from orlog.normalize.baselines import equal_baselines, read_baseline, record_baseline
 from orlog.normalize.references import ReferenceReturns
+from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.runs import reproducing
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.measuring import measure_references
@@ -62,10 +63,8 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_co
     monkeypatch.setattr("orlog.base.jobs.ProcessPool", pool_in_this_process)
     again = few_steps(mini, tmp_path / "again")
     assert again.verdict is not None
-    assert str(again.verdict) == (
-        "identical: the same seeds gave the same returns to the bit; on "
-        f"{processor_name()}, as recorded"
-    )
+    assert str(again.verdict) == "identical: 2 seeds gave the same returns to the bit"
+    assert again.verdict.recorded_processor == processor_name()
     assert again.notes == []
 
     other = few_steps(mini, tmp_path / "other", steps=10)
@@ -92,9 +91,9 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_co
     text = page.read_text("utf-8")
     assert "&lt;b&gt;" in text
     assert "a &lt; b" in text
-    assert "BC is identical: the same seeds gave" in text
+    assert "BC is identical: 2 seeds gave" in text
     assert "64 % with 2 seeds" in text
-    assert "95 % prediction interval of the recorded seeds" in text
+    assert VERDICT_NOTE in text
     assert result_cells(again)[0] == "BC"
 
 
