@@ -91,8 +91,10 @@ def _holds_manifest(folder: Path) -> bool:
         return False
 
 
-def share_objects(folder: Path, objects: Iterable[StoredObject]) -> int:
-    """Replace files of a new version by links to equal files of others; return the bytes saved.
+def share_objects(
+    folder: Path, objects: Iterable[StoredObject], names: Iterable[str] | None = None
+) -> int:
+    """Replace files of a new version by links to equal files of others, or of some datasets; return the bytes saved.
 
     Files are compared byte by byte first, so damage to the others does not spread.
     """
@@ -100,19 +102,19 @@ def share_objects(folder: Path, objects: Iterable[StoredObject]) -> int:
     ours: dict[str, list[Path]] = {}
     for item in objects:
         ours.setdefault(item.sha256, []).append(folder / item.path)
-    for other, item in stored_objects():
+    for other, item in stored_objects(names):
         for path in ours.get(item.sha256, ()):
             with contextlib.suppress(OSError):
                 saved += _share(path, other / item.path)
     return saved
 
 
-def stored_objects() -> Iterator[tuple[Path, StoredObject]]:
-    """Yield the objects of all versions on this machine, each with the folder of its version.
+def stored_objects(names: Iterable[str] | None = None) -> Iterator[tuple[Path, StoredObject]]:
+    """Yield the objects of all versions on this machine, or of some datasets, each with its version's folder.
 
     If several homes hold a version, each counts. Manifests that cannot be read are skipped.
     """
-    for name in installed_names():
+    for name in installed_names() if names is None else names:
         for version in stored_versions(name):
             for root in dataset_folders():
                 folder = root / name / version

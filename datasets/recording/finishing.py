@@ -41,6 +41,7 @@ def finish_version(
     *,
     accept: Callable[[Manifest], None],
     share: Sequence[StoredObject] = (),
+    among: Iterable[str] | None = None,
     decode: bool = False,
     replace: bool = False,
 ) -> None:
@@ -48,8 +49,8 @@ def finish_version(
 
     The order is: write the manifest, share equal objects, make everything durable, decode values and compare
     them with the manifest if `decode` is set, call `accept`, rename the folder. `accept` raises if the version
-    must not appear there. Objects to share are replaced by links to equal ones of other versions on this
-    machine. Without `replace`, nothing may be at the destination.
+    must not appear there. Objects to `share` are replaced by links to equal ones of other versions on this
+    machine, or of the datasets `among` them. Without `replace`, nothing may be at the destination.
 
     Raises IntegrityError if values do not decode to those written; StorageError if the disk is full, or
     something is at the destination.
@@ -57,7 +58,7 @@ def finish_version(
     with storage_errors(store):
         write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
         if share:
-            share_objects(store, share)
+            share_objects(store, share, among)
         sync_folders(store)
         if decode:
             _check_decoding(store, manifest)

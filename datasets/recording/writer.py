@@ -430,7 +430,9 @@ class DatasetWriter:
                     base=self._base,
                     facts=self._facts,
                 )
-            finish_version(store, manifest, self.folder, accept=self._accept, share=new)
+            finish_version(
+                store, manifest, self.folder, accept=self._accept, share=new, among=[manifest.name]
+            )
         except BaseException:
             # All rows are on disk, so even a recording without a journal can be acknowledged now.
             if self._acknowledged < self._writer.episodes:

@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.columns.episode import Episode
+from orlog.datasets.home import folders
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import encoding
@@ -31,6 +32,7 @@ from orlog.errors import (
     StorageError,
     VersionExistsError,
 )
+from orlog.manifests.manifest import Manifest, read_manifest
 from tests.datasets.recording.arms import (
     ACTIONS,
     EPISODES,
@@ -257,6 +259,20 @@ def test_a_file_that_another_version_has_is_stored_once() -> None:
     second = record(EPISODES, version="1.0.1", description="said better")
     assert first.digest != second.digest
     assert own_bytes(second.folder) == (second.folder / "manifest.json").stat().st_size
+
+
+def test_finishing_reads_no_manifest_of_another_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    record(EPISODES)
+    read: list[str] = []
+
+    def reading(path: Path) -> Manifest:
+        read.append(path.parent.parent.name)
+        return read_manifest(path)
+
+    monkeypatch.setattr(folders, "read_manifest", reading)
+    for version in ("1.0.0", "1.0.1"):
+        record(EPISODES[:1], "lab/other-v1", version=version)
+    assert {*read} == {"other-v1"}
 
 
 def test_an_interrupted_append_goes_on_to_the_same_bytes() -> None:
