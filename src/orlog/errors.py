@@ -35,45 +35,25 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = [
-    "AlgorithmError",
-    "AuditError",
-    "CheckpointError",
-    "DivergedError",
-    "FormatVersionError",
-    "IntegrityError",
-    "InvalidNameError",
-    "LockError",
-    "ManifestError",
-    "MissingExtraError",
-    "NotFoundError",
-    "OrlogError",
-    "SchemaError",
-    "SignatureError",
-    "SimulatorError",
-    "StoppedError",
-    "StorageError",
-    "TransferError",
-    "VersionExistsError",
-    "WorkerDiedError",
-    "clause",
-    "needing",
-    "wrong_type",
-]
-
 
 class OrlogError(Exception):
     """Root of every error that orlog raises on purpose."""
 
     exit_code = 1
 
+    def __init__(self, message: str, **facts: Any) -> None:
+        """Keep a message, and facts under the names of attributes that the class has."""
+        super().__init__(message)
+        for name, value in facts.items():
+            if not hasattr(type(self), name):
+                raise TypeError(f"{type(self).__name__} has no {name}.")
+            setattr(self, name, value)
+
 
 class InvalidNameError(OrlogError, ValueError):
     """A dataset name that does not follow the grammar; `name` is the text, if it may mean another."""
 
-    def __init__(self, message: str, *, name: str = "") -> None:
-        super().__init__(message)
-        self.name = name
+    name: str = ""
 
 
 class NotFoundError(OrlogError, LookupError):
@@ -87,10 +67,13 @@ class AlgorithmError(OrlogError, TypeError):
 class MissingExtraError(OrlogError, ImportError):
     """An optional package is not installed; `pip install` with what `install` says adds it."""
 
+    install: str = ""
+
     def __init__(self, message: str, *, install: str = "") -> None:
+        """Add the command that installs the package to the message."""
         quoted = f'"{install}"' if "[" in install else install
-        super().__init__(f"{message}; run: pip install {quoted}" if install else message)
-        self.install = install
+        whole = f"{message}; run: pip install {quoted}" if install else message
+        super().__init__(whole, install=install)
 
 
 @contextlib.contextmanager
@@ -119,9 +102,11 @@ class VersionExistsError(OrlogError, FileExistsError):
     `free` is the next version of that name, NAME@VERSION, where the message ends with it.
     """
 
+    free: str = ""
+
     def __init__(self, message: str, *, free: str = "") -> None:
-        super().__init__(f"{message}; give another version: {free}" if free else message)
-        self.free = free
+        """Add the free version to the message."""
+        super().__init__(f"{message}; give another version: {free}" if free else message, free=free)
 
 
 class StorageError(OrlogError, OSError):
@@ -130,13 +115,7 @@ class StorageError(OrlogError, OSError):
     `errno` is that of the system's error.
     """
 
-    def __init__(self, message: str, *, errno: int | None = None) -> None:
-        super().__init__(message)
-        self.errno = errno
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Of an OSError that is made from a message alone, pickling leaves out `errno`.
-        return type(self), self.args, {**self.__dict__, "errno": self.errno}
+    errno: int | None = None  # in place of that of OSError, which pickling leaves out
 
 
 class WorkerDiedError(OrlogError, RuntimeError):
@@ -150,18 +129,14 @@ class SimulatorError(OrlogError, RuntimeError):
 class StoppedError(OrlogError):
     """A training run that was asked to stop; `step` is that of the checkpoint it wrote."""
 
-    def __init__(self, message: str, *, step: int = 0) -> None:
-        super().__init__(message)
-        self.step = step
+    step: int = 0
 
 
 class DivergedError(OrlogError, FloatingPointError):
     """A training run whose numbers are no longer finite, as was seen after `step` in `metric`."""
 
-    def __init__(self, message: str, *, step: int = 0, metric: str = "") -> None:
-        super().__init__(message)
-        self.step = step
-        self.metric = metric
+    step: int = 0
+    metric: str = ""
 
 
 class TransferError(OrlogError, OSError):
@@ -170,9 +145,7 @@ class TransferError(OrlogError, OSError):
     `attempts` says what each mirror did, a line each: `URL: reason`.
     """
 
-    def __init__(self, message: str, *, attempts: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.attempts = list(attempts)
+    attempts: Sequence[str] = ()
 
 
 class IntegrityError(OrlogError, OSError):
@@ -182,14 +155,9 @@ class IntegrityError(OrlogError, OSError):
     """
 
     exit_code = 3
-
-    def __init__(
-        self, message: str, *, file: str = "", expected: str = "", found: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.file = file
-        self.expected = expected
-        self.found = found
+    file: str = ""
+    expected: str = ""
+    found: str = ""
 
 
 class AuditError(IntegrityError):
