@@ -30,7 +30,6 @@ except ImportError:  # Windows, where the files of a map cannot be removed anywa
 BLOCK_BYTES = 2**18
 SYNCS = 16
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NUMBER = re.compile(r"errno\W+(\d+)")  # in what HDF5 and Arrow say of an error
 
 
@@ -92,22 +91,14 @@ def replace_file(path: Path, data: bytes, *, alone: bool = True) -> None:
 
     If it is not `alone`, as under a lock, the last of several processes wins.
     """
-    replace_files({path: data}, alone=alone)
-
-
-def replace_files(files: Mapping[Path, bytes], *, alone: bool = True) -> None:
-    """Replace files of one folder, each in one step, after all of them were written beside the old ones."""
     mark = "" if alone else f".{os.getpid()}"
-    unfinished = {path: path.with_name(f".{path.name}{mark}.unfinished") for path in files}
+    unfinished = path.with_name(f".{path.name}{mark}.unfinished")
     try:
-        for path, data in files.items():
-            write_durably(unfinished[path], data)
-        for path, new in unfinished.items():
-            new.replace(path)
+        write_durably(unfinished, data)
+        unfinished.replace(path)
     finally:
-        for new in unfinished.values():
-            new.unlink(missing_ok=True)
-    sync(next(iter(files)).parent)
+        unfinished.unlink(missing_ok=True)
+    sync(path.parent)
 
 
 def sync(path: Path) -> None:
@@ -137,15 +128,8 @@ def make_folder(folder: Path) -> None:
 
 def sync_all(paths: Iterable[Path]) -> None:
     """Make files and folders durable in parallel, so that one wait for the disk covers many."""
-    files = list(paths)
     with concurrent.futures.ThreadPoolExecutor(SYNCS) as pool:
-        for _ in pool.map(_sync_each, (files[start::SYNCS] for start in range(SYNCS))):
-            pass
-
-
-def _sync_each(paths: Iterable[Path]) -> None:
-    for path in paths:
-        sync(path)
+        list(pool.map(sync, paths))
 
 
 def sync_folders(folder: Path) -> None:
@@ -158,10 +142,10 @@ def link_or_copy(source: Path, target: Path) -> None:
 
     A copy appears whole or not at all.
     """
+    make_folder(target.parent)
     try:
-        _link(source, target)
+        os.link(source, target)
     except OSError:
-        make_folder(target.parent)
         unfinished = target.with_name(f".{target.name}.copy")
         try:
             shutil.copyfile(source, unfinished)
@@ -169,14 +153,6 @@ def link_or_copy(source: Path, target: Path) -> None:
             unfinished.replace(target)
         finally:
             unfinished.unlink(missing_ok=True)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        make_folder(target.parent)
-        os.link(source, target)
 
 
 def too_many_files(where: object, error: OSError) -> StorageError | None:
@@ -214,19 +190,20 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def _storage_error(path: Path, error: OSError) -> StorageError:
     """Return the error that says why a path cannot be written, and what to do about it."""
-    text = (error.strerror or str(error)).partition("\n")[0]
     written = _NUMBER.search(str(error))
     number = error.errno or int(written[1] if written else 0)
-    in_home = path.absolute().is_relative_to(home_folder())
-    other = "set ORLOG_HOME to another disk" if in_home else "choose a folder on another disk"
-    advice = ""
-    if number in NO_ROOM or number in _NOT_ALLOWED:
+    if number in errno.errorcode:
+        reason = os.strerror(number)
+    else:
+        reason = (error.strerror or str(error)).partition("\n")[0].rstrip(".")
+    if number in (*NO_ROOM, errno.EACCES, errno.EPERM, errno.EROFS):
         first = "free some space" if number in NO_ROOM else "change who may write there"
-        advice = f"; {first} or {other}, then run the same command again"
+        in_home = path.absolute().is_relative_to(home_folder())
+        other = "set ORLOG_HOME to another disk" if in_home else "choose a folder on another disk"
+        reason += f"; {first} or {other}, then run the same command again"
     elif error.filename is not None and str(error.filename) != str(path):
-        advice = f": {error.filename}"
-    reason = os.strerror(number) if number in errno.errorcode else text.rstrip(".")
-    return StorageError(f"{path}: cannot write: {reason}{advice}.", errno=number or None)
+        reason += f": {error.filename}"
+    return StorageError(f"{path}: cannot write: {reason}.", errno=number or None)
 
 
 def take_lock(
@@ -240,35 +217,32 @@ def take_lock(
     """
     make_folder(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        if longest_wait != 0:
-            on_wait()
+    for wait in (0, -1 if longest_wait is None else longest_wait):
         try:
-            lock.acquire(timeout=-1 if longest_wait is None else longest_wait)
+            lock.acquire(timeout=wait)
         except Timeout:
-            raise BusyError(f"{path} is being written by another process; wait for it.") from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        _say_no_locks(path.parent, error)
-    return lock
+            if wait == 0 and longest_wait != 0:
+                on_wait()
+        except OSError as error:
+            # What the disks of some clusters answer, which cannot lock files.
+            if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP):
+                raise
+            _warn_of_no_locks(path.parent, error.strerror)
+            return lock
+        else:
+            return lock
+    raise BusyError(_BUSY.format(path))
 
 
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
-"""What a disk answers that cannot lock files, as some of clusters."""
+_BUSY = "{} is being written by another process; wait for it."
 
 
 @functools.cache
-def _warn_once(text: str) -> None:
-    warnings.warn(text, stacklevel=4)
-
-
-def _say_no_locks(path: object, error: OSError) -> None:
-    _warn_once(
-        f"the disk of {path} cannot lock files ({error.strerror}), so nothing keeps two processes apart: "
-        "let one at a time write there."
+def _warn_of_no_locks(path: object, reason: str) -> None:
+    warnings.warn(
+        f"the disk of {path} cannot lock files ({reason}), so nothing keeps two processes apart: "
+        "let one at a time write there.",
+        stacklevel=4,
     )
 
 
@@ -302,7 +276,8 @@ def lock_open_file(file: int | BinaryIO, *, shared: bool) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        _say_no_locks("the open file" if isinstance(file, int) else file.name, error)
+        name = "the open file" if isinstance(file, int) else file.name
+        _warn_of_no_locks(name, error.strerror)
     return True
 
 
@@ -321,19 +296,16 @@ def hold_folder(folder: Path, *, busy: str) -> Iterator[None]:
     with storage_errors(folder):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
-        if not lock_open_file(descriptor, shared=False) or not _is_open_as(descriptor, folder):
+        is_locked = lock_open_file(descriptor, shared=False)
+        try:  # whoever held it may have moved or removed it
+            is_there = os.path.samestat(os.fstat(descriptor), folder.stat())
+        except FileNotFoundError:
+            is_there = False
+        if not (is_locked and is_there):
             raise BusyError(busy)
         yield
     finally:
         os.close(descriptor)
-
-
-def _is_open_as(descriptor: int, folder: Path) -> bool:
-    """Return whether an open folder still has its path: whoever held it may have moved or removed it."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), folder.stat())
-    except FileNotFoundError:
-        return False
 
 
 def is_held(folder: Path) -> bool:
@@ -381,33 +353,27 @@ def new_folder(destination: Path) -> Iterator[Path]:
     be written.
     """
     folder = destination.with_name(f".{destination.name}.unfinished")
-    with storage_errors(destination), contextlib.ExitStack() as stack:
-        missing = [place for place in destination.parents if not place.exists()]
-        for place in reversed(missing):
-            stack.callback(_remove_empty, place)
-        make_folder(folder)
-        busy = f"{destination} is being written by another process; wait for it."
-        stack.enter_context(hold_folder(folder, busy=busy))
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-        stack.callback(_remove_tree, folder)
-        yield folder
-
-
-def _remove_tree(folder: Path) -> None:
-    """Remove a folder, if it is there, into which threads of a library may still write for a moment."""
-    if folder.exists():
-        for wait in (0.0, 0.05, 0.2, 0.5):
-            time.sleep(wait)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+    missing = [place for place in destination.parents if not place.exists()]
+    with storage_errors(destination):
+        try:
+            make_folder(folder)
+            with hold_folder(folder, busy=_BUSY.format(destination)):
+                try:
+                    for path in folder.iterdir():
+                        if path.is_dir() and not path.is_symlink():
+                            shutil.rmtree(path)
+                        else:
+                            path.unlink()
+                    yield folder
+                finally:
+                    # Threads of a library may still write into it for a moment.
+                    for wait in (0.0, 0.05, 0.2, 0.5) if folder.exists() else ():
+                        time.sleep(wait)
+                        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            with contextlib.suppress(OSError):  # the first that holds something stays
+                for place in missing:
+                    place.rmdir()
 
 
 def put_in_place(folder: Path, destination: Path) -> None:

@@ -22,7 +22,7 @@ def _whole_version(name: str) -> Dataset:
 
 def write_card(name: str, path: Path) -> None:
     """Write the dataset card and its picture; a file that orlog did not write is not replaced."""
-    from orlog.base.files import replace_files, storage_errors
+    from orlog.base.files import replace_file, storage_errors
     from orlog.datasets.audit.audit import audit
     from orlog.datasets.publish.card import dataset_card, is_own_card
 
@@ -37,7 +37,8 @@ def write_card(name: str, path: Path) -> None:
         found = audit(dataset, progress=update)
     card = dataset_card(dataset, found, f"{dataset.name}@{dataset.version}")
     with storage_errors(path):
-        replace_files({picture: card.picture.encode(), path: card.text(picture.name).encode()})
+        replace_file(picture, card.picture.encode())
+        replace_file(path, card.text(picture.name).encode())
     say(f"written: {path} and {picture}")
 
 
