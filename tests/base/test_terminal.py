@@ -24,9 +24,9 @@ from orlog.base.terminal import (
     errors,
     print_json,
     progress_bar,
+    progress_bars,
     show_table,
     table,
-    transfer_bar,
 )
 from tests.clocks import Clock
 from tests.command_line import orlog
@@ -180,8 +180,9 @@ def test_long_work_without_a_terminal_prints_a_line_now_and_then(
         update(1, 3_000)
     with progress_bar("steps", "building a/b-v1") as update:
         update(0, 1_000)
-    with transfer_bar("download") as transfer:
-        transfer(2_500_000, 5_000_000)
+    with progress_bars() as update_any:
+        update_any("download", 2_500_000, 5_000_000, in_bytes=True)
+        update_any("seed 0", 0, None, "waiting")
     assert capsys.readouterr().err.splitlines() == [
         "import: 1 of 3,000",
         "building a/b-v1: 1,000 steps",

@@ -22,10 +22,10 @@ import orlog as orlog_package
 from orlog.algos.bc import BC
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.options import TrainOptions
+from orlog.base import terminal
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import WorkerDiedError
 from orlog.executors.processes import execute
-from orlog.runs import progress
 from orlog.runs.progress import Status, Watcher, status_lines
 from orlog.runs.seeds import parse_seeds, train_seeds
 from tests.command_line import orlog
@@ -208,7 +208,7 @@ def a_terminal(width: int) -> Iterator[Any]:
 def test_a_terminal_shows_one_line_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     status = Status(step=40, steps=100, losses={"critic/loss": 0.5, "policy/loss": -1.25})
     with a_terminal(60) as console:
-        monkeypatch.setattr(progress, "errors", console)
+        monkeypatch.setattr(terminal, "errors", console)
         with status_lines() as update:
             update("IQL seed 0", status)
             update("IQL seed 1", Status(state="waiting"))
@@ -218,8 +218,8 @@ def test_a_terminal_shows_one_line_for_each_run(monkeypatch: pytest.MonkeyPatch)
     shown = [line for line in lines if line.strip()][:2]
     assert len(shown) == 2
     assert shown[0].startswith("IQL seed 0")
-    assert "40/100 loss: critic 0.5, policy" in shown[0]
-    assert "3/100  score 7.0, 1 updates/s" in shown[1]
+    assert "40 of 100, loss: critic" in shown[0]
+    assert "3 of 100, score 7.0" in shown[1]
     assert len(shown[0]) <= 60  # the next one ends where the lines are drawn again
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -14,19 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console, ConsoleDimensions
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 LINE_SECONDS = 20.0  # between two lines of progress where the output is no terminal
@@ -135,24 +125,23 @@ def show_table(
     numbers: Sequence[int] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """Print a table; the columns in `numbers` are aligned to the right.
+    """Print a table; the columns in `numbers` are aligned to the right, and `Text` has a style.
 
     Columns without any text are left out, and where the terminal is too narrow those named in `spare`,
     the first one first.
     """
-    left = [index for index in range(len(headings)) if not rows or any(row[index] for row in rows)]
+    shown = [index for index in range(len(headings)) if not rows or any(row[index] for row in rows)]
 
-    def of_left() -> Table:
-        right = [place for place, index in enumerate(left) if index in numbers]
-        chosen = [[row[index] for index in left] for row in rows]
-        return table([headings[index] for index in left], chosen, numbers=right)
+    def made() -> Table:
+        right = [place for place, index in enumerate(shown) if index in numbers]
+        chosen = [[row[index] for index in shown] for row in rows]
+        return table([headings[index] for index in shown], chosen, numbers=right)
 
     for index in map(headings.index, spare):
-        if index in left and console.measure(of_left()).maximum >= console.width:
-            left.remove(index)
-    made = of_left()
+        if index in shown and console.measure(made()).maximum >= console.width:
+            shown.remove(index)
     with console.capture() as captured:  # rich fills lines with blanks, which no file needs
-        console.print(made)
+        console.print(made())
     for line in captured.get().splitlines():
         print(line.rstrip(), file=console.file)
 
@@ -180,111 +169,61 @@ def progress_bar(what: str, begun: str = "") -> Iterator[Callable[[int, int], No
     If the output is not a terminal, the first line says what has `begun`, and how much there is to do.
     """
     with progress_bars() as update:
-        is_first = bool(begun) and not errors.is_terminal
-
-        def show(done: int, total: int) -> None:
-            nonlocal is_first
-            if is_first:
-                tell(f"{begun}: {total:,} {what}")
-                is_first = False
-            update(what, done, total)
-
-        yield show
-
-
-class TimedLines:
-    """Prints how far long work is, every `LINE_SECONDS`, where no bars are drawn."""
-
-    def __init__(self) -> None:
-        """Begin to count."""
-        self._printed: dict[str, float] = {}
-
-    def tell(self, label: str, state: str) -> None:
-        """Print how far the work of this name is, if it last was `LINE_SECONDS` ago."""
-        now = time.monotonic()
-        if not errors.is_terminal and now - self._printed.setdefault(label, now) > LINE_SECONDS:
-            tell(f"{label}: {state}")
-            self._printed[label] = now
-
-
-class TransferBar:
-    """A bar with bytes, rate and time left; call it with bytes done and bytes in all."""
-
-    def __init__(self, bar: Progress, what: str) -> None:
-        self._bar, self._what, self._lines = bar, what, TimedLines()
-        self._task = bar.add_task(what, total=None, state="")
-
-    def __call__(self, done: int, total: int) -> None:
-        """Show how many bytes of all are done."""
-        self._bar.update(self._task, completed=done, total=total)
-        self._lines.tell(self._what, f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB")
-
-    def audited(self, done: int, total: int) -> None:
-        """Show how much of the data was audited before the transfer."""
-        self._bar.update(self._task, state=f"audit: {done / max(1, total):.0%}")
-
-    def count(self, done: int, total: int) -> None:
-        """Show how many files of all are done."""
-        self._bar.update(self._task, state=f"{done:,}/{total:,} files")
+        yield functools.partial(update, what, begun=begun)
 
 
 @contextlib.contextmanager
-def transfer_bar(what: str) -> Iterator[TransferBar]:
-    """Show one bar with bytes, files, rate and time left."""
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TextColumn("{task.fields[state]}", markup=False),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=errors,
-        disable=not errors.is_terminal,
-    )
-    with bar:
-        yield TransferBar(bar, what)
+def progress_bars() -> Iterator[Callable[..., None]]:
+    """Show a bar for each label; yield a function of (label, done, total), with a `state` if it is not the time left.
 
-
-class _RateColumn(ProgressColumn):
-    """How many of a task's units are done in a second."""
-
-    def render(self, task: Task) -> Text:
-        """Return the rate, or nothing before it is known."""
-        rate = task.finished_speed or task.speed
-        return Text("" if rate is None else f"{rate:,.{0 if rate >= 10 else 1}f}/s")
-
-
-@contextlib.contextmanager
-def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar for each label, with rate and time left; yield a function of (label, done, total).
-
-    If the output is not a terminal, a line with the time left is printed every `LINE_SECONDS` instead.
+    `in_bytes` shows counts in megabytes; a total of None is not known yet. If the output is not a terminal, a line is
+    printed every `LINE_SECONDS` instead, and first what has `begun`, if that is given.
     """
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     bars = Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        _RateColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        BarColumn(20),
+        TextColumn("{task.fields[state]}", markup=False, table_column=rest),
         console=errors,
+        expand=True,
         disable=not errors.is_terminal,
     )
-    tasks = {}
-    since: dict[str, tuple[float, int]] = {}
-    lines = TimedLines()
+    tasks: dict[str, tuple[TaskID, float, int]] = {}
+    printed: dict[str, float] = {}
+
+    def update(
+        label: str,
+        done: int,
+        total: int | None,
+        state: str = "",
+        *,
+        in_bytes: bool = False,
+        begun: str = "",
+    ) -> None:
+        now = time.monotonic()
+        if label not in tasks:
+            tasks[label] = bars.add_task(printable(label), total=total, state=""), now, done
+            printed[label] = now
+            if begun and not errors.is_terminal:
+                tell(f"{begun}: {total:,} {label}")
+        task, since, before = tasks[label]
+        words = [printable(state)] if state else []
+        if total is not None:
+            words.insert(0, _amount(done, total, in_bytes=in_bytes))
+            if not state and before < done < total:
+                seconds = round((total - done) * (now - since) / (done - before))
+                words.append(f"{dt.timedelta(seconds=seconds)} left")
+        line = ", ".join(words)
+        bars.update(task, completed=done, total=total, state=line)
+        if not errors.is_terminal and total is not None and now - printed[label] > LINE_SECONDS:
+            tell(f"{label}: {line}")
+            printed[label] = now
+
     with bars:
-
-        def update(label: str, done: int, total: int) -> None:
-            now = time.monotonic()
-            if label not in tasks:
-                tasks[label], since[label] = bars.add_task(label, total=total), (now, done)
-            bars.update(tasks[label], completed=done, total=total)
-            begun, before = since[label]
-            state = f"{done:,} of {total:,}" if total else f"{done:,}"
-            if before < done < total:
-                seconds = round((total - done) * (now - begun) / (done - before))
-                state += f", {dt.timedelta(seconds=seconds)} left"
-            lines.tell(label, state)
-
         yield update
+
+
+def _amount(done: int, total: int, *, in_bytes: bool) -> str:
+    if in_bytes:
+        return f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
+    return f"{done:,} of {total:,}" if total else f"{done:,}"

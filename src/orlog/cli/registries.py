@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +12,10 @@ import typer
 from orlog.base.terminal import (
     lines_in_cell,
     print_json,
+    progress_bars,
     say,
     show_table,
     tell,
-    transfer_bar,
     waits,
 )
 from orlog.cli.options import (
@@ -77,7 +78,7 @@ def download(
     """
     from orlog.datasets.download.download import download_dataset
 
-    with transfer_bar("download") as bar:
+    with progress_bars() as update:
         folder = download_dataset(
             name,
             episodes=_positions(episodes),
@@ -85,8 +86,8 @@ def download(
             mirrors=mirror or (),
             jobs=jobs,
             limiter=_limiter(limit_rate),
-            progress=bar,
-            on_objects=bar.count,
+            progress=functools.partial(update, "download", in_bytes=True),
+            on_objects=functools.partial(update, "files"),
             on_wait=waits("downloading it"),
             on_read=lambda: tell("downloaded; importing it as a version"),
             on_mirror=lambda text: tell(text),
@@ -105,14 +106,14 @@ def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 16, limit_rate: Rate
     from orlog.datasets.reading.finding import folders_to_repair
 
     for folder in folders_to_repair(name):
-        with transfer_bar("repair") as bar:
+        with progress_bars() as update:
             problems = repair_dataset(
                 folder,
                 mirrors=mirror or (),
                 jobs=jobs,
                 limiter=_limiter(limit_rate),
-                progress=bar,
-                on_objects=bar.count,
+                progress=functools.partial(update, "repair", in_bytes=True),
+                on_objects=functools.partial(update, "files"),
             )
         for problem in problems:
             say(problem)
@@ -160,7 +161,7 @@ def publish(
 
     signer = signing.signer()
     folder = stored_folder(name)
-    with transfer_bar("publish") as bar:
+    with progress_bars() as update:
         url = publish_dataset(
             folder,
             target,
@@ -170,8 +171,8 @@ def publish(
             audit=not no_audit,
             hashes=not no_hashes,
             jobs=jobs,
-            progress=bar,
-            on_audit=bar.audited,
+            progress=functools.partial(update, "publish", in_bytes=True),
+            on_audit=functools.partial(update, "audit"),
             on_wait=waits("publishing there"),
         )
     say(f"published: {url}")

@@ -10,12 +10,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
-from orlog.base.terminal import TimedLines, errors, printable
+from orlog.base.terminal import progress_bars
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
 from orlog.normalize.metrics import EpisodeOutcomes, in_short, numbers_of, of_fields
@@ -124,22 +120,10 @@ def status_lines() -> Iterator[Callable[[str, Status], None]]:
 
     If the output is not a terminal, what changed is printed there every 20 seconds.
     """
-    shown: dict[str, Status] = {}
-    lines = TimedLines()
-    live = Live(console=errors, auto_refresh=False) if errors.is_terminal else None
-
-    def update(label: str, status: Status) -> None:
-        shown[label] = status
-        if live is not None:
-            live.update(_table(shown), refresh=True)
-            return
-        if status.steps:
-            lines.tell(label, ", ".join([f"{status.step:,} of {status.steps:,}", *status.words()]))
-
-    with contextlib.ExitStack() as stack:
-        if live is not None:
-            stack.enter_context(live)
-        yield update
+    with progress_bars() as update:
+        yield lambda label, status: update(
+            label, status.step, status.steps or None, status.state or ", ".join(status.words())
+        )
 
 
 @contextlib.contextmanager
@@ -147,17 +131,3 @@ def watched(label: str, dataset: Dataset) -> Iterator[Watcher]:
     """Show the line of one run; yield what takes in what training tells."""
     with status_lines() as update:
         yield Watcher(dataset, lambda status: update(label, status))
-
-
-def _table(shown: Mapping[str, Status]) -> Table:
-    grid = Table.grid(padding=(0, 1))
-    for _ in range(3):
-        grid.add_column(no_wrap=True)
-    grid.add_column()
-    for label, status in shown.items():
-        bar = ProgressBar(total=status.steps or 1, completed=status.step, width=12)
-        count = f"{status.step:,}/{status.steps:,}" if status.steps else ""
-        words = ", ".join([status.state] if status.state else status.words())
-        text = Text(printable(words), no_wrap=True, overflow="ellipsis")
-        grid.add_row(Text(label), bar, count, text)
-    return grid
