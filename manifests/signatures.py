@@ -235,14 +235,16 @@ def _read_key(path: Path) -> Ed25519PrivateKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     wrong = f"{path}: expected an Ed25519 private key (PEM, no password), found"
-    advice = "name the file that `orlog key new` wrote"
+    advice = "name the file that `orlog registry key --new` wrote"
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST_KEY_FILE + 1)
     except OSError as error:
         message = f"{path}: cannot read the key: {error.strerror or error}"
         if error.errno == errno.ENOENT:
-            raise NotFoundError(f"{message}; to make one, run: orlog key new {path}") from error
+            raise NotFoundError(
+                f"{message}; to make one, run: orlog registry key {path} --new"
+            ) from error
         raise StorageError(f"{message}; {advice}.", errno=error.errno) from error
     if len(text) > LARGEST_KEY_FILE:
         raise SignatureError(f"{wrong} more than {LARGEST_KEY_FILE} bytes; {advice}.")

@@ -78,7 +78,7 @@ def open_source(
         raise SchemaError(
             f"{manifest.name}@{manifest.version}: its container is {manifest.container}, a file that is "
             f"downloaded whole; run: orlog download {manifest.name}, or publish it in the container zarr "
-            "(orlog convert)."
+            "(orlog save)."
         )
     allowed = any(one.whole_files for one in read_registries() if one.name == source.registry)
     if lacks_chunk_hashes(manifest) and not (whole_files or allowed):

@@ -57,7 +57,7 @@ class CachedVersion:
         version: Content version.
         kind: `version`: all of it. `partial`: some episodes or columns. `download`: an interrupted
             download. `recording`: an interrupted recording; nothing here ever removes it.
-            `strange`: files that `orlog repair` moved aside. `leftover`: left by a process that
+            `strange`: files that a repair moved aside. `leftover`: left by a process that
             was killed, or being written now.
         folder: Where it lies.
         home: The home's folder of datasets: the user's own, or a shared one.

@@ -2,7 +2,7 @@
 
     $ORLOG_HOME/datasets/NAME/.VERSION.origin.json
 
-`orlog repair` tries these places first. Only versions with such a file count as downloadable again.
+`orlog verify --repair` tries these places first. Only versions with such a file count as downloadable again.
 """
 
 from __future__ import annotations

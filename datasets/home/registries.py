@@ -67,7 +67,7 @@ class Registry(
             if not is_public_key(key):
                 raise ValueError(
                     f"registry {self.name}: {key[:100]!r} is not a public key: expected ed25519: "
-                    "and 64 hexadecimal digits in lower case, as `orlog key show` prints them."
+                    "and 64 hexadecimal digits in lower case, as `orlog registry key` prints them."
                 )
         _refuse_repeated(f"registry {self.name}: URL", (self.url, *self.mirrors))
         _refuse_repeated(f"registry {self.name}: key", self.keys)

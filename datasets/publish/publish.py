@@ -149,7 +149,7 @@ def publish_dataset(
     if hashes and is_new and lacks_chunk_hashes(manifest):
         raise SchemaError(
             f"{manifest.name}@{manifest.version} has no hashes of its chunks, by which each part of it is checked "
-            f"where it is read in place. To publish a patch version that has them, run: orlog convert {folder} "
+            f"where it is read in place. To publish a patch version that has them, run: orlog save {folder} "
             f"FOLDER --chunk-hashes, then: orlog publish FOLDER {target}. To publish it as it is, for downloads: "
             "hashes=False."
         )

@@ -175,7 +175,7 @@ def checked_blocks(path: Path, item: StoredObject, block_bytes: int) -> Iterator
     if (size, digest.hexdigest()) != (item.size_bytes, item.sha256):
         raise IntegrityError(
             f"{path}: expected {item.size_bytes} bytes with sha256 {item.sha256}, found {problem}; it "
-            "was not published: run orlog verify, then orlog repair.",
+            "was not published: run orlog verify, then orlog verify --repair.",
             file=item.path,
             expected=item.sha256,
             found=digest.hexdigest(),

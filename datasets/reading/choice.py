@@ -107,7 +107,7 @@ def wanted_objects(
         if held is None:
             raise IntegrityError(
                 f"{folder}: the columns that say which episodes {item.path} holds are damaged; run: "
-                f"orlog repair {manifest.name}",
+                f"orlog verify {manifest.name} --repair",
                 file=item.path,
             )
         if counted[held[1] + 1] > counted[held[0]]:

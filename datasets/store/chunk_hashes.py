@@ -112,7 +112,7 @@ def read_chunk_hashes(
         sha256 = hash_file(folder / path) if (folder / path).is_file() else "nothing"
         if sha256 != sums[path]:
             raise IntegrityError(
-                f"{folder / path}: sha256 expected {sums[path]}, found {sha256}; run: orlog repair {folder}",
+                f"{folder / path}: sha256 expected {sums[path]}, found {sha256}; run: orlog verify {folder} --repair",
                 file=path,
                 expected=sums[path],
                 found=sha256,

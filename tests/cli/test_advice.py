@@ -9,7 +9,7 @@ import pytest
 
 import orlog
 from orlog.algos.training.options import TrainOptions
-from orlog.cli.advice import COMMANDS, OPTIONS, in_options
+from orlog.cli.advice import ARGUMENTS, COMMANDS, in_options
 from orlog.executors.ray import execute
 from orlog.runs.measuring import measure_references
 from orlog.runs.reproducing import ReproduceOptions
@@ -96,7 +96,7 @@ def test_the_table_names_arguments_of_public_functions() -> None:
         if inspect.isfunction(one) or one in (TrainOptions, ReproduceOptions)
         for name in inspect.signature(one).parameters
     }
-    assert {*OPTIONS} <= arguments
+    assert {*ARGUMENTS.split("|")} <= arguments
     assert {*COMMANDS} <= {*orlog.__all__}
 
 

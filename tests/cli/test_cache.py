@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -129,7 +129,7 @@ def test_deleting_shows_what_goes_and_asks(template: Path, monkeypatch: pytest.M
     for words in (
         f"{folder}: to get it again, run: orlog download {ARM}@1.0.0",
         f"{folder.with_name('2.0.0')}: NO OTHER COPY IS KNOWN (recorded)",
-        f"{beside(folder, 'strange')}: NO OTHER COPY IS KNOWN (moved aside by orlog repair)",
+        f"{beside(folder, 'strange')}: NO OTHER COPY IS KNOWN (moved aside by a repair)",
         f"{beside(folder, 'recording')}: an interrupted recording, left alone",
         f"deleted {ARM}@1.0.0",
         f"deleted {ARM}@2.0.0",
@@ -284,14 +284,3 @@ def test_deleting_a_version_takes_its_pack_along(template: Path) -> None:
     assert not folders[1].exists()
     del held
     assert f"removed {packs[1]}" in run("cache", "gc", "--unused", 0)
-
-
-COMMANDS: Sequence[Sequence[str]] = [
-    *(("cache", name) for name in ("list", "gc", "keep")),
-    ("delete",),
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_help_has_an_example(command: Sequence[str]) -> None:
-    assert f"Example: orlog {' '.join(command)}" in run(*command, "--help")

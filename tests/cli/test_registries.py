@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from orlog.cli.registries import keys, registries
+from orlog.cli.registries import registries
 from orlog.datasets.home.registries import Registry, read_registries
 from orlog.errors import NotFoundError, StorageError
 from orlog.manifests.signatures import public_key
@@ -51,26 +51,11 @@ def test_errors_are_those_of_the_functions() -> None:
 
 def test_a_key_is_made_and_shown(tmp_path: Path) -> None:
     path = tmp_path / "lab.pem"
-    told = run(keys, "new", path)
+    told = run(registries, "key", path, "--new")
     assert f"private key: {path}" in told
     assert public_key(path) in told
-    assert run(keys, "show", path) == public_key(path)
+    assert run(registries, "key", path) == public_key(path)
     with pytest.raises(StorageError, match="never overwritten"):
-        run(keys, "new", path)
-    with pytest.raises(NotFoundError, match="orlog key new"):
-        run(keys, "show", tmp_path / "missing.pem")
-
-
-@pytest.mark.parametrize(
-    ("commands", "name"),
-    [
-        (registries, "add"),
-        (registries, "list"),
-        (registries, "remove"),
-        (keys, "new"),
-        (keys, "show"),
-    ],
-)
-def test_every_help_has_an_example(commands: typer.Typer, name: str) -> None:
-    group = "registry" if commands is registries else "key"
-    assert f"Example: orlog {group} {name}" in run(commands, name, "--help")
+        run(registries, "key", path, "--new")
+    with pytest.raises(NotFoundError, match=r"orlog registry key .* --new"):
+        run(registries, "key", tmp_path / "missing.pem")

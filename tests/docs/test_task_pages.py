@@ -132,7 +132,7 @@ def test_publishing_for_a_lab(arm: Callable[[str], None], tmp_path: Path) -> Non
             elif words[0] == "delete":
                 (tmp_path / "orlog.lock").unlink()  # another way to pin, from an earlier block
             said = follow(words, places)
-            if words[:2] == ["key", "new"]:
+            if words[:2] == ["registry", "key"]:
                 places["ed25519:..."] = re.findall(r"ed25519:\S+", said)[0]
             followed += 1
     assert followed >= 11

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.cli import app
-from orlog.cli.options import as_settings
+from orlog.cli.advice import as_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

@@ -228,7 +228,7 @@ def test_recordings_and_what_comes_of_them(place: Place) -> None:
     record = (sys.executable, "record.py")
     place.cut(*record, state=versions)
     place.cut(*record, "more", state=versions)
-    view = ("view", "lab/pen-v1", "--top", "50", "--save", "views/best.json")
+    view = ("save", "lab/pen-v1", "views/best.json", "--top", "50")
     place.cut(*ORLOG, *view, state=versions)
     place.cut(*ORLOG, "save", "views/best.json", "lab/best-v1@1.0.0", state=versions)
     place.cut(*ORLOG, "lock", "lab/pen-v1", state=versions)
@@ -250,7 +250,7 @@ def test_what_is_published_downloaded_and_repaired(place: Place) -> None:
     stored = orlog.load_dataset("new/arm-v1")
     shard = stored.folder / stored.manifest.objects[-1].path
     shard.write_bytes(bytes(shard.stat().st_size))
-    place.cut(*ORLOG, "repair", "new/arm-v1", state=repaired)
+    place.cut(*ORLOG, "verify", "new/arm-v1", "--repair", state=repaired)
     place.cut(*ORLOG, "cache", "gc", state=versions)
 
 

@@ -300,7 +300,7 @@ def test_a_key_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
 
 def test_what_is_no_key_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key.pem"
-    with pytest.raises(NotFoundError, match="orlog key new"):
+    with pytest.raises(NotFoundError, match=r"orlog registry key .* --new"):
         public_key(path)
     with pytest.raises(StorageError, match="cannot read the key"):
         public_key(tmp_path)

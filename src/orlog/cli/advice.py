@@ -1,73 +1,35 @@
-"""Options and commands in place of the arguments and calls that messages of the library name.
+"""Between Python and the words of a command line.
 
 The library speaks Python: `resume=True`, `columns={'action': 'u'}`, `orlog.import_dataset('a.h5', 'NAME')`. The
 command line prints `--resume`, `--map action=u`, `orlog import a.h5 NAME`. What the command that runs has no
-option for stays, as it is an argument of something else.
+option for stays, as it is an argument of something else. Settings of an algorithm may be given as options.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from orlog.algos.algorithms import ALGORITHMS, known_as
 from orlog.cli.options import Begun
+from orlog.manifests.names import did_you_mean
 
-OPTIONS = {
-    "address": "--address",
-    "algorithm": "--algorithm",
-    "audit": "--audit",
-    "columns": "--map",
-    "curve_episodes": "--curve-episodes",
-    "dataset": "--dataset",
-    "device": "--device",
-    "discount": "--discount",
-    "ends": "--ends",
-    "episode": "--episode",
-    "evaluations": "--evaluations",
-    "expert": "--expert",
-    "format": "--format",
-    "hashes": "--hashes",
-    "horizon": "--horizon",
-    "keep_checkpoints": "--keep-checkpoints",
-    "length": "--length",
-    "like": "--like",
-    "log": "--log",
-    "lossy": "--lossy",
-    "no_video": "--no-video",
-    "noise": "--noise",
-    "observation": "--observation",
-    "overwrite": "--overwrite",
-    "partial": "--partial",
-    "port": "--port",
-    "precision": "--precision",
-    "preset": "--preset",
-    "rate": "--rate",
-    "replace": "--replace",
-    "resume": "--resume",
-    "reward": "--reward",
-    "seed": "--seed",
-    "seeds": "--seeds",
-    "settings": "--set",
-    "sign": "--sign",
-    "sign_existing": "--sign-existing",
-    "sort": "--sort",
-    "source": "--source",
-    "step": "--step",
-    "steps": "--steps",
-    "stream": "--stream",
-    "task": "--task",
-    "trust_environment": "--trust-environment",
-    "trusted": "--trust",
-    "video": "--video",
-    "codebase": "--codebase",
-    "whole_files": "--whole-files",
-    "workers": "--workers",
-}
-"""The option of each argument that a message may name."""
+ARGUMENTS = (
+    "address|algorithm|audit|codebase|columns|curve_episodes|dataset|device|discount|ends|"
+    "episode|evaluations|expert|format|hashes|horizon|keep_checkpoints|length|like|log|lossy|"
+    "no_video|noise|observation|overwrite|partial|port|precision|preset|rate|replace|resume|"
+    "reward|seed|seeds|settings|sign|sign_existing|sort|source|step|steps|stream|task|"
+    "trust_environment|trusted|video|whole_files|workers"
+)
+"""The arguments that a message may name."""
+OTHER_NAMES = {"columns": "map", "settings": "set", "trusted": "trust"}
+"""The names of options that are not those of their arguments."""
 COMMANDS = {"import_dataset": "orlog import"}
 """The command of each function that a message may end with a call of."""
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
@@ -76,7 +38,7 @@ _VALUE = rf"\{{(?:{_TEXT}|[^{{}}'\"])*\}}|{_TEXT}|[\w.+-]*\w|\.\.|"
 # Not in a call or a signature, not after an option, such as `--set steps=5`, nor where Python is meant.
 _ARGUMENT = re.compile(
     r"\w\([^()]*\)|\((?:\w+=?, )+\w+=\)"
-    rf"|(?<![^\s(])(?<!--set )(?<!--map )({'|'.join(OPTIONS)})=({_VALUE})(?!\w| in Python)"
+    rf"|(?<![^\s(])(?<!--set )(?<!--map )({ARGUMENTS})=({_VALUE})(?!\w| in Python)"
 )
 _CALL = re.compile(rf"\borlog\.({'|'.join(COMMANDS)})\(.*\)$", re.MULTILINE)
 
@@ -93,7 +55,10 @@ def with_line(text: str, free: str) -> str:
 
 def in_options(message: str, words: Sequence[str] | None = None) -> str:
     """Return a message with options of the command that runs in place of arguments, and commands of calls."""
-    known = _options_of(sys.argv[1:] if words is None else words)
+    command = Begun.command
+    for word in sys.argv[1:] if words is None else words:
+        command = getattr(command, "commands", {}).get(word, command)
+    known = _takes_value(getattr(command, "params", ()))
 
     def option(found: re.Match[str]) -> str:
         if found[1] is None:
@@ -102,23 +67,9 @@ def in_options(message: str, words: Sequence[str] | None = None) -> str:
         return " ".join(written) if written[0] in known else found[0]
 
     parts = _CALL.split(message)  # text, function, text, ..
-    calls = [one[0] for one in _CALL.finditer(message)]
+    calls = [_command(found[0]) for found in _CALL.finditer(message)]
     texts = [_ARGUMENT.sub(option, text) for text in parts[::2]]
-    return texts[0] + "".join(
-        _command(call) + text for call, text in zip(calls, texts[1:], strict=True)
-    )
-
-
-def _options_of(words: Sequence[str]) -> set[str]:
-    """Return the options of the command that words begin with."""
-    command = Begun.command
-    for word in words:
-        command = getattr(command, "commands", {}).get(word, command)
-    return {
-        option
-        for one in getattr(command, "params", ())
-        for option in (*one.opts, *one.secondary_opts)
-    }
+    return "".join(part for pair in zip(texts, [*calls, ""], strict=True) for part in pair)
 
 
 def _command(call: str) -> str:
@@ -128,26 +79,28 @@ def _command(call: str) -> str:
         assert isinstance(node, ast.Expr)
         assert isinstance(node.value, ast.Call)
         assert isinstance(node.value.func, ast.Attribute)
-        given = [ast.literal_eval(one) for one in node.value.args]
+        given = [ast.literal_eval(value) for value in node.value.args]
         words = [COMMANDS[node.value.func.attr], *map(shlex.quote, given)]
-        for one in node.value.keywords:
-            option, *values = _words(str(one.arg), ast.literal_eval(one.value), quoted=True)
+        for keyword in node.value.keywords:
+            option, *values = _words(str(keyword.arg), ast.literal_eval(keyword.value), quoted=True)
             words += [option, *values]
-    except (AssertionError, KeyError, SyntaxError, TypeError, ValueError):
+    except (AssertionError, SyntaxError, TypeError, ValueError):
         return call
     return " ".join(words)
 
 
 def _words(name: str, value: Any, *, quoted: bool = False) -> list[str]:
     """Return an argument as an option with its values."""
-    option = OPTIONS[name]
+    if name not in ARGUMENTS.split("|"):
+        raise ValueError(f"{name} is not an argument that messages name.")
+    option = OTHER_NAMES.get(name, name.replace("_", "-"))
     if value is True or value in ("", {}):
-        return [option]
+        return [f"--{option}"]
     if value is False:
-        return [f"--no-{option[2:]}"]
-    texts = [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else [value]
+        return [f"--no-{option}"]
+    texts = [f"{key}={text}" for key, text in value.items()] if isinstance(value, dict) else [value]
     written = (shlex.quote(str(text)) if quoted else str(text) for text in texts)
-    return [word for text in written for word in (option, text)]
+    return [word for text in written for word in (f"--{option}", text)]
 
 
 def _value(text: str) -> Any:
@@ -157,3 +110,75 @@ def _value(text: str) -> Any:
         return text if is_number else ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return text
+
+
+def _takes_value(parameters: Iterable[Any]) -> dict[str, bool]:
+    """Return every name of the options among the parameters of a command, and whether a value follows it."""
+    return {
+        name: not getattr(parameter, "is_flag", False)
+        for parameter in parameters
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("-")
+    }
+
+
+def as_settings(parameters: Iterable[Any], words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with options that are settings of the algorithm as `--set`.
+
+    `--batch-size 64` becomes `--set batch_size=64`. Which settings there are, the algorithms and runs say that the
+    words name.
+
+    Args:
+        parameters: The parameters of the command, as its context has them.
+        words: The command line.
+
+    Raises ValueError that names the nearest option or setting where there is none of a name, or no value.
+    """
+    takes_value = _takes_value(parameters)
+    settings = _settings_meant(words)
+    changed: list[str] = []
+    waiting = [*words]
+    while waiting:
+        word = waiting.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return [*changed, word, *waiting]
+        if name in takes_value or not name.startswith("--"):
+            changed.append(word)
+            if takes_value.get(name) and not equals and waiting:
+                changed.append(waiting.pop(0))
+            continue
+        setting = name.removeprefix("--").replace("-", "_")
+        if setting not in settings:
+            there = [f"--{known.replace('_', '-')}" for known in settings]
+            near = did_you_mean(name, dict.fromkeys([*takes_value, *there]))
+            listed = f"; settings of the algorithm are options too: {', '.join(there)}."
+            raise ValueError(f"No such option: {name}{near or listed}")
+        if not equals and settings[setting] is bool and waiting[:1] not in (["true"], ["false"]):
+            value = "true"
+        elif not equals and waiting:
+            value = waiting.pop(0)
+        elif not equals:
+            raise ValueError(f"{name} takes a value.")
+        changed += ["--set", f"{setting}={value}"]
+    return changed
+
+
+def _settings_meant(words: Sequence[str]) -> dict[str, Any]:
+    """Return the settings, with types, of the algorithms or runs that words name; of all if none does."""
+    from orlog.algos.settings import setting_types
+    from orlog.algos.training.runs import RUN_FILE, read_run
+    from orlog.errors import OrlogError
+
+    settings: dict[str, Any] = {}
+    for word in words:
+        with contextlib.suppress(OrlogError, OSError, ValueError):
+            if known_as(word) in ALGORITHMS or (":" in word and not word.startswith("-")):
+                settings |= setting_types(word)
+            elif (Path(word) / RUN_FILE).is_file():
+                config = read_run(Path(word)).config
+                settings |= {name: type(value) for name, value in config.items()}
+    if not settings:
+        for algorithm in ALGORITHMS:
+            settings |= setting_types(algorithm)
+    return settings

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-import shlex
 import sys
 import traceback
 import warnings
@@ -20,7 +19,6 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     checking,
     environments,
     imports,
-    listing,
     open,  # noqa: A004 (the module is named as the command is)
     registries,
     reproducing,
@@ -32,60 +30,44 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     training,
     versions,
 )
-from orlog.cli.advice import in_options, with_line
-from orlog.cli.options import Debug, as_settings
+from orlog.cli.advice import as_settings, in_options, with_line
+from orlog.cli.options import Begun
 from orlog.cli.options import app as app
 from orlog.cli.stopping import stopped_by_signals
 from orlog.errors import InvalidNameError, OrlogError, VersionExistsError
 
-# The panels of `orlog --help` and their commands, in the order shown, and those of groups of commands.
-PANELS = {
-    "Datasets": ("list", "show", "open", "build", "verify", "audit"),
-    "Download and publish": ("download", "repair", "publish", "import", "export"),
-    "Versions and views": ("diff", "lock", "mark", "view", "convert", "save"),
-    "Disk space": ("delete",),
+# The panels of `orlog --help` with their commands in the order shown, and their groups of commands.
+PANELS: dict[str, tuple[str, list[typer.Typer]]] = {
+    "Datasets": ("list show open build verify audit", []),
+    "Download and publish": ("download publish import export", [registries.registries]),
+    "Versions and views": ("diff lock mark save", []),
+    "Disk space": ("delete", [cache.cache]),
     "Training and scores": (
-        "train",
-        "finetune",
-        "evaluate",
-        "scores",
-        "ope",
-        "reproduce",
-        "sweep",
-        "compare",
-        "tune-curve",
-        "quickstart",
+        "train finetune evaluate scores ope reproduce sweep compare tune-curve quickstart",
+        [runs.runs],
     ),
 }
-GROUPS = {
-    "Download and publish": (registries.registries, registries.keys),
-    "Disk space": (cache.cache,),
-    "Training and scores": (runs.runs,),
-}
-
-
-def _flowing(text: str) -> str:
-    """Return a docstring whose lines end only where a sentence does: rich keeps each line's end."""
-    return re.sub(r"(?<![.:\n])\n(?!\n)", " ", text)
-
-
-def _name(command: Any) -> str:
-    return str(command.name or command.callback.__name__)
 
 
 def _arrange() -> None:
     """Put commands and groups into their panels, with their docstrings as help."""
-    panel_of = {name: panel for panel, names in PANELS.items() for name in names}
-    order = list(panel_of)
+    order = [name for names, _ in PANELS.values() for name in names.split()]
     app.registered_commands.sort(key=lambda command: order.index(_name(command)))
-    for command in app.registered_commands:
-        command.rich_help_panel = panel_of[_name(command)]
-    for panel, groups in GROUPS.items():
+    commands = [*app.registered_commands]
+    for panel, (names, groups) in PANELS.items():
+        for command in app.registered_commands:
+            if _name(command) in names.split():
+                command.rich_help_panel = panel
         for group in groups:
             app.add_typer(group, rich_help_panel=panel)
-    for commands in (app, *(group for groups in GROUPS.values() for group in groups)):
-        for command in commands.registered_commands:
-            command.help = _flowing(inspect.getdoc(command.callback) or "")
+            commands += group.registered_commands
+    for command in commands:  # rich keeps each line's end: those within a sentence go
+        text = inspect.getdoc(command.callback) or ""
+        command.help = re.sub(r"(?<![.:\n])\n(?!\n)", " ", text)
+
+
+def _name(command: Any) -> str:
+    return str(command.name or command.callback.__name__)
 
 
 _arrange()
@@ -110,7 +92,8 @@ def run() -> None:
         # be wrapped in pipes too.
         if hasattr(error, "format_message"):
             _fail_usage(error)
-        _fail_with_traceback(error)
+        traceback.print_exception(error)
+        sys.exit(_exit_code(error))
     else:
         sys.exit(code)
 
@@ -147,23 +130,23 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 
 
 def _fail(error: Exception) -> None:
-    if Debug.on:
-        _fail_with_traceback(error)
-    text = in_options(str(error))
-    if isinstance(error, VersionExistsError) and error.free:
-        text = with_line(text, error.free)
-    if isinstance(error, FileNotFoundError) and error.filename is None and not _is_folder_there():
-        text = "the current folder was deleted; change to one that exists."
-    if isinstance(error, InvalidNameError) and error.name:
-        from orlog.datasets.reading.finding import near_names
+    """Print an error, with what to do next, and end with its exit code."""
+    if Begun.debug:
+        traceback.print_exception(error)
+    else:
+        text = in_options(str(error))
+        if isinstance(error, VersionExistsError) and error.free:
+            text = with_line(text, error.free)
+        if isinstance(error, FileNotFoundError) and error.filename is None:
+            try:
+                Path.cwd()
+            except FileNotFoundError:
+                text = "the current folder was deleted; change to one that exists."
+        if isinstance(error, InvalidNameError) and error.name:
+            from orlog.datasets.reading.finding import near_names
 
-        text += near_names(error.name)
-    tell(text, label="error")
-    sys.exit(_exit_code(error))
-
-
-def _fail_with_traceback(error: Exception) -> None:
-    traceback.print_exception(error)
+            text += near_names(error.name)
+        tell(text, label="error")
     sys.exit(_exit_code(error))
 
 
@@ -177,36 +160,7 @@ def _fail_usage(error: Any) -> None:
     if message:
         if error.ctx is not None:
             usage = " ".join(error.ctx.get_usage().split())
-            path = error.ctx.command_path
-            hint = f"{usage}\nFor help, run: {path} --help"
-            tell(hint)
-        option = next(
-            (one for one in getattr(getattr(error, "param", None), "opts", ()) if one[:2] == "--"),
-            None,
-        )
-        extra = [] if option is None or error.ctx is None else _arguments_too_many(error.ctx)
-        if extra:
-            message = (
-                f"{message.removesuffix('.')}; {shlex.join(extra)} is more than it takes: did you mean "
-                f"{option} {shlex.quote(extra[0])}?"
-            )
+            tell(f"{usage}\nFor help, run: {error.ctx.command_path} --help")
         end = "" if message.endswith((".", "?")) else "."
         tell(f"{message}{end}", label="error")
     sys.exit(error.exit_code)
-
-
-def _arguments_too_many(context: Any) -> list[str]:
-    """Return the arguments of this command line that the command has no place for."""
-    words = sys.argv[1:]
-    for one in context.command_path.split()[1:]:
-        words = words[words.index(one) + 1 :] if one in words else []
-    _, extra, _ = context.command.make_parser(context).parse_args(words)
-    return list(extra)
-
-
-def _is_folder_there() -> bool:
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return False
-    return True

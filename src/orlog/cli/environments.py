@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.cli.options import (
@@ -18,8 +15,7 @@ from orlog.cli.options import (
     Log,
     Overwrite,
     TrustEnvironment,
-    app,
-    takes_options,
+    command,
 )
 from orlog.cli.training import print_runs, train_options, watched_run
 from orlog.manifests.names import counted
@@ -29,44 +25,30 @@ EVEN = "even"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finetuning:
-    """What a run that goes on in its environment is asked for."""
+    """What a run that goes on in its environment is asked for.
 
-    steps: Annotated[
-        int, typer.Option(min=1, help="Steps in the environment; each is followed by an update.")
-    ]
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting that differs from the run's, as name=value."),
-    ] = None
-    prior: Annotated[
-        str,
-        typer.Option(
-            help="Share of the dataset in each batch, 0 to 1; or even: each step of the dataset and "
-            "of the environment has the same chance."
-        ),
-    ] = "0.5"
-    random_steps: Annotated[
-        int, typer.Option(min=0, help="Steps with random actions before the first update.")
-    ] = 0
-    noise: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Deviation of noise on actions, whose bounds count as -1 and 1.",
-            show_default="explore as the algorithm does",
-        ),
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the new run.", show_default="runs/finetune/ALGO/NAME/seed-N"),
-    ] = None
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the new run's checkpoint.")
-    ] = False
+    Options:
+        steps (--steps, >= 1): Steps in the environment; each is followed by an update.
+        settings (--set): A setting that differs from the run's, as name=value.
+        prior: Share of the dataset in each batch, 0 to 1; or even: each step of the dataset and of
+            the environment has the same chance.
+        random_steps (>= 0): Steps with random actions before the first update.
+        noise (>= 0, default: explore as the algorithm does): Deviation of noise on actions, whose
+            bounds count as -1 and 1.
+        out (default: runs/finetune/ALGO/NAME/seed-N): Folder of the new run.
+        resume: Continue from the new run's checkpoint.
+        evaluations (>= 0): Points on the learning curve after the start; 0: none.
+    """
+
+    steps: int
+    settings: list[str] | None = None
+    prior: str = "0.5"
+    random_steps: int = 0
+    noise: float | None = None
+    out: Path | None = None
+    resume: bool = False
     overwrite: Overwrite = False
-    evaluations: Annotated[
-        int, typer.Option(min=0, help="Points on the learning curve after the start; 0: none.")
-    ] = 5
+    evaluations: int = 5
     dataset: DatasetOfRun = None
     algorithm: AlgorithmOfRun = None
     device: Device = "cpu"
@@ -75,20 +57,17 @@ class Finetuning:
     imports: Imports = None
 
 
-@app.command(epilog="Example: orlog finetune runs/iql/pointmaze/umaze-v1/seed-0 --steps 50000")
-@takes_options
-def finetune(
-    run: Annotated[Path, typer.Argument(help="Folder of the run to go on with.")],
-    *,
-    given: Finetuning,
-    as_json: AsJson = False,
-) -> None:
+@command("orlog finetune runs/iql/pointmaze/umaze-v1/seed-0 --steps 50000")
+def finetune(run: Path, *, given: Finetuning, as_json: AsJson = False) -> None:
     """Go on with a trained run in the environment of its dataset, which stays in the batches.
 
     Seed, settings and transforms are those of the run, which stays as it is; settings that are given,
     with --set or as options of their own such as --batch-size 64, take the place of its own.
     Ctrl-C and SIGTERM save the state at the end of the running episode and print the command that
     continues from there: a simulator's state cannot be saved within one.
+
+    Options:
+        run: Folder of the run to go on with.
     """
     from orlog.algos.training.commands import evaluate_command, resume_command
     from orlog.algos.training.finetuning import find_finetuned, finetune_run

@@ -18,18 +18,7 @@ from orlog.base.terminal import (
     waits,
 )
 from orlog.cli.advice import in_options
-from orlog.cli.options import (
-    JOBS_AT_A_TIME,
-    ChunkHashes,
-    Description,
-    Executing,
-    Horizon,
-    Imports,
-    License,
-    Name,
-    app,
-    takes_options,
-)
+from orlog.cli.options import ChunkHashes, Executing, Imports, Name, command, option
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
@@ -40,150 +29,89 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Importing:
-    """What files do not say of themselves, under the names that `import_dataset` has for it."""
+    """What files do not say of themselves, under the names that `import_dataset` has for it.
 
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="Format of the files, such as d4rl, or a file of your own that declares one.",
-            show_default="what the files look like",
-        ),
-    ] = None
-    horizon: Horizon = None
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="NAME=COLUMNS",
-            help="For tables, HDF5, npz, Zarr and recordings of any layout: which columns, arrays or topics are "
-            "the observation, action, reward, terminated, truncated or infos/NAME, such as observation=obs_*. "
-            "For HDF5 and Zarr also episodes/NAME: an attribute such as @current_task or @ep_meta:lang.",
-        ),
-    ] = None
-    episode: Annotated[
-        str,
-        typer.Option(
-            metavar="COLUMN",
-            help="What an episode is: a column or an array that tells them apart, an array of ends, file for a "
-            "file each, row for a row each of arrays [episodes, time, ..], # for the arrays of a number each "
-            "(--map observation=states_#), or a pattern of groups such as demo_*.",
-        ),
-    ] = ""
-    step: Annotated[
-        str, typer.Option(metavar="COLUMN", help="For tables: what counts an episode's steps.")
-    ] = ""
-    length: Annotated[
-        str,
-        typer.Option(
-            metavar="COLUMN",
-            help="An episode's length: a column of a table, or with --episode row an array of lengths or a mask.",
-        ),
-    ] = ""
-    sort: Annotated[
-        bool,
-        typer.Option("--sort", help="For tables: put rows in the order of episodes and steps."),
-    ] = False
-    task: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="The task whose rewards are taken, or the vault that is read, if there are several.",
-        ),
-    ] = ""
-    no_video: Annotated[
-        bool,
-        typer.Option("--no-video", help="For LeRobotDatasets: leave out the frames of videos."),
-    ] = False
-    partial: Annotated[
-        bool,
-        typer.Option(
-            "--partial", help="Read what is there of files that are shorter than their own index."
-        ),
-    ] = False
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            min=1e-6, metavar="HZ", help="For recordings of robots (MCAP, bags): rows a second."
-        ),
-    ] = None
-    ends: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW",
-            help="How episodes ended where the files do not say it: terminated, truncated or unknown. "
-            "Where they state success, terminated holds for those that succeeded.",
-        ),
-    ] = ""
-    reward: Annotated[
-        str,
-        typer.Option(
-            metavar="FROM",
-            help="Rewards in place of those of the files: constant, constant=NUMBER, success (1 where an "
-            "episode succeeded), or FILE.py:function.",
-        ),
-    ] = ""
-    shift: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN=ROWS",
-            help="Move a column of steps by rows within each episode: action=-1 where each observation was recorded "
-            "after the action of its row (LIBERO). Rewards and infos move with the action.",
-        ),
-    ] = None
-    flip: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Turn frames that are stored upside down (OpenGL), such as observation/image.",
-        ),
-    ] = None
-    bgr: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Swap red and blue of frames, as where cv2 encoded them, such as observation/image.",
-        ),
-    ] = None
-    like: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="A benchmark's dataset whose environment, bounds and references hold, such as "
-            "d4rl/hopper-medium-v2.",
-        ),
-    ] = ""
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID[,NAME=VALUE..]",
-            help="The environment that the data are of, with its spaces and time limit, such as "
-            "Pendulum-v1 or Pendulum-v1,g=9.81.",
-        ),
-    ] = None
-    bounds: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SPACE=LOW:HIGH",
-            help="Bounds of the action or the observation, each a number or one for each dimension: action=-2:2, "
-            "observation=-1,-1,0:1,1,9. Either side may be left out: action=-1: has a lower bound only.",
-        ),
-    ] = None
-    description: Description = ""
-    license: License = ""
+    Options:
+        format (FORMAT, default: what the files look like): Format of the files, such as d4rl, or a
+            file of your own that declares one.
+        horizon (STEPS, >= 1): Steps after which the environment truncates, for files that do not
+            say where; the rule is in docs/formats.md.
+        columns (--map NAME=COLUMNS): For tables, HDF5, npz, Zarr and recordings of any layout:
+            which columns, arrays or topics are the observation, action, reward, terminated,
+            truncated or infos/NAME, such as observation=obs_*. For HDF5 and Zarr also
+            episodes/NAME: an attribute such as @current_task or @ep_meta:lang.
+        episode (COLUMN): What an episode is: a column or an array that tells them apart, an array
+            of ends, file for a file each, row for a row each of arrays [episodes, time, ..], # for
+            the arrays of a number each (--map observation=states_#), or a pattern of groups such
+            as demo_*.
+        step (COLUMN): For tables: what counts an episode's steps.
+        length (COLUMN): An episode's length: a column of a table, or with --episode row an array of
+            lengths or a mask.
+        sort: For tables: put rows in the order of episodes and steps.
+        task (NAME): The task whose rewards are taken, or the vault that is read, if there are
+            several.
+        no_video: For LeRobotDatasets: leave out the frames of videos.
+        partial: Read what is there of files that are shorter than their own index.
+        rate (HZ, >= 1e-6): For recordings of robots (MCAP, bags): rows a second.
+        ends (HOW): How episodes ended where the files do not say it: terminated, truncated or
+            unknown. Where they state success, terminated holds for those that succeeded.
+        reward (FROM): Rewards in place of those of the files: constant, constant=NUMBER, success (1
+            where an episode succeeded), or FILE.py:function.
+        shift (COLUMN=ROWS): Move a column of steps by rows within each episode: action=-1 where each
+            observation was recorded after the action of its row (LIBERO). Rewards and infos move
+            with the action.
+        flip (COLUMN): Turn frames that are stored upside down (OpenGL), such as observation/image.
+        bgr (COLUMN): Swap red and blue of frames, as where cv2 encoded them, such as
+            observation/image.
+        like (NAME): A benchmark's dataset whose environment, bounds and references hold, such as
+            d4rl/hopper-medium-v2.
+        environment (ID[,NAME=VALUE..]): The environment that the data are of, with its spaces and
+            time limit, such as Pendulum-v1 or Pendulum-v1,g=9.81.
+        bounds (SPACE=LOW:HIGH): Bounds of the action or the observation, each a number or one for
+            each dimension: action=-2:2, observation=-1,-1,0:1,1,9. Either side may be left out:
+            action=-1: has a lower bound only.
+        description: What the data are.
+        license: SPDX identifier of the data.
+        dry_run: Read the files and show what they hold; keep nothing.
+    """
+
+    format: str | None = None
+    horizon: int | None = None
+    columns: list[str] | None = None
+    episode: str = ""
+    step: str = ""
+    length: str = ""
+    sort: bool = False
+    task: str = ""
+    no_video: bool = False
+    partial: bool = False
+    rate: float | None = None
+    ends: str = ""
+    reward: str = ""
+    shift: list[str] | None = None
+    flip: list[str] | None = None
+    bgr: list[str] | None = None
+    like: str = ""
+    environment: str | None = None
+    bounds: list[str] | None = None
+    description: str = ""
+    license: str = ""
     chunk_hashes: ChunkHashes = False
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Read the files and show what they hold; keep nothing."),
-    ] = False
+    dry_run: bool = False
     imports: Imports = None
 
     def arguments(self) -> dict[str, Any]:
         """Return them as `import_dataset` takes them."""
+        columns = _pairs(
+            "map", self.columns, "NAME=COLUMNS, each NAME once, such as observation=obs_*"
+        )
+        shift = _pairs("shift", self.shift, "COLUMN=ROWS, each COLUMN once, such as action=-1")
+        for column, rows in shift.items():
+            if not rows.lstrip("+-").isdecimal():
+                raise ValueError(f"--shift {column}={rows}: expected a whole number of rows.")
         given = dataclasses.asdict(self) | {
-            "columns": _columns(self.columns or []),
-            "shift": _shift(self.shift or []),
+            "columns": columns,
+            "shift": {column: int(rows) for column, rows in shift.items()},
             "flip": self.flip or (),
             "bgr": self.bgr or (),
         }
@@ -191,110 +119,15 @@ class Importing:
         return given | _bounds(self.bounds or [])
 
 
-def _list_formats(asked: bool) -> None:
-    """Print the formats that orlog reads and writes."""
-    if not asked:
-        return
-    from orlog.datasets.formats.formats import formats
-
-    rows = [
-        (
-            name,
-            "yes" if layout.open is not None else "",
-            "yes" if layout.write is not None else "",
-            "yes" if layout.shares else "",
-            " ".join(ending or "folder" for ending in layout.extensions),
-        )
-        for name, layout in formats().items()
-    ]
-    show_table(("format", "reads", "writes", "several processes", "files"), rows)
-    raise typer.Exit
-
-
-@app.command("import", epilog="Example: orlog import hopper.hdf5 lab/hopper-v1")
-@takes_options
-def import_files(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="The files of one dataset, in order, or its folder."),
-    ],
-    name: Annotated[
-        str, typer.Argument(help="Name of the dataset, NAME or NAME@VERSION; 1.0.0 by default.")
-    ],
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help=JOBS_AT_A_TIME, show_default="one, or as many as the executor chooses"
-        ),
-    ] = None,
-    *,
-    where: Executing,
-    given: Importing,
-    list_formats: Annotated[  # noqa: ARG001 (its callback does the work)
-        bool,
-        typer.Option(
-            "--list",
-            help="List the formats that orlog reads and writes, and exit.",
-            is_eager=True,
-            callback=_list_formats,
-        ),
-    ] = False,
-) -> None:
-    """Import third-party files as a new version; the files stay as they are.
-
-    It shows what it found: episodes, how they end, spaces, and what was left out and why. The
-    version's lineage holds the SHA-256 of each file.
-    With --workers several processes read and decode the files; with --executor a cluster does, from a disk
-    that all of its machines share. They are written here, and the version is the same. `orlog import --list` says
-    of which formats several processes read files.
-    """
-    from orlog.datasets.importing import import_dataset
-    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
-
-    execute = where.on_cluster()
-    with progress_bar("import") as update:
-        folder = import_dataset(
-            files,
-            name,
-            **given.arguments(),
-            execute=execute,
-            workers=1 if workers is None and execute is None else workers,
-            progress=update,
-            on_wait=waits("importing it"),
-            on_found=_show_found,
-        )
-    if given.dry_run:
-        say("nothing was kept (--dry-run).")
-        return
-    manifest = read_manifest(folder / MANIFEST_FILE)
-    lines = f"{manifest.name}@{manifest.version} in {folder}\n{manifest.digest}"
-    say(lines)
-
-
-def _columns(given: list[str]) -> dict[str, str]:
-    """Return the columns of files by what they are here."""
-    columns = {}
-    for one in given:
-        name, separator, pattern = one.partition("=")
-        if not separator or not name or not pattern or name in columns:
-            raise ValueError(
-                f"--map {one}: expected NAME=COLUMNS, each NAME once, such as observation=obs_*."
-            )
-        columns[name] = pattern
-    return columns
-
-
-def _shift(given: list[str]) -> dict[str, int]:
-    """Return by how many rows columns move."""
-    shift = {}
-    for one in given:
-        name, _, rows = one.rpartition("=")
-        if not name or name in shift or not rows.lstrip("+-").isdecimal():
-            raise ValueError(
-                f"--shift {one}: expected COLUMN=ROWS, each COLUMN once, such as action=-1."
-            )
-        shift[name] = int(rows)
-    return shift
+def _pairs(option: str, given: list[str] | None, expected: str) -> dict[str, str]:
+    """Return what `NAME=TEXT` stands for, given any number of times."""
+    pairs: dict[str, str] = {}
+    for text in given or []:
+        name, _, value = text.partition("=")
+        if not name or not value or name in pairs:
+            raise ValueError(f"--{option} {text}: expected {expected}.")
+        pairs[name] = value
+    return pairs
 
 
 def _bounds(given: list[str]) -> dict[str, list[float] | float]:
@@ -324,16 +157,83 @@ def _numbers(option: str, text: str) -> list[float] | float:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
+def _list_formats(asked: bool) -> None:
+    """Print the formats that orlog reads and writes."""
+    if not asked:
+        return
+    from orlog.datasets.formats.formats import formats
+
+    rows = []
+    for name, layout in formats().items():
+        can = (layout.open is not None, layout.write is not None, layout.shares)
+        files = " ".join(ending or "folder" for ending in layout.extensions)
+        rows.append((name, *("yes" if one else "" for one in can), files))
+    show_table(("format", "reads", "writes", "several processes", "files"), rows)
+    raise typer.Exit
+
+
+@command("orlog import hopper.hdf5 lab/hopper-v1", name="import")
+def import_files(
+    files: list[Path],
+    name: str,
+    workers: int | None = None,
+    *,
+    where: Executing,
+    given: Importing,
+    list_formats: Annotated[  # noqa: ARG001 (its callback does the work)
+        bool,
+        option(
+            "--list",
+            "List the formats that orlog reads and writes, and exit.",
+            is_eager=True,
+            callback=_list_formats,
+        ),
+    ] = False,
+) -> None:
+    """Import third-party files as a new version; the files stay as they are.
+
+    It shows what it found: episodes, how they end, spaces, and what was left out and why. The
+    version's lineage holds the SHA-256 of each file.
+    With --workers several processes read and decode the files; with --executor a cluster does, from a disk
+    that all of its machines share. They are written here, and the version is the same. `orlog import --list` says
+    of which formats several processes read files.
+
+    Options:
+        files (FILE): The files of one dataset, in order, or its folder.
+        name: Name of the dataset, NAME or NAME@VERSION; 1.0.0 by default.
+        workers (>= 1, default: 1): Processes to use; with --executor, jobs at a time.
+    """
+    from orlog.datasets.importing import import_dataset
+    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+
+    execute = where.on_cluster()
+    with progress_bar("import") as update:
+        folder = import_dataset(
+            files,
+            name,
+            **given.arguments(),
+            execute=execute,
+            workers=1 if workers is None and execute is None else workers,
+            progress=update,
+            on_wait=waits("importing it"),
+            on_found=_show_found,
+        )
+    if given.dry_run:
+        say("nothing was kept (--dry-run).")
+        return
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    say(f"{manifest.name}@{manifest.version} in {folder}\n{manifest.digest}")
+
+
 def _show_found(found: Found) -> None:
     """Show what files hold."""
     stopped = found.episodes - found.terminated - found.truncated
     ends = {"terminated": found.terminated, "truncated": found.truncated, "unfinished": stopped}
+    unfinite = [f"{name} {count:,}" for name, count in found.non_finite.items()]
+    longest = counted(found.longest, "step")
     rows: list[tuple[str, str | Text]] = [
         ("format", found.format),
-        (
-            "episodes",
-            f"{found.episodes:,}, of {found.shortest:,} to {counted(found.longest, 'step')}",
-        ),
+        ("episodes", f"{found.episodes:,}, of {found.shortest:,} to {longest}"),
         ("steps", f"{found.steps:,}"),
         ("ends", ", ".join(f"{count:,} {how}" for how, count in ends.items() if count > 0)),
         ("returns", f"{found.lowest_return:.6g} to {found.highest_return:.6g}"),
@@ -341,10 +241,7 @@ def _show_found(found: Found) -> None:
         ("observations", str(found.schema.observation_space)),
         ("actions", str(found.schema.action_space)),
         ("more columns", ", ".join(found.schema.extras) or "none"),
-        (
-            "not finite",
-            ", ".join(f"{name} {count:,}" for name, count in found.non_finite.items()) or "none",
-        ),
+        ("not finite", ", ".join(unfinite) or "none"),
         ("checksums", _checksums(found)),
         ("notes", lines_in_cell(found.doubts or ["nothing was left out or repaired"])),
     ]
@@ -362,48 +259,31 @@ def _checksums(found: Found) -> str:
     return f"none beside the files; {inside}{risk}"
 
 
-@app.command(epilog="Example: orlog export lab/robot-v3 ./out --to lerobot")
+@command("orlog export lab/robot-v3 ./out --to lerobot")
 def export(
     name: Name,
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The new folder; it must not exist.")
-    ],
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="FORMAT",
-            help="Format to write, of `orlog import --list`, or a file of yours.",
-        ),
-    ],
-    lossy: Annotated[
-        bool, typer.Option("--lossy", help="Leave out what the format cannot hold.")
-    ] = False,
-    observation: Annotated[
-        str,
-        typer.Option(
-            metavar="KEY", help="Write one part of a Dict of observations, such as state."
-        ),
-    ] = "",
-    video: Annotated[
-        bool, typer.Option("--video", help="For LeRobotDatasets: frames as videos, not images.")
-    ] = False,
-    rate: Annotated[
-        float | None, typer.Option(min=1, metavar="HZ", help="For LeRobotDatasets: steps a second.")
-    ] = None,
-    codebase: Annotated[
-        str,
-        typer.Option(
-            metavar="VERSION",
-            help="For LeRobotDatasets: v3.0, or v2.1, which many tools still read.",
-            show_default="v3.0",
-        ),
-    ] = "",
+    folder: Path,
+    to: str,
+    lossy: bool = False,
+    observation: str = "",
+    video: bool = False,
+    rate: float | None = None,
+    codebase: str = "",
     _imports: Imports = None,
 ) -> None:
     """Write a dataset or a view in the format of another tool.
 
     What the format cannot hold is listed first, and needs --lossy.
+
+    Options:
+        folder (FOLDER): The new folder; it must not exist.
+        to (--to FORMAT): Format to write, of `orlog import --list`, or a file of yours.
+        lossy: Leave out what the format cannot hold.
+        observation (KEY): Write one part of a Dict of observations, such as state.
+        video: For LeRobotDatasets: frames as videos, not images.
+        rate (HZ, >= 1): For LeRobotDatasets: steps a second.
+        codebase (VERSION, default: v3.0): For LeRobotDatasets: v3.0, or v2.1, which many tools
+            still read.
     """
     from orlog.datasets.exporting import export_dataset
     from orlog.datasets.loading import load_dataset

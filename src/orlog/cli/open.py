@@ -9,32 +9,20 @@ import tempfile
 import threading
 import webbrowser
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from orlog.base.terminal import say
-from orlog.cli.options import Imports, TrustEnvironment, app
+from orlog.cli.options import Imports, TrustEnvironment, command
 from orlog.errors import MissingExtraError
 from orlog.manifests.names import counted
 
 NEEDED = ("starlette", "uvicorn")
 
 
-@app.command("open", epilog="Example: orlog open pointmaze/umaze-v1")
+@command("orlog open pointmaze/umaze-v1", name="open")
 def open_viewer(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME_OR_FILE...",
-            help="Datasets by name or path, files of views, folders of runs, reports; two datasets stand "
-            "side by side.",
-        ),
-    ],
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1.", show_default="a free one")
-    ] = 0,
-    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    names: list[str],
+    port: int = 0,
+    browser: bool = True,
     trust_environment: TrustEnvironment = False,
     imports: Imports = None,  # noqa: ARG001 (its callback imports them)
 ) -> None:
@@ -43,6 +31,12 @@ def open_viewer(
     The page is on 127.0.0.1 only and asks nothing from anywhere else. Its address lets one browser in; the
     next address is printed when it was used. It reads what is named here and nothing besides. Ctrl-C ends it.
     On another machine: ssh -L 8000:127.0.0.1:PORT HOST, then the address with port 8000.
+
+    Options:
+        names (NAME_OR_FILE...): Datasets by name or path, files of views, folders of runs, reports;
+            two datasets stand side by side.
+        port (>= 0, default: a free one): Port on 127.0.0.1.
+        browser: Open the page in the browser.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:

@@ -1,30 +1,38 @@
-"""The application, and the options that several of its commands take, each declared once.
+"""The application, how a function becomes one of its commands, and the options that several commands share.
 
-A command takes options that belong together as one dataclass (`takes_options`).
+A parameter is an option. Its type and default are in the signature, its help under `Options:` in the docstring:
+
+    html (FILE): Also write a page with all of it there.
+
+What stands in parentheses is what the page of help shows of it: its name where it is another one (`--map`), what
+stands for its value (`FILE`), its least value (`>= 1`), its default in words (`default: all`). A parameter that is a
+dataclass stands for an option for each of its fields.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 import orlog
 from orlog.algos.algorithms import ALGORITHMS, known_as
 from orlog.base.processes import cores
-from orlog.base.terminal import say, show_facts
-from orlog.manifests.names import bytes_of, counted, did_you_mean, size_text
+from orlog.base.terminal import print_json, say, show_facts
+from orlog.manifests.names import bytes_of, counted, size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.publish.publish import Sign
     from orlog.runs.jobs import Executor
 
+Result = TypeVar("Result")
+CORES = cores()
 app = typer.Typer(
     name="orlog",
     help="Offline-RL datasets pinned byte by byte, reference algorithms, and honest scores.",
@@ -37,25 +45,10 @@ app = typer.Typer(
 
 def command_group(name: str, about: str, example: str) -> typer.Typer:
     """Return a new group of commands, such as `orlog runs`."""
+    epilog = f"Example: {example}"
     return typer.Typer(
-        name=name,
-        help=about,
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        epilog=f"Example: {example}",
+        name=name, help=about, no_args_is_help=True, rich_markup_mode="rich", epilog=epilog
     )
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        say(orlog.__version__)
-        raise typer.Exit
-
-
-class Debug:
-    """Whether errors show their traceback."""
-
-    on = False
 
 
 class Begun:
@@ -63,31 +56,13 @@ class Begun:
 
     command: Any = None
     more: Sequence[str] = ()
+    debug: bool = False  # whether errors show their traceback
 
 
-def greet() -> None:
-    """Print what is here and what to do next."""
-    from orlog.datasets.listing import listed_here
-
-    listed = listed_here().values()
-    here = [one for one in listed if one.state == "here"]
-    to_build = sum(one.source == "catalogue" for one in listed)
-    size = size_text(sum(one.size_bytes or 0 for one in here))
-    name = here[0].name if here else "classic/pendulum-mixed-v1"
-    first = "" if here else f"orlog build {name}, then "
-    say(f"orlog {orlog.__version__}: {app.info.help}", style="bold")
-    show_facts(
-        [
-            (
-                "here",
-                f"{counted(len(here), 'dataset')}, {size}; {to_build} more to build: orlog list",
-            ),
-            ("next", f"{first}orlog open {name}, in a terminal orlog show {name} --episode 0"),
-            ("find", "orlog list --remote --search hopper"),
-            ("try", "orlog quickstart"),
-            ("help", "orlog --help"),
-        ]
-    )
+def _print_version(asked: bool) -> None:
+    if asked:
+        say(orlog.__version__)
+        raise typer.Exit
 
 
 @app.callback()
@@ -101,116 +76,132 @@ def _options(
     ] = False,
     debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
 ) -> None:
-    Debug.on, Begun.command, Begun.more = debug, context.command, ()
+    Begun.debug, Begun.command, Begun.more = debug, context.command, ()
     if context.invoked_subcommand is None:
-        greet()
+        _greet()
 
 
-CORES = cores()
+def _greet() -> None:
+    """Print what is here and what to do next."""
+    from orlog.datasets.listing import listed_here
+
+    listed = listed_here().values()
+    here = [one for one in listed if one.state == "here"]
+    to_build = sum(one.source == "catalogue" for one in listed)
+    size = size_text(sum(one.size_bytes or 0 for one in here))
+    name = here[0].name if here else "classic/pendulum-mixed-v1"
+    first = "" if here else f"orlog build {name}, then "
+    held = f"{counted(len(here), 'dataset')}, {size}; {to_build} more to build: orlog list"
+    say(f"orlog {orlog.__version__}: {app.info.help}", style="bold")
+    show_facts(
+        [
+            ("here", held),
+            ("next", f"{first}orlog open {name}, in a terminal orlog show {name} --episode 0"),
+            ("find", "orlog list --remote --search hopper"),
+            ("try", "orlog quickstart"),
+            ("help", "orlog --help"),
+        ]
+    )
 
 
-def as_settings(options: Iterable[Any], words: Sequence[str]) -> list[str]:
-    """Return the words of a command line with options that are settings of the algorithm as `--set`.
-
-    `--batch-size 64` becomes `--set batch_size=64`. Which settings there are, the algorithms and runs say that the
-    words name.
-
-    Args:
-        options: The parameters of the command, as its context has them.
-        words: The command line.
-
-    Raises ValueError that names the nearest option or setting where there is none of a name, or no value.
-    """
-    takes_value = {
-        name: not getattr(one, "is_flag", False)
-        for one in options
-        for name in (*one.opts, *one.secondary_opts)
-        if name.startswith("-")
-    }
-    settings = _settings_meant(words)
-    found: list[str] = []
-    waiting = [*words]
-    while waiting:
-        word = waiting.pop(0)
-        name, equals, value = word.partition("=")
-        if word == "--":
-            return [*found, word, *waiting]
-        if name in takes_value or not name.startswith("--"):
-            found.append(word)
-            if takes_value.get(name) and not equals and waiting:
-                found.append(waiting.pop(0))
-            continue
-        setting = name.removeprefix("--").replace("-", "_")
-        if setting not in settings:
-            there = [f"--{one.replace('_', '-')}" for one in settings]
-            near = did_you_mean(name, dict.fromkeys([*takes_value, *there]))
-            listed = f"; settings of the algorithm are options too: {', '.join(there)}."
-            raise ValueError(f"No such option: {name}{near or listed}")
-        if not equals and settings[setting] is bool and waiting[:1] not in (["true"], ["false"]):
-            value = "true"
-        elif not equals and waiting:
-            value = waiting.pop(0)
-        elif not equals:
-            raise ValueError(f"{name} takes a value.")
-        found += ["--set", f"{setting}={value}"]
-    return found
+def show(result: Result, as_json: bool, text: Callable[[Result], None]) -> None:
+    """Print a result as one JSON document, or in words as `text` does."""
+    if as_json:
+        print_json(result)
+    else:
+        text(result)
 
 
-def _settings_meant(words: Sequence[str]) -> dict[str, Any]:
-    """Return the settings, with types, of the algorithms or runs that words name; of all if none does."""
-    from orlog.algos.settings import setting_types
-    from orlog.algos.training.runs import RUN_FILE, read_run
-    from orlog.errors import OrlogError
+def command(
+    example: str, group: typer.Typer = app, name: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command of a group, under its own name or another, with an example in its help."""
 
-    found: dict[str, Any] = {}
-    for word in words:
-        with contextlib.suppress(OrlogError, OSError, ValueError):
-            if known_as(word) in ALGORITHMS or (":" in word and not word.startswith("-")):
-                found |= setting_types(word)
-            elif (Path(word) / RUN_FILE).is_file():
-                found |= {name: type(value) for name, value in read_run(Path(word)).config.items()}
-    if not found:
-        for algorithm in ALGORITHMS:
-            found |= setting_types(algorithm)
-    return found
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        group.command(name, epilog=f"Example: {example}")(takes_options(function))
+        return function
+
+    return add
 
 
-def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each field of the dataclasses among its parameters.
+def takes_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a function the signature and help that typer makes a command of; the function itself stays as it is."""
+    taken = inspect.signature(function, eval_str=True).parameters
+    about, helps = _help_of(function)
+    parameters = [option for one in taken.values() for option in _options_of(one, helps)]
 
-    typer reads the signature, in which the fields stand in place of their dataclass.
-    """
-    taken = inspect.signature(command, eval_str=True).parameters
-    parameters = [option for one in taken.values() for option in _options_of(one)]
-
-    @functools.wraps(command)
+    @functools.wraps(function)
     def run(**given: Any) -> None:
-        command(**{name: _gathered(one, given) for name, one in taken.items()})
+        function(**{name: _gathered(one, given) for name, one in taken.items()})
 
+    run.__doc__ = about
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
 
 
-def _options_of(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+def _help_of(documented: Any) -> tuple[str, dict[str, tuple[str, str]]]:
+    """Return a docstring without its options; and of each option what stands in parentheses, and its help."""
+    about, _, options = (inspect.getdoc(documented) or "").partition("\nOptions:\n")
+    parts = re.findall(r"^    (\w+)(?: \((.*?)\))?: (.*(?:\n     .*)*)", options, re.MULTILINE)
+    return about.strip(), {name: (how, " ".join(text.split())) for name, how, text in parts}
+
+
+def _options_of(
+    parameter: inspect.Parameter, helps: Mapping[str, tuple[str, str]]
+) -> Iterator[inspect.Parameter]:
     """Yield a parameter, or in place of one that is a dataclass those that its fields are."""
-    if _is_gathered(parameter):
+    kind = parameter.annotation
+    if dataclasses.is_dataclass(kind):
         for field in _fields(parameter).values():
-            yield from _options_of(field)
-    else:
-        yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            yield from _options_of(field, _help_of(kind)[1])
+        return
+    if parameter.name in helps:
+        how, text = helps[parameter.name]
+        is_needed = parameter.default is inspect.Parameter.empty
+        if kind is bool and parameter.default is False and "--" not in how:
+            how = f"--{parameter.name.replace('_', '-')}"  # without a --no- of its own
+        is_argument = how.startswith("[") or (is_needed and "--" not in how)
+        kind = Annotated[kind, argument(how, text) if is_argument else option(how, text)]
+    yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+
+
+def option(how: str, text: str, make: Any = typer.Option, **more: Any) -> Any:
+    """Return what typer takes for an option: `how` is what would stand in parentheses in a docstring."""
+    names, parts = _parts(how)
+    return make(*names, help=text.replace("[", r"\["), **parts, **more)  # rich reads brackets
+
+
+def argument(how: str, text: str, **more: Any) -> Any:
+    """Return what typer takes for an argument, as `option` does."""
+    return option(how, text, typer.Argument, **more)
+
+
+def _parts(how: str) -> tuple[list[str], dict[str, Any]]:
+    """Return the names of an option, and what else stands in parentheses under the names that typer has for it."""
+    names: list[str] = []
+    parts: dict[str, Any] = {}
+    for part in filter(None, how.split(", ")):
+        if part.startswith("--"):
+            name, _, part = part.partition(" ")
+            names = [name]
+        if part.startswith(">= "):
+            number = part.removeprefix(">= ")
+            parts["min"] = int(number) if number.isdecimal() else float(number)
+        elif part.startswith("default: "):
+            parts["show_default"] = part.removeprefix("default: ")
+        elif part:
+            parts["metavar"] = part
+    return names, parts
 
 
 def _gathered(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
     """Return the value of a parameter, a dataclass made of its fields where it is one."""
-    if not _is_gathered(parameter):
+    if not dataclasses.is_dataclass(parameter.annotation):
         return given[parameter.name]
+    kind: Any = parameter.annotation
     fields = _fields(parameter)
-    return parameter.annotation(**{name: _gathered(fields[name], given) for name in fields})
-
-
-def _is_gathered(parameter: inspect.Parameter) -> bool:
-    return dataclasses.is_dataclass(parameter.annotation)
+    return kind(**{name: _gathered(fields[name], given) for name in fields})
 
 
 def _fields(parameter: inspect.Parameter) -> Mapping[str, inspect.Parameter]:
@@ -229,9 +220,6 @@ def read_bytes(text: str, expected: str, *, at_least: int = 0) -> int:
 
 
 # Datasets.
-_DATASET = "Dataset: a name such as pointmaze/umaze-v1, or a path."
-
-
 def _names_that_begin(incomplete: str) -> list[str]:
     """Return the datasets of the catalogue and those here whose names begin so, for the shell."""
     from orlog.datasets.listing import listed_here
@@ -239,120 +227,68 @@ def _names_that_begin(incomplete: str) -> list[str]:
     return [name for name in listed_here() if name.startswith(incomplete)]
 
 
-Name = Annotated[str, typer.Argument(help=_DATASET, autocompletion=_names_that_begin)]
-OptionalName = Annotated[
-    str | None, typer.Argument(help=_DATASET, autocompletion=_names_that_begin)
+_DATASET = "Dataset: a name such as pointmaze/umaze-v1, or a path."
+Name = Annotated[str, argument("", _DATASET, autocompletion=_names_that_begin)]
+OptionalName = Annotated[str | None, argument("", _DATASET, autocompletion=_names_that_begin)]
+Versions = Annotated[
+    str, argument("NAME[@VERSION]", "Dataset; without a version, all versions that are here.")
 ]
-Container = Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container to write.")]
+Container = Annotated[Literal["zarr", "hdf5"], option("", "Container to write.")]
 ChunkHashes = Annotated[
     bool,
-    typer.Option(
+    option(
         "--chunk-hashes",
-        help="Add a hash of each chunk, so that those who read it in place can check every chunk.",
+        "Add a hash of each chunk, so that those who read it in place can check every chunk.",
     ),
 ]
-Horizon = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="STEPS",
-        help="Steps after which the environment truncates, for files that do not say where; the rule is in "
-        "docs/formats.md.",
-    ),
-]
-
-_DESCRIPTION = "What the data are."
-Description = Annotated[str, typer.Option(help=_DESCRIPTION)]
-OptionalDescription = Annotated[
-    str | None, typer.Option(help=_DESCRIPTION, show_default="that of its source")
-]
-License = Annotated[str, typer.Option(help="SPDX identifier of the data.")]
-Versions = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME[@VERSION]", help="Dataset; without a version, all versions that are here."
-    ),
-]
-
-# Transfers and registries.
-Mirrors = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mirror", metavar="URL", help="Another place to try, before the others. May be repeated."
-    ),
-]
-Jobs = Annotated[int, typer.Option(min=1, help="Number of files to transfer at once.")]
-Rate = Annotated[
-    str | None,
-    typer.Option(metavar="RATE", help="Bytes per second at most: 500k, 20M.", show_default="none"),
-]
-KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]
 
 # Training.
 _ALGORITHM = f"{', '.join(ALGORITHMS)}, or FILE.py:CLASS of an algorithm of your own."
 Algorithm = Annotated[
     str,
-    typer.Argument(
-        help=_ALGORITHM,
+    argument(
+        "",
+        _ALGORITHM,
         callback=known_as,
         autocompletion=lambda incomplete: [one for one in ALGORITHMS if one.startswith(incomplete)],
     ),
 ]
 OptionalAlgorithm = Annotated[
     str | None,
-    typer.Argument(
-        help=_ALGORITHM, show_default=False, callback=lambda given: given and known_as(given)
-    ),
+    argument("", _ALGORITHM, show_default=False, callback=lambda given: given and known_as(given)),
 ]
 Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A setting of the algorithm, as name=value; may be repeated."),
+    list[str] | None, option("--set", "A setting of the algorithm, as name=value; may be repeated.")
 ]
-Steps = Annotated[
-    int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
-]
+Steps = Annotated[int | None, option(">= 1, default: the recipe's", "Gradient steps.")]
 Device = Annotated[
-    str,
-    typer.Option(
-        metavar="DEVICE",
-        help="Where to compute: cpu, cuda, cuda:1, or auto for a GPU if there is one.",
-    ),
+    str, option("DEVICE", "Where to compute: cpu, cuda, cuda:1, or auto for a GPU if there is one.")
 ]
 Log = Annotated[
-    str,
-    typer.Option(help="Copy the log of metrics, which is in metrics.jsonl: tensorboard or wandb."),
+    str, option("", "Copy the log of metrics, which is in metrics.jsonl: tensorboard or wandb.")
 ]
+Overwrite = Annotated[bool, option("--overwrite", "Replace the run that the folder holds.")]
 
 # Trained runs.
-RunFolder = Annotated[
-    Path, typer.Argument(metavar="[FOLDER]", help="Folder of runs, at any depth.")
-]
+RunFolder = Annotated[Path, argument("[FOLDER]", "Folder of runs, at any depth.")]
 EvaluatedRuns = Annotated[
     list[str],
-    typer.Argument(
-        metavar="RUNS...",
-        help="Folders of evaluated runs, files that orlog evaluate --out wrote, or folders that hold some of both. "
+    argument(
+        "RUNS...",
+        "Folders of evaluated runs, files that orlog evaluate --out wrote, or folders that hold some of both. "
         "NAME=RUNS names their method.",
     ),
 ]
 DatasetOfRun = Annotated[
-    str | None,
-    typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
+    str | None, option("", "Path or name of the dataset, if its recorded name does not find it.")
 ]
 AlgorithmOfRun = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE.py:CLASS", help="The algorithm of the run, if it is one of your own."
-    ),
+    str | None, option("FILE.py:CLASS", "The algorithm of the run, if it is one of your own.")
 ]
 
 # Environments.
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")
-]
 TrustEnvironment = Annotated[
-    bool,
-    typer.Option("--trust-environment", help="Use environment arguments that come with the data."),
+    bool, option("--trust-environment", "Use environment arguments that come with the data.")
 ]
 
 
@@ -366,44 +302,56 @@ def _import_modules(names: list[str] | None) -> list[str] | None:
 
 Imports = Annotated[
     list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="MODULE",
-        help="Module or file of yours that registers environments; may be repeated. "
+    option(
+        "--import MODULE",
+        "Module or file of yours that registers environments; may be repeated. "
         "ORLOG_IMPORT=MODULE,.. says the same.",
         callback=_import_modules,
     ),
 ]
 
-# What is printed.
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print a JSON document for scripts, and nothing else.")
-]
+# What is printed, and by how many processes it is made.
+AsJson = Annotated[bool, option("--json", "Print a JSON document for scripts, and nothing else.")]
+PROCESSES = "Processes to use."
+Workers = Annotated[int, option(">= 1", PROCESSES)]
 
 
-SigningKey = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
-]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """How files are fetched.
+
+    Options:
+        mirror (--mirror URL): Another place to try, before the others. May be repeated.
+        jobs (>= 1): Number of files to transfer at once.
+        limit_rate (RATE, default: none): Bytes per second at most: 500k, 20M.
+    """
+
+    mirror: list[str] | None = None
+    jobs: int = 16
+    limit_rate: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return them as `download_dataset` and `repair_dataset` take them."""
+        from orlog.datasets.download.mirrors import Limiter
+
+        rate = "bytes per second such as 500k or 20M"
+        limit = self.limit_rate and Limiter(read_bytes(self.limit_rate, rate, at_least=1))
+        return {"mirrors": self.mirror or (), "jobs": self.jobs, "limiter": limit or None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signing:
-    """With which key an index is signed, and whose signatures in it are trusted."""
+    """With which key an index is signed, and whose signatures in it are trusted.
 
-    sign: SigningKey = None
-    trust: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY", help="Public key of another signer of this registry. May be repeated."
-        ),
-    ] = None
-    sign_existing: Annotated[
-        bool,
-        typer.Option(
-            "--sign-existing",
-            help="Sign the existing index and everything in it, without checking.",
-        ),
-    ] = False
+    Options:
+        sign (FILE): Key to sign with: orlog registry key FILE --new
+        trust (KEY): Public key of another signer of this registry. May be repeated.
+        sign_existing: Sign the existing index and everything in it, without checking.
+    """
+
+    sign: Path | None = None
+    trust: list[str] | None = None
+    sign_existing: bool = False
 
     def signer(self) -> Sign | None:
         """Return what signs, and refuse the other options where nothing does."""
@@ -418,30 +366,20 @@ class Signing:
         return None
 
 
-JOBS_AT_A_TIME = "Processes to use; with --executor, jobs at a time."
-
-PROCESSES = "Processes to use."
-
-Workers = Annotated[int, typer.Option(min=1, help=PROCESSES)]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Executing:
-    """Where jobs run."""
+    """Where jobs run.
 
-    executor: Annotated[str, typer.Option(help="Where jobs run: processes, ray or slurm.")] = (
-        "processes"
-    )
-    address: Annotated[
-        str | None, typer.Option(help="Ray: its cluster, as HOST:PORT, or auto for the one here.")
-    ] = None
-    executor_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="SLURM: partition=NAME, time=MINUTES, memory=GIGABYTES. May be repeated.",
-        ),
-    ] = None
+    Options:
+        executor: Where jobs run: processes, ray or slurm.
+        address: Ray: its cluster, as HOST:PORT, or auto for the one here.
+        executor_option (NAME=VALUE): SLURM: partition=NAME, time=MINUTES, memory=GIGABYTES. May be
+            repeated.
+    """
+
+    executor: str = "processes"
+    address: str | None = None
+    executor_option: list[str] | None = None
 
     def chosen(self) -> Executor:
         """Return the executor that the options choose."""

@@ -1,24 +1,36 @@
-"""Shows all that is known about one dataset."""
+"""Lists datasets: those here, those the catalogue builds, those to download; and shows what is known of one."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
 from rich.text import Text
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import print_json, printable, say, show_facts, show_table, tell
-from orlog.cli.cards import show_croissant, write_card
+from orlog.base.terminal import (
+    ago,
+    console,
+    print_json,
+    printable,
+    progress_bar,
+    say,
+    show_facts,
+    show_table,
+    tell,
+)
 from orlog.cli.episodes import show_episode
-from orlog.cli.options import AsJson, Name, app
-from orlog.errors import InvalidNameError, NotFoundError
-from orlog.manifests.names import size_text
+from orlog.cli.options import AsJson, Name, command, show
+from orlog.errors import InvalidNameError, NotFoundError, OrlogError
+from orlog.manifests.families import find_family
+from orlog.manifests.names import counted, size_text
 
 if TYPE_CHECKING:
-    from orlog.datasets.listing import Offered
+    from orlog.datasets.listing import Listed, Offered
     from orlog.datasets.reading.dataset import Dataset
     from orlog.manifests.manifest import Manifest
 
@@ -28,57 +40,248 @@ NO_CHECKSUM = "no checksum known: the first download is trusted, and kept"
 HASHED = "each chunk is checked against the manifest"
 NOT_HASHED = "each file is fetched whole and compared with the manifest"
 NOT_EQUAL = "these places are not known to have equal bytes; the first that answers is taken"
+OF_MANIFEST = (
+    *("description", "container", "observation_space", "action_space", "behavior_policy"),
+    *("environment", "benchmark", "license", "recipe", "non_finite", "outside_bounds"),
+)
 
 
-@app.command(epilog="Example: orlog show pointmaze/umaze-v1 --episode 7")
-def show(
-    name: Name,
-    episode: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Show one episode: the course of each column, texts and frames."
-        ),
-    ] = None,
+@command("orlog list --remote --benchmark minari --search hopper", name="list")
+def list_datasets(
+    pattern: str = "",
+    remote: bool = False,
+    benchmark: str = "",
+    search: str = "",
+    family: str = "",
+    here: bool = False,
+    every: bool = False,
     as_json: AsJson = False,
-    as_croissant: Annotated[
-        bool,
-        typer.Option("--croissant", help="Print Croissant, which catalogues of datasets ask for."),
-    ] = False,
-    card: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a dataset card there, as publish does on the Hugging Face Hub, and its picture beside it.",
-        ),
-    ] = None,
+) -> None:
+    """List the datasets of the catalogue and on this machine, or with --remote those to download.
+
+    What known benchmarks publish (d4rl, minari, ogbench, ..) is listed without a network. A
+    registry of yours that does not answer is named on stderr.
+
+    Options:
+        pattern ([PATTERN], default: all): Only names that contain this text, or match it if it has
+            *, ? or [ in it.
+        remote: List what can be downloaded, and what of it is here.
+        benchmark (NAME, default: all): Only datasets of this benchmark: the first part of their names.
+        search (TEXT, default: all): Only datasets with this text in name or description, in any case.
+        family (NAME, default: all): Only datasets of this family, such as safety or goals
+            (docs/families.md).
+        here: List only what is on this machine.
+        every (--all): List what is here and what can be downloaded together.
+    """
+    from orlog.datasets.home.folders import datasets_folder
+    from orlog.datasets.listing import listed_elsewhere, listed_here, matching
+
+    if family:
+        find_family(family)  # what is wrong is said before anything is looked for
+    if here and (remote or every):
+        raise typer.BadParameter("--here lists this machine alone; leave out --remote and --all.")
+    listed = listed_here()
+    if here:  # without what the catalogue could build
+        listed = {name: one for name, one in listed.items() if one.source != "catalogue"}
+    problems: dict[str, str] = {}
+    if remote or every:
+        offered, problems = listed_elsewhere(listed)
+        listed = {**offered, **listed} if every else offered
+    chosen = matching(listed, pattern, benchmark, search, family)
+    _tell_silent(problems)
+
+    def text(_: object) -> None:
+        only_remote = remote and not every
+        (_print_remote if only_remote else _print_all)(chosen)
+        benchmarks = {name.partition("/")[0] for name in listed}
+        if benchmark and benchmark.lower() not in benchmarks:
+            tell(f"no dataset is of {benchmark}; there are {', '.join(sorted(benchmarks))}.")
+        elif not chosen:
+            given = {"": pattern, "--benchmark ": benchmark, "--search ": search}
+            given["--family "] = family
+            asked = ", ".join(f"{name}{value}" for name, value in given.items() if value)
+            more = (
+                ""
+                if remote or every
+                else f"; to search what can be downloaded, run: orlog list --all {pattern}".rstrip()
+            )
+            tell(f"no dataset is found for {asked or 'this'}{more}")
+        if not only_remote:
+            say(f"\nfolder: {datasets_folder()}")
+        elif chosen:
+            say(
+                f"\n{counted(len(chosen), 'dataset')}; files and checksums: orlog show NAME; to get one: orlog download NAME"
+            )
+            unknown = sum(_size(one) == "-" and not one.has_checksum for one in chosen)
+            if unknown:
+                say(f"{unknown:,} without size and checksum: their first download is trusted.")
+
+    rows = [dataclasses.asdict(one) for one in chosen]
+    show({"folder": datasets_folder(), "datasets": rows, "unreachable": problems}, as_json, text)
+
+
+def _tell_silent(problems: dict[str, str]) -> None:
+    for registry, problem in problems.items():
+        tell(f"the registry {registry} does not answer: {problem}.")
+
+
+def _print_all(chosen: list[Listed]) -> None:
+    rows = [
+        (
+            one.name,
+            one.version,
+            "-" if one.steps is None else f"{one.steps:,}",
+            _size(one),
+            _returns(one),
+            "" if one.last_used is None else ago(one.last_used.timestamp()),
+            _state(one),
+        )
+        for one in chosen
+    ]
+    headings = ("name", "version", "steps", "size", "returns", "used", "state")
+    spare = ("steps", "used", "size", "returns", "version")
+    show_table(headings, rows, numbers=(2, 3), spare=spare)
+    if any(one.source == "catalogue" for one in chosen):
+        tell("\nto have one that is not here: orlog build NAME, or load_dataset(NAME, build=True)")
+
+
+def _print_remote(chosen: list[Listed]) -> None:
+    """Print a line for each; a table of rich would take longer than all the rest."""
+    heading = ("name", "version", "size", "license", "here")
+    rows = [(one.name, one.version, _size(one), one.license or "-", _note(one)) for one in chosen]
+    widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
+    # A name that is too long for the terminal moves its own line only.
+    widths[0] = min(widths[0], max(20, console.width - sum(widths[1:4]) - 12))
+    for number, (name, version, size, license_id, here) in enumerate((heading, *rows)):
+        line = f"{name:{widths[0]}}  {version:{widths[1]}}  {size:>{widths[2]}}  {license_id:{widths[3]}}  {here}"
+        say(line, style="" if number else "bold")
+
+
+def _returns(one: Listed) -> str:
+    """Return how the returns of a dataset that is here are spread; nothing where they cannot be read."""
+    from orlog.datasets.looking.sparklines import spread
+    from orlog.datasets.reading.dataset import Dataset
+    from orlog.datasets.reading.finding import find_stored
+
+    if one.state != "here" or one.problem is not None:
+        return ""
+    with contextlib.suppress(OrlogError, OSError):
+        # Not opened as a user would, which marks it as used.
+        dataset = Dataset(*find_stored(f"{one.name}@{one.version}"))
+        return spread(dataset.column("episodes/returns"), 10)
+    return ""
+
+
+def _size(one: Listed) -> str:
+    """Return a size, with a tilde in front where only a rounded one is known."""
+    is_rounded = one.size_bytes is None and one.about_bytes is not None
+    return f"~{size_text(one.about_bytes)}" if is_rounded else size_text(one.size_bytes)
+
+
+def _note(one: Listed) -> str:
+    """Return what is here of a dataset that can be downloaded, and what is to be known of it."""
+    unread = "by hf download" if one.format == "lerobot" else "cannot be read"
+    notes = (
+        {"not here": "", "here": "yes"}.get(one.state, one.state),
+        "not audited" if one.audit else "",
+        unread if one.problem else "",
+    )
+    return ", ".join(filter(None, notes)) or "-"
+
+
+def _state(one: Listed) -> str:
+    audit = ", published without an audit" if one.audit else ""
+    if one.problem is not None and one.source is None:
+        return f"damaged: {one.problem}" if one.state == "damaged" else one.problem
+    if one.source == "catalogue":
+        return "not here"
+    if one.problem is not None:
+        return f"not here; {one.problem}"
+    if one.source is not None:
+        return f"not here; get it from {one.source} with orlog download{audit}"
+    return f"{one.state}{f', {one.rebuild}' if one.rebuild else ''}{audit}"
+
+
+@command("orlog show pointmaze/umaze-v1 --episode 7", name="show")
+def show_dataset(
+    name: Name,
+    episode: int | None = None,
+    as_json: AsJson = False,
+    as_croissant: bool = False,
+    card: Path | None = None,
 ) -> None:
     """Show what is known about a dataset: totals, columns, versions, origin, baselines.
 
     Of one that is not here, it shows the files that would be downloaded, with their sizes and
     checksums, and what its benchmark publishes.
+
+    Options:
+        episode (N): Show one episode: the course of each column, texts and frames.
+        as_croissant (--croissant): Print Croissant, which catalogues of datasets ask for.
+        card (FILE): Write a dataset card there, as publish does on the Hugging Face Hub, and its
+            picture beside it.
     """
     from orlog.manifests.benchmarks import as_listed
 
     if as_croissant:
-        show_croissant(name)
+        from orlog.manifests.croissant import UNKNOWN, croissant
+
+        print_json(croissant(_whole_version(name).manifest))
+        tell(f"to be added by you, since no manifest knows it: {', '.join(UNKNOWN)}")
         return
     if card is not None:
-        write_card(name, card)
+        _write_card(name, card)
         return
     name = as_listed(name)
     if episode is not None:
         show_episode(name, episode, as_json=as_json)
         return
     try:
-        _show(name, as_json=as_json)
+        manifest, dataset, part = _find(name)
     except (NotFoundError, InvalidNameError) as error:
         missing = str(error) if isinstance(error, NotFoundError) else ""
-        if not _show_elsewhere(name, missing, as_json=as_json):
+        known = _known_elsewhere(name)
+        if not known:
             raise
+        show(known, as_json, lambda _: _print_elsewhere(known, name, missing))
+        return
+    known = _known(manifest, dataset, part)
+    show(known, as_json, lambda _: _print_known(known, manifest, dataset))
 
 
-def _show_elsewhere(name: str, missing: str, *, as_json: bool) -> bool:
-    """Show what registries and benchmarks know of a dataset that is not here; return whether there is anything."""
+def _whole_version(name: str) -> Dataset:
+    from orlog.datasets.loading import load_dataset
+
+    dataset = load_dataset(name)
+    if dataset.operation is not None:
+        raise ValueError(f"{name}: a view has no files of its own; store it first: orlog save.")
+    return dataset
+
+
+def _write_card(name: str, path: Path) -> None:
+    """Write the dataset card and its picture; a file that orlog did not write is not replaced."""
+    from orlog.base.files import replace_file, storage_errors
+    from orlog.datasets.audit.audit import audit
+    from orlog.datasets.publish.card import dataset_card, is_own_card
+
+    dataset, picture = _whole_version(name), path.with_suffix(".svg")
+    with storage_errors(path):
+        before = path.read_text("utf-8", errors="replace") if path.exists() else ""
+        if before and not is_own_card(before):
+            raise ValueError(
+                f"{path}: orlog did not write this file, so it is not replaced; choose another one."
+            )
+    with progress_bar("audit") as update:
+        audited = audit(dataset, progress=update)
+    card = dataset_card(dataset, audited, f"{dataset.name}@{dataset.version}")
+    with storage_errors(path):
+        replace_file(picture, card.picture.encode())
+        replace_file(path, card.text(picture.name).encode())
+    say(f"written: {path} and {picture}")
+
+
+def _known_elsewhere(name: str) -> dict[str, Any]:
+    """Return what registries and benchmarks know of a dataset that is not here; nothing if none knows it."""
     from orlog.datasets.listing import offers_of
     from orlog.manifests.benchmarks import find_benchmark_dataset
     from orlog.manifests.names import is_name, parse_name
@@ -86,56 +289,32 @@ def _show_elsewhere(name: str, missing: str, *, as_json: bool) -> bool:
     offers, problems = offers_of(parse_name(name)) if is_name(name) else ([], {})
     benchmark = find_benchmark_dataset(name)
     if not offers and benchmark is None:
-        return False
-    for registry, problem in problems.items():
-        tell(f"the registry {registry} does not answer: {problem}.")
-    known: dict[str, str] = {}
-    if benchmark is not None:
-        known = {column: text for column, text in benchmark.facts.items() if text}
-    if as_json:
-        body = {
-            "name": name.partition("@")[0] if benchmark is None else benchmark.name,
-            "state": "not here",
-            "benchmark": None if benchmark is None else benchmark.name,
-            "facts": known,
-        }
-        print_json(body | (_offers_as_json(offers) if offers else {}))
-        return True
-    lines = [("name", benchmark.name if benchmark is not None and not offers else name)]
-    files: list[dict[str, Any]] = []
-    if offers:
-        offer = _offers_as_json(offers)
-        files = offer.get("files", [])
-        lines += _offer_as_lines(offer)
-    if benchmark is not None:
-        lines += [("benchmark", benchmark.benchmark.title), *known.items()]
-    show_facts(lines, alarming=ALARMING)
-    for file in files:
-        _print_file(file)
-    unknown = f"{name}: orlog knows no version to download."
-    say(f"\n{missing or unknown}")
-    return True
+        return {}
+    _tell_silent(problems)
+    facts = {} if benchmark is None else benchmark.facts
+    return {
+        "name": name.partition("@")[0] if benchmark is None else benchmark.name,
+        "state": "not here",
+        "benchmark": None if benchmark is None else benchmark.name,
+        "facts": {column: text for column, text in facts.items() if text},
+        **(_offered(offers) if offers else {}),
+    }
 
 
-def _offers_as_json(offers: list[Offered]) -> dict[str, Any]:
+def _offered(offers: list[Offered]) -> dict[str, Any]:
     """Return the facts about the version that a download would take, and which others there are."""
     from orlog.manifests.index import IndexEntry
 
     offer, *others = offers
     entry = offer.entry
-    body: dict[str, Any] = {
+    body = {
         "version": offer.version,
         "source": offer.registry,
         "others": [{"version": one.version, "source": one.registry} for one in others],
     }
     if isinstance(entry, IndexEntry):
-        return body | {
-            "digest": entry.digest,
-            "size_bytes": entry.size_bytes,
-            "episodes": entry.episodes,
-            "steps": entry.steps,
-            "audit": entry.audit,
-        }
+        names = ("digest", "size_bytes", "episodes", "steps", "audit")
+        return body | {name: getattr(entry, name) for name in names}
     files = [
         {
             "path": file.path if entry.files else file.url.rpartition("/")[2],
@@ -156,144 +335,102 @@ def _offers_as_json(offers: list[Offered]) -> dict[str, Any]:
     }
 
 
-def _offer_as_lines(offer: dict[str, Any]) -> list[tuple[str, str]]:
-    lines = [("version", offer["version"]), ("from", offer["source"])]
-    lines += [("also", f"{one['version']} from {one['source']}") for one in offer["others"]]
-    rounded = offer.get("about_bytes") if offer["size_bytes"] is None else None
-    size = ("size", f"about {size_text(rounded)}" if rounded else size_text(offer["size_bytes"]))
-    if "digest" not in offer:
-        return [
-            *lines,
-            ("description", offer["description"] or "-"),
-            ("format", offer["format"]),
-            ("license", offer["license"] or "not known"),
-            size,
-        ]
-    lines += [("digest", offer["digest"]), ("episodes", f"{offer['episodes']:,}")]
-    lines += [("steps", f"{offer['steps']:,}"), size]
-    return [*lines, ("audit", AUDIT_SKIPPED)] if offer["audit"] else lines
+def _print_elsewhere(known: dict[str, Any], name: str, missing: str) -> None:
+    from orlog.manifests.benchmarks import find_benchmark_dataset
+
+    is_offered = "version" in known
+    lines = [("name", name if is_offered else known["name"])]
+    if is_offered:
+        rounded = known.get("about_bytes") if known["size_bytes"] is None else None
+        size = f"about {size_text(rounded)}" if rounded else size_text(known["size_bytes"])
+        lines += [("version", known["version"]), ("from", known["source"])]
+        lines += [("also", f"{one['version']} from {one['source']}") for one in known["others"]]
+        for key in ("description", "format", "license", "digest", "episodes", "steps"):
+            if key in known:
+                text = known[key] or ("not known" if key == "license" else "-")
+                lines.append((key, f"{text:,}" if isinstance(text, int) else text))
+        lines.append(("size", size))
+        if known.get("audit"):
+            lines.append(("audit", AUDIT_SKIPPED))
+    benchmark = find_benchmark_dataset(name)
+    if benchmark is not None:
+        lines += [("benchmark", benchmark.benchmark.title), *known["facts"].items()]
+    show_facts(lines, alarming=ALARMING)
+    for file in known.get("files", []):  # on lines that can be copied, however long they are
+        size = f"  {size_text(file['size_bytes'])}" if file["size_bytes"] is not None else ""
+        sums = [f"{kind} {file[kind]}" for kind in ("sha256", "md5") if file[kind]]
+        doubt = [NOT_EQUAL] if len(file["urls"]) > 1 and not sums else []
+        say(f"\n{file['path']}{size}")
+        for text in (*(sums or [NO_CHECKSUM]), *file["urls"], *doubt):
+            say(f"  {text}")
+    say(f"\n{missing or f'{name}: orlog knows no version to download.'}")
 
 
-def _print_file(file: dict[str, Any]) -> None:
-    """Print a third-party file on lines that can be copied, however long they are."""
-    size = f"  {size_text(file['size_bytes'])}" if file["size_bytes"] is not None else ""
-    sums = [f"{kind} {file[kind]}" for kind in ("sha256", "md5") if file[kind]]
-    for text in (f"\n{file['path']}{size}", *(f"  {one}" for one in sums or [NO_CHECKSUM])):
-        say(text)
-    for url in file["urls"]:
-        say(f"  {url}")
-    if len(file["urls"]) > 1 and not sums:
-        say(f"  {NOT_EQUAL}")
+def _find(name: str) -> tuple[Manifest, Dataset | None, Path | None]:
+    """Return manifest and dataset of a version that is here; of others the folder of a part of it, if any is here.
 
-
-def _show(name: str, *, as_json: bool) -> None:
-    """Show a version that is here or that ships with orlog."""
+    Raises NotFoundError if it neither is here nor ships with orlog.
+    """
+    from orlog.datasets.home.presence import is_partial
     from orlog.datasets.loading import load_dataset
-    from orlog.datasets.reading.finding import as_folder
+    from orlog.datasets.reading.finding import as_folder, folders_to_verify
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
     from orlog.manifests.names import is_url, parse_name
     from orlog.manifests.shipped import recorded_manifest
 
-    recorded = None
-    if as_folder(name) is None and not is_url(name):
-        wanted = parse_name(name)
-        recorded = recorded_manifest(wanted.name, wanted.version)
-    dataset = part = None
+    wanted = None if as_folder(name) is not None or is_url(name) else parse_name(name)
     try:
         dataset = load_dataset(name)
-        manifest = dataset.manifest
     except NotFoundError:
-        part = find_part(name)
-        if part is not None:
-            recorded = read_manifest(part / MANIFEST_FILE)
-        elif recorded is None or not recorded.digest.startswith(parse_name(name).digest):
+        with contextlib.suppress(NotFoundError, ValueError):  # none, or a view of several
+            (folder,) = folders_to_verify(name)
+            if is_partial(folder):
+                return read_manifest(folder / MANIFEST_FILE), None, folder
+        recorded = None if wanted is None else recorded_manifest(wanted.name, wanted.version)
+        if wanted is None or recorded is None or not recorded.digest.startswith(wanted.digest):
             raise
-        manifest = recorded
-    facts = _facts(manifest, dataset, part)
-    if as_json:
-        print_json(facts)
-    else:
-        _print_facts(facts, manifest, dataset)
+        return recorded, None, None
+    return dataset.manifest, dataset, None
 
 
-def find_part(name: str) -> Path | None:
-    """Return the folder that holds only a part of the version that a name or path means."""
-    from orlog.datasets.home.presence import is_partial
-    from orlog.datasets.reading.finding import folders_to_verify
-
-    try:
-        (folder,) = folders_to_verify(name)
-    except (NotFoundError, ValueError):  # none, or a view of several
-        return None
-    return folder if is_partial(folder) else None
-
-
-def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> dict[str, Any]:
-    """Return all that is known about a dataset, as JSON.
+def _known(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> dict[str, Any]:
+    """Return all that is known about a dataset.
 
     `dataset` is None if it is not here; then `part` is the folder with a part of it, if any is here.
     """
     import msgspec
 
-    from orlog.algos.algorithms import ALGORITHMS
     from orlog.datasets.facts import columns_of, versions_of
     from orlog.datasets.home.history import known_versions
     from orlog.datasets.home.presence import how_much
     from orlog.datasets.listing import audit_of
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
     from orlog.manifests.rebuilds import rebuild_text, version_of
-    from orlog.normalize.baselines import read_baseline
     from orlog.runs.references import references_of
 
     shown = dataset or manifest
     is_view = dataset is not None and dataset.operation is not None
     folder = part if dataset is None else dataset.folder
-    state = "here" if part is None else how_much(part, manifest)
-    if dataset is not None and dataset.in_place:
-        by = HASHED if has_chunk_hashes(manifest) else NOT_HASHED
-        state = f"read in place: {by}"
+    state = "not here" if folder is None else "here"
+    if part is not None:
+        state = how_much(part, manifest)
+    elif dataset is not None and dataset.in_place:
+        state = f"read in place: {HASHED if has_chunk_hashes(manifest) else NOT_HASHED}"
     references = references_of(manifest)
-    baselines = []
-    # Recorded baselines are for the whole version, not for views.
-    for algorithm in ALGORITHMS if references is not None and not is_view else ():
-        baseline = read_baseline(algorithm, manifest.name)
-        if baseline is not None and references is not None:
-            means = [float(scores.mean()) for scores in baseline.scores(references).values()]
-            score = sum(means) / len(means)
-            baselines.append(
-                {
-                    "algorithm": algorithm,
-                    "normalized_score": score,
-                    "seeds": len(means),
-                    "settings_tried": baseline.settings_tried or None,
-                    "is_of_these_data": baseline.digest == manifest.digest,
-                }
-            )
-    environment, recipe = manifest.environment, manifest.recipe
     return {
         "name": manifest.name,
         "version": version_of(manifest),
         "rebuild": rebuild_text(manifest) or None,
         "digest": shown.digest,
-        "folder": None if folder is None else str(folder),
-        "state": "not here" if folder is None else state,
+        "folder": folder,
+        "state": state,
         "is_view": is_view,
-        "description": manifest.description,
         "episodes": shown.total_episodes,
         "steps": shown.total_steps,
         "size_bytes": manifest.size_bytes,
         "objects": len(manifest.objects),
-        "container": manifest.container,
-        "observation_space": manifest.observation_space,
-        "action_space": manifest.action_space,
-        "behavior_policy": manifest.behavior_policy,
-        "environment": msgspec.to_builtins(environment),
-        "benchmark": manifest.benchmark,
-        "license": manifest.license,
-        "recipe": msgspec.to_builtins(recipe),
+        **{name: msgspec.to_builtins(getattr(manifest, name)) for name in OF_MANIFEST},
         "lineage": msgspec.to_builtins(shown.lineage),
-        "non_finite": manifest.non_finite,
-        "outside_bounds": msgspec.to_builtins(manifest.outside_bounds),
         "dimension_names": shown.dimension_names,
         "roles": manifest.known_roles if dataset is None else dataset.roles,
         "reference_returns": None
@@ -307,20 +444,42 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
         "columns": columns_of(manifest, dataset),
         "versions": versions_of(manifest.name, known_versions(manifest.name)),
         "audit": None if folder is None else audit_of(folder),
-        "baselines": baselines,
+        # Recorded baselines are for the whole version, not for views.
+        "baselines": [] if references is None or is_view else _baselines(manifest, references),
     }
 
 
-def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | None) -> None:
+def _baselines(manifest: Manifest, references: Any) -> list[dict[str, Any]]:
+    """Return the recorded baselines of a dataset, by algorithm."""
+    from orlog.algos.algorithms import ALGORITHMS
+    from orlog.normalize.baselines import read_baseline
+
+    recorded = (read_baseline(algorithm, manifest.name) for algorithm in ALGORITHMS)
+    known = []
+    for baseline in filter(None, recorded):
+        means = [float(scores.mean()) for scores in baseline.scores(references).values()]
+        known.append(
+            {
+                "algorithm": baseline.algorithm,
+                "normalized_score": sum(means) / len(means),
+                "seeds": len(means),
+                "settings_tried": baseline.settings_tried or None,
+                "is_of_these_data": baseline.digest == manifest.digest,
+            }
+        )
+    return known
+
+
+def _print_known(known: dict[str, Any], manifest: Manifest, dataset: Dataset | None) -> None:
     from orlog.datasets.facts import facts_of
     from orlog.datasets.reading.finding import read_installed
     from orlog.manifests.rebuilds import how_to_record
 
     again = how_to_record(manifest, read_installed(manifest.name))
-    where = facts["folder"] or f"not on this machine; {again}"
-    if facts["state"] not in ("here", "not here"):
-        rest = f"; for the rest run: orlog download {facts['name']}@{facts['version']}"
-        where = f"{where} ({facts['state']}{'' if dataset and dataset.in_place else rest})"
+    where = f"{known['folder'] or f'not on this machine; {again}'}"
+    if known["state"] not in ("here", "not here"):
+        rest = f"; for the rest run: orlog download {known['name']}@{known['version']}"
+        where += f" ({known['state']}{'' if dataset and dataset.in_place else rest})"
     lines: list[tuple[str, str | Text]] = []
     for name, text in facts_of(manifest, dataset):
         if name == "description":
@@ -329,19 +488,14 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
         lines.append((name, Text(printable(text)) if is_prose else text))
         if name == "steps":
             lines += _spreads(dataset)
-        if name == "license" and facts["audit"]:
-            lines.append(("audit", f"{facts['audit']}: published without one"))
-    references = facts["reference_returns"]
+        if name == "license" and known["audit"]:
+            lines.append(("audit", f"{known['audit']}: published without one"))
+    references = known["reference_returns"]
     if references is not None:
-        kind = "published"
+        is_measured = references["episodes"] is not None
+        kind = f"{references['episodes']} episodes" if is_measured else "published"
         text = f"random {references['random']:z.2f}, expert {references['expert']:z.2f}"
-        if references["episodes"] is not None:
-            kind = f"{references['episodes']} episodes"
-            from orlog.normalize.references import MEASURED
-
-            if references["source"] != MEASURED:
-                text += f"; {references['source']}"
-        lines.append((f"reference returns ({kind})", text))
+        lines.append((f"reference returns ({kind})", f"{text}; {references['source']}"))
     show_facts(lines, alarming=ALARMING)
     say()
     rows = [
@@ -351,27 +505,26 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest, dataset: Dataset | N
             str(tuple(column["shape"])),
             "-" if column["rows"] is None else f"{column['rows']:,}",
         )
-        for column in facts["columns"]
+        for column in known["columns"]
     ]
     show_table(("column", "type", "row", "rows"), rows, numbers=(3,))
-    _print_versions(facts["versions"], facts["version"])
-    if facts["baselines"]:
-        baselines = [
+    _print_versions(known["versions"], known["version"])
+    if known["baselines"]:
+        rows = [
             (
                 algorithm_title(one["algorithm"]),
-                f"{score:z.1f}",
+                f"{one['normalized_score']:z.1f}",
                 str(one["seeds"]),
                 str(one["settings_tried"] or "not noted"),
             )
-            for one in facts["baselines"]
-            for score in [one["normalized_score"]]
+            for one in known["baselines"]
         ]
         say()
         columns = ("recorded baseline", "score", "seeds", "settings tried")
-        show_table(columns, baselines, numbers=(1, 2, 3))
-        others = sum(not one["is_of_these_data"] for one in facts["baselines"])
-        if others and not facts["is_view"]:
-            which = "all were" if others == len(baselines) else f"{others} of them were"
+        show_table(columns, rows, numbers=(1, 2, 3))
+        others = sum(not one["is_of_these_data"] for one in known["baselines"])
+        if others:
+            which = "all were" if others == len(rows) else f"{others} of them were"
             say(f"{which} trained on other data than these: the digests differ.")
 
 
@@ -381,14 +534,14 @@ def _spreads(dataset: Dataset | None) -> list[tuple[str, str]]:
 
     if dataset is None or not dataset.total_episodes:
         return []
-    returns, lengths = dataset.column("episodes/returns"), dataset.episode_lengths
-    found = []
-    for name, values in (("returns", returns), ("lengths", lengths)):
+    columns = {"returns": dataset.column("episodes/returns"), "lengths": dataset.episode_lengths}
+    lines = []
+    for name, values in columns.items():
         finite = values[np.isfinite(values)].astype(np.float64)
         if len(finite):
             ends = f"{finite.min():,.6g} {spread(values, 24)} {finite.max():,.6g}"
-            found.append((name, f"{ends}, mean {finite.mean():,.6g}"))
-    return found
+            lines.append((name, f"{ends}, mean {finite.mean():,.6g}"))
+    return lines
 
 
 def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:
@@ -400,14 +553,7 @@ def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:
         if one["status"] != "good":
             use = f"; use {one['use']}" if one["use"] else ""
             note = f"{one['status']}: {one['reason']}{use}" + (f" ({note})" if note else "")
-        rows.append(
-            (
-                f"{one['version']} (shown)" if one["version"] == shown else one["version"],
-                one["digest"][:19],
-                f"{one['episodes']:,}",
-                one["state"],
-                note,
-            )
-        )
+        name = f"{one['version']} (shown)" if one["version"] == shown else one["version"]
+        rows.append((name, one["digest"][:19], f"{one['episodes']:,}", one["state"], note))
     say()
     show_table(("version", "digest", "episodes", "state", "changes"), rows, numbers=(2,))

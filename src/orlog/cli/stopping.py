@@ -27,11 +27,10 @@ STANDS = {
     "ope": "an estimate keeps nothing; fewer steps of each fit are faster: --fqe-steps",
     "publish": "files that arrived stay; readers see a version once all of it is there",
     "quickstart": "the dataset, finished runs and the last checkpoints of others stay",
-    "repair": "files that arrived stay, and are not fetched again",
     "reproduce": "finished runs and the last checkpoints of others stay",
     "train": "a run keeps its last checkpoint",
     "finetune": "a run keeps its last checkpoint",
-    "verify": "checking changes nothing",
+    "verify": "checking changes nothing, and files that --repair fetched stay",
 }
 """What stands of a command that was stopped at any moment."""
 OTHERWISE = "what was finished stays, and nothing is half written"

@@ -3,60 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from orlog.base.terminal import print_json, progress_bar, say, show_table, tell, waits
+from orlog.base.terminal import progress_bar, say, show_table, tell, waits
 from orlog.cli.options import (
     CORES,
-    JOBS_AT_A_TIME,
     AsJson,
     ChunkHashes,
     Container,
     Executing,
     Name,
-    OptionalDescription,
-    app,
-    takes_options,
+    argument,
+    command,
+    show,
 )
 from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.manifests.diff import EpisodeRange
+    from orlog.manifests.diff import DatasetDiff
     from orlog.manifests.lock import LockedDataset
 
-
-Compared = Annotated[str, typer.Argument(help="Dataset, version or path.")]
+Compared = Annotated[str, argument("", "Dataset, version or path.")]
 SHOWN = 5  # ranges of episodes that a line of the terminal holds
 
 
-@app.command(epilog="Example: orlog build pointmaze/umaze-v1")
-@takes_options
+@command("orlog build pointmaze/umaze-v1")
 def build(
     name: Name,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=JOBS_AT_A_TIME,
-            show_default="number of cores, or as many as the executor chooses",
-        ),
-    ] = None,
+    workers: int | None = None,
     *,
     where: Executing,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Build again even if it is here.")
-    ] = False,
-    record: Annotated[
-        bool,
-        typer.Option(
-            "--record", help="Record manifest and statistics among those that ship (maintainers)."
-        ),
-    ] = False,
+    replace: bool = False,
+    record: bool = False,
 ) -> None:
     """Build a dataset of the catalogue from its recipe. An interrupted build leaves nothing.
 
@@ -65,6 +49,11 @@ def build(
     of its own, such as 1.0.0+d0b2cd7c. A build whose episodes are distributed differently is
     refused: nothing is kept, and the exit code is 3.
     With --executor the episodes are made on a cluster, and written here.
+
+    Options:
+        workers (>= 1, default: number of cores): Processes to use; with --executor, jobs at a time.
+        replace: Build again even if it is here.
+        record: Record manifest and statistics among those that ship (maintainers).
     """
     from orlog.datasets.loading import load_dataset
     from orlog.datasets.recipes.build import build_dataset
@@ -99,41 +88,46 @@ def build(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dataset.manifest.to_json(), "utf-8")
         record_statistics(dataset)
-    say(f"{dataset.name}@{dataset.version} is in {folder}")
-    say(f"{dataset.digest}\n{comparison}")
-    check_pin(dataset)
+    say(f"{dataset.name}@{dataset.version} is in {folder}\n{dataset.digest}\n{comparison}")
+    _check_pin(dataset)
 
 
-@app.command(
-    epilog='Example: orlog view pointmaze/umaze-v1 --where "returns > 20" --save good.json'
-)
-def view(
+@command('orlog save pointmaze/umaze-v1 good.json --where "returns > 20"')
+def save(
     name: Name,
-    save: Annotated[Path, typer.Option(help="JSON file to write; load_dataset opens it.")],
-    where: Annotated[
-        str | None, typer.Option(help="Condition on episodes, such as returns > 20, or success.")
-    ] = None,
-    top: Annotated[
-        float | None, typer.Option(help="Keep this percentage of episodes, the best by return.")
-    ] = None,
-    episodes: Annotated[
-        str | None, typer.Option(help="Keep a slice of episodes, such as 0:100 or :-10.")
-    ] = None,
-    columns: Annotated[
-        list[str] | None, typer.Option("--column", help="Keep this column; may be repeated.")
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace another view in the file.")
-    ] = False,
-    allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Save it even if no episode is left.")
-    ] = False,
+    target: str,
+    where: str | None = None,
+    top: float | None = None,
+    episodes: str | None = None,
+    columns: list[str] | None = None,
+    replace: bool = False,
+    allow_empty: bool = False,
+    description: str | None = None,
+    changes: str = "",
+    container: Container = "zarr",
+    chunk_hashes: ChunkHashes = False,
 ) -> None:
-    """Derive a dataset without copying it: --where, --top, --episodes, --column, in this order.
+    """Save a dataset, or what --where, --top, --episodes and --column (in this order) leave of it.
 
-    A file that is not a saved view is never overwritten.
+    FILE.json is a view: it copies nothing, and load_dataset opens it. NAME@VERSION is a dataset of its own
+    with its lineage. FOLDER is a copy of a whole version in another --container or with --chunk-hashes, with
+    the same columns and values; it is the next patch version.
+
+    Options:
+        target (TARGET): FILE.json, NAME@VERSION, or a new FOLDER such as ./umaze-hdf5.
+        where: Condition on episodes, such as returns > 20, or success.
+        top: Keep this percentage of episodes, the best by return.
+        episodes: Keep a slice of episodes, such as 0:100 or :-10.
+        columns (--column): Keep this column; may be repeated.
+        replace: Replace another view in the file.
+        allow_empty: Save a view even if no episode is left.
+        description (default: that of its source): What the data are.
+        changes: What is new since the previous version.
     """
     from orlog.datasets.loading import load_dataset
+    from orlog.datasets.recording.converting import convert_dataset
+    from orlog.datasets.recording.saving import save_dataset
+    from orlog.manifests.names import parse_name
 
     dataset = load_dataset(name)
     if where is not None:
@@ -144,24 +138,43 @@ def view(
         dataset = dataset[_slice(episodes)]
     if columns:
         dataset = dataset.select_columns(columns)
-    if dataset.operation is None:
-        raise typer.BadParameter(
-            "choose what the view keeps, with --where, --top, --episodes or --column."
-        )
-    if not dataset.total_episodes and not allow_empty:
-        raise ValueError(
-            f"{name}: no episode is left, so {save} was not written; widen the condition, or save an "
-            "empty view with --allow-empty."
-        )
-    path = dataset.save(save, replace=replace)
-    say(f"{counted(dataset.total_episodes, 'episode')}, {counted(dataset.total_steps, 'step')}")
-    say(f"{dataset.digest}\n{path}")
+    if target.endswith(".json"):
+        if dataset.operation is None:
+            raise typer.BadParameter(
+                "choose what the view keeps, with --where, --top, --episodes or --column."
+            )
+        if not dataset.total_episodes and not allow_empty:
+            raise ValueError(
+                f"{name}: no episode is left, so {target} was not written; widen the condition, or save an "
+                "empty view with --allow-empty."
+            )
+        path = dataset.save(target, replace=replace)
+        say(f"{counted(dataset.total_episodes, 'episode')}, {counted(dataset.total_steps, 'step')}")
+        say(f"{dataset.digest}\n{path}")
+        return
+    is_folder = target.startswith((".", "/", "~")) or "/" not in target.rstrip("/")
+    how: dict[str, Any] = {"container": container, "chunk_hashes": chunk_hashes}
+    with progress_bar("bytes" if is_folder else "steps") as update:
+        if is_folder:
+            folder = convert_dataset(dataset, target, **how, progress=update)
+        else:
+            wanted = parse_name(target)
+            folder = save_dataset(
+                dataset,
+                wanted.name,
+                version=wanted.version or "1.0.0",
+                description=description,
+                changes=changes,
+                **how,
+                progress=update,
+            )
+    saved = load_dataset(folder)
+    say(f"{saved.name}@{saved.version} is in {folder}\n{saved.digest}")
 
 
 def _slice(text: str) -> slice:
-    parts = text.split(":")
     try:
-        bounds = [int(part) if part.strip() else None for part in parts]
+        bounds = [int(part) if part.strip() else None for part in text.split(":")]
     except ValueError:
         bounds = []
     if len(bounds) not in (2, 3):
@@ -169,112 +182,38 @@ def _slice(text: str) -> slice:
     return slice(*bounds)
 
 
-@app.command(epilog="Example: orlog convert pointmaze/umaze-mini-v1 umaze-mini-hdf5 --to hdf5")
-def convert(
-    name: Name,
-    target: Annotated[Path, typer.Argument(help="New folder.")],
-    to: Container = "zarr",
-    named: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            metavar="NAME@VERSION",
-            help="Name and version of the result.",
-            show_default="the next patch version",
-        ),
-    ] = None,
-    chunk_hashes: ChunkHashes = False,
-) -> None:
-    """Write a version into a new folder in the other container: same columns, same values.
-
-    Its files differ, so it gets its own version number. With --chunk-hashes the container zarr may stay.
-    """
-    from orlog.datasets.loading import load_dataset
-    from orlog.datasets.recording.converting import convert_dataset
-    from orlog.manifests.names import parse_name
-
-    dataset = load_dataset(name)
-    wanted = None if named is None else parse_name(named)
-    with progress_bar("bytes") as update:
-        folder = convert_dataset(
-            dataset,
-            target,
-            container=to,
-            name=None if wanted is None else wanted.name,
-            version=None if wanted is None else wanted.version or None,
-            chunk_hashes=chunk_hashes,
-            progress=update,
-        )
-    written = load_dataset(folder)
-    say(
-        f"{dataset.name}@{dataset.version} as {to} is {written.name}@{written.version}, in {folder}\n"
-        f"{written.digest}"
-    )
-
-
-@app.command(epilog="Example: orlog save good.json lab/umaze-good-v1@1.0.0")
-def save(
-    view: Annotated[str, typer.Argument(help="View or dataset: a path or a name.")],
-    name: Annotated[str, typer.Argument(help="Name and version to store it as, NAME@VERSION.")],
-    description: OptionalDescription = None,
-    changes: Annotated[str, typer.Option(help="What is new since the previous version.")] = "",
-    container: Container = "zarr",
-    chunk_hashes: ChunkHashes = False,
-) -> None:
-    """Store a view as its own dataset, with its lineage."""
-    from orlog.datasets.loading import load_dataset
-    from orlog.datasets.recording.saving import save_dataset
-    from orlog.manifests.names import parse_name
-
-    wanted = parse_name(name)
-    with progress_bar("steps") as update:
-        folder = save_dataset(
-            load_dataset(view),
-            wanted.name,
-            version=wanted.version or "1.0.0",
-            description=description,
-            changes=changes,
-            container=container,
-            chunk_hashes=chunk_hashes,
-            progress=update,
-        )
-    stored = load_dataset(folder)
-    say(f"{stored.name}@{stored.version} is in {folder}\n{stored.digest}")
-
-
-@app.command(epilog="Example: orlog diff pointmaze/umaze-v1 pointmaze/umaze-mini-v1")
+@command("orlog diff pointmaze/umaze-v1 pointmaze/umaze-mini-v1")
 def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
     """Show which metadata, columns and episodes differ between two datasets or versions."""
     from orlog.datasets.loading import load_dataset
     from orlog.manifests.diff import diff_datasets
 
-    found = diff_datasets(load_dataset(before), load_dataset(after))
-    if as_json:
-        print_json(found.to_json())
-        return
-    if found.differences:
+    differences = diff_datasets(load_dataset(before), load_dataset(after))
+    show(differences.to_json(), as_json, lambda _: _print_differences(differences))
+
+
+def _print_differences(differences: DatasetDiff) -> None:
+    if differences.differences:
         rows = [
             (one.kind, one.name, one.change, _short(one.before), _short(one.after))
-            for one in found.differences
+            for one in differences.differences
         ]
         show_table(("what", "name", "change", "before", "after"), rows)
         say()
-    lines = [
-        ("unchanged", f"{found.unchanged:,}", ""),
-        ("changed", f"{sum(map(len, found.changed)):,}", _ranges(found.changed)),
-        ("added", f"{sum(map(len, found.added)):,}", _ranges(found.added)),
-        ("removed", f"{sum(map(len, found.removed)):,}", _ranges(found.removed)),
-        (
-            "moved",
-            f"{sum(len(one.before) for one in found.moved):,}",
-            ", ".join(f"{one.before} -> {one.after}" for one in found.moved[:SHOWN]),
-        ),
-    ]
+    lines = [("unchanged", f"{differences.unchanged:,}", "")]
+    for word in ("changed", "added", "removed"):
+        ranges = getattr(differences, word)
+        lines.append((word, f"{sum(map(len, ranges)):,}", _first(ranges)))
+    moves = [f"{one.before} -> {one.after}" for one in differences.moved]
+    moved = sum(len(one.before) for one in differences.moved)
+    lines.append(("moved", f"{moved:,}", _first(moves)))
     show_table(("episodes", "number", "which"), lines, numbers=(1,))
-    if found.changed_columns:
-        text = ", ".join(f"{name} in {count}" for name, count in found.changed_columns.items())
-        say(f"\ncolumns of changed episodes: {text}")
-    if found.is_append:
+    if differences.changed_columns:
+        counts = ", ".join(
+            f"{name} in {count}" for name, count in differences.changed_columns.items()
+        )
+        say(f"\ncolumns of changed episodes: {counts}")
+    if differences.is_append:
         say("\nthe second is the first with episodes appended")
 
 
@@ -283,31 +222,22 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _ranges(ranges: list[EpisodeRange]) -> str:
+def _first(ranges: Sequence[object]) -> str:
     rest = f", and {len(ranges) - SHOWN} more ranges" if len(ranges) > SHOWN else ""
     return ", ".join(map(str, ranges[:SHOWN])) + rest
 
 
-@app.command(epilog="Example: orlog lock pointmaze/umaze-v1")
-def lock(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Datasets to pin; with --update and no names, all pinned ones."),
-    ] = None,
-    update: Annotated[
-        bool, typer.Option("--update", help="Move existing pins to other versions or digests.")
-    ] = False,
-    rebuild: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild", help="Pin a rebuild too, which other machines may not be able to make."
-        ),
-    ] = False,
-) -> None:
+@command("orlog lock pointmaze/umaze-v1")
+def lock(names: list[str] | None = None, update: bool = False, rebuild: bool = False) -> None:
     """Pin datasets to their bytes in orlog.lock; without names, check what it pins.
 
     The exit code of a check is 3 if something that is pinned is not here, and no registry that was added with
     --in-place offers it.
+
+    Options:
+        names ([NAMES]...): Datasets to pin; with --update and no names, all pinned ones.
+        update: Move existing pins to other versions or digests.
+        rebuild: Pin a rebuild too, which other machines may not be able to make.
     """
     from orlog.manifests.lock import LOCK_FILE, find_lock, read_lock, write_lock
 
@@ -380,9 +310,9 @@ def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
         version = marked_version(name, pin.version, pin.digest)
         state = "here"
         if not _is_here(name, pin):
-            is_offered = offered_in_place(DatasetName(name, "", pin.digest)) is not None
-            state = "read in place" if is_offered else "not here"
-            if not is_offered:
+            state = "read in place"
+            if offered_in_place(DatasetName(name, "", pin.digest)) is None:
+                state = "not here"
                 unmet.append(f"{name}@{version}: {_how_to_meet(name, pin)}")
         rows.append((name, version, pin.digest[:19], state))
     show_table(("name", "version", "digest", "state"), rows)
@@ -393,11 +323,8 @@ def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
         raise typer.Exit(3)
 
 
-def check_pin(dataset: Dataset) -> None:
-    """Say that what the lock of the working folder pins is not here, beside another version that is.
-
-    The LockError says what would bring the pinned bytes.
-    """
+def _check_pin(dataset: Dataset) -> None:
+    """Raise a LockError that says what would bring the bytes that the lock pins, if they are not here."""
     from orlog.manifests.lock import find_lock, read_lock
 
     path = find_lock()
@@ -441,22 +368,19 @@ def _how_to_meet(name: str, pin: LockedDataset) -> str:
     )
 
 
-@app.command(
-    epilog='Example: orlog mark lab/arm-v1@1.0.0 yanked --reason "camera upside down" --use 1.1.0'
-)
+@command('orlog mark lab/arm-v1@1.0.0 yanked --reason "camera upside down" --use 1.1.0')
 def mark(
-    name: Annotated[str, typer.Argument(help="Dataset with its version, NAME@VERSION.")],
-    status: Annotated[
-        Literal["superseded", "yanked", "good"],
-        typer.Argument(
-            help="superseded: there is a better one. yanked: must not be used; names without a "
-            "version skip it. good: neither."
-        ),
-    ],
-    reason: Annotated[str, typer.Option(help="Why, in a sentence.")] = "",
-    use: Annotated[str, typer.Option(help="Version or dataset to use instead.")] = "",
+    name: str, status: Literal["superseded", "yanked", "good"], reason: str = "", use: str = ""
 ) -> None:
-    """Mark a version on this machine; opening a superseded or yanked one gives a warning."""
+    """Mark a version on this machine; opening a superseded or yanked one gives a warning.
+
+    Options:
+        name: Dataset with its version, NAME@VERSION.
+        status: superseded: there is a better one. yanked: must not be used; names without a version
+            skip it. good: neither.
+        reason: Why, in a sentence.
+        use: Version or dataset to use instead.
+    """
     from orlog.datasets.home.history import clear_status, known_versions, set_status
     from orlog.manifests.names import parse_name
 

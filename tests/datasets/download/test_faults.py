@@ -345,7 +345,10 @@ def test_a_home_that_cannot_be_written_is_read_and_says_what_to_do_where_it_must
         ["download", f"{MINI}@1.0.0"],
         ["download", server.url],
     ]
-    writing = [["repair", MINI, "--mirror", server.url], ["download", f"file://{newer}"]]
+    writing = [
+        ["verify", MINI, "--repair", "--mirror", server.url],
+        ["download", f"file://{newer}"],
+    ]
     adding = ["registry", "add", "lab", server.url]
     done = run_orlog([*reading, *writing, adding])
     for words, (code, told) in zip(reading, done[: len(reading)], strict=True):

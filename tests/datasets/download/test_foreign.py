@@ -217,13 +217,13 @@ def test_the_command_line_says_that_a_first_download_was_trusted(upstream: Upstr
     folder = datasets_folder() / NAME / "1.0.0"
     before = (folder / "rewards/c.0").read_bytes()
     (folder / "rewards/c.0").write_bytes(b"damaged")
-    repaired = CliRunner().invoke(app, ["repair", NAME])
+    repaired = CliRunner().invoke(app, ["verify", NAME, "--repair"])
     assert repaired.exit_code == 0
     assert "1 problem, repaired." in repaired.output
     assert (folder / "rewards/c.0").read_bytes() == before
     (folder / "rewards/c.0").unlink()
     (folder / "actions/c.0.0").unlink()
-    assert "2 problems, all repaired." in CliRunner().invoke(app, ["repair", NAME]).output
+    assert "2 problems, repaired." in CliRunner().invoke(app, ["verify", NAME, "--repair"]).output
 
 
 def test_what_was_trusted_may_not_change(upstream: Upstream) -> None:

@@ -322,7 +322,7 @@ def test_the_command_line_says_what_is_here(whole: Dataset) -> None:
     assert "a part is here" in checked.output
     assert '"partial": true' in run(app, ["verify", NAME, "--json"]).output
     assert isinstance(run(app, ["verify", NAME, "--values"]).exception, NotFoundError | SystemExit)
-    assert "no damage found." in run(app, ["repair", NAME]).output
+    assert "no damage found." in run(app, ["verify", NAME, "--repair"]).output
     wrong = run(app, ["download", NAME, "--episodes", "3:1"])
     assert wrong.exit_code == 2
     completed = run(app, ["download", NAME])

@@ -69,11 +69,10 @@ def test_a_conversion_gets_a_version_of_its_own(good: Dataset, tmp_path: Path) -
     named = Dataset(convert_dataset(good, tmp_path / "e", container="hdf5", name="lab/h-v1"))
     assert (named.name, named.version) == ("lab/h-v1", "1.0.0")
     told = CliRunner().invoke(
-        app,
-        ["convert", NAME + "@1.0.0", str(tmp_path / "f"), "--to", "hdf5", "--as", f"{NAME}@1.2.0"],
+        app, ["save", f"{NAME}@1.0.0", str(tmp_path / "f"), "--container", "hdf5"]
     )
     assert told.exit_code == 0, told.exception
-    assert f"{NAME}@1.0.0 as hdf5 is {NAME}@1.2.0" in " ".join(told.output.split())
+    assert f"{NAME}@1.0.2 is in {tmp_path / 'f'}" in " ".join(told.output.split())
 
 
 def test_what_means_other_bytes_here_is_not_published(good: Dataset, tmp_path: Path) -> None:

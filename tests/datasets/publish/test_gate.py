@@ -64,8 +64,8 @@ def test_what_has_no_hashes_of_its_chunks_is_published_when_asked_for_only(
         orlog.publish_dataset(mini_folder, registry)
     assert not (registry / "pointmaze").exists()
     text = str(refused.value)
-    assert f"orlog convert {mini_folder} FOLDER --chunk-hashes" in text
-    command = ("convert", str(mini_folder), str(hashed), "--chunk-hashes")
+    assert f"orlog save {mini_folder} FOLDER --chunk-hashes" in text
+    command = ("save", str(mini_folder), str(hashed), "--chunk-hashes")
     assert run(*command).returncode == 0
     url = orlog.publish_dataset(hashed, registry)
     assert url.endswith("/1.0.1")

@@ -109,7 +109,7 @@ def test_damaged_hashes_are_not_taken_over(path: str) -> None:
     (first.folder / path).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     writer = orlog.DatasetWriter.append(first)
     writer.add_episode(EPISODES[2])
-    with pytest.raises(IntegrityError, match=rf"{path}.*orlog repair"):
+    with pytest.raises(IntegrityError, match=rf"{path}.*orlog verify .* --repair"):
         writer.finish()
     writer.close()
     (first.folder / path).write_bytes(whole)
