@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 from orlog.base.jobs import keep_busy
 from orlog.base.processes import result_or_error
 from orlog.datasets.download.credentials import bringing_queries
-from orlog.errors import OrlogError, WorkerDiedError, clause, needing
+from orlog.errors import WorkerDiedError, needing
 from orlog.manifests.environments import IMPORTS
 
 CONNECT_SECONDS = 10.0
@@ -33,8 +32,33 @@ def execute(
     Ray runs a job again, up to three times, if its node or its process is lost. Nodes can join and leave
     while jobs run; orlog must be installed there. `workers` are as many as the cluster has cores by default;
     `address` is `HOST:PORT` of the cluster, or `auto` for one that runs on this machine.
+
+    Raises MissingExtraError if ray is not installed; WorkerDiedError if the cluster cannot be reached.
     """
-    ray = _connected(address)
+    with needing("the executor ray needs ray", "ray"):
+        import ray
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if colon:  # ray itself would try for minutes
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # ray raises errors of many kinds
+        raise WorkerDiedError(
+            f"no cluster of Ray answers at {address}: {_first_line(error)}; start it with ray start --head, or give "
+            "address=HOST:PORT of one that runs."
+        ) from error
+
+    def result(future: Any) -> Any:
+        try:
+            return ray.get(future)
+        except ray.exceptions.RayTaskError as error:  # such as a result that cannot be pickled
+            return WorkerDiedError(f"its process on the cluster failed: {error.cause!r}.")
+        except ray.exceptions.RayError as error:
+            return WorkerDiedError(
+                "its process or its node was lost four times, often because memory ran out: "
+                f"{_first_line(error)}."
+            )
+
     try:
         variables = {name: os.environ[name] for name in (IMPORTS,) if name in os.environ}
         options = {"num_cpus": 1, "max_retries": 3, "runtime_env": {"env_vars": variables}}
@@ -44,44 +68,12 @@ def execute(
             room=lambda: workers or int(ray.cluster_resources().get("CPU", 1)),
             begin=lambda job: remote.remote(bringing_queries(function), job),
             ended=lambda busy: ray.wait(busy, timeout=0.5)[0],
-            result=functools.partial(_result, ray),
+            result=result,
             running=running,
         )
     finally:
         ray.shutdown()
 
 
-def _result(ray: Any, future: Any) -> Any:
-    """Return what a job returned, or the error in its place."""
-    try:
-        return ray.get(future)
-    except ray.exceptions.RayTaskError as error:  # such as a result that cannot be pickled
-        return WorkerDiedError(f"its process on the cluster failed: {error.cause!r}.")
-    except ray.exceptions.RayError as error:
-        first = str(error).strip().partition("\n")[0]
-        return WorkerDiedError(
-            f"its process or its node was lost four times, often because memory ran out: {first}"
-        )
-
-
-def _connected(address: str) -> Any:
-    """Return the module ray, connected to a cluster.
-
-    Raises MissingExtraError if ray is not installed; WorkerDiedError if the cluster cannot be reached.
-    """
-    with needing("the executor ray needs ray", "ray"):
-        import ray
-    advice = "start it with ray start --head, or give address=HOST:PORT of one that runs."
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        if colon:  # ray itself would try for minutes
-            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except OrlogError:
-        raise
-    except Exception as error:  # ray raises errors of many kinds
-        reason = clause(error).strip().partition("\n")[0]
-        raise WorkerDiedError(
-            f"no cluster of Ray answers at {address}: {reason}; {advice}"
-        ) from error
-    return ray
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].removesuffix(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 import tempfile
@@ -40,64 +41,14 @@ def execute(
     of time, or that makes room for another, is queued again by SLURM. At most `workers` are queued at a time,
     100 by default; a job may take `time` minutes and `memory` gigabytes; `cluster` is `slurm`, or `local` for
     processes on this machine.
+
+    Raises WorkerDiedError if SLURM refuses a job.
     """
-    queue = _queue(cluster, partition, _minutes(time), _gigabytes(memory))
-    return keep_busy(
-        jobs,
-        room=lambda: workers or AT_A_TIME,
-        begin=lambda job: _submit(queue, _Resumed(function, job)),
-        ended=_ended,
-        result=_result,
-        running=running,
-        cancel=lambda submitted: submitted.cancel(
-            check=False
-        ),  # nothing may go on without the sweep
-    )
-
-
-def _ended(busy: Sequence[Any]) -> list[Any]:
-    """Return the jobs that have ended; wait a little where there are none."""
-    done = [one for one in busy if one.done()]
-    if not done:
-        sleep(LOOK_SECONDS)
-    return done
-
-
-class _Resumed:
-    """A job that is called again where it was after SLURM stopped it: its work is on disk."""
-
-    def __init__(self, function: Callable[[Any], Any], item: object) -> None:
-        self._function = function
-        self._item = item
-
-    def __call__(self) -> Any:
-        return result_or_error(self._function, self._item)
-
-    def checkpoint(self) -> Any:
-        import submitit
-
-        return submitit.helpers.DelayedSubmission(self)
-
-
-def _minutes(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ValueError(
-            f"the executor slurm: time is a whole number of minutes from 1 on, found {text!r}."
-        )
-    return int(text)
-
-
-def _gigabytes(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
-        raise ValueError(f"the executor slurm: memory is a number of gigabytes, found {text!r}.")
-    return found
-
-
-def _queue(cluster: str, partition: str, minutes: int, gigabytes: float) -> Any:
+    resources: dict[str, Any] = {"name": "orlog", "cpus_per_task": 1, "nodes": 1}
+    resources["timeout_min"] = _number(time, int, "time is a whole number of minutes from 1 on")
+    resources["mem_gb"] = _number(memory, float, "memory is a number of gigabytes")
+    if partition:
+        resources["slurm_partition"] = partition
     if cluster not in ("slurm", "local"):
         raise ValueError(f"the executor slurm: cluster is slurm or local, found {cluster!r}.")
     with needing("the executor slurm needs submitit", "submitit"):
@@ -113,39 +64,69 @@ def _queue(cluster: str, partition: str, minutes: int, gigabytes: float) -> Any:
     # made before any job runs: a job that begins at once writes its log before submitit has made its own folder
     logs = Path(tempfile.mkdtemp(prefix=strftime("%Y-%m-%d-%H%M%S-"), dir=logs))
     queue = submitit.AutoExecutor(folder=logs, cluster=cluster)
-    queue.update_parameters(
-        name="orlog", timeout_min=minutes, mem_gb=gigabytes, cpus_per_task=1, nodes=1
+    queue.update_parameters(**resources)
+
+    def begin(job: Item) -> Any:
+        try:
+            return queue.submit(_Resumed(function, job))
+        except submitit.core.utils.FailedJobError as error:
+            raise WorkerDiedError(
+                f"SLURM does not queue the job: {_first_line(error)}; change the options (--executor-option), or ask "
+                "those who run the cluster."
+            ) from error
+
+    def result(submitted: Any) -> Any:
+        try:
+            return submitted.result()
+        except submitit.core.utils.UncompletedJobError as error:
+            return WorkerDiedError(
+                f"it ended without a result, often because memory or time ran out: {_first_line(error)}."
+            )
+
+    return keep_busy(
+        jobs,
+        room=lambda: workers or AT_A_TIME,
+        begin=begin,
+        ended=_ended,
+        result=result,
+        running=running,
+        cancel=lambda submitted: submitted.cancel(check=False),  # nothing may go on without us
     )
-    if partition:
-        queue.update_parameters(slurm_partition=partition)
-    return queue
 
 
-def _submit(queue: Any, call: Callable[[], Any]) -> Any:
-    """Queue a job.
-
-    Raises WorkerDiedError if SLURM refuses it.
-    """
-    import submitit
-
+def _number(text: str, kind: type[int | float], rule: str) -> float:
     try:
-        return queue.submit(call)
-    except submitit.core.utils.FailedJobError as error:
-        first = str(error).strip().partition("\n")[0].removesuffix(".")
-        raise WorkerDiedError(
-            f"SLURM does not queue the job: {first}; change the options (--executor-option), or ask "
-            "those who run the cluster."
-        ) from error
+        number = kind(text)
+    except ValueError:
+        number = 0
+    if not 0 < number < math.inf:
+        raise ValueError(f"the executor slurm: {rule}, found {text!r}.")
+    return number
 
 
-def _result(submitted: Any) -> Any:
-    """Return what a job returned, or the error in its place."""
-    import submitit
+def _ended(busy: Sequence[Any]) -> list[Any]:
+    """Return the jobs that have ended; wait a little where there are none."""
+    done = [job for job in busy if job.done()]
+    if not done:
+        sleep(LOOK_SECONDS)
+    return done
 
-    try:
-        return submitted.result()
-    except submitit.core.utils.UncompletedJobError as error:
-        first = str(error).strip().partition("\n")[0]
-        return WorkerDiedError(
-            f"it ended without a result, often because memory or time ran out: {first}"
-        )
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].removesuffix(".")
+
+
+@dataclasses.dataclass
+class _Resumed:
+    """A job that is called again where it was after SLURM stopped it: its work is on disk."""
+
+    function: Callable[[Any], Any]
+    job: object
+
+    def __call__(self) -> Any:
+        return result_or_error(self.function, self.job)
+
+    def checkpoint(self) -> Any:
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)
