@@ -35,11 +35,11 @@ from orlog.loaders.transitions import transitions as transitions
 from orlog.loaders.weights import weighted as weighted
 from orlog.loaders.windows import windows as windows
 from orlog.runs.baseline_scores import baselines as baselines
+from orlog.runs.evaluating import evaluate as evaluate
 from orlog.runs.normalized_scores import normalized_score as normalized_score
 from orlog.runs.off_policy import evaluate_off_policy as evaluate_off_policy
 from orlog.runs.policies import load_policy as load_policy
 from orlog.runs.references import references as references
-from orlog.runs.running import evaluate as evaluate
 from orlog.runs.running import finetune as finetune
 from orlog.runs.running import train as train
 from orlog.runs.runs_seen import load_runs as load_runs

@@ -11,12 +11,12 @@ import orlog
 from orlog.algos.training.options import TrainOptions
 from orlog.cli.advice import ARGUMENTS, COMMANDS, in_options
 from orlog.executors.ray import execute
+from orlog.runs.jobs import make_jobs
 from orlog.runs.measuring import measure_references
-from orlog.runs.reproducing import ReproduceOptions
 from orlog.viewer.server import listen
 from tests.command_line import orlog as run
 
-OTHERS = [orlog.Dataset.save, TrainOptions, ReproduceOptions, execute, listen, measure_references]
+OTHERS = [orlog.Dataset.save, TrainOptions, make_jobs, execute, listen, measure_references]
 CALL = (
     "orlog.import_dataset('my file.h5', 'NAME', episode='demo_*', "
     "columns={'observation/a': 'b,c', 'action': '(d)'}, rate=10, sort=True)"
@@ -93,7 +93,7 @@ def test_the_table_names_arguments_of_public_functions() -> None:
     arguments = {
         name
         for one in [*public, *OTHERS]
-        if inspect.isfunction(one) or one in (TrainOptions, ReproduceOptions)
+        if inspect.isfunction(one) or one is TrainOptions
         for name in inspect.signature(one).parameters
     }
     assert {*ARGUMENTS.split("|")} <= arguments

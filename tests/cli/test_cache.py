@@ -20,7 +20,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, StorageError
 from orlog.loaders.arrays.pack_cache import hold_pack
 from orlog.loaders.arrays.packs import open_pack, pack_folder
-from orlog.runs.result_folders import stored_space
+from orlog.runs.results import stored_space
 from tests.datasets.cached_homes import age, beside, place, put, record_template
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from orlog.algos.training.runs import read_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError
 from orlog.runs.jobs import find_executor
-from orlog.runs.stored_results import read_results
+from orlog.runs.results import finished_results
 from tests.tool_environments import run_tool, tool_python
 
 KILLS = """
@@ -140,7 +141,7 @@ def test_a_cluster_of_ray_that_loses_a_node_ends_every_job_once(
     mini: Dataset, tmp_path: Path
 ) -> None:
     run_tool(tool_python("ray==2.60.0"), RAY, mini.name, folder=tmp_path)
-    assert sorted(one.job.seed for one in read_results()) == [*range(4)]
+    assert sorted(read_run(folder).seed for folder in finished_results()) == [*range(4)]
 
 
 @pytest.mark.thorough
@@ -157,7 +158,7 @@ def test_submitit_runs_a_sweep_and_a_killed_job_ends_no_other(
     mini: Dataset, tmp_path: Path
 ) -> None:
     run_tool(tool_python("submitit==1.5.4"), SUBMITIT, mini.name, folder=tmp_path)
-    assert sorted(one.job.seed for one in read_results()) == [0, 1]
+    assert sorted(read_run(folder).seed for folder in finished_results()) == [0, 1]
 
 
 @pytest.mark.thorough

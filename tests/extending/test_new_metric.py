@@ -137,13 +137,13 @@ def test_a_baseline_keeps_costs_and_a_reproduction_stands_beside_them(
     jobs = make_jobs(
         "bc", costly, "jobs", seeds=(0, 1), episodes=3, options=TrainOptions(steps=2, evaluations=1)
     )
-    result = summarize(costly, jobs, run_jobs(jobs, workers=1))
+    run_jobs(jobs, workers=1)
+    result = summarize(jobs)
     record_baseline(result.as_baseline())
     baseline = read_baseline("bc", NAME)
     assert baseline is not None
     assert {*baseline.metrics["cost"]} == {"0", "1"}
-    outcomes = [(result.record, one) for one in result.evaluations.values()]
-    again = summarize(costly, jobs, outcomes)
+    again = summarize(jobs)
     assert again.recorded_numbers["cost"] == again.numbers[0]
     page = tmp_path / "page.html"
     write_results_page(page, [again], [costly], title="Costs")
@@ -185,7 +185,7 @@ def test_a_metric_may_be_over_all_objectives_of_runs_with_several_weights(
         15.0,
         float(results[0].metrics["area"][0, 1]),
     ]
-    found = numbers_of([one.played for one in results])
+    found = numbers_of([one.outcomes for one in results])
     (one,) = (one for one in found if one.metric == "area")
     means = [result.metrics["area"].mean(0)[1] for result in results]
     assert one.value == pytest.approx(15 * max(0.0, *means))

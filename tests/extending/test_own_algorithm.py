@@ -365,10 +365,10 @@ def test_jobs_in_other_folders_find_the_file_and_the_folder_of_the_run(
 
     options = TrainOptions(steps=2, evaluations=0)
     folders = seed_folders("my_method.py:Raw", mini, [0])
-    (ended,) = train_seeds(
-        "my_method.py:Raw", mini, folders, options, processes=1, executor=execute
-    )
-    assert (ended.status.state, ended.folder) == ("finished", folders[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orlog.runs.seeds.find_executor", lambda _: execute)
+        ends = train_seeds("my_method.py:Raw", mini, folders, options, processes=1)
+    assert ends[0].state == "finished"
     jobs = make_jobs("my_method.py:Raw", mini, "jobs", seeds=[0], episodes=1, options=options)
     run_jobs(jobs, workers=1, executor=execute)
     assert all((one / "run.json").is_file() for one in (folders[0], jobs[0].folder))

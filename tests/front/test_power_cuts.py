@@ -21,12 +21,12 @@ import pytest
 
 import orlog
 from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.runs import CHECKPOINT_FILE, RUN_FILE
+from orlog.algos.training.runs import CHECKPOINT_FILE, RUN_FILE, read_evaluation
 from orlog.base.files import hash_file
 from orlog.datasets.home.folders import installed_names, stored_versions
 from orlog.errors import IntegrityError, NotFoundError
+from orlog.runs.results import finished_results
 from orlog.runs.run_verification import verify_runs
-from orlog.runs.stored_results import read_results
 from tests.command_line import orlog as command_line
 from tests.levels import THOROUGH
 from tests.power import SURVIVALS, Call, Disk, File, Folder, can_trace, record_calls
@@ -217,7 +217,7 @@ def scored(root: Path) -> object:
 
 def reproduced(_: Path) -> object:
     """Return the returns in the results that are kept, after their seals were checked."""
-    return {result.key: result.evaluation.returns for result in read_results()}
+    return {folder.name: read_evaluation(folder).returns for folder in finished_results()}
 
 
 def imported(place: Place) -> None:

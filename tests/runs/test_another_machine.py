@@ -18,13 +18,14 @@ from typer.testing import CliRunner, Result
 
 from orlog.algos.settings import complete_config
 from orlog.algos.training.evaluating import scoring_protocol
-from orlog.algos.training.runs import Evaluation, read_run
+from orlog.algos.training.runs import Evaluation, read_run, write_evaluation
+from orlog.algos.training.seals import write_record
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.runs import jobs, quickstart, reproducing
-from orlog.runs.jobs import Job, Outcome
+from orlog.runs.jobs import Job
 from orlog.runs.references import references_of
 from tests.training import train_run
 
@@ -66,8 +67,8 @@ class Elsewhere:
         assert recorded is not None
         return msgspec.structs.replace(recorded, dataset=name, digest=self.digest)
 
-    def run(self, job: Job) -> Outcome:
-        """Return the outcome of a job whose training was of two steps."""
+    def run(self, job: Job) -> None:
+        """Write what a job scored whose training was of two steps."""
         trained = self.folder / job.algorithm
         if not trained.exists():
             train_run(job.algorithm, self.dataset, trained, seed=0, steps=2, evaluations=1)
@@ -90,9 +91,11 @@ class Elsewhere:
         )
         protocol = scoring_protocol(self.dataset, job.episodes)
         returns = self.change(job, returns)
-        return record, Evaluation(
+        write_record(job.folder / "run.json", record)
+        evaluation = Evaluation(
             step=job.steps, protocol=protocol, returns=returns.tolist(), processor=HERE
         )
+        write_evaluation(job.folder, evaluation)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import pytest
 from orlog.algos.training.metrics import read_metrics
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError, StoppedError
-from orlog.runs.logs import check_log, log_to
+from orlog.runs.progress import check_log, log_to
 from tests.command_line import orlog
 from tests.training import train_run
 

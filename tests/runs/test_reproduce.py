@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from pathlib import Path
 
@@ -24,17 +23,18 @@ from orlog.normalize.baselines import equal_baselines, read_baseline, record_bas
 from orlog.normalize.references import ReferenceReturns
 from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.runs import reproducing
+from orlog.runs.evaluating import read_score
 from orlog.runs.jobs import make_jobs, run_jobs
 from orlog.runs.measuring import measure_references
 from orlog.runs.references import references_of
-from orlog.runs.reproducing import Result, judge, summarize
-from orlog.runs.results_page import HEADINGS, result_cells, verdict_lines, write_results_page
+from orlog.runs.reproducing import Reproduction, judge, summarize
+from orlog.runs.results_page import HEADINGS, result_cells, write_results_page
 from tests.command_line import orlog as run_orlog
 from tests.pools import pool_in_this_process
 from tests.training import train_run
 
 
-def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:
+def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Reproduction:
     jobs = make_jobs(
         "bc",
         dataset,
@@ -43,7 +43,8 @@ def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:
         episodes=2,
         options=TrainOptions(steps=steps, evaluations=1),
     )
-    return summarize(dataset, jobs, run_jobs(jobs, workers=1))
+    run_jobs(jobs, workers=1)
+    return summarize(jobs)
 
 
 @pytest.mark.slow
@@ -71,16 +72,13 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_co
     assert other.verdict is None
     assert other.not_compared == other.to_json()["not_compared"] == "steps=10, recorded with 20"
     assert result_cells(other)[HEADINGS.index("verdict")] == "not compared"
-    assert verdict_lines([other]) == ["BC is not compared: steps=10, recorded with 20."]
+    assert other.judgement == "BC is not compared: steps=10, recorded with 20."
     assert again.baseline is not None
     config = {**again.baseline.config, "learning_rate": 1.0}
-    settings = judge(
-        again.record,
-        again.evaluations,
-        again.folders,
-        references=again.references,
-        baseline=msgspec.structs.replace(again.baseline, config=config),
-    )
+    recorded = msgspec.structs.replace(again.baseline, config=config)
+    with monkeypatch.context() as patch:
+        patch.setattr(reproducing, "read_baseline", lambda *_: recorded)
+        settings = judge(again.seeds)
     assert settings.verdict is None
     assert settings.not_compared == "learning_rate=0.001, recorded with 1.0"
     with pytest.raises(FileExistsError, match="exists already"):
@@ -114,14 +112,14 @@ def test_equal_returns_of_another_protocol_are_not_identical(
             episodes=2,
             options=TrainOptions(steps=2, evaluations=0),
         )
-    results = run_jobs(jobs, workers=1)
-    recorded = summarize(mini, jobs, results).as_baseline()
+    run_jobs(jobs, workers=1)
+    recorded = summarize(jobs).as_baseline()
     for change in ({}, {"first_seed": 5}, {"max_episode_steps": 7}):
         baseline = msgspec.structs.replace(
             recorded, protocol=msgspec.structs.replace(recorded.protocol, **change)
         )
         monkeypatch.setattr(reproducing, "read_baseline", lambda *_, one=baseline: one)
-        found = summarize(mini, jobs, results)
+        found = summarize(jobs)
         assert found.verdict is not None
         assert (found.verdict.word == "identical") is (not change)
         assert ("the protocol is not that of the baseline." in found.notes) is bool(change)
@@ -209,11 +207,11 @@ def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path)
     jobs = make_jobs(
         "bc", mini, tmp_path, seeds=(0,), episodes=1, options=TrainOptions(steps=3, evaluations=0)
     )
-    result = dataclasses.replace(
-        summarize(mini, jobs, run_jobs(jobs, workers=1)), references=None, verdict=None
-    )
+    run_jobs(jobs, workers=1)
+    result = judge({0: read_score(jobs[0].folder, None)})
+    assert result.verdict is None
     assert result.scores is None
-    assert result.score_interval() is None
+    assert result.interval is None
     assert result_cells(result)[2] == "none"
 
 

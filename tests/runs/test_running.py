@@ -187,8 +187,8 @@ def test_the_command_prints_score_interval_anchors_and_caveats() -> None:
     assert body["simulator"] in result.caveats[0]
     assert body["no_score"] is None
     assert repr(result) == (
-        f"RunResult(iql seed 0 on {data.name}, step 2: return {result.mean_return:.2f}, score "
-        f"{result.score:.1f} ({low:.1f} to {high:.1f}), 12 episodes)"
+        f"Score(IQL seed 0 on {data.name}, step 2 of 2: score {result.score:.1f} (95 % interval {low:.1f} to "
+        f"{high:.1f}), return {result.mean_return:.2f}, 12 episodes)"
     )
 
 

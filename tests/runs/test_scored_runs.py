@@ -18,9 +18,9 @@ from orlog.algos.training.runs import Evaluation, write_evaluation
 from orlog.errors import FormatVersionError, ManifestError
 from orlog.manifests.documents import canonical_json, convert_json
 from orlog.runs.comparing import Table, tables_of
-from orlog.runs.confirming import reproduce_file
 from orlog.runs.evaluated_runs import find_runs, method_results
 from orlog.runs.making import scored_runs
+from orlog.runs.reproducing import reproduce_file
 from orlog.runs.scored_runs import read_scored_runs, write_scored_runs
 from tests.command_line import Ended, orlog
 from tests.training import train_run

@@ -3,97 +3,81 @@
 from __future__ import annotations
 
 import json
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import orlog.algos.iql
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.settings import make_config
-from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
-from orlog.algos.training.runs import code_versions
+from orlog.algos.training.evaluating import evaluate_run
+from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.seals import write_sealed
 from orlog.base.code_version import run_sources, sources_digest, unchanged_files
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, OrlogError
-from orlog.runs.result_folders import result_folder
-from orlog.runs.stored_results import (
-    JobIdentity,
-    StoredResult,
+from orlog.runs.results import (
+    finished_results,
     key_of,
     read_result,
-    read_results,
+    result_folder,
+    what_decides,
     write_result,
 )
 from tests.levels import scaled
 from tests.training import train_run
 
+SMALL: dict[str, Any] = {"steps": 2, "evaluations": 1, "curve_episodes": 1}
 
-def identity(dataset: Dataset) -> JobIdentity:
-    kind, protocol = find_algorithm("bc"), scoring_protocol(dataset, 1)
-    config = make_config(kind, {})
-    return JobIdentity(
-        digest=dataset.digest,
-        algorithm="bc",
-        config=msgspec.json.decode(msgspec.json.encode(config)),
-        reward_scale=1.0,
-        reward_shift=0.0,
-        return_range=None,
-        standardize_observations=True,
-        seed=0,
-        steps=2,
-        evaluations=1,
-        curve_episodes=1,
-        protocol=protocol,
-        code=run_sources(kind, config),
-        versions={name: code_versions()[name] for name in ("numpy", "torch")},
-        device="cpu",
-        precision="float32",
-        keep_checkpoints=False,
-    )
+
+def written(dataset: Dataset) -> Path:
+    """Return the folder of a result that was trained, evaluated and written."""
+    decides = what_decides("bc", dataset, TrainOptions(**SMALL), episodes=1)
+    folder = result_folder(key_of(decides))
+    train_run("bc", dataset, folder, seed=0, **SMALL)
+    evaluate_run(folder, dataset=dataset, episodes=1)
+    assert list(finished_results()) == []
+    write_result(decides)
+    return folder
 
 
 def test_a_result_is_read_as_it_was_written_and_an_edited_job_is_refused(mini: Dataset) -> None:
-    job = identity(mini)
-    key = key_of(job)
-    assert key_of(pickle.loads(pickle.dumps(job))) == key  # as workers get it
-    folder = result_folder(key)
-    assert read_result(key) is None
-    train_run("bc", mini, folder, seed=0, steps=2, evaluations=1, curve_episodes=1)
-    evaluate_run(folder, dataset=mini, episodes=1)
-    assert list(read_results()) == []
-    write_result(job)
-    (written,) = read_results()
-    assert read_result(key) == written
-    assert written.record.dataset == mini.name
-    assert len(written.evaluation.returns) == 1
+    folder = written(mini)
+    assert list(finished_results()) == [folder]
+    body = read_result(folder.name)
+    assert body is not None
+    assert (body["job"]["digest"], body["job"]["seed"]) == (mini.digest, 0)
+    assert read_result("0" * 64) is None
 
     log = folder / "metrics.jsonl"
     lines = log.read_bytes()
     log.write_bytes(b"")
     with pytest.raises(ManifestError, match="its last line is not that of step 2"):
-        write_result(job)
+        write_result(body["job"])
     log.write_bytes(lines)
 
     path = folder / "result.json"
+    evaluate_run(folder, dataset=mini, episodes=2)  # as the key does not say
+    with pytest.raises(ManifestError, match=r"evaluation\.json: is not what it was"):
+        read_result(folder.name)
     body = json.loads(path.read_text("utf-8"))
     path.write_text(json.dumps({**body, "finished": "2026-01-01T00:00:00Z"}), "utf-8")
     with pytest.raises(ManifestError, match="it is damaged or was edited"):
-        read_result(key)
+        read_result(folder.name)
     del body["seal"]
     path.write_text(json.dumps(body), "utf-8")
     with pytest.raises(ManifestError, match="its seal is missing"):
-        read_result(key)
-    other = {**body, "job": {**body["job"], "steps": 3}}
-    write_sealed(path, other, {})
-    with pytest.raises(ManifestError, match=r"its key is not that of its job, so it was edited"):
-        read_result(key)
+        read_result(folder.name)
+    for other in ({**body, "job": {**body["job"], "steps": 3}}, {"job": [1]}, {}):
+        write_sealed(path, other, {})
+        with pytest.raises(
+            ManifestError, match=r"its key is not that of its job, so it was edited"
+        ):
+            read_result(folder.name)
 
 
 def test_a_key_depends_on_the_files_of_the_rooms_that_decide_numbers() -> None:
@@ -126,44 +110,32 @@ def changed_digits(path: Path, most: int) -> Iterator[bytes]:
     path.write_bytes(data)
 
 
-@pytest.fixture
-def result(mini: Dataset) -> StoredResult:
-    job = identity(mini)
-    folder = result_folder(key_of(job))
-    small: dict[str, Any] = {"seed": 0, "steps": 2, "evaluations": 1, "curve_episodes": 1}
-    train_run("bc", mini, folder, **small)
-    evaluate_run(folder, dataset=mini, episodes=1)
-    write_result(job)
-    (written,) = read_results()
-    return written
-
-
 @pytest.mark.parametrize("name", ["result.json", "evaluation.json", "metrics.jsonl", "run.json"])
 def test_no_changed_digit_of_a_result_or_of_a_file_beside_it_is_read(
-    result: StoredResult, name: str
+    mini: Dataset, name: str
 ) -> None:
-    path = result_folder(result.key) / name
+    folder = written(mini)
+    body, path = read_result(folder.name), folder / name
     for _ in changed_digits(path, scaled(200)):
         with pytest.raises(OrlogError):
-            read_result(result.key)
-    assert read_result(result.key) == result
+            read_result(folder.name)
+    assert read_result(folder.name) == body
     path.unlink()
     if name == "result.json":
-        assert read_result(result.key) is None
+        assert read_result(folder.name) is None
     else:
         with pytest.raises(OrlogError):
-            read_result(result.key)
+            read_result(folder.name)
 
 
-def test_a_changed_checkpoint_of_a_result_is_found_where_it_is_asked_for(
-    result: StoredResult,
-) -> None:
-    path = result_folder(result.key) / "checkpoint.safetensors"
+def test_a_changed_checkpoint_of_a_result_is_found_where_it_is_asked_for(mini: Dataset) -> None:
+    folder = written(mini)
+    path = folder / "checkpoint.safetensors"
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert read_result(result.key) == result
+    assert read_result(folder.name) is not None
     with pytest.raises(ManifestError, match=r"checkpoint\.safetensors"):
-        read_result(result.key, with_checkpoint=True)
+        read_result(folder.name, with_checkpoint=True)
 
 
 OWN = """

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import read_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError
 from orlog.normalize.statistics import compare_methods
 from orlog.runs.jobs import Job
 from orlog.runs.pictures import series_of
-from orlog.runs.reproducing import Result
+from orlog.runs.reproducing import Reproduction
 from orlog.runs.result_figures import (
     comparison_figures,
     comparison_parts,
@@ -25,8 +26,8 @@ from orlog.runs.result_figures import (
     score_figure,
     titles_of,
 )
-from orlog.runs.results_page import results_of, score_table, write_sweep_page
-from orlog.runs.stored_results import read_results
+from orlog.runs.results import finished_results
+from orlog.runs.results_page import score_table, write_sweep_page
 from orlog.runs.sweeps import Sweep, plan_sweep, run_sweep
 
 
@@ -57,12 +58,12 @@ def sweep(mini: Dataset) -> Sweep:
 
 
 def test_a_page_shows_what_was_run_and_scored(sweep: Sweep, tmp_path: Path) -> None:
-    results = results_of(sweep)
-    stored = {one.job.seed: one for one in read_results() if one.job.algorithm == "bc"}
+    results = sweep.results()
+    stored = [read_run(folder).algorithm for folder in finished_results()]
+    assert sorted(stored) == ["bc", "bc", "td3bc", "td3bc"]
     (bc,) = [one for one in results if one.record.algorithm == "bc"]
-    assert bc.returns.tolist() == [stored[seed].evaluation.returns for seed in (0, 1)]
-    assert {*bc.curves} == {0, 1}
-    assert {*bc.updates_per_second} == {*bc.folders} == {0, 1}
+    assert bc.returns.shape == (2, 2)
+    assert all(len(one.curve) == 2 and one.updates_per_second > 0 for one in bc.seeds.values())
 
     page = tmp_path / "report" / "report.html"
     write_sweep_page(sweep, results, page, title="Two <algorithms>")
@@ -79,11 +80,11 @@ def test_a_page_shows_what_was_run_and_scored(sweep: Sweep, tmp_path: Path) -> N
 def test_a_sweep_of_which_nothing_is_done_has_no_page(mini: Dataset, tmp_path: Path) -> None:
     empty = plan_sweep([mini.name], ["bc"], seeds=[0], episodes=2, options=TrainOptions(steps=4))
     with pytest.raises(NotFoundError, match="nothing to report"):
-        write_sweep_page(empty, results_of(empty), tmp_path / "empty.html", title="none")
+        write_sweep_page(empty, empty.results(), tmp_path / "empty.html", title="none")
 
 
 def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep: Sweep) -> None:
-    results = results_of(sweep)
+    results = sweep.results()
     series = series_of(one.record.algorithm for one in results)
     assert series == {"bc": 0, "td3bc": 1}
     scores = {"td3bc": {"a": np.array([[1.0], [2.0]])}}
@@ -97,12 +98,13 @@ def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep: Sw
 
 
 def test_a_method_is_called_by_what_it_was_run_with(sweep: Sweep) -> None:
-    def with_percent(result: Result, percent: float) -> Result:
+    def with_percent(result: Reproduction, percent: float) -> Reproduction:
         config = {**result.record.config, "percent": percent}
         record = msgspec.structs.replace(result.record, algorithm="percent_bc", config=config)
-        return dataclasses.replace(result, record=record)
+        run = dataclasses.replace(result.first.run, record=record)
+        return dataclasses.replace(result, seeds={0: dataclasses.replace(result.first, run=run)})
 
-    results = results_of(sweep)
+    results = sweep.results()
     one, other = with_percent(results[0], 25.0), with_percent(results[1], 100.0)
     assert titles_of([one]) == {"percent_bc": "BC-25%"}
     assert titles_of([one, other, one]) == {"percent_bc": "BC-25% or BC-100%"}

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import read_evaluation, read_run
 from orlog.base.files import sole_access
 from orlog.base.processes import result_or_error
 from orlog.datasets.reading.dataset import Dataset
@@ -27,8 +27,14 @@ from orlog.executors.processes import execute
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline
 from orlog.runs.jobs import Executor, steps_to_reproduce
-from orlog.runs.result_folders import RESULT_FILE, result_folder, results_folder
-from orlog.runs.stored_results import key_of, read_result, read_results
+from orlog.runs.results import (
+    RESULT_FILE,
+    finished_results,
+    key_of,
+    read_result,
+    result_folder,
+    results_folder,
+)
 from orlog.runs.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
 from tests.command_line import orlog
 from tests.small_disks import Mount, fill
@@ -45,7 +51,20 @@ def small(
 
 
 def keys(sweep: Sweep) -> list[str]:
-    return [key_of(group.identity(seed)) for group in sweep.groups for seed in sweep.seeds]
+    return [key_of(job.decides) for job in sweep.jobs]
+
+
+def stored() -> dict[str, list[float]]:
+    """Return the returns of every finished result, by key."""
+    return {folder.name: read_evaluation(folder).returns for folder in finished_results()}
+
+
+def when() -> dict[str, str]:
+    """Return when every finished result was finished, by key."""
+    keys = [folder.name for folder in finished_results()]
+    return {
+        key: json.loads((result_folder(key) / RESULT_FILE).read_bytes())["finished"] for key in keys
+    }
 
 
 @pytest.mark.usefixtures("jobs_run_here")
@@ -60,11 +79,11 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
     assert [one["algorithm"] for one in body["results"]] == ["bc", "gcbc"]
     assert [[seed["seed"] for seed in one["seeds"]] for one in body["results"]] == [[0, 1]] * 2
     assert body["failures"] == []
-    stored = {one.key: one for one in read_results()}
-    assert len(stored) == 4
+    done = when()
+    assert len(done) == 4
     again = orlog(*words)
     assert json.loads(again.stdout) == body
-    assert {one.key: one for one in read_results()} == stored
+    assert when() == done
 
     left_out = orlog("sweep", "--datasets", mini.name, "--algorithms", "gcbc")
     assert "to train anyway, choose the number of steps as --steps." in left_out.stderr
@@ -87,12 +106,12 @@ def test_whatever_decides_the_numbers_of_a_run_is_in_its_key(
     sizes = (8, 64, None)
     for size in sizes:
         run_sweep(small(mini, seeds=1, settings=size and {"batch_size": size}))
-    default = small(mini, seeds=1).groups[0].first.config["batch_size"]
-    trained = {one.record.config["batch_size"] for one in read_results()}
+    default = small(mini, seeds=1).jobs[0].decides["config"]["batch_size"]
+    trained = {read_run(folder).config["batch_size"] for folder in finished_results()}
     assert trained == {8, 64, default}
 
     monkeypatch.setattr("orlog.algos.training.train.has_fast_bf16", lambda _device: True)
-    monkeypatch.setattr("orlog.runs.sweep_jobs.find_device", lambda name: name)
+    monkeypatch.setattr("orlog.runs.results.find_device", lambda name: name)
     asked: list[dict[str, Any]] = [{}, {"precision": "bf16"}, {"device": "cuda:0"}]
     asked += [{"keep_checkpoints": True}, {"preset": "none"}, {"settings": {"hidden": [4]}}]
     found = [keys(small(mini, ("iql",), seeds=1, **one))[0] for one in asked]
@@ -152,7 +171,7 @@ def test_what_nothing_says_how_long_to_train_is_left_out_and_a_name_that_is_nowh
 ) -> None:
     names = [mini.name, "nowhere/nothing-v1"]
     sweep = plan_sweep(names, ["gcbc"], seeds=[0], episodes=1)
-    assert sweep.groups == []
+    assert sweep.jobs == []
     (line,) = sweep.left_out
     assert line.startswith(f"gcbc on {mini.name} is left out: orlog has neither a recipe nor")
     (failure,) = sweep.failures
@@ -175,7 +194,7 @@ def test_a_view_has_no_baseline_to_record_and_is_not_swept_with_its_dataset(
     assert f"a view of {mini.name} has no baseline of its own" in recorded.stderr
     both = orlog(*words, "--datasets", f"{mini.name},{view}")
     assert f"{mini.name} and {view} are both {mini.name}" in " ".join(both.stderr.split())
-    assert list(read_results()) == []
+    assert stored() == {}
     assert not (tmp_path / "records").exists()
 
 
@@ -233,7 +252,7 @@ def test_a_job_that_fails_ends_no_other_and_a_full_disk_ends_the_sweep(
         raise StorageError("the disk is full.", errno=errno.ENOSPC)
 
     with monkeypatch.context() as patch:
-        patch.setattr("orlog.runs.sweep_jobs.run_job", full)
+        patch.setattr("orlog.runs.sweeps.run_job", full)
         with pytest.raises(StorageError, match=r"stopped: the disk is full; what is done stays\."):
             run_sweep(sweep, workers=1)
     assert [one.what[-6:] for one in sweep.failures] == ["seed 0"]  # no further job was begun
@@ -262,20 +281,20 @@ def test_a_disk_that_gets_full_at_any_time_costs_no_result(
         run_sweep(sweep, workers=1, progress=fill_after_the_first)
     for failure in sweep.failures:
         assert "No space left on device" in failure.message or "is full" in failure.message
-    before = {one.key: one for one in read_results()}
+    before = when()
     assert keys(sweep)[0] in before
     filler[0].unlink()
     again = small(mini, ("bc", "iql"))
     run_sweep(again, workers=1)
     assert again.failures == []
-    assert sorted(one.key for one in read_results()) == sorted(keys(sweep))
-    assert {key: read_result(key) for key in before} == before
+    assert sorted(stored()) == sorted(keys(sweep))
+    assert before.items() <= when().items()
 
 
 @pytest.mark.usefixtures("jobs_run_here")
 def test_a_damaged_or_edited_result_is_made_again(mini: Dataset) -> None:
     run_sweep(small(mini))
-    expected = {one.key: one.evaluation for one in read_results()}
+    expected = stored()
     first, second = (result_folder(key) / RESULT_FILE for key in expected)
     edited = json.loads(second.read_text("utf-8"))
     edited["finished"] = "2026-01-01T00:00:00Z"
@@ -283,10 +302,10 @@ def test_a_damaged_or_edited_result_is_made_again(mini: Dataset) -> None:
         first.write_bytes(damaged)
         second.write_text(json.dumps(edited), "utf-8")
         sweep = small(mini)
-        assert sweep.stored(sweep.groups[0]) == []
+        assert sweep.results() == []
         run_sweep(sweep)
         assert sweep.failures == []
-        assert {one.key: one.evaluation for one in read_results()} == expected
+        assert stored() == expected
 
 
 @pytest.mark.usefixtures("jobs_run_here")
@@ -296,8 +315,8 @@ def test_a_result_beside_which_a_digit_was_changed_is_made_again_and_kept(
 ) -> None:
     sweep = small(mini, seeds=1)
     run_sweep(sweep)
-    (expected,) = read_results()
-    folder = result_folder(expected.key)
+    expected = stored()
+    folder = result_folder(*expected)
     data = (folder / name).read_bytes()
     at = data.rindex(b"1") if name != CHECKPOINT else len(data) - 1
     edited = data[:at] + b"2" + data[at + 1 :]
@@ -308,9 +327,8 @@ def test_a_result_beside_which_a_digit_was_changed_is_made_again_and_kept(
     assert again.failures == []
     (note,) = notes
     assert name in note
-    (found,) = read_results()
-    assert found.evaluation == expected.evaluation
-    set_aside = results_folder() / ".damaged" / expected.key / name
+    assert stored() == expected
+    set_aside = results_folder() / ".damaged" / folder.name / name
     assert set_aside.read_bytes() == edited
     notes.clear()
     run_sweep(small(mini, seeds=1), note=notes.append)
@@ -321,8 +339,8 @@ def test_a_result_beside_which_a_digit_was_changed_is_made_again_and_kept(
 def test_a_run_that_has_begun_and_lost_a_file_is_trained_again(mini: Dataset) -> None:
     sweep = small(mini, seeds=1)
     run_sweep(sweep)
-    (expected,) = read_results()
-    folder = result_folder(expected.key)
+    expected = stored()
+    folder = result_folder(*expected)
     whole = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != RESULT_FILE}
     for name, content in (
         ("run.json", None),
@@ -340,8 +358,7 @@ def test_a_run_that_has_begun_and_lost_a_file_is_trained_again(mini: Dataset) ->
             (folder / name).write_bytes(content)
         run_sweep(sweep)
         assert sweep.failures == [], name
-        (found,) = read_results()
-        assert found.evaluation == expected.evaluation
+        assert stored() == expected
 
 
 def another_home(
@@ -370,7 +387,7 @@ def test_a_worker_whose_home_is_a_copy_of_this_one_loses_no_result_in_silence(
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, copy = results_folder().parent, tmp_path / "copy"
-    run_sweep(dataclasses.replace(small(mini), groups=[]))
+    run_sweep(dataclasses.replace(small(mini), jobs=[]))
     shutil.copytree(home, copy)  # with what tells it from others
     sweep = small(mini, seeds=1)
     run_sweep(sweep, executor=another_home(copy, monkeypatch))
@@ -403,10 +420,10 @@ def test_results_of_another_home_come_back_and_other_code_is_refused(
         assert here.read_bytes() == path.read_bytes()
     assert read_result(key) is not None
 
-    (group,) = sweep.groups
-    code = {**group.first.code, "orlog.algos": "0" * 64}
-    first = msgspec.structs.replace(group.first, code=code)
-    other = dataclasses.replace(sweep, groups=[dataclasses.replace(group, first=first)])
+    (job,) = sweep.jobs
+    code = {**job.decides["code"], "orlog.algos": "0" * 64}
+    changed = dataclasses.replace(job, decides={**job.decides, "code": code})
+    other = dataclasses.replace(sweep, jobs=[changed])
     run_sweep(other, executor=on_a_node)
     (failure,) = other.failures
     assert "another code (orlog.algos) than where the sweep was started" in failure.message
@@ -431,15 +448,15 @@ def test_a_sweep_that_is_killed_goes_on_and_two_at_once_share(mini: Dataset) -> 
     words += ["--steps", "50", "--episodes", "2", "--workers", "2", "--json"]
     command = [sys.executable, "-m", "orlog.cli", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as begun:
-        while begun.poll() is None and not [*read_results()]:
+        while begun.poll() is None and not [*finished_results()]:
             time.sleep(0.05)
         begun.kill()
-    done = {one.key: one.finished for one in read_results()}
+    done = when()
     assert done
     both = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
     said = [json.loads(one.communicate()[0]) for one in both]
     assert [one.returncode for one in both] == [0, 0]
     assert said[0] == said[1]
-    found = {one.key: one.finished for one in read_results()}
+    found = when()
     assert len(found) == 6
     assert done.items() <= found.items()

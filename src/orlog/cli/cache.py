@@ -35,7 +35,7 @@ def list_versions(as_json: AsJson = False) -> None:
     from orlog.datasets.home.holdings import cached_versions
     from orlog.datasets.home.in_place import in_place_folder, kept_versions, limit_bytes
     from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
-    from orlog.runs.result_folders import results_folder, stored_space
+    from orlog.runs.results import results_folder, stored_space
 
     versions, packs, kept = cached_versions(), cached_packs(), kept_versions()
     body = {

@@ -72,7 +72,7 @@ def finetune(run: Path, *, given: Finetuning, as_json: AsJson = False) -> None:
     from orlog.algos.training.commands import evaluate_command, resume_command
     from orlog.algos.training.finetuning import find_finetuned, finetune_run
     from orlog.algos.training.runs import OnlineRecord, read_run
-    from orlog.runs.logs import check_log
+    from orlog.runs.progress import check_log
     from orlog.runs.run_folders import replacing
 
     options, share, algorithm = train_options(given), _share(given.prior), given.algorithm

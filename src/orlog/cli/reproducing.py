@@ -32,9 +32,9 @@ from orlog.errors import SchemaError
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
+    from orlog.algos.training.options import TrainOptions
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.runs.jobs import Executor
-    from orlog.runs.reproducing import Result
+    from orlog.runs.reproducing import Reproduction
 
 
 OUT = Path("runs/reproduce")
@@ -105,7 +105,7 @@ class Scoring:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reproduction(Scoring):
+class Reproducing(Scoring):
     """How one algorithm is reproduced on one dataset, and when that is enough."""
 
     sequential: Annotated[
@@ -149,7 +149,7 @@ class Sweeping(Scoring):
 @errors_are_no_verdict()
 @takes_options
 def reproduce(
-    algorithm: OptionalAlgorithm = None, name: OptionalName = None, *, given: Reproduction
+    algorithm: OptionalAlgorithm = None, name: OptionalName = None, *, given: Reproducing
 ) -> None:
     """Train and score an algorithm on a dataset by its recipe, and compare with its recorded baseline.
 
@@ -159,17 +159,66 @@ def reproduce(
     Exit codes: 0 identical, same or consistent, or nothing to compare with; 1 not consistent; 2 an
     error; 3 damage; 4 unsettled, or with --require-same neither identical nor the same.
     """
-    _check_share_is_used(given)
+    from orlog.algos.settings import make_config
+    from orlog.normalize.baselines import read_baseline
+    from orlog.normalize.verdicts import look_counts
+    from orlog.runs import reproducing
+    from orlog.runs.jobs import make_jobs, recorded_episodes
+    from orlog.runs.results_page import show_results
+    from orlog.runs.sweeps import load_or_make
+
     if algorithm is not None and algorithm.endswith(".json"):
         _reproduce_file(Path(algorithm), name, given)
         return
     if algorithm is None or name is None:
         raise typer.BadParameter("name an algorithm and a dataset; for many, see orlog sweep.")
     Begun.more = ("--resume",)
-    seeds = _seeds(given.seeds) if given.seeds else _usual_seeds([algorithm], [name])
-    most = range(given.max_seeds or 10**6) if given.sequential else seeds
-    _check_largest_share(given.largest_share, most)
-    _judge([_one(algorithm, name, seeds, given, given.where.chosen())], given)
+    seeds, most = _seeds(given, [algorithm], [name]), given.max_seeds
+    if most is not None and not given.sequential:
+        raise typer.BadParameter("--max-seeds is only for --sequential; add it, or use --seeds.")
+    if most is not None and most < len(seeds):
+        raise typer.BadParameter(f"--max-seeds {most} is less than --seeds {len(seeds)}.")
+    _check_share(given, range(most or 10**6) if given.sequential else seeds)
+    make_config(algorithm, {})
+    executor = given.where.chosen()
+    with progress_bars() as update:
+        dataset = load_or_make(name, CORES, update)
+    if given.record:
+        _check_recordable(dataset, name)
+    if given.require_same or given.sequential:
+        reproducing.check_comparable(algorithm, dataset, given.steps)
+    baseline = read_baseline(algorithm, dataset.name)
+    recorded = [*map(int, baseline.returns)] if baseline is not None else []
+    if not given.sequential:
+        _check_share(given, seeds, recorded)
+    counts = [len(seeds)]
+    if given.sequential:
+        counts = look_counts(len(seeds), max(len(seeds), most or len(recorded)))
+    jobs = make_jobs(
+        algorithm,
+        dataset,
+        given.out,
+        seeds=reproducing.more_seeds(algorithm, dataset.name, seeds, counts[-1]),
+        episodes=given.episodes or recorded_episodes(algorithm, dataset.name),
+        options=_train_options(given),
+        resume=given.resume,
+    )
+    with progress_bars() as update:
+        result = reproducing.reproduce(
+            jobs,
+            counts,
+            workers=given.workers,
+            executor=executor,
+            progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
+            on_look=lambda result: tell(f"{counted(len(result.seeds), 'seed')}: {result.verdict}"),
+        )
+    if given.as_json:
+        print_json(result.to_json())
+    else:
+        show_results([result])
+    if given.record:
+        _record(result, given.as_json)
+    _end_with_verdicts([result], given)
 
 
 @app.command(
@@ -187,44 +236,86 @@ def sweep(*, given: Sweeping) -> None:
     error, or a job failed; 3 damage; 4 unsettled, or with --require-same neither identical
     nor the same. If several apply, the first of 3, 2, 1 and 4 counts.
     """
-    from orlog.runs.sweeps import suite_datasets
+    from orlog.datasets.loading import load_dataset
+    from orlog.runs.results_page import show_results, write_sweep_page
+    from orlog.runs.sweeps import plan_sweep, run_sweep, suite_datasets
 
-    _check_share_is_used(given)
     if (given.suite is None) == (given.datasets is None):
         raise typer.BadParameter("give either --suite or --datasets.")
     algorithms = _names(given.algorithms)
     names = suite_datasets(given.suite) if given.suite is not None else _names(given.datasets or "")
-    seeds = _seeds(given.seeds) if given.seeds else _usual_seeds(algorithms, names)
-    _check_largest_share(given.largest_share, seeds)
-    results, failed = _sweep(algorithms, names, seeds, given)
-    if failed:
-        raise typer.Exit(failed)
-    _judge(results, given)
+    seeds = _seeds(given, algorithms, names)
+    _check_share(given, seeds)
+    executor = given.where.chosen()
+    with progress_bars() as update:
+        planned = plan_sweep(
+            names,
+            algorithms,
+            seeds=seeds,
+            episodes=given.episodes,
+            options=_train_options(given),
+            processes=CORES,
+            on_build=update,
+        )
+    for dataset in sorted({job.dataset for job in planned.jobs} if given.record else ()):
+        _check_recordable(load_dataset(dataset), dataset)
+    say_notes([in_options(note) for note in planned.left_out], tell)
+    damaged: list[str] = []
+    try:
+        with progress_bar("jobs") as update_jobs:
+            run_sweep(
+                planned,
+                workers=given.workers,
+                executor=executor,
+                progress=update_jobs,
+                note=damaged.append,
+            )
+    finally:
+        say_notes(damaged, tell)
+        for failure in planned.failures:
+            tell(f"{failure.what}: {in_options(failure.message)}", label="failed")
+    results = planned.results()
+    if given.as_json:
+        print_json(
+            {
+                "results": [one.to_json() for one in results],
+                "left_out": planned.left_out,
+                "failures": [
+                    {"what": one.what, "message": one.message} for one in planned.failures
+                ],
+            }
+        )
+    if results:  # before anything is recorded, which it would be compared with
+        title = f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
+        page = given.out / "report.html"
+        write_sweep_page(planned, results, page, title=title)
+        if given.as_json:
+            tell(f"report: {page}")
+        else:
+            show_results(results, page)
+    for result in results if given.record else []:
+        if len(result.seeds) == len(seeds):
+            _record(result, given.as_json)
+        else:
+            tell(
+                f"note: {result.record.algorithm} on {result.record.dataset} is not recorded: "
+                f"{len(result.seeds)} of {len(seeds)} seeds are done."
+            )
+    if any(failure.is_damage for failure in planned.failures):
+        raise typer.Exit(DAMAGE)
+    if planned.failures or not results:
+        raise typer.Exit(ERROR)
+    _end_with_verdicts(results, given)
 
 
-def _check_share_is_used(given: Scoring) -> None:
-    if given.largest_share is not None and not given.require_same:
-        raise typer.BadParameter("--largest-share is only for --require-same; add it.")
-
-
-def _judge(results: Sequence[Result], given: Scoring) -> None:
-    """End with the exit code of the verdicts."""
-    words = [None if result.verdict is None else result.verdict.word for result in results]
-    if {"not consistent", "contradicted"} & {*words}:
-        raise typer.Exit(NOT_CONSISTENT)
-    if "unsettled" in words or not all(
-        _is_same(result, given.largest_share) for result in results if given.require_same
-    ):
-        raise typer.Exit(UNSETTLED)
-
-
-def _reproduce_file(path: Path, name: str | None, given: Reproduction) -> None:
+def _reproduce_file(path: Path, name: str | None, given: Reproducing) -> None:
     """Run seeds of a file of scored runs again, and print the verdict in one line."""
-    from orlog.runs.confirming import OUTCOMES, reproduce_file
+    from orlog.runs.reproducing import OUTCOMES, reproduce_file
+    from orlog.runs.seeds import parse_seeds
 
     kept = {"seeds", "out", "own_algorithm", "trust_environment", "imports", "as_json", "where"}
     for field in dataclasses.fields(given):
-        if field.name not in kept and getattr(given, field.name) != field.default:
+        if field.name not in {*kept, "workers"} and getattr(given, field.name) != field.default:
             option = field.name.replace("_", "-")
             raise typer.BadParameter(f"--{option} is not for a file, which says how it was run.")
     if name is not None:
@@ -233,211 +324,85 @@ def _reproduce_file(path: Path, name: str | None, given: Reproduction) -> None:
         verdict = reproduce_file(
             path,
             given.out / path.stem,
-            seeds=_seeds(given.seeds) if given.seeds else (),
+            seeds=parse_seeds(given.seeds) if given.seeds else (),
             algorithm=given.own_algorithm,
             trust_environment=given.trust_environment,
-            progress=lambda seed, step, steps: update(f"seed {seed}", step, steps),
+            workers=given.workers,
+            progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
         )
     outcome = OUTCOMES[verdict.word]
     if given.as_json:
-        print_json(
-            {
-                "file": str(path),
-                "outcome": outcome,
-                "verdict": {**dataclasses.asdict(verdict), "text": str(verdict)},
-            }
-        )
+        body = {**dataclasses.asdict(verdict), "text": str(verdict)}
+        print_json({"file": str(path), "outcome": outcome, "verdict": body})
     else:
         say(f"{outcome}: {verdict}")
     if outcome != "confirms":
         raise typer.Exit(NOT_CONSISTENT if outcome == "contradicts" else UNSETTLED)
 
 
-def _is_same(result: Result, largest_share: float | None) -> bool:
-    """Whether a result is identical, or the same with no larger share of seeds that may fail."""
-    verdict = result.verdict
-    if verdict is None or verdict.word not in ("identical", "same"):
-        return False
-    return largest_share is None or (verdict.unseen_share or 0.0) <= largest_share
+def _train_options(given: Scoring) -> TrainOptions:
+    from orlog.algos.training.options import TrainOptions
+
+    return TrainOptions(
+        steps=given.steps, evaluations=given.evaluations, trust_environment=given.trust_environment
+    )
 
 
-def _check_largest_share(
-    share: float | None, seeds: Sequence[int], recorded: Sequence[int] = ()
-) -> None:
+def _end_with_verdicts(results: Sequence[Reproduction], given: Scoring) -> None:
+    """End with the exit code of the verdicts."""
+    verdicts = [result.verdict for result in results]
+    words = {None if verdict is None else verdict.word for verdict in verdicts}
+    if {"not consistent", "contradicted"} & words:
+        raise typer.Exit(NOT_CONSISTENT)
+    share = 1.0 if given.largest_share is None else given.largest_share
+    are_same = all(
+        verdict is not None
+        and verdict.word in ("identical", "same")
+        and (verdict.unseen_share or 0.0) <= share
+        for verdict in verdicts
+    )
+    if "unsettled" in words or (given.require_same and not are_same):
+        raise typer.Exit(UNSETTLED)
+
+
+def _check_share(given: Scoring, seeds: Sequence[int], recorded: Sequence[int] = ()) -> None:
     """Refuse a share before any training if these seeds can never show it."""
     from orlog.normalize.verdicts import pairs_used, seeds_to_exclude, unseen_share
 
+    share = given.largest_share
     if share is None:
         return
+    if not given.require_same:
+        raise typer.BadParameter("--largest-share is only for --require-same; add it.")
     if not 0.001 <= share < 1:
         raise typer.BadParameter(f"--largest-share {share:g} is not between 0.001 and 1.")
     pairs = pairs_used(len({*seeds} & {*recorded}), len(seeds))
     if unseen_share(pairs or len(seeds)) > share:
         needed = seeds_to_exclude(share, recorded)
-        counted = f", of which {pairs} have a recorded one to pair with and count" if pairs else ""
+        paired = f", of which {pairs} have a recorded one to pair with and count" if pairs else ""
         raise typer.BadParameter(
-            f"--largest-share {share:g} takes {needed} seeds, and {len(seeds)} are asked for{counted}; "
+            f"--largest-share {share:g} takes {needed} seeds, and {len(seeds)} are asked for{paired}; "
             f"add --seeds {needed}."
         )
 
 
-def _usual_seeds(algorithms: Sequence[str], names: Sequence[str]) -> list[int]:
-    """Return the seeds of a command that names none: as many as can show a difference from each baseline."""
+def _seeds(given: Scoring, algorithms: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Return the seeds that are given, or as many as can show a difference from each baseline."""
     from orlog.algos.algorithms import known_as
     from orlog.normalize.baselines import read_baseline
     from orlog.normalize.verdicts import judged_numbers, recorded_outcomes, usual_seeds
-
-    pairs = itertools.product(map(known_as, algorithms), (name.partition("@")[0] for name in names))
-    found = [
-        recorded_outcomes(one) for one in itertools.starmap(read_baseline, pairs) if one is not None
-    ]
-    usual = (usual_seeds(len(one), 1 + len(judged_numbers(one, one)[0])) for one in found)
-    return [*range(max(usual, default=3))]
-
-
-def _seeds(text: str) -> list[int]:
-    """Return the seeds that `--seeds` names."""
     from orlog.runs.seeds import parse_seeds
 
-    try:
-        return parse_seeds(text)
-    except ValueError as error:
-        raise typer.BadParameter(in_options(str(error))) from error
-
-
-def _one(
-    algorithm: str, name: str, seeds: list[int], given: Reproduction, executor: Executor
-) -> Result:
-    """Reproduce one algorithm on one dataset, with the runs in a folder of the user's."""
-    from orlog.algos.settings import make_config
-    from orlog.algos.training.options import TrainOptions
-    from orlog.normalize.baselines import read_baseline
-    from orlog.runs.reproducing import ReproduceOptions, check_comparable
-    from orlog.runs.reproducing import reproduce as run
-    from orlog.runs.sweeps import load_or_make
-
-    max_seeds = given.max_seeds
-    if max_seeds is not None and not given.sequential:
-        raise typer.BadParameter("--max-seeds is only for --sequential; add it, or use --seeds.")
-    if max_seeds is not None and max_seeds < len(seeds):
-        raise typer.BadParameter(f"--max-seeds {max_seeds} is less than --seeds {len(seeds)}.")
-    make_config(algorithm, {})
-    with progress_bars() as update:
-        dataset = load_or_make(name, CORES, update)
-    if given.record:
-        _check_recordable(dataset, name)
-    if given.require_same:
-        check_comparable(algorithm, dataset, given.steps)
-    baseline = read_baseline(algorithm, dataset.name)
-    if baseline is not None and not given.sequential:
-        _check_largest_share(given.largest_share, seeds, [*map(int, baseline.returns)])
-    if given.sequential and max_seeds is None:
-        max_seeds = max(len(seeds), len(baseline.returns) if baseline is not None else 0)
-
-    def look(so_far: Result) -> None:
-        tell(f"{counted(len(so_far.evaluations), 'seed')}: {so_far.verdict}")
-
-    with progress_bars() as update:
-        result = run(
-            algorithm,
-            dataset,
-            given.out,
-            ReproduceOptions(
-                seeds=seeds,
-                episodes=given.episodes,
-                train=TrainOptions(
-                    steps=given.steps,
-                    evaluations=given.evaluations,
-                    trust_environment=given.trust_environment,
-                ),
-                resume=given.resume,
-                max_seeds=max_seeds,
-            ),
-            workers=given.workers,
-            executor=executor,
-            on_look=look,
-            progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
-        )
-    if given.as_json:
-        print_json(result.to_json())
-    else:
-        from orlog.runs.results_page import show_results
-
-        show_results([result])
-    if given.record:
-        _record(result, given.as_json)
-    return result
-
-
-def _sweep(
-    algorithms: Sequence[str], names: Sequence[str], seeds: list[int], given: Sweeping
-) -> tuple[list[Result], int]:
-    """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
-    from orlog.algos.training.options import TrainOptions
-    from orlog.datasets.loading import load_dataset
-    from orlog.runs.results_page import results_of, show_results, write_sweep_page
-    from orlog.runs.sweeps import plan_sweep, run_sweep
-
-    executor = given.where.chosen()
-    with progress_bars() as update:
-        sweep = plan_sweep(
-            names,
-            algorithms,
-            seeds=seeds,
-            episodes=given.episodes,
-            options=TrainOptions(
-                steps=given.steps,
-                evaluations=given.evaluations,
-                trust_environment=given.trust_environment,
-            ),
-            processes=CORES,
-            on_build=update,
-        )
-    for dataset in sorted({group.dataset for group in sweep.groups} if given.record else ()):
-        _check_recordable(load_dataset(dataset), dataset)
-    say_notes([in_options(note) for note in sweep.left_out], tell)
-    damaged: list[str] = []
-    try:
-        with progress_bar("jobs") as update_jobs:
-            run_sweep(
-                sweep,
-                workers=given.workers,
-                executor=executor,
-                progress=update_jobs,
-                note=damaged.append,
-            )
-    finally:
-        say_notes(damaged, tell)
-        for failure in sweep.failures:
-            tell(f"{failure.what}: {in_options(failure.message)}", label="failed")
-    results = results_of(sweep)
-    if given.as_json:
-        print_json(
-            {
-                "results": [one.to_json() for one in results],
-                "left_out": sweep.left_out,
-                "failures": [{"what": one.what, "message": one.message} for one in sweep.failures],
-            }
-        )
-    if results:  # before anything is recorded, which it would be compared with
-        title = f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
-        page = given.out / "report.html"
-        write_sweep_page(sweep, results, page, title=title)
-        if given.as_json:
-            tell(f"report: {page}")
-        else:
-            show_results(results, page)
-    for result in results if given.record else []:
-        if len(result.evaluations) == len(seeds):
-            _record(result, given.as_json)
-        else:
-            tell(
-                f"note: {result.record.algorithm} on {result.record.dataset} is not recorded: "
-                f"{len(result.evaluations)} of {len(seeds)} seeds are done."
-            )
-    if any(failure.is_damage for failure in sweep.failures):
-        return results, DAMAGE
-    return results, ERROR if sweep.failures or not results else 0
+    if given.seeds:
+        return parse_seeds(given.seeds)
+    counts = [3]
+    for algorithm, name in itertools.product(map(known_as, algorithms), names):
+        baseline = read_baseline(algorithm, name.partition("@")[0])
+        if baseline is not None:
+            recorded = recorded_outcomes(baseline)
+            numbers = 1 + len(judged_numbers(recorded, recorded)[0])
+            counts.append(usual_seeds(len(recorded), numbers))
+    return [*range(max(counts))]
 
 
 def _names(text: str) -> list[str]:
@@ -456,7 +421,7 @@ def _check_recordable(dataset: Dataset, given: str) -> None:
         )
 
 
-def _record(result: Result, as_json: bool) -> None:
+def _record(result: Reproduction, as_json: bool) -> None:
     from orlog.normalize.baselines import record_baseline
 
     path = record_baseline(result.as_baseline())

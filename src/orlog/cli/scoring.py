@@ -23,8 +23,8 @@ from orlog.cli.options import (
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
+    from orlog.runs.evaluating import Score
     from orlog.runs.off_policy import Estimate, EvaluatedPolicy
-    from orlog.runs.running import RunResult
 
 
 _QUALITY = {
@@ -80,8 +80,8 @@ def evaluate(
     """
     from orlog.algos.training.runs import RUN_FILE
     from orlog.errors import OrlogError
+    from orlog.runs.evaluating import evaluate as run_policy
     from orlog.runs.run_folders import find_run_folders
-    from orlog.runs.running import evaluate as run_policy
 
     is_one = len(runs) == 1 and ((runs[0] / RUN_FILE).exists() or not runs[0].is_dir())
     folders = [
@@ -132,7 +132,7 @@ def _show(update: Callable[[int, int], None], episodes: int, done: int) -> None:
     update(done, episodes)
 
 
-def _print_result(result: RunResult, episodes: int) -> None:
+def _print_result(result: Score, episodes: int) -> None:
     from orlog.runs.videos import VIDEOS
 
     record, references, error = result.run.record, result.references, result.standard_error

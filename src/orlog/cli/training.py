@@ -34,13 +34,16 @@ from orlog.cli.options import (
 )
 from orlog.cli.stopping import command_to_go_on
 from orlog.errors import StoppedError
-from orlog.manifests.names import counted, is_url
+from orlog.manifests.names import counted, is_url, size_text
 
 if TYPE_CHECKING:
     from orlog.algos.presets import Recipe
     from orlog.algos.training.options import Hooks, TrainOptions
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.runs.seeds import SeedOutcome
+    from orlog.runs.progress import Status
+
+
+ASKED_ABOVE = 10e9  # bytes of a dataset that is read in place
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,10 +159,9 @@ def train(
     from orlog.algos.training.devices import find_device
     from orlog.algos.training.runs import run_folder
     from orlog.datasets.loading import load_dataset
-    from orlog.runs.logs import check_log
+    from orlog.runs.progress import check_log
     from orlog.runs.run_folders import replacing
     from orlog.runs.seeds import parse_seeds
-    from orlog.runs.streaming import choose_stream
 
     if given.cache:
         read_bytes(given.cache, "a size such as 500M or 20G")
@@ -188,7 +190,7 @@ def train(
         dataset = load_dataset(
             name or "", in_place=True if given.stream and is_url(name or "") else None
         )
-        options = choose_stream(algorithm, dataset, options, given.stream, tell=tell, ask=_ask)
+        options = _choose_stream(algorithm, dataset, options, given.stream)
     recipe = recipe_for(algorithm_name(algorithm), dataset, preset=options.preset)
 
     def introduce(steps: int, taken: Sequence[str] = ()) -> None:
@@ -205,8 +207,39 @@ def train(
     print_runs([folder], end, as_json=as_json)
 
 
-def _ask(question: str) -> None:
-    typer.confirm(question, abort=True)
+def _choose_stream(
+    algorithm: str, dataset: Dataset, options: TrainOptions, asked: bool | None
+) -> TrainOptions:
+    """Return options that say whether the data are streamed; tell what that fetches, or may not fit into memory.
+
+    `asked` is what was asked for, None if nothing was. Where very much would be fetched at once, the user is asked.
+    """
+    import msgspec
+
+    from orlog.errors import OrlogError
+    from orlog.loaders.arrays.filling import layout_of
+    from orlog.loaders.arrays.memory import measure_memory
+    from orlog.loaders.arrays.places import RAM_SHARE
+    from orlog.runs.running import streams_by_default
+
+    stream = streams_by_default(algorithm, dataset, options) if asked is None else asked
+    size = size_text(dataset.manifest.size_bytes)
+    if dataset.in_place and stream:
+        what = f"training streams it: {size} an epoch, less what is kept here."
+        tell(f"{dataset.name}: read in place; {what}")
+    elif dataset.in_place:
+        tell(f"{dataset.name}: read in place; training reads all of it once: {size}.")
+        if dataset.manifest.size_bytes > ASKED_ABOVE:
+            typer.confirm(f"Fetch {size}?", abort=True)
+    elif not stream:
+        with contextlib.suppress(OrlogError):  # said when the data are read
+            needed, free = layout_of(dataset).total_bytes, measure_memory().ram_bytes
+            if needed > RAM_SHARE * free:
+                tell(
+                    f"{dataset.name}: takes {size_text(needed)} of the {size_text(free)} of free memory; to read a "
+                    "part at a time: --stream"
+                )
+    return msgspec.structs.replace(options, stream=stream)
 
 
 def train_options(given: Any) -> TrainOptions:
@@ -318,14 +351,14 @@ def watched_run(
     the command that continues. `introduce` is called with the number of steps before the first one,
     `on_setting` with a line on each setting that is taken from the data.
     """
-    from orlog.algos.training.options import Hooks
-    from orlog.runs.logs import in_turn, log_to
-    from orlog.runs.progress import watched
+    from orlog.runs.progress import Watcher, status_lines, watching
 
     request, has_begun = StopRequest(), False
     with contextlib.ExitStack() as stack:
-        watcher = stack.enter_context(watched(label, dataset))
-        copy_line = stack.enter_context(log_to(log, folder, watcher.normalize))
+        update = stack.enter_context(status_lines())
+        watcher = Watcher(dataset, lambda status: update(label, status))
+        watched = watching(watcher, folder, log, lambda: request.signal != 0)
+        hooks = stack.enter_context(watched)
 
         def show(step: int, total: int) -> None:
             nonlocal has_begun
@@ -342,14 +375,7 @@ def watched_run(
             watcher.progress(step, total)
 
         try:
-            yield Hooks(
-                progress=show,
-                log=in_turn(watcher.log, copy_line),
-                begin=copy_line.begin,
-                stop=lambda: request.signal != 0,
-                note=tell,
-                tell=on_setting,
-            )
+            yield dataclasses.replace(hooks, progress=show, note=tell, tell=on_setting)
         except StoppedError as stopped:
             tell(
                 f"stopped at step {stopped.step:,}, with a checkpoint; to continue, run: {again()}"
@@ -413,9 +439,9 @@ def _train_several(
     options: TrainOptions,
     as_json: bool,
 ) -> None:
-    from orlog.runs.progress import Status, status_lines
+    from orlog.runs.progress import status_lines
     from orlog.runs.run_folders import replacing
-    from orlog.runs.seeds import SeedHooks, seed_folders, train_seeds
+    from orlog.runs.seeds import seed_folders, train_seeds
 
     request, Begun.more = StopRequest(), ("--resume",)
     noted: set[str] = set()
@@ -430,30 +456,32 @@ def _train_several(
 
         folders = seed_folders(algorithm, dataset, seeds, given.out)
         with replacing(folders.values(), given.overwrite, resume=given.resume):
-            outcomes = train_seeds(
+            ends = train_seeds(
                 algorithm,
                 dataset,
                 folders,
                 options,
-                SeedHooks(show=show, stop=lambda: request.signal != 0),
                 processes=min(given.processes, len(seeds)),
                 resume=given.resume,
+                show=show,
+                stop=lambda: request.signal != 0,
             )
-    failures = {one.seed: in_options(one.message) for one in outcomes if one.message}
+    failures = {seed: in_options(end.message) for seed, end in ends.items() if end.message}
     if as_json:
-        print_runs([one.folder for one in outcomes], "", failures, as_json=True)
+        print_runs([*folders.values()], "", failures, as_json=True)
     else:
-        _print_outcomes(outcomes)
-    unfinished = [one for one in outcomes if one.status.state != "finished"]
+        _print_ends(ends, folders)
+    unfinished = [end for end in ends.values() if end.state != "finished"]
     failed: dict[tuple[str, str], list[str]] = {}  # seeds, by what they say: often all the same
-    for one in filter(lambda one: one.message, outcomes):
-        failed.setdefault((one.details, one.message), []).append(str(one.seed))
+    for seed, end in ends.items():
+        if end.message:
+            failed.setdefault((end.details, end.message), []).append(str(seed))
     for (details, message), of_seeds in failed.items():
         which = "seed" if len(of_seeds) == 1 else "seeds"
         tell(f"{details}error: {which} {', '.join(of_seeds)}: {in_options(message)}")
     if unfinished:
         tell(
-            f"{len(unfinished)} of {len(outcomes)} seeds are not finished; to continue them, run: "
+            f"{len(unfinished)} of {len(ends)} seeds are not finished; to continue them, run: "
             f"{command_to_go_on()}"
         )
     if request.signal:
@@ -462,17 +490,15 @@ def _train_several(
         raise typer.Exit(1)
 
 
-def _print_outcomes(outcomes: Sequence[SeedOutcome]) -> None:
-    scored = "score" if outcomes[0].status.is_normalized else "return"
+def _print_ends(ends: Mapping[int, Status], folders: Mapping[int, Path]) -> None:
+    is_normalized = all(end.is_normalized for end in ends.values())
     rows = []
-    for one in outcomes:
-        status = one.status
-        score = "" if status.score is None else f"{status.score:z.1f}"
-        speed = "" if status.speed is None else f"{status.speed:z,.0f}"
-        step = f"{status.step:,}"
-        rows.append([str(one.seed), status.state, step, score, speed, str(one.folder)])
-    headings = ("seed", "state", "step", f"last {scored}", "updates/s", "folder")
-    show_table(headings, rows, numbers=(0, 2, 3, 4))
+    for seed, end in ends.items():
+        score = "" if end.score is None else f"{end.score:z.1f}"
+        speed = "" if end.speed is None else f"{end.speed:z,.0f}"
+        rows.append([str(seed), end.state, f"{end.step:,}", score, speed, str(folders[seed])])
+    last = f"last {'score' if is_normalized else 'return'}"
+    show_table(("seed", "state", "step", last, "updates/s", "folder"), rows, numbers=(0, 2, 3, 4))
 
 
 def read_settings(given: Sequence[str] | None) -> dict[str, object]:

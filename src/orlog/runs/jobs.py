@@ -7,9 +7,9 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -19,7 +19,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import EPISODES, evaluate_run, scoring_protocol
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.options import TrainOptions
-from orlog.algos.training.runs import Evaluation, PathLike, RunRecord, run_folder
+from orlog.algos.training.runs import PathLike, run_folder
 from orlog.algos.training.train import train_run
 from orlog.base.files import absolute_path
 from orlog.datasets.loading import load_dataset
@@ -27,8 +27,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
 from orlog.normalize.baselines import read_baseline
-
-Outcome: TypeAlias = tuple[RunRecord, Evaluation]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,33 +125,29 @@ def run_jobs(
     workers: int | None,
     executor: str | Executor = "processes",
     progress: Callable[[Job, int], None] = lambda _job, _step: None,
-) -> list[Outcome]:
-    """Train and evaluate every job, `workers` at a time; return results in the order of jobs.
+) -> None:
+    """Train and evaluate every job in its folder, `workers` at a time.
 
     `progress` is called now and then with the last logged step of a running job.
 
-    Raises whatever the first failing job raised; ValueError if there is no executor of that
-    name.
+    Raises whatever the first failing job raised; ValueError if there is no executor of that name.
     """
-    outcomes: dict[int, Outcome] = {}
-    for index, outcome in find_executor(executor)(
+    for index, error in find_executor(executor)(
         run_job,
         [job.anywhere() for job in jobs],
         workers=workers,
         running=lambda job: progress(job, last_step(job.folder)),
     ):
-        if isinstance(outcome, Exception):
-            raise outcome
-        outcomes[index] = outcome
+        if isinstance(error, Exception):
+            raise error
         progress(jobs[index], jobs[index].steps)
-    return [outcomes[index] for index in range(len(jobs))]
 
 
-def run_job(job: Job) -> Outcome:
+def run_job(job: Job) -> None:
     """Train and evaluate one job in its folder. Errors: `train_run` and `evaluate_run`."""
     dataset = load_dataset(job.dataset)
     train_run(job.algorithm, dataset, job.folder, job.options, resume=job.resume, where=job.where)
-    return evaluate_run(
+    evaluate_run(
         job.folder,
         dataset=dataset,
         algorithm=job.algorithm,
@@ -168,6 +162,31 @@ def last_step(folder: Path) -> int:
         return 0
     lines = read_metrics(folder)
     return int(lines[-1]["step"]) if lines else 0
+
+
+def jobs_of(
+    algorithm: str,
+    dataset: Dataset,
+    folders: Mapping[int, Path],
+    options: TrainOptions,
+    *,
+    episodes: int = 0,
+    resume: bool = False,
+    where: str = "ram",
+) -> list[Job]:
+    """Return one job for each seed, whose folders are given; the seed of the options does not count."""
+    return [
+        Job(
+            algorithm=algorithm,
+            dataset=dataset if dataset.in_place else dataset.folder,
+            folder=folder,
+            options=msgspec.structs.replace(options, seed=seed),
+            episodes=episodes,
+            resume=resume,
+            where=where,
+        )
+        for seed, folder in folders.items()
+    ]
 
 
 def make_jobs(
@@ -193,24 +212,13 @@ def make_jobs(
     options = job_options(options, algorithm, dataset.name, seeds=len(seeds), episodes=episodes)
     # Before any training.
     scoring_protocol(dataset, episodes, trust_environment=options.trust_environment)
-    jobs = [
-        Job(
-            algorithm=algorithm,
-            dataset=dataset if dataset.in_place else dataset.folder,
-            folder=run_folder(folder, algorithm, dataset, seed),
-            options=msgspec.structs.replace(options, seed=seed),
-            episodes=episodes,
-            resume=resume,
-        )
-        for seed in seeds
-    ]
-    for job in jobs:
-        if job.folder.exists() and not resume:
+    folders = {seed: run_folder(folder, algorithm, dataset, seed) for seed in seeds}
+    for place in folders.values():
+        if place.exists() and not resume:
             raise FileExistsError(
-                f"{job.folder} exists already; continue from it with resume=True, move it "
-                "away, or choose another folder."
+                f"{place} exists already; continue from it with resume=True, move it away, or choose another folder."
             )
-    return jobs
+    return jobs_of(algorithm, dataset, folders, options, episodes=episodes, resume=resume)
 
 
 def recorded_episodes(algorithm: str, name: str) -> int:

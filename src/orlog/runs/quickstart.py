@@ -18,7 +18,7 @@ from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError
 from orlog.manifests.names import counted, size_text
 from orlog.runs.jobs import Job, make_jobs, run_jobs
-from orlog.runs.reproducing import Result, summarize
+from orlog.runs.reproducing import Reproduction, summarize
 from orlog.runs.results_page import show_results, write_results_page
 
 # The slowest first, so that no process is left training alone at the end. Their steps in a second on one core
@@ -37,7 +37,9 @@ SMALL_RECIPE = (
 SMOKE_REMARK = "A smoke run: it shows that everything works. Its scores mean nothing."
 
 
-def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, list[Result], Path]:
+def quickstart(
+    folder: Path, *, smoke: bool, workers: int
+) -> tuple[Dataset, list[Reproduction], Path]:
     """Run every step, print progress, and return the dataset, the results and the page.
 
     Runs that the folder holds go on, and those that are finished are not trained again.
@@ -62,7 +64,7 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
 
 def _train(
     dataset: Dataset, folder: Path, seeds: tuple[int, ...], *, smoke: bool, workers: int
-) -> list[Result]:
+) -> list[Reproduction]:
     """Train and score each algorithm; return the results by the algorithms' names."""
     jobs = {
         algorithm: make_jobs(
@@ -85,9 +87,8 @@ def _train(
             done[job.algorithm, job.seed] = step / ALGORITHMS[job.algorithm]
             update("training, percent done", int(100 * sum(done.values()) / total), 100)
 
-        outcomes = iter(run_jobs(every, workers=workers, progress=show))
-    results = [summarize(dataset, some, [next(outcomes) for _ in some]) for some in jobs.values()]
-    return sorted(results, key=lambda result: result.record.algorithm)
+        run_jobs(every, workers=workers, progress=show)
+    return sorted(map(summarize, jobs.values()), key=lambda result: result.record.algorithm)
 
 
 def _build_and_verify(name: str, workers: int) -> Dataset:

@@ -1,69 +1,93 @@
-"""Trains and scores an algorithm with several seeds, and compares it with the recorded baseline."""
+"""Trains and scores seeds, and compares them with what was recorded: with a baseline, or with a file of results."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from orlog.algos.algorithms import known_as
+from orlog.algos.algorithms import ALGORITHMS, AlgorithmLike, algorithm_name, algorithm_title
 from orlog.algos.presets import RECIPES
-from orlog.algos.settings import complete_config
-from orlog.algos.training.metrics import read_metrics
+from orlog.algos.settings import complete_config, make_config
+from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.options import TrainOptions
-from orlog.algos.training.runs import Evaluation, PathLike, RunRecord
+from orlog.algos.training.policy import fitting_form
+from orlog.algos.training.runs import RunRecord
+from orlog.base.code_version import run_sources
 from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
-from orlog.errors import NotFoundError, SchemaError
+from orlog.errors import IntegrityError, NotFoundError, SchemaError
+from orlog.manifests.documents import convert_json
 from orlog.manifests.names import counted
 from orlog.normalize.baselines import Baseline, equal_baselines, read_baseline
 from orlog.normalize.metrics import Number, numbers_of
 from orlog.normalize.references import References, is_measured_alike, score_caveats
 from orlog.normalize.statistics import bootstrap_interval
-from orlog.normalize.verdicts import Verdict, compare_runs, look_counts, recorded_outcomes
-from orlog.runs.jobs import Executor, Job, Outcome, make_jobs, recorded_episodes, run_jobs
-from orlog.runs.references import references_of_dataset, trained_policy
+from orlog.normalize.verdicts import Verdict, compare_runs, recorded_outcomes
+from orlog.runs.evaluating import Score, read_score
+from orlog.runs.jobs import Executor, Job, jobs_of, run_jobs
+from orlog.runs.references import references_measured, references_of_dataset, trained_policy
+from orlog.runs.scored_runs import ScoredRuns, read_scored_runs
+
+MOST_EVALUATIONS = 100
+"""Most evaluations along a run for which a file from anywhere is taken at its word."""
+
+OUTCOMES: Mapping[str, Literal["confirms", "contradicts", "unsettled"]] = {
+    "identical": "confirms",
+    "same": "confirms",
+    "consistent": "confirms",
+    "not consistent": "contradicts",
+    "contradicted": "contradicts",
+    "unsettled": "unsettled",
+}
+"""What each verdict says of a file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Result:
-    """The result of a reproduction.
+class Reproduction:
+    """What seeds of one method score on one dataset, and how that compares with the recorded baseline.
 
     Attributes:
-        record: The first seed's run: settings, digest, versions.
-        evaluations: Evaluation of each seed.
-        updates_per_second: Training speed of each seed, measured while other seeds also ran.
-        references: Reference returns that anchor the score; None if none were recorded.
+        seeds: Score of each seed.
         baseline: The recorded baseline; None if there is none.
         verdict: The comparison; None without a baseline or references, and where steps or settings
             are not the baseline's.
         not_compared: What of steps and settings is not the baseline's, so that scores are not compared;
             empty otherwise.
         notes: Differences from the recorded run that make the comparison less exact.
-        folders: Folder of each seed's run.
-        curves: Learning curve of each seed: gradient steps, and the mean return there.
     """
 
-    record: RunRecord
-    evaluations: dict[int, Evaluation]
-    updates_per_second: dict[int, float]
-    references: References | None
+    seeds: dict[int, Score]
     baseline: Baseline | None
     verdict: Verdict | None
     notes: list[str]
-    folders: dict[int, Path]
-    curves: dict[int, list[tuple[int, float]]]
     not_compared: str = ""
+
+    @property
+    def first(self) -> Score:
+        """The first seed, for what all seeds have in common."""
+        return next(iter(self.seeds.values()))
+
+    @property
+    def record(self) -> RunRecord:
+        """The run of the first seed: settings, digest, versions."""
+        return self.first.record
+
+    @property
+    def references(self) -> References | None:
+        """Reference returns that anchor the score; None if none were recorded."""
+        return self.first.references
 
     @property
     def returns(self) -> np.ndarray:
         """Returns [seeds, episodes]."""
-        return np.array([evaluation.returns for evaluation in self.evaluations.values()])
+        return np.array([score.returns for score in self.seeds.values()])
 
     @property
     def scores(self) -> np.ndarray | None:
@@ -71,9 +95,15 @@ class Result:
         return None if self.references is None else self.references.normalize(self.returns)
 
     @functools.cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """Interval of the mean score at 95 %; None without references or spread."""
+        scores = self.scores
+        return None if scores is None else bootstrap_interval(scores, np.random.default_rng(0))
+
+    @functools.cached_property
     def numbers(self) -> list[Number]:
         """What metrics give for the last policies of all seeds."""
-        return numbers_of([one.played(self.record) for one in self.evaluations.values()])
+        return numbers_of([score.outcomes for score in self.seeds.values()])
 
     @functools.cached_property
     def recorded_numbers(self) -> dict[str, Number]:
@@ -84,91 +114,176 @@ class Result:
         return {one.name: one for one in numbers_of([*recorded_outcomes(baseline).values()])}
 
     @property
+    def recorded_scores(self) -> list[float]:
+        """Mean score of each recorded seed; empty without a baseline or references."""
+        if self.baseline is None or self.references is None:
+            return []
+        return [float(one.mean()) for one in self.baseline.scores(self.references).values()]
+
+    @property
     def caveats(self) -> list[str]:
         """The simulator of the scores and how the references' differs; empty without references."""
-        if self.references is None:
-            return []
-        return score_caveats(self.references, next(iter(self.evaluations.values())).protocol)
+        references = self.references
+        return [] if references is None else score_caveats(references, self.first.protocol)
+
+    @property
+    def judgement(self) -> str:
+        """The verdict with its reasons, or why scores are not compared with those recorded; empty for neither."""
+        text = f"not compared: {self.not_compared}" if self.not_compared else ""
+        if self.verdict is not None:
+            text = f"{'the ' if self.verdict.word == 'same' else ''}{self.verdict}"
+        name = algorithm_title(self.record.algorithm, self.record.config)
+        return text and f"{name} is {text}."
 
     def as_baseline(self) -> Baseline:
         """Return this result as a baseline to record."""
-        recipe = RECIPES.get((self.record.algorithm, self.record.dataset))
+        record, seeds = self.record, self.seeds.items()
+        recipe = RECIPES.get((record.algorithm, record.dataset))
+        metrics = set.intersection(*(set(score.metrics) for score in self.seeds.values()))
         return Baseline(
-            algorithm=self.record.algorithm,
-            dataset=self.record.dataset,
-            digest=self.record.digest,
-            steps=self.record.steps,
-            config=self.record.config,
-            policy=trained_policy(self.record.config),
-            protocol=next(iter(self.evaluations.values())).protocol,
-            versions=self.record.versions,
-            returns={str(seed): item.returns for seed, item in self.evaluations.items()},
+            algorithm=record.algorithm,
+            dataset=record.dataset,
+            digest=record.digest,
+            steps=record.steps,
+            config=record.config,
+            policy=trained_policy(record.config),
+            protocol=self.first.protocol,
+            versions=record.versions,
+            returns={str(seed): score.evaluation.returns for seed, score in seeds},
             metrics={
-                name: {
-                    str(seed): one.counted[name].tolist() for seed, one in self.evaluations.items()
-                }
-                for name in sorted(
-                    set.intersection(*(set(one.counted) for one in self.evaluations.values()))
-                )
+                name: {str(seed): score.metrics[name].tolist() for seed, score in seeds}
+                for name in sorted(metrics)
             },
-            processor=next(iter(self.evaluations.values())).processor or "unknown",
+            processor=self.first.evaluation.processor or "unknown",
             settings_tried=recipe.settings_tried if recipe else 0,
             tuning_seeds=list(recipe.tuning_seeds) if recipe else [],
         )
 
-    def score_interval(self) -> tuple[float, float] | None:
-        """Return the 95 % interval of the mean score; None without references or spread."""
-        scores = self.scores
-        return None if scores is None else bootstrap_interval(scores, np.random.default_rng(0))
-
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON; scores are None without references."""
-        scores, verdict = self.scores, self.verdict
-        recorded = None
-        if self.baseline is not None and self.references is not None:
-            means = [float(one.mean()) for one in self.baseline.scores(self.references).values()]
-            recorded = {
-                "normalized_score": sum(means) / len(means),
-                "seeds": len(means),
-                "processor": self.baseline.processor,
-                "settings_tried": self.baseline.settings_tried,
-                "tuning_seeds": self.baseline.tuning_seeds,
-            }
+        record, scores, verdict, baseline = self.record, self.scores, self.verdict, self.baseline
+        means = self.recorded_scores
+        seeds = [score.to_json() for score in self.seeds.values()]
+        of_each = ("seed", "mean_return", "normalized_score", "returns", "metrics")
         return {
-            "algorithm": self.record.algorithm,
-            "dataset": self.record.dataset,
-            "version": self.record.version,
-            "digest": self.record.digest,
-            "steps": self.record.steps,
-            "config": self.record.config,
-            "settings": self.record.every_setting,
+            "algorithm": record.algorithm,
+            "dataset": record.dataset,
+            "version": record.version,
+            "digest": record.digest,
+            "steps": record.steps,
+            "config": record.config,
+            "settings": record.every_setting,
             "mean_return": float(self.returns.mean()),
             "normalized_score": None if scores is None else float(scores.mean()),
-            "score_interval": self.score_interval(),
-            "baseline": recorded,
-            "verdict": None
-            if verdict is None
-            else {**dataclasses.asdict(verdict), "text": str(verdict)},
+            "score_interval": self.interval,
+            "baseline": {
+                "normalized_score": sum(means) / len(means),
+                "seeds": len(means),
+                "processor": baseline.processor,
+                "settings_tried": baseline.settings_tried,
+                "tuning_seeds": baseline.tuning_seeds,
+            }
+            if baseline is not None and means
+            else None,
+            "verdict": verdict and {**dataclasses.asdict(verdict), "text": str(verdict)},
             "not_compared": self.not_compared or None,
             "notes": self.notes,
             "caveats": self.caveats,
-            "numbers": [one.to_json() for one in self.numbers],
-            "protocol": msgspec.to_builtins(next(iter(self.evaluations.values())).protocol),
+            "numbers": [number.to_json() for number in self.numbers],
+            "protocol": seeds[0]["protocol"],
             "seeds": [
-                {
-                    "seed": seed,
-                    "folder": str(self.folders[seed]),
-                    "mean_return": float(np.mean(evaluation.returns)),
-                    "normalized_score": None if scores is None else float(scores[index].mean()),
-                    "returns": evaluation.returns,
-                    "metrics": {
-                        name: values.tolist() for name, values in evaluation.counted.items()
-                    },
-                    "updates_per_second": self.updates_per_second[seed],
-                }
-                for index, (seed, evaluation) in enumerate(self.evaluations.items())
+                {name: body[name] for name in of_each}
+                | {"folder": body["run"], "updates_per_second": score.updates_per_second}
+                for body, score in zip(seeds, self.seeds.values(), strict=True)
             ],
         }
+
+
+def reproduce(
+    jobs: Sequence[Job],
+    counts: Sequence[int],
+    *,
+    workers: int | None,
+    executor: str | Executor = "processes",
+    progress: Callable[[Job, int], None] = lambda _job, _step: None,
+    on_look: Callable[[Reproduction], None] = lambda _so_far: None,
+) -> Reproduction:
+    """Train and score seeds of an algorithm, and compare them with the recorded baseline.
+
+    Args:
+        jobs: The most seeds that there may be, as `make_jobs` gives them.
+        counts: After how many seeds their scores are looked at: no more are run once the verdict is settled.
+            The looks share the error rate, so that they are fixed before the first (`look_counts`).
+        workers: How many to run at a time.
+        executor: Where they run.
+        progress: Called now and then with a running job and its last logged step.
+        on_look: Called with what there is before more seeds are added.
+    """
+    done = 0
+    for count in counts:
+        run_jobs(jobs[done:count], workers=workers, executor=executor, progress=progress)
+        done, so_far = count, summarize(jobs[:count], looks=len(counts))
+        if count == counts[-1] or so_far.verdict is None or so_far.verdict.is_settled:
+            return so_far
+        on_look(so_far)
+    raise AssertionError("the last look returns")
+
+
+def more_seeds(algorithm: str, name: str, seeds: Sequence[int], count: int) -> list[int]:
+    """Return the seeds and more, up to a number: first the recorded ones, to pair with these."""
+    baseline = read_baseline(algorithm, name)
+    recorded = sorted(map(int, baseline.returns)) if baseline is not None else []
+    wanted = [*seeds, *recorded, *range(count + len(seeds) + len(recorded))]
+    return list(dict.fromkeys(wanted))[:count]
+
+
+def summarize(jobs: Sequence[Job], *, looks: int = 1) -> Reproduction:
+    """Return what jobs of one algorithm and dataset scored that were run, compared with the recorded baseline.
+
+    `looks` is the number of times that the comparison is made while seeds are added. Errors: `judge`.
+    """
+    references = references_of_dataset(load_dataset(jobs[0].dataset))
+    return judge({job.seed: read_score(job.folder, references) for job in jobs}, looks=looks)
+
+
+def judge(seeds: dict[int, Score], *, looks: int = 1) -> Reproduction:
+    """Return what seeds of one algorithm and dataset score, compared with the baseline that orlog has.
+
+    Raises SchemaError if a return is not a number, or seeds have different numbers of episodes.
+    """
+    _check_returns(seeds)
+    first = next(iter(seeds.values()))
+    record, references = first.record, first.references
+    baseline = recorded_baseline(record.algorithm, record.dataset)
+    verdict = None
+    not_compared = "" if baseline is None else other_training(record, baseline)
+    if baseline is not None and references is not None and not not_compared:
+        verdict = compare_runs(
+            {seed: score.outcomes for seed, score in seeds.items()},
+            recorded_outcomes(baseline),
+            references.normalize,
+            same_run=record.digest == baseline.digest
+            and all(is_measured_alike(one.protocol, baseline.protocol) for one in seeds.values()),
+            looks=looks,
+            processor=first.evaluation.processor,
+            recorded_processor=baseline.processor,
+        )
+    return Reproduction(
+        seeds=seeds,
+        baseline=baseline,
+        verdict=verdict,
+        notes=_notes(first, baseline),
+        not_compared=not_compared,
+    )
+
+
+def recorded_baseline(algorithm: str, dataset: str) -> Baseline | None:
+    """Return the baseline that orlog has, with every setting; None without."""
+    baseline = read_baseline(algorithm, dataset)
+    if baseline is None:
+        return None
+    config = complete_config(baseline.algorithm, baseline.config)
+    return msgspec.structs.replace(baseline, config=config)
 
 
 def check_comparable(algorithm: str, dataset: Given, steps: int | None = None) -> None:
@@ -199,187 +314,24 @@ def check_comparable(algorithm: str, dataset: Given, steps: int | None = None) -
         )
 
 
-def summarize(
-    dataset: Given, jobs: Sequence[Job], results: Sequence[Outcome], *, looks: int = 1
-) -> Result:
-    """Return the result of one algorithm's jobs, compared with the recorded baseline.
-
-    `looks` is the number of times that the comparison is made while seeds are added.
-
-    Raises SchemaError if a return is not a number, or seeds have different numbers of episodes.
-    """
-    dataset = load_dataset(dataset)
-    record = results[0][0]
-    return judge(
-        record,
-        {job.seed: result[1] for job, result in zip(jobs, results, strict=True)},
-        {job.seed: job.folder for job in jobs},
-        references=references_of_dataset(dataset),
-        baseline=recorded_baseline(record.algorithm, dataset.name),
-        looks=looks,
-    )
-
-
-def recorded_baseline(algorithm: str, dataset: str) -> Baseline | None:
-    """Return the baseline that orlog has, with every setting; None without."""
-    found = read_baseline(algorithm, dataset)
-    if found is None:
-        return None
-    config = complete_config(found.algorithm, found.config)
-    return msgspec.structs.replace(found, config=config)
-
-
-def judge(
-    record: RunRecord,
-    evaluations: dict[int, Evaluation],
-    folders: dict[int, Path],
-    *,
-    references: References | None,
-    baseline: Baseline | None,
-    looks: int = 1,
-) -> Result:
-    """Return the result of evaluations by seed, compared with a baseline; the folders hold the logs.
-
-    Raises SchemaError if a return is not a number, or seeds have different numbers of episodes.
-    """
-    _check_returns(evaluations, folders)
-    first = next(iter(evaluations.values()))
-    verdict = None
-    not_compared = "" if baseline is None else other_training(record, baseline)
-    if baseline is not None and references is not None and not not_compared:
-        same_run = record.digest == baseline.digest and all(
-            is_measured_alike(evaluation.protocol, baseline.protocol)
-            for evaluation in evaluations.values()
-        )
-        verdict = compare_runs(
-            {seed: evaluation.played(record) for seed, evaluation in evaluations.items()},
-            recorded_outcomes(baseline),
-            references.normalize,
-            same_run=same_run,
-            looks=looks,
-            processor=first.processor,
-            recorded_processor=baseline.processor,
-        )
-    return Result(
-        record=record,
-        evaluations=evaluations,
-        updates_per_second={seed: _updates_per_second(one) for seed, one in folders.items()},
-        references=references,
-        baseline=baseline,
-        verdict=verdict,
-        notes=_notes(record, first, baseline, references),
-        folders=folders,
-        curves={seed: _curve(one) for seed, one in folders.items()},
-        not_compared=not_compared,
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ReproduceOptions:
-    """What a reproduction is asked for.
-
-    Attributes:
-        seeds: Seeds to train.
-        episodes: Episodes of each evaluation; by default as many as the baseline has, or 100.
-        train: Options of each run; `steps` stands for those of the recipe, and is needed where there is
-            neither recipe nor baseline.
-        resume: Whether runs that were interrupted go on, and finished ones are not trained again.
-        max_seeds: How many seeds there may be: they are added until the verdict is settled, first the
-            recorded ones, each time as many as there are. None for those of `seeds`.
-    """
-
-    seeds: Sequence[int]
-    episodes: int | None = None
-    train: TrainOptions = TrainOptions()
-    resume: bool = False
-    max_seeds: int | None = None
-
-
-def reproduce(
-    algorithm: str,
-    dataset: Given,
-    folder: PathLike,
-    options: ReproduceOptions,
-    *,
-    workers: int | None,
-    executor: str | Executor = "processes",
-    progress: Callable[[Job, int], None] = lambda _job, _step: None,
-    on_look: Callable[[Result], None] = lambda _result: None,
-) -> Result:
-    """Train and score an algorithm by its recipe, and compare it with the recorded baseline.
-
-    With `max_seeds`, the error rate is shared by the looks at the scores, whose numbers of seeds are fixed
-    before the first; `on_look` gets the result before more are added. `progress` is called now and then with
-    a running job and its last logged step.
-    """
-    algorithm, dataset = known_as(algorithm), load_dataset(dataset)
-    seeds = options.seeds
-    if options.max_seeds is not None:
-        check_comparable(algorithm, dataset, options.train.steps)
-    counts = look_counts(len(seeds), max(options.max_seeds or 0, len(seeds)))
-    jobs = make_jobs(
-        algorithm,
-        dataset,
-        folder,
-        seeds=_more_seeds(algorithm, dataset.name, seeds, counts[-1]),
-        episodes=options.episodes or recorded_episodes(algorithm, dataset.name),
-        options=options.train,
-        resume=options.resume,
-    )
-    outcomes: list[Outcome] = []
-    for number, count in enumerate(counts, 1):
-        wanted = jobs[len(outcomes) : count]
-        outcomes += run_jobs(wanted, workers=workers, executor=executor, progress=progress)
-        result = summarize(dataset, jobs[:count], outcomes, looks=len(counts))
-        if number == len(counts) or result.verdict is None or result.verdict.is_settled:
-            return result
-        on_look(result)
-    raise AssertionError("the last look returns")
-
-
-def _more_seeds(algorithm: str, name: str, seeds: Sequence[int], count: int) -> list[int]:
-    """Return the seeds and more, up to a number: first the recorded ones, to pair with these."""
-    baseline = read_baseline(algorithm, name)
-    recorded = sorted(map(int, baseline.returns)) if baseline is not None else []
-    wanted = [*seeds, *recorded, *range(count + len(seeds) + len(recorded))]
-    return list(dict.fromkeys(wanted))[:count]
-
-
-def _updates_per_second(folder: Path) -> float:
-    last = read_metrics(folder)[-1]
-    return float(last["step"]) / float(last["seconds"])
-
-
-def _curve(folder: Path) -> list[tuple[int, float]]:
-    points = [line for line in read_metrics(folder) if "returns" in line]
-    return [(int(line["step"]), float(np.mean(line["returns"]))) for line in points]
-
-
-def _check_returns(evaluations: dict[int, Evaluation], folders: dict[int, Path]) -> None:
-    for seed, evaluation in evaluations.items():
-        returns = np.array(evaluation.returns)
-        broken = int((~np.isfinite(returns)).sum())
+def _check_returns(seeds: Mapping[int, Score]) -> None:
+    for score in seeds.values():
+        broken = int((~np.isfinite(score.returns)).sum())
         if broken:
             raise SchemaError(
-                f"{folders[seed]}: {broken} of {len(returns)} returns are NaN or infinite, so there is no "
+                f"{score.run.folder}: {broken} of {len(score.returns)} returns are NaN or infinite, so there is no "
                 "score; the policy or the environment gave them, so look at the run's metrics."
             )
-    numbers = {seed: len(evaluation.returns) for seed, evaluation in evaluations.items()}
-    if len({*numbers.values()}) > 1:
-        listed = ", ".join(f"seed {seed}: {number}" for seed, number in numbers.items())
+    if len({len(score.returns) for score in seeds.values()}) > 1:
+        listed = ", ".join(f"seed {seed}: {len(one.returns)}" for seed, one in seeds.items())
         raise SchemaError(
             f"seeds have different numbers of episodes ({listed}); evaluate each with the same number."
         )
 
 
-def _notes(
-    record: RunRecord,
-    evaluation: Evaluation,
-    baseline: Baseline | None,
-    references: References | None,
-) -> list[str]:
-    """Return notes on how this run differs from the recorded one, apart from its scores."""
-    notes = []
+def _notes(score: Score, baseline: Baseline | None) -> list[str]:
+    """Return notes on how a run differs from the recorded one, apart from its scores."""
+    record, protocol, notes = score.record, score.protocol, []
     if record.shown_dataset != record.dataset:
         notes.append(
             f"the data are a rebuild, {record.shown_dataset} ({record.digest[:19]}), not the recorded "
@@ -398,17 +350,24 @@ def _notes(
                 f"the recorded returns of {', '.join(equal)} are equal to these to the bit: agreeing with them is "
                 f"no evidence for {record.algorithm}."
             )
-        notes += _differing("the baseline", record.versions, baseline.versions)
-        here, recorded = evaluation.protocol, baseline.protocol
-        if here.episodes != recorded.episodes:
+        recorded = baseline.protocol
+        for here, there in (
+            (record.versions, baseline.versions),
+            (protocol.versions, recorded.versions),
+        ):
+            notes += [
+                f"the baseline used {package} {there[package]}; this run uses {here[package]}."
+                for package in sorted({*here} & {*there})
+                if here[package] != there[package]
+            ]
+        if protocol.episodes != recorded.episodes:
             notes.append(
-                f"{counted(here.episodes, 'episode')} of each seed, but {recorded.episodes} were recorded: the "
-                f"verdict compares the first {min(here.episodes, recorded.episodes)} of both."
+                f"{counted(protocol.episodes, 'episode')} of each seed, but {recorded.episodes} were recorded: the "
+                f"verdict compares the first {min(protocol.episodes, recorded.episodes)} of both."
             )
-        notes += _differing("the baseline", here.versions, recorded.versions)
-        if not is_measured_alike(here, recorded):
+        if not is_measured_alike(protocol, recorded):
             notes.append("the protocol is not that of the baseline.")
-    if references is None:
+    if score.references is None:
         notes.append("no reference returns are recorded, so there are raw returns and no scores.")
     return list(dict.fromkeys(notes))
 
@@ -424,9 +383,148 @@ def other_training(record: RunRecord, baseline: Baseline) -> str:
     )
 
 
-def _differing(what: str, here: dict[str, str], recorded: dict[str, str]) -> list[str]:
-    return [
-        f"{what} used {package} {recorded[package]}; this run uses {here[package]}."
-        for package in sorted({*here} & {*recorded})
-        if here[package] != recorded[package]
-    ]
+def reproduce_file(
+    path: Path,
+    folder: Path,
+    *,
+    seeds: Sequence[int] = (),
+    algorithm: str | None = None,
+    trust_environment: bool = False,
+    workers: int | None = 1,
+    progress: Callable[[Job, int], None] = lambda _job, _step: None,
+) -> Verdict:
+    """Train and evaluate seeds of a file of scored runs as it says, by default the first, and return the verdict.
+
+    The runs go into `folder`, and on from there if they were interrupted. A dataset that is not here is built
+    or downloaded, with the digest of the file. The file of an algorithm that is not orlog's is given by
+    `algorithm`, as `FILE.py:CLASS`, and must be the one whose SHA-256 is stated.
+
+    Raises NotFoundError if the file does not say how to train it with orlog, or has no references, or its
+    data cannot be had; SchemaError if it was trained with other settings, or evaluated elsewhere;
+    IntegrityError if the algorithm's file is another one.
+    """
+    stated = read_scored_runs(path)
+    asked, name, episodes = (
+        _options(stated, path),
+        stated.method.algorithm,
+        stated.protocol.episodes,
+    )
+    given = algorithm or name
+    if algorithm_name(given) != name or (algorithm is None and given not in ALGORITHMS):
+        raise NotFoundError(
+            f"{path}: method.algorithm: {name} is not one of orlog's; give the file that holds it: "
+            "algorithm='FILE.py:CLASS'."
+        )
+    dataset = load_dataset(
+        f"{stated.dataset.name}@{stated.dataset.digest}", build=True, download=True
+    )
+    here = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
+    for field in ("environment_id", "environment_kwargs", "max_episode_steps", "first_seed"):
+        if getattr(here, field) != getattr(stated.protocol, field):
+            raise SchemaError(
+                f"{path}: protocol.{field}: says {getattr(stated.protocol, field)}, but {getattr(here, field)} is "
+                "what its dataset is evaluated with here, so returns cannot be compared."
+            )
+    references = references_measured(dataset.name, stated.dataset.digest, here) or stated.references
+    if references is None:
+        raise NotFoundError(
+            f"{path}: references: none are known, so there are no scores to compare."
+        )
+    sources = _sources(stated, given, dataset, path)
+    folders = {one: folder / f"seed-{one}" for one in seeds or [stated.seeds[0].seed]}
+    # A file from anywhere gives no consent, and evaluates no more than is usual.
+    options = msgspec.structs.replace(
+        asked,
+        evaluations=min(asked.evaluations, MOST_EVALUATIONS),
+        curve_episodes=min(asked.curve_episodes, episodes),
+        trust_environment=trust_environment,
+    )
+    jobs = jobs_of(given, dataset, folders, options, episodes=episodes, resume=True)
+    run_jobs(jobs, workers=workers, progress=progress)
+    scores = {job.seed: read_score(job.folder, None) for job in jobs}
+    for score in scores.values():
+        _check_settings(stated, score.record, path)
+    first = next(iter(scores.values()))
+    return compare_runs(
+        {seed: score.outcomes for seed, score in scores.items()},
+        stated.played(),
+        references.normalize,
+        same_run=is_measured_alike(first.protocol, stated.protocol),
+        same_code=sources == stated.code.files
+        and all(_gives_equal_bits(stated, score) for score in scores.values()),
+        processor=first.evaluation.processor,
+        recorded_processor=stated.compute.device,
+    )
+
+
+def _options(stated: ScoredRuns, path: Path) -> TrainOptions:
+    """Return the options that train it again, before data are fetched and seeds trained."""
+    if stated.method.options is None:
+        raise NotFoundError(
+            f"{path}: method.options: there are none, so it is not said how to train it with orlog; a fine-tuned run "
+            "is trained again with: orlog train, then orlog finetune"
+        )
+    if stated.step != stated.compute.steps:
+        raise NotFoundError(
+            f"{path}: step: the policy of step {stated.step:,} of {stated.compute.steps:,} was evaluated, and runs "
+            "are trained again as a whole."
+        )
+    names = ("settings", "steps", "preset", "evaluations", "curve_episodes", "precision", "stream")
+    try:
+        asked = convert_json(stated.method.options, TrainOptions)
+        if ":" not in stated.method.algorithm:
+            make_config(stated.method.algorithm, asked.settings or {})
+    except NotFoundError:
+        raise
+    except ValueError as error:
+        raise SchemaError(f"{path}: method.options: {error}") from error
+    if asked.steps != stated.compute.steps:
+        raise SchemaError(
+            f"{path}: method.options.steps: says {asked.steps}, but it was trained for {stated.compute.steps}."
+        )
+    return TrainOptions(**{name: getattr(asked, name) for name in names})
+
+
+def _sources(
+    stated: ScoredRuns, algorithm: AlgorithmLike, dataset: Dataset, path: Path
+) -> dict[str, str]:
+    """Return the hash of each source here that decides the numbers; an own algorithm's must be the stated one."""
+    kind: type[Any] = fitting_form(algorithm, dataset)
+    here = run_sources(kind, make_config(kind, {}))
+    module = kind.__module__
+    if module.startswith("orlog."):
+        return here
+    if module not in stated.code.files:
+        raise NotFoundError(
+            f"{path}: code.files: does not have {module}, so nothing shows that this is its code; who writes such "
+            "a file names the algorithm: orlog evaluate RUNS --algorithm FILE.py:CLASS --out FILE.json"
+        )
+    if here[module] != stated.code.files[module]:
+        place = " ".join(filter(None, [stated.code.repository, stated.code.commit]))
+        raise IntegrityError(
+            f"{path}: code.files.{module}: is another file than this one; take that of {place or 'its repository'}.",
+            expected=stated.code.files[module],
+            found=here[module],
+        )
+    return here
+
+
+def _check_settings(stated: ScoredRuns, record: RunRecord, path: Path) -> None:
+    """Refuse a run that was not trained with the settings that the file states."""
+    here = record.every_setting
+    for name, value in stated.method.settings.items():
+        if name != "device" and (name not in here or here[name] != value):
+            raise SchemaError(
+                f"{path}: method.settings.{name}: says {value}, but orlog trains it with {here.get(name)} here, so "
+                "nothing is compared."
+            )
+
+
+def _gives_equal_bits(stated: ScoredRuns, score: Score) -> bool:
+    """Whether versions and processor of a run are those that a file states, so that bits must be equal."""
+    return (
+        score.record.versions == stated.code.versions
+        and score.protocol.versions == stated.protocol.versions
+        and score.record.device == "cpu"
+        and score.evaluation.processor == stated.compute.device
+    )

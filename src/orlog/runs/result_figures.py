@@ -16,12 +16,12 @@ from orlog.runs.pages import figure, folded, html_table, paragraph, pictures
 from orlog.runs.pictures import Dot, Line, dots, lines
 
 if TYPE_CHECKING:
-    from orlog.runs.reproducing import Result
+    from orlog.runs.reproducing import Reproduction
 
 UNIT = "normalized score (0 random, 100 expert)"
 
 
-def titles_of(results: Iterable[Result]) -> dict[str, str]:
+def titles_of(results: Iterable[Reproduction]) -> dict[str, str]:
     """Return how people write each algorithm, by what it was run with; with several settings, all such names."""
     found: dict[str, dict[str, None]] = {}
     for one in results:
@@ -30,7 +30,7 @@ def titles_of(results: Iterable[Result]) -> dict[str, str]:
     return {algorithm: " or ".join(titles) for algorithm, titles in found.items()}
 
 
-def score_figure(results: Sequence[Result], series: Mapping[str, int], what: str = "") -> str:
+def score_figure(results: Sequence[Reproduction], series: Mapping[str, int], what: str = "") -> str:
     """Return each algorithm's mean with its interval, each seed, and the recorded mean with its own.
 
     `series` has the number of each algorithm's color; `what`, which the results are on, begins the caption.
@@ -39,10 +39,8 @@ def score_figure(results: Sequence[Result], series: Mapping[str, int], what: str
     for result in results:
         values = result.returns if result.scores is None else result.scores
         recorded = None
-        if result.baseline is not None and result.references is not None:
-            means = np.array(
-                [one.mean() for one in result.baseline.scores(result.references).values()]
-            )
+        if result.recorded_scores:
+            means = np.array(result.recorded_scores)
             recorded = (float(means.mean()), mean_interval(means))
         rows.append(
             Dot(
@@ -62,7 +60,7 @@ def score_figure(results: Sequence[Result], series: Mapping[str, int], what: str
     return figure(dots(rows, f"{what}{unit}", ends=ends), f"{what}{unit}: {said}")
 
 
-def curve_figure(results: Sequence[Result], series: Mapping[str, int]) -> str:
+def curve_figure(results: Sequence[Reproduction], series: Mapping[str, int]) -> str:
     """Return the score (or return) over gradient steps: each seed thin, their mean thick; then a table.
 
     Args: `score_figure`.
@@ -71,7 +69,8 @@ def curve_figure(results: Sequence[Result], series: Mapping[str, int]) -> str:
     for result in results:
         color, algorithm = series[result.record.algorithm], result.record.algorithm
         curves = []
-        for points in result.curves.values():
+        for score in result.seeds.values():
+            points = score.curve
             values = np.array([mean for _, mean in points])
             if result.references is not None:
                 values = result.references.normalize(values)
@@ -185,7 +184,7 @@ def comparison_figures(
     return found + [picture(one, one.title) for one in rest]
 
 
-def _unit(results: Sequence[Result]) -> str:
+def _unit(results: Sequence[Reproduction]) -> str:
     return UNIT if all(result.references is not None for result in results) else "return"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -41,8 +40,8 @@ from orlog.runs.pages import (
     write_page,
 )
 from orlog.runs.pictures import bars, series_of
-from orlog.runs.references import references_of_dataset, trained_policy
-from orlog.runs.reproducing import Result, judge, recorded_baseline
+from orlog.runs.references import trained_policy
+from orlog.runs.reproducing import Reproduction
 from orlog.runs.result_figures import comparison_parts, curve_figure, score_figure, titles_of
 from orlog.runs.sweeps import Sweep
 
@@ -50,15 +49,14 @@ HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdic
 MOST_EPISODES = 4  # datasets of which an episode is drawn
 
 
-def result_cells(result: Result) -> list[str]:
+def result_cells(result: Reproduction) -> list[str]:
     """Return the cells of a result's row in a table, in the order of `HEADINGS`."""
-    returns, scores, interval = result.returns, result.scores, result.score_interval()
+    returns, scores, interval = result.returns, result.scores, result.interval
     recorded = "none"
-    if result.baseline is not None and result.references is not None:
-        means = [scores.mean() for scores in result.baseline.scores(result.references).values()]
+    if means := result.recorded_scores:
         recorded = f"{sum(means) / len(means):z.1f} ({counted(len(means), 'seed')})"
     word = "nothing recorded" if result.baseline is None else "not compared"
-    speeds = sorted(result.updates_per_second.values())
+    speeds = sorted(score.updates_per_second for score in result.seeds.values())
     return [
         _title(result),
         f"{returns.mean():z.1f}",
@@ -70,7 +68,7 @@ def result_cells(result: Result) -> list[str]:
     ]
 
 
-def number_table(results: Sequence[Result]) -> tuple[tuple[str, ...], list[list[str]]]:
+def number_table(results: Sequence[Reproduction]) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return headings and rows of what metrics counted, and of what was recorded; no row without any."""
     rows = []
     for result in results:
@@ -81,19 +79,7 @@ def number_table(results: Sequence[Result]) -> tuple[tuple[str, ...], list[list[
     return ("algorithm", *HEADINGS_OF_NUMBERS, "recorded"), rows
 
 
-def verdict_lines(results: Sequence[Result]) -> list[str]:
-    """Return each verdict with its reasons, or why scores are not compared with those recorded."""
-    lines = []
-    for result in results:
-        words = f"not compared: {result.not_compared}" if result.not_compared else ""
-        if result.verdict is not None:
-            words = f"{'the ' if result.verdict.word == 'same' else ''}{result.verdict}"
-        if words:
-            lines.append(f"{_title(result)} is {words}.")
-    return lines
-
-
-def all_notes(results: Sequence[Result]) -> list[str]:
+def all_notes(results: Sequence[Reproduction]) -> list[str]:
     """Return what is to be known to read results, each note once."""
     notes = [note for one in results for note in (*one.notes, *one.caveats)]
     if any(result.references is not None for result in results):
@@ -103,7 +89,7 @@ def all_notes(results: Sequence[Result]) -> list[str]:
     return [*dict.fromkeys(notes)]
 
 
-def show_results(results: Sequence[Result], page: Path | None = None) -> None:
+def show_results(results: Sequence[Reproduction], page: Path | None = None) -> None:
     """Print results as a table, their verdicts, and what is to be known to read them.
 
     Where a `page` is about them, its notes are not printed.
@@ -116,8 +102,8 @@ def show_results(results: Sequence[Result], page: Path | None = None) -> None:
         rows = [[one.record.dataset, *row] for one, row in zip(results, rows, strict=True)]
     show_table(headings, rows, numbers=[column + shift for column in (1, 2, 3, 6)])
     for one in results:
-        for line in verdict_lines([one]):
-            say(f"{one.record.dataset}: {line}" if shift else line)
+        if one.judgement:
+            say(f"{one.record.dataset}: {one.judgement}" if shift else one.judgement)
     for name, there in by_dataset.items():
         counted_headings, numbers = number_table(there)
         if numbers:
@@ -130,44 +116,22 @@ def show_results(results: Sequence[Result], page: Path | None = None) -> None:
         say(f"report: {page}\n{count} on these numbers: open How to read this there")
 
 
-def results_of(sweep: Sweep) -> list[Result]:
-    """Return the result of each algorithm on each dataset, without those of which no seed is stored.
-
-    Errors: `Sweep.stored`, `judge`.
-    """
-    load = functools.cache(load_dataset)  # algorithms share datasets
-    results = []
-    for group in sweep.groups:
-        seeds = {stored.job.seed: stored for stored in sweep.stored(group)}
-        if not seeds:
-            continue
-        record = next(iter(seeds.values())).record
-        results.append(
-            judge(
-                record,
-                {seed: stored.evaluation for seed, stored in seeds.items()},
-                {seed: stored.folder for seed, stored in seeds.items()},
-                references=references_of_dataset(load(group.dataset)),
-                baseline=recorded_baseline(record.algorithm, record.dataset),
-            )
-        )
-    return results
-
-
-def write_sweep_page(sweep: Sweep, results: Sequence[Result], path: Path, *, title: str) -> None:
-    """Write the page about a sweep that was run; `results` are `results_of(sweep)`.
+def write_sweep_page(
+    sweep: Sweep, results: Sequence[Reproduction], path: Path, *, title: str
+) -> None:
+    """Write the page about a sweep that was run; `results` are those of the sweep.
 
     Errors: `write_results_page`.
     """
     remarks = {f"failed: {one.what}: {one.message}": "error" for one in sweep.failures}
     remarks |= dict.fromkeys(sweep.left_out, "note")
-    datasets = map(load_dataset, {group.dataset for group in sweep.groups})
+    datasets = map(load_dataset, {job.dataset for job in sweep.jobs})
     write_results_page(path, results, datasets, title=title, remarks=remarks)
 
 
 def write_results_page(
     path: Path,
-    results: Sequence[Result],
+    results: Sequence[Reproduction],
     datasets: Iterable[Dataset],
     *,
     title: str,
@@ -213,7 +177,7 @@ def write_results_page(
     write_page(path, title, parts)
 
 
-def score_table(results: Sequence[Result]) -> str:
+def score_table(results: Sequence[Reproduction]) -> str:
     """Return a table with a row for each dataset and a column for each algorithm."""
     titles = titles_of(results)
     rows = []
@@ -222,14 +186,14 @@ def score_table(results: Sequence[Result]) -> str:
         for result in there:
             scores, word = result.scores, f"return {result.returns.mean():z.1f}"
             if scores is not None:
-                word = str(Estimate(float(scores.mean()), result.score_interval()))
+                word = str(Estimate(float(scores.mean()), result.interval))
             cells[result.record.algorithm] = word
         rows.append([name, *(cells.get(algorithm, "") for algorithm in titles)])
     return html_table(("dataset", *titles.values()), rows, range(1, len(titles) + 1))
 
 
 def _dataset_parts(
-    dataset: Dataset, results: Sequence[Result], series: Mapping[str, int]
+    dataset: Dataset, results: Sequence[Reproduction], series: Mapping[str, int]
 ) -> list[str]:
     """Return what there is to see of one dataset and the results on it."""
     headings, numbers = number_table(results)
@@ -248,7 +212,7 @@ def _dataset_parts(
     ]
     return [
         html_table(HEADINGS, [*map(result_cells, results)], {1, 2, 3, 6}),
-        *map(paragraph, verdict_lines(results)),
+        *(paragraph(one.judgement) for one in results if one.judgement),
         *([html_table(headings, numbers, {2, 3, 5})] if numbers else []),
         curve_figure(results, series),
         paragraph(_protocol(results), "note"),
@@ -262,47 +226,43 @@ def _dataset_parts(
     ]
 
 
-def _title(result: Result) -> str:
+def _title(result: Reproduction) -> str:
     return algorithm_title(result.record.algorithm, result.record.config)
 
 
-def _by_dataset(results: Iterable[Result]) -> dict[str, list[Result]]:
-    by_dataset: dict[str, list[Result]] = {}
+def _by_dataset(results: Iterable[Reproduction]) -> dict[str, list[Reproduction]]:
+    by_dataset: dict[str, list[Reproduction]] = {}
     for result in results:
         by_dataset.setdefault(result.record.dataset, []).append(result)
     return by_dataset
 
 
-def _summary(results: Sequence[Result]) -> str:
+def _summary(results: Sequence[Reproduction]) -> str:
     """Return one paragraph on how much was run, on what, and with which versions."""
     records = [result.record for result in results]
-    evaluations = [one for result in results for one in result.evaluations.values()]
-    processors = sorted({one.processor or "an unknown processor" for one in evaluations})
+    scores = [score for result in results for score in result.seeds.values()]
+    processors = sorted({one.evaluation.processor or "an unknown processor" for one in scores})
     versions = sorted(
         {f"{name} {version}" for one in records for name, version in one.versions.items()}
     )
-    seconds = sum(
-        result.record.steps / speed
-        for result in results
-        for speed in result.updates_per_second.values()
-    )
+    seconds = sum(score.record.steps / score.updates_per_second for score in scores)
     algorithms, datasets = (
         {*some} for some in zip(*((r.algorithm, r.dataset) for r in records), strict=True)
     )
     return (
-        f"{counted(len(evaluations), 'run')} of {counted(len(algorithms), 'algorithm')} on "
+        f"{counted(len(scores), 'run')} of {counted(len(algorithms), 'algorithm')} on "
         f"{counted(len(datasets), 'dataset')}; {seconds / 3600:z.2f} hours of training "
         f"on {', '.join(processors)}, with {', '.join(versions)}."
     )
 
 
-def _protocol(results: Sequence[Result]) -> str:
+def _protocol(results: Sequence[Reproduction]) -> str:
     """Return how the policies of one dataset were scored."""
     first = results[0]
-    protocol = next(iter(first.evaluations.values())).protocol
+    protocol = first.first.protocol
     versions = ", ".join(f"{name} {version}" for name, version in protocol.versions.items())
     text = (
-        f"{counted(len(first.evaluations), 'training seed')}, {counted(protocol.episodes, 'episode')} each (reset seeds "
+        f"{counted(len(first.seeds), 'training seed')}, {counted(protocol.episodes, 'episode')} each (reset seeds "
         f"from {protocol.first_seed:,}), {trained_policy(first.record.config)}, in "
         f"{protocol.environment_id} with {versions}."
     )
@@ -315,7 +275,7 @@ def _protocol(results: Sequence[Result]) -> str:
     )
 
 
-def _comparisons(results: Sequence[Result]) -> list[Comparison]:
+def _comparisons(results: Sequence[Reproduction]) -> list[Comparison]:
     """Return a comparison over the datasets that each set of two or more algorithms has in common."""
     together: dict[tuple[str, ...], dict[str, dict[str, np.ndarray]]] = {}
     for name, there in _by_dataset(results).items():

@@ -41,7 +41,7 @@ from orlog.normalize.metrics import EpisodeOutcomes, Number, numbers_of, of_fiel
 from orlog.normalize.references import References
 from orlog.normalize.statistics import score_interval
 from orlog.runs.references import references
-from orlog.runs.result_folders import RESULT_FILE
+from orlog.runs.results import RESULT_FILE
 
 REPLACED = ".replaced"
 FILES = (

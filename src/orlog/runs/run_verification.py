@@ -22,9 +22,8 @@ from orlog.algos.training.runs import (
 )
 from orlog.base.files import hash_file, is_held
 from orlog.errors import OrlogError, clause
-from orlog.runs.result_folders import RESULT_FILE
+from orlog.runs.results import RESULT_FILE, read_result
 from orlog.runs.run_folders import run_places
-from orlog.runs.stored_results import read_result
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,190 +1,33 @@
-"""Training and scoring from Python: `orlog.train` gives a run, `orlog.evaluate` its score."""
+"""Training from Python: `orlog.train` and `orlog.finetune` give a run."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
-import numpy as np
 
 from orlog.algos.algorithms import AlgorithmLike, algorithm_name, algorithm_title
-from orlog.algos.training.evaluating import EPISODES, LoadedRun, evaluate_loaded, load_run
+from orlog.algos.presets import recipe_for
 from orlog.algos.training.finetuning import find_finetuned, finetune_run
 from orlog.algos.training.options import CURVE_EPISODES, Hooks, TrainOptions
+from orlog.algos.training.policy import fitting_form
+from orlog.algos.training.run_data import streams
 from orlog.algos.training.runs import OnlineRecord, PathLike, Run, as_path, run_folder
-from orlog.algos.training.train import train_run
+from orlog.algos.training.train import run_config, train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
-from orlog.errors import NotFoundError
-from orlog.manifests.names import counted, is_name
-from orlog.normalize.metrics import EpisodeOutcomes, Number, in_short, numbers_of
-from orlog.normalize.references import Protocol, References, score_caveats, simulator_of
-from orlog.normalize.statistics import score_interval
-from orlog.runs.logs import in_turn, log_to
-from orlog.runs.progress import normalizer, watched
-from orlog.runs.references import references as find_references
+from orlog.manifests.names import is_name
+from orlog.runs.progress import Watcher, status_lines, watching
 from orlog.runs.run_folders import replacing
-from orlog.runs.streaming import streams_by_default
-from orlog.runs.videos import VIDEOS, Video, check_video, film
 
 Progress: TypeAlias = Callable[[int, int], None] | bool
-
-RUNS = "runs"
-ONE_RUN = (
-    "the interval is over the episodes of this one run (95 %, Student's t): it says nothing about "
-    "other seeds."
-)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RunResult:
-    """The returns of a run's policy, and its score where references are known.
-
-    Attributes:
-        run: The run.
-        step: Gradient steps that the policy had taken.
-        returns: Undiscounted return of each episode.
-        metrics: What metrics counted in each episode beside the return, by their names (docs/families.md).
-        protocol: How they were measured.
-        references: The reference returns that anchor the score; None if none are known.
-        reason: Why there is no score; empty if there is one.
-        videos: The episodes that were filmed; empty unless that was asked for.
-    """
-
-    run: Run
-    step: int
-    returns: np.ndarray
-    metrics: dict[str, np.ndarray]
-    protocol: Protocol
-    references: References | None
-    reason: str
-    videos: list[Video] = dataclasses.field(default_factory=list)
-
-    def __repr__(self) -> str:
-        """Return run, return, score and success rate in one line."""
-        record, score = self.run.record, "no score"
-        if self.score is not None:
-            score = f"score {self.score:z.1f}"
-        if self.interval is not None:
-            score += f" ({self.interval[0]:z.1f} to {self.interval[1]:z.1f})"
-        score += "".join(f", {one}" for one in in_short(self.numbers))
-        return (
-            f"RunResult({record.algorithm} seed {record.seed} on {record.shown_dataset}, step "
-            f"{self.step:,}: return {self.mean_return:z.2f}, {score}, {counted(len(self.returns), 'episode')})"
-        )
-
-    @functools.cached_property
-    def scores(self) -> np.ndarray | None:
-        """Normalized score of each episode, 0 = random and 100 = expert; None without references."""
-        return None if self.references is None else self.references.normalize(self.returns)
-
-    @property
-    def score(self) -> float | None:
-        """Mean normalized score; None without references."""
-        return None if self.scores is None else float(self.scores.mean())
-
-    @functools.cached_property
-    def interval(self) -> tuple[float, float] | None:
-        """Interval of the mean score at 95 %, over the episodes of this run.
-
-        None without references, with one episode, or if all episodes score the same.
-        """
-        return None if self.scores is None else score_interval([self.scores])
-
-    @functools.cached_property
-    def numbers(self) -> list[Number]:
-        """What the metrics come to, such as the success rate, with intervals over the episodes."""
-        return numbers_of([self.played])
-
-    @property
-    def played(self) -> EpisodeOutcomes:
-        """What came of the episodes, for metrics over several runs (`orlog.normalize.metrics`)."""
-        record = self.run.record
-        return EpisodeOutcomes(
-            returns=self.returns,
-            metrics=self.metrics,
-            dataset=record.dataset,
-            settings=record.config,
-        )
-
-    @property
-    def successes(self) -> np.ndarray | None:
-        """Whether each episode succeeded; None if the environment does not tell."""
-        return self.metrics.get("success")
-
-    @property
-    def success_rate(self) -> float | None:
-        """Share of the episodes that succeeded, 0 to 1; None if the environment does not tell."""
-        return None if self.successes is None else float(self.successes.mean())
-
-    @property
-    def mean_return(self) -> float:
-        """Mean return of an episode."""
-        return float(self.returns.mean())
-
-    @property
-    def standard_error(self) -> float | None:
-        """Standard error of the mean return; None with one episode."""
-        count = len(self.returns)
-        return float(self.returns.std(ddof=1)) / count**0.5 if count > 1 else None
-
-    @property
-    def caveats(self) -> list[str]:
-        """What to know before the score is compared, a sentence each; the first is the simulator."""
-        if self.references is None:
-            return [f"returns were measured in {simulator_of(self.protocol)}."]
-        found = score_caveats(self.references, self.protocol)
-        return [*found, ONE_RUN] if self.interval is not None else found
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; the score is None without references."""
-        record, references = self.run.record, self.references
-        return {
-            "run": str(self.run.folder),
-            "algorithm": record.algorithm,
-            "dataset": record.dataset,
-            "version": record.version,
-            "digest": record.digest,
-            "seed": record.seed,
-            "preset": record.preset,
-            "config": record.config,
-            "settings": record.every_setting,
-            "step": self.step,
-            "steps": record.steps,
-            "mean_return": self.mean_return,
-            "standard_error": self.standard_error,
-            "normalized_score": self.score,
-            "score_interval": self.interval,
-            "no_score": self.reason or None,
-            "success_rate": self.success_rate,
-            "references": None
-            if references is None
-            else {
-                "random": references.random.mean,
-                "expert": references.expert.mean,
-                "source": references.source,
-                "simulator": references.simulator,
-            },
-            "simulator": simulator_of(self.protocol),
-            "caveats": self.caveats,
-            "returns": self.returns.tolist(),
-            "successes": None if self.successes is None else self.successes.tolist(),
-            "metrics": {name: values.tolist() for name, values in self.metrics.items()},
-            "numbers": [one.to_json() for one in self.numbers],
-            "protocol": msgspec.to_builtins(self.protocol),
-            "videos": [
-                {**msgspec.to_builtins(one), "file": str(self.run.folder / VIDEOS / one.file)}
-                for one in self.videos
-            ],
-        }
 
 
 def train(
@@ -256,7 +99,7 @@ def train(
             f"{algorithm}: a dataset is in the place of the algorithm, which comes first: orlog.train('iql', dataset)."
         )
     dataset = load_dataset(dataset)
-    chosen = run_folder(RUNS, algorithm, dataset, seed) if out is None else as_path(out)
+    chosen = run_folder("runs", algorithm, dataset, seed) if out is None else as_path(out)
     replaced = replacing([chosen], overwrite, resume=resume)
     label = f"{algorithm_title(algorithm_name(algorithm))} seed {seed}"
     with replaced, _hooks(label, dataset, chosen, log, progress, stop) as hooks:
@@ -280,6 +123,17 @@ def train(
     return Run(folder=chosen, record=record)
 
 
+def streams_by_default(algorithm: AlgorithmLike, dataset: Dataset, options: TrainOptions) -> bool:
+    """Return whether a run is streamed unless it is said: of data that are read in place, if it can be."""
+    if not dataset.in_place:
+        return False
+    kind = fitting_form(algorithm, dataset)
+    recipe = recipe_for(algorithm_name(algorithm), dataset, preset=options.preset)
+    settings = {**recipe.settings, **(options.settings or {})}
+    config = run_config(kind, settings, steps=options.steps or recipe.steps, seed=options.seed)
+    return streams(kind, config, dataset)
+
+
 @contextlib.contextmanager
 def _hooks(
     label: str,
@@ -290,21 +144,16 @@ def _hooks(
     stop: Callable[[], bool],
 ) -> Iterator[Hooks]:
     """Show and copy what a run tells while it is trained; other threads than the first show nothing by themselves."""
-    is_first = threading.current_thread() is threading.main_thread()
-    with contextlib.ExitStack() as stack:
-        copy_line = stack.enter_context(log_to(log, folder, normalizer(dataset)))
-        hear: Callable[[Mapping[str, Any]], None] = copy_line
-        show = progress if callable(progress) else lambda _step, _steps: None
-        if progress is True and is_first:
-            watcher = stack.enter_context(watched(label, dataset))
-            hear, show = in_turn(watcher.log, copy_line), watcher.progress
-        yield Hooks(
-            progress=show,
-            log=hear,
-            begin=copy_line.begin,
-            stop=stop,
-            note=lambda text: warnings.warn(text, stacklevel=5),  # at the caller of orlog.train
-        )
+    shows = progress is True and threading.current_thread() is threading.main_thread()
+    silent = contextlib.nullcontext(lambda _label, _status: None)
+    with status_lines() if shows else silent as update:
+        watcher = Watcher(dataset, lambda status: update(label, status))
+        with watching(watcher, folder, log, stop) as hooks:
+            yield dataclasses.replace(
+                hooks,
+                progress=progress if callable(progress) else hooks.progress,
+                note=lambda text: warnings.warn(text, stacklevel=5),  # at the caller of orlog.train
+            )
 
 
 def finetune(
@@ -388,61 +237,3 @@ def finetune(
             algorithm=algorithm,
         )
     return Run(folder=new, record=record)
-
-
-def evaluate(
-    run: PathLike,
-    *,
-    dataset: Given | None = None,
-    algorithm: AlgorithmLike | None = None,
-    episodes: int = EPISODES,
-    trust_environment: bool = False,
-    video: bool = False,
-    progress: Callable[[int], None] = lambda _done: None,
-) -> RunResult:
-    """Run a trained policy in its dataset's environment, as `orlog evaluate` does.
-
-    Args:
-        run: A run, or its folder.
-        dataset: What it was trained on, if its recorded name does not find it.
-        algorithm: The algorithm, if it is not one of orlog's.
-        episodes: Episodes to run.
-        trust_environment: Consent to arguments of the environment that come with the data.
-        video: Also film the worst, the median and the best episode, into the run's folder `videos`.
-        progress: Called with the number of episodes done.
-
-    Raises:
-        MissingExtraError: videos are asked for, and PyAV is not installed.
-        NotFoundError: there is no checkpoint in the folder, its dataset is not here or names no
-            environment, or no package here provides that.
-        SimulatorError: the environment needs consent, or cannot be made.
-        CheckpointError: the checkpoint is damaged.
-        IntegrityError: the dataset is not the one that the run was trained on.
-    """
-    if video:
-        check_video()
-    folder = as_path(run)
-    loaded = load_run(folder, dataset=dataset, algorithm=algorithm)
-    evaluation = evaluate_loaded(
-        loaded, episodes=episodes, trust_environment=trust_environment, progress=progress
-    )
-    videos = film(loaded, evaluation, progress) if video else []
-    references, reason = _references(loaded)
-    return RunResult(
-        run=Run(folder=folder, record=loaded.record),
-        step=evaluation.step,
-        returns=np.array(evaluation.returns),
-        metrics=evaluation.counted,
-        protocol=evaluation.protocol,
-        references=references,
-        reason=reason,
-        videos=videos,
-    )
-
-
-def _references(run: LoadedRun) -> tuple[References | None, str]:
-    """Return the references of a run's dataset, or why there are none."""
-    try:
-        return find_references(run.dataset), ""
-    except NotFoundError as error:
-        return None, str(error)

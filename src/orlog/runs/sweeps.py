@@ -1,19 +1,23 @@
 """Sweeps: algorithms on datasets with several seeds, as a list of jobs that depend on nothing else.
 
-What a job gives lies in the results of this home under its key (`orlog.runs.stored_results`), so that a
+What a job gives lies in the results of this home under its key (`orlog.runs.results`), so that a
 sweep that was killed goes on, equal work is done once, and two sweeps share: one takes a job, the
 other takes the next, and waits for the first at the end.
 
 A worker trains in the results of its own home, because a run that is killed goes on from the
 checkpoint there. Where that is not the home of the sweep, it sends the files of the finished run back,
-and the sweep writes them. Nothing of a job that is done stays in the memory of the sweep.
+and the sweep writes them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import errno
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -22,12 +26,14 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.commands import is_at_home
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.policy import fitting_form
+from orlog.base.files import BusyError, make_folder, replace_file, sole_access, storage_errors
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import pinned
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import (
+    FormatVersionError,
     IntegrityError,
     NotFoundError,
     OrlogError,
@@ -37,31 +43,57 @@ from orlog.errors import (
 )
 from orlog.manifests.names import did_you_mean, parse_name
 from orlog.manifests.rebuilds import is_rebuild
-from orlog.runs.jobs import Executor, find_executor, job_options, recorded_episodes
-from orlog.runs.stored_results import StoredResult, key_of
-from orlog.runs.sweep_jobs import (
-    Ended,
-    Group,
-    KeyedJob,
-    identify,
-    keep,
-    mark_home,
-    read_whole,
-    run_keyed,
+from orlog.runs.evaluating import read_score
+from orlog.runs.jobs import Executor, Job, find_executor, job_options, recorded_episodes, run_job
+from orlog.runs.references import references_of_dataset
+from orlog.runs.reproducing import Reproduction, judge
+from orlog.runs.results import (
+    RESULT_FILE,
+    Decides,
+    key_of,
+    read_result,
+    result_folder,
+    results_folder,
+    set_aside,
+    what_decides,
+    write_result,
 )
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """What could not be done, and why.
+class SweepJob:
+    """One algorithm on one dataset with one seed, for a worker anywhere.
 
     Attributes:
-        what: The job, or the dataset that could not be prepared.
-        message: Why.
-        is_damage: Whether bytes are not what was recorded.
+        algorithm: The algorithm, as a process in another folder finds it.
+        dataset: What a worker loads: name and digest, or the path of a view.
+        name: Name of the dataset.
+        options: What is asked for.
+        decides: All that decides the numbers.
+        waits: Whether to wait for another sweep that is at it.
     """
+
+    algorithm: str
+    dataset: str
+    name: str
+    options: TrainOptions
+    decides: Decides
+    waits: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} on {self.name}, seed {self.options.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its result in the home of this process."""
+        return result_folder(key_of(self.decides))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What could not be done, a job or a dataset, and why; and whether bytes are not what was recorded."""
 
     what: str
     message: str
@@ -73,24 +105,32 @@ class Sweep:
     """What a sweep is made of, and what of it failed so far.
 
     Attributes:
-        groups: Algorithms on datasets.
-        seeds: Training seeds of each.
+        jobs: One for each algorithm, dataset and seed.
         left_out: Lines on algorithms that do not apply to a dataset.
         failures: Datasets and jobs that failed.
     """
 
-    groups: list[Group]
-    seeds: list[int]
+    jobs: list[SweepJob]
     left_out: list[str]
     failures: list[Failure]
 
-    def stored(self, group: Group) -> list[StoredResult]:
-        """Return the finished results of a group, in the order of seeds; damaged ones are left out.
+    def results(self) -> list[Reproduction]:
+        """Return what the finished seeds of each algorithm on each dataset score; damaged ones are left out.
 
-        `run_sweep` makes those anew, or their jobs are among the failures.
+        `run_sweep` makes those anew, or their jobs are among the failures. Errors: `judge`.
         """
-        found = (read_whole(key_of(group.identity(seed))) for seed in self.seeds)
-        return [one for one in found if one is not None]
+        load = functools.cache(load_dataset)  # algorithms share datasets
+        results = []
+        for (_, name), jobs in itertools.groupby(
+            self.jobs, lambda job: (job.algorithm, job.dataset)
+        ):
+            done = [job for job in jobs if is_done(job)]
+            if done:
+                references = references_of_dataset(load(name))
+                results.append(
+                    judge({job.options.seed: read_score(job.folder, references) for job in done})
+                )
+        return results
 
 
 def suite_datasets(suite: str) -> list[str]:
@@ -119,8 +159,9 @@ def plan_sweep(
     A dataset that cannot be had is a failure of the sweep, and does not end it. Two datasets that a report
     could not tell apart are refused, such as two versions of one, or a dataset and a view of it.
 
-    Episodes are as many as the baseline has, or 100. `options` are completed by `job_options`; so many `processes` build a dataset; `on_build` gets the name of
-    one that is built or downloaded, what is done and what there is in all.
+    Episodes are as many as the baseline has, or 100. `options` are completed by `job_options`; so many
+    `processes` build a dataset; `on_build` gets the name of one that is built or downloaded, what is done
+    and what there is in all.
     """
     if options.stream:
         raise ValueError(
@@ -133,7 +174,7 @@ def plan_sweep(
     for what, given in (("dataset", datasets), ("algorithm", names), ("seed", seeds)):
         if len({*given}) < len(given):
             raise ValueError(f"a {what} is named twice in {', '.join(map(str, given))}.")
-    sweep = Sweep(groups=[], seeds=[*seeds], left_out=[], failures=[])
+    sweep = Sweep(jobs=[], left_out=[], failures=[])
     given_as: dict[str, str] = {}
     for name in datasets:
         try:
@@ -145,7 +186,10 @@ def plan_sweep(
                     "apart; run a sweep for each, with a report of its own."
                 )
             for algorithm in algorithms:
-                _add_group(sweep, algorithm, dataset, options, episodes)
+                try:
+                    sweep.jobs.extend(_jobs(algorithm, dataset, seeds, options, episodes))
+                except (NotFoundError, SchemaError) as error:
+                    sweep.left_out.append(f"{algorithm} on {dataset.name} is left out: {error}")
         except OrlogError as error:
             sweep.failures.append(_failure(name, error))
     return sweep
@@ -157,10 +201,7 @@ def load_or_make(
     on_build: Callable[[str, int, int], None] = lambda _name, _done, _total: None,
 ) -> Dataset:
     """Return a dataset; one that is not here is built or downloaded. Arguments: `plan_sweep`."""
-
-    def progress(done: int, total: int) -> None:
-        on_build(name, done, total)
-
+    progress = functools.partial(on_build, name)
     try:
         return load_dataset(name)
     except NotFoundError as missing:
@@ -173,37 +214,44 @@ def load_or_make(
             raise missing from error  # it names those that are spelled alike
 
 
-def _add_group(
-    sweep: Sweep, algorithm: str, dataset: Dataset, options: TrainOptions, wanted: int | None
-) -> None:
-    """Add an algorithm on a dataset to a sweep, or the line that says why it is left out."""
-    try:
-        fitting_form(algorithm, dataset)
-        options = msgspec.structs.replace(options, seed=sweep.seeds[0])
-        count, episodes = len(sweep.seeds), wanted or recorded_episodes(algorithm, dataset.name)
-        options = job_options(options, algorithm, dataset.name, seeds=count, episodes=episodes)
-        first = identify(algorithm, dataset, options, episodes=episodes)
-    except (NotFoundError, SchemaError) as error:
-        sweep.left_out.append(f"{algorithm} on {dataset.name} is left out: {error}")
-        return
-    sweep.groups.append(
-        Group(
-            algorithm=anywhere(algorithm),
-            dataset=_reference(dataset),
-            name=dataset.name,
-            first=first,
-            options=options,
-        )
-    )
+def _jobs(
+    algorithm: str,
+    dataset: Dataset,
+    seeds: Sequence[int],
+    options: TrainOptions,
+    wanted: int | None,
+) -> list[SweepJob]:
+    """Return the jobs of an algorithm on a dataset.
 
-
-def _reference(dataset: Dataset) -> str:
-    """Return what names a dataset on any machine, or the path of a view or of a folder elsewhere."""
+    Raises NotFoundError or SchemaError if it does not apply there, or nothing says how long to train.
+    """
+    fitting_form(algorithm, dataset)
+    episodes = wanted or recorded_episodes(algorithm, dataset.name)
+    options = job_options(options, algorithm, dataset.name, seeds=len(seeds), episodes=episodes)
+    first = what_decides(algorithm, dataset, options, episodes=episodes)
     if dataset.operation is not None or not is_at_home(dataset):
-        return str(dataset.folder)
-    # A worker elsewhere can build what its version names, and the identity holds the digest.
-    pin = dataset.version if is_rebuild(dataset.manifest) else dataset.digest
-    return f"{dataset.name}@{pin}"
+        place = str(dataset.folder)
+    else:  # a worker elsewhere can build what its version names, and the digest is among what decides
+        pin = dataset.version if is_rebuild(dataset.manifest) else dataset.digest
+        place = f"{dataset.name}@{pin}"
+    return [
+        SweepJob(
+            algorithm=anywhere(algorithm),
+            dataset=place,
+            name=dataset.name,
+            options=msgspec.structs.replace(options, seed=seed),
+            decides={
+                **first,
+                "seed": seed,
+                # Algorithms that draw inside have it among their settings.
+                "config": {
+                    **first["config"],
+                    **({"seed": seed} if "seed" in first["config"] else {}),
+                },
+            },
+        )
+        for seed in seeds
+    ]
 
 
 def run_sweep(
@@ -222,61 +270,37 @@ def run_sweep(
     on each damaged result, whose job is then run again.
     """
     execute = find_executor(executor)
-    home = mark_home()
-    total, done = len(sweep.groups) * len(sweep.seeds), 0
-    full: StorageError | None = None
-    taken: dict[int, KeyedJob] = {}
-
-    def waiting(jobs: Iterable[KeyedJob]) -> Iterator[KeyedJob]:
-        """Yield the jobs whose results are not there, until the disk is full."""
-        index = 0
-        for job in jobs:
-            if full is not None:
-                return
-            if read_whole(key_of(job.identity), note) is not None:
-                tell_done()
-                continue
-            taken[index] = job
-            index += 1
-            yield job
-
-    def tell_done() -> None:
-        nonlocal done
-        done += 1
+    work = functools.partial(_run, _mark_home())
+    total = len(sweep.jobs)
+    left = [job for job in sweep.jobs if not is_done(job, note)]
+    done = total - len(left)
+    if done:
         progress(done, total)
-
-    def end(job: KeyedJob, found: Ended | Exception) -> None:
-        """Keep what a job gave, or note why it failed."""
-        nonlocal full
-        error = found if isinstance(found, Exception) else None
-        if isinstance(found, Ended):
+    full: list[StorageError] = []
+    for waits in (False, True):  # those that another sweep is at come last
+        jobs = [dataclasses.replace(job, waits=waits) for job in left]
+        left = []
+        taken = itertools.takewhile(lambda _: not full, jobs)
+        for index, found in execute(work, taken, workers=workers, running=lambda _job: None):
+            job, error = jobs[index], found if isinstance(found, Exception) else None
+            if found is None:
+                left.append(job)
+                continue
             try:
-                keep(key_of(job.identity), found.files)
-            except (NotFoundError, StorageError) as failed:
-                error = failed
-        if error is not None:
-            sweep.failures.append(_failure(str(job), error))
-            on_failure(sweep.failures[-1])
-            if isinstance(error, StorageError) and error.errno in _FULL:
-                full = error
-        tell_done()
-
-    def run(jobs: Iterable[KeyedJob]) -> Iterator[KeyedJob]:
-        """Run jobs, and yield those that another sweep is at."""
-        ended = execute(run_keyed, waiting(jobs), workers=workers, running=lambda _job: None)
-        for index, found in ended:
-            job = taken.pop(index)
-            if isinstance(found, Ended) and found.is_busy:
-                yield job
-            else:
-                end(job, found)
-
-    busy = [*run(_jobs(sweep, home))]
-    for job in run(dataclasses.replace(job, waits=True) for job in busy):
-        raise AssertionError(f"{job}: it waits, so it cannot be busy")
-    if full is not None:
+                if error is None:
+                    _keep(job, found)
+            except (NotFoundError, StorageError) as lost:
+                error = lost
+            if error is not None:
+                sweep.failures.append(_failure(str(job), error))
+                on_failure(sweep.failures[-1])
+                if isinstance(error, StorageError) and error.errno in _FULL:
+                    full.append(error)
+            done += 1
+            progress(done, total)
+    if full:
         raise StorageError(
-            f"the sweep was stopped: {clause(full)}; what is done stays.", errno=full.errno
+            f"the sweep was stopped: {clause(full[0])}; what is done stays.", errno=full[0].errno
         )
 
 
@@ -287,7 +311,113 @@ def _failure(what: str, error: Exception) -> Failure:
     return Failure(what=what, message=message, is_damage=isinstance(error, IntegrityError))
 
 
-def _jobs(sweep: Sweep, home: str) -> Iterator[KeyedJob]:
-    for group in sweep.groups:
-        for seed in sweep.seeds:
-            yield KeyedJob(group=group, identity=group.identity(seed), home=home)
+def is_done(job: SweepJob, note: Callable[[str], None] = lambda _text: None) -> bool:
+    """Whether a job has a result; not if it is damaged, after a note: then it is made again."""
+    try:
+        return read_result(job.folder.name, with_checkpoint=True) is not None
+    except OrlogError as error:
+        note(f"{clause(error)}; its job is run again.")
+        return False
+
+
+def _mark_home() -> str:
+    """Write what tells this home from all others, and from copies that were made of it; return it.
+
+    Each sweep writes its own. A worker that reads the one of another sweep sends its results to the
+    home where they are already, which does no harm.
+    """
+    mark = uuid.uuid4().hex
+    path = results_folder() / ".id"
+    with sole_access(path), storage_errors(path):
+        replace_file(path, mark.encode())
+    return mark
+
+
+def _run(home: str, job: SweepJob) -> dict[str, bytes] | None:
+    """Do one job in a worker, unless its result is there; return its files, where it is in another home.
+
+    None is returned if another worker is at it.
+    """
+    folder = job.folder
+    try:
+        with sole_access(folder, longest_wait=None if job.waits else 0):
+            if not is_done(job):
+                _train(job)
+    except BusyError:
+        if job.waits:
+            raise
+        return None
+    mark = results_folder() / ".id"
+    if mark.is_file() and mark.read_text("utf-8") == home:
+        return {}
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def _train(job: SweepJob) -> None:
+    """Train and evaluate a job in the folder of its result, with the data and the code that its key says."""
+    dataset = load_dataset(job.dataset, build=True, download=True)
+    folder, episodes = job.folder, job.decides["protocol"]["episodes"]
+    here = what_decides(job.algorithm, dataset, job.options, episodes=episodes)
+    if here != job.decides:
+        raise IntegrityError(
+            f"{job}: this worker has another {_difference(job.decides, here)} than where the sweep was "
+            "started; use the same orlog, packages and kind of device on all machines."
+        )
+    run = Job(
+        algorithm=job.algorithm,
+        dataset=dataset.folder,
+        folder=folder,
+        options=job.options,
+        episodes=episodes,
+        resume=True,
+        where="mmap",
+    )
+    try:
+        read_result(folder.name, with_checkpoint=True)
+    except FormatVersionError:
+        raise  # it is whole, and of a newer orlog
+    except OrlogError:
+        set_aside(folder)
+    try:
+        run_job(run)
+        write_result(job.decides)
+    except (FileExistsError, IntegrityError, NotFoundError) as error:
+        if not folder.is_dir() or str(folder) not in str(error):
+            raise
+        set_aside(folder)  # a file that a run had begun there is damaged or missing
+        run_job(run)
+        write_result(job.decides)
+
+
+def _difference(wanted: Decides, here: Decides) -> str:
+    """Return in words what differs between what decides two jobs."""
+    field = next(name for name in wanted if wanted[name] != here[name])
+    ours, theirs = wanted[field], here[field]
+    if not isinstance(ours, dict):
+        return field
+    names = [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
+    return f"{field} ({', '.join(names[:3])})"
+
+
+def _keep(job: SweepJob, files: dict[str, bytes]) -> None:
+    """Write the files of a result that was made in another home, `result.json` last.
+
+    A worker that shares this home sends none; then the result must be here.
+    """
+    folder = job.folder
+    with storage_errors(folder):
+        make_folder(folder)  # this asks a shared disk anew, which may remember its absence
+    if is_done(job):
+        return
+    if not files:
+        raise NotFoundError(
+            f"its worker says that it shares this home, but there is no result in {folder}; if the "
+            f"home of the worker is a copy of this one, delete the file results/.id there."
+        )
+    with sole_access(folder), storage_errors(folder):
+        if (folder / RESULT_FILE).exists():
+            set_aside(folder)
+        for name in sorted(files, key=RESULT_FILE.__eq__):
+            make_folder((folder / name).parent)
+            replace_file(folder / name, files[name])
