@@ -19,37 +19,23 @@ from orlog.normalize.references import Protocol, References
 class Baseline(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """The recorded results of an algorithm on a dataset.
+    """The recorded results of an algorithm on a dataset."""
 
-    Attributes:
-        algorithm: Name of the algorithm.
-        dataset: Name of the dataset.
-        digest: Digest of the dataset that it was trained on.
-        steps: Gradient steps.
-        config: Every setting.
-        policy: Which of a run's policies was evaluated, and how it acts.
-        protocol: How its returns were measured.
-        versions: Versions of the code that trained.
-        returns: Returns of each evaluation episode, by training seed.
-        processor: Processor that trained and scored; "unknown" if it was not noted.
-        metrics: What metrics counted in each episode, by metric and training seed.
-        settings_tried: Settings that were tried before these were chosen; 0 if nobody noted it.
-        tuning_seeds: Training seeds of those trials, as far as somebody noted them.
-    """
-
-    algorithm: str
-    dataset: str
-    digest: str
-    steps: int
-    config: dict[str, Any]
-    policy: str
-    protocol: Protocol
-    versions: dict[str, str]
-    returns: dict[str, list[float]]
-    processor: str = "unknown"
+    algorithm: str  # name of the algorithm
+    dataset: str  # name of the dataset
+    digest: str  # digest of the dataset that it was trained on
+    steps: int  # gradient steps
+    config: dict[str, Any]  # every setting
+    policy: str  # which of a run's policies was evaluated, and how it acts
+    protocol: Protocol  # how its returns were measured
+    versions: dict[str, str]  # versions of the code that trained
+    returns: dict[str, list[float]]  # returns of each evaluation episode, by training seed
+    processor: str = "unknown"  # processor that trained and scored; "unknown" if it was not noted
+    # What metrics counted in each episode, by metric and training seed.
     metrics: dict[str, dict[str, list[bool | float | list[float]]]] = {}
+    # Settings that were tried before these were chosen; 0 if nobody noted it.
     settings_tried: int = 0
-    tuning_seeds: list[int] = []
+    tuning_seeds: list[int] = []  # training seeds of those trials, as far as somebody noted them
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -57,8 +43,7 @@ class Baseline(
 
         A table has those (`tools/write_added_settings.py`), so that no algorithm is imported.
         """
-        added = _added_settings().get(self.algorithm, {}).get(self.dataset, {})
-        return {**self.config, **added}
+        return {**self.config, **_added_settings().get(self.algorithm, {}).get(self.dataset, {})}
 
     def scores(self, references: References) -> dict[int, np.ndarray]:
         """Return normalized scores of each episode, by training seed."""
@@ -82,16 +67,13 @@ def _added_settings() -> dict[str, dict[str, dict[str, Any]]]:
 def read_baseline(algorithm: str, name: str) -> Baseline | None:
     """Return the recorded baseline of an algorithm on a dataset, or None."""
     path = recorded_folder(name) / "baselines" / f"{algorithm}.json"
-    if not path.is_file():
-        return None
-    return convert_json(parse_json(path.read_bytes()), Baseline)
+    return convert_json(parse_json(path.read_bytes()), Baseline) if path.is_file() else None
 
 
 def read_baselines(name: str) -> list[Baseline]:
     """Return all recorded baselines of a dataset, by the names of their algorithms."""
     paths = sorted((recorded_folder(name) / "baselines").glob("*.json"))
-    baselines = (read_baseline(path.stem, name) for path in paths)
-    return [each for each in baselines if each is not None]
+    return [convert_json(parse_json(path.read_bytes()), Baseline) for path in paths]
 
 
 def equal_baselines(baseline: Baseline) -> list[str]:

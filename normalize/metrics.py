@@ -39,10 +39,10 @@ from orlog.datasets.environments import objectives
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import open_dataset
+from orlog.datasets.reading.source import episode_column
 from orlog.errors import OrlogError
-from orlog.loaders.arrays.texts import TextTable
 from orlog.manifests.benchmarks import find_benchmark_dataset
-from orlog.manifests.columns import offsets_column
+from orlog.manifests.columns import axis_of
 from orlog.manifests.documents import convert_json
 from orlog.manifests.names import counted, parse_name
 from orlog.manifests.roles import columns_with
@@ -70,42 +70,28 @@ _Kept = list[bool | float | list[float]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpisodeOutcomes:
-    """What came of the episodes of one run, or of several runs in a row.
+    """What came of the episodes of one run, or of several runs in a row."""
 
-    Attributes:
-        returns: Undiscounted return of each episode, (episodes,).
-        metrics: What each metric counted, by its name: (episodes,), or (episodes, n) of a vector.
-        dataset: Name of the dataset, or of the benchmark's that it is.
-        settings: What the run was trained with.
-    """
-
-    returns: np.ndarray
+    returns: np.ndarray  # undiscounted return of each episode, (episodes,)
+    # What each metric counted, by its name: (episodes,), or (episodes, n) of a vector.
     metrics: Mapping[str, np.ndarray]
-    dataset: str = ""
+    dataset: str = ""  # name of the dataset, or of the benchmark's that it is
+    # What the run was trained with.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A number that a metric gives for episodes.
+    """A number that a metric gives for episodes."""
 
-    Attributes:
-        metric: Name of the metric.
-        name: What it is, in words.
-        value: The number.
-        interval: Its interval at 95 %: over the episodes of one run, or over several runs; None without spread.
-        note: What else is to be said of it, such as `safe`.
-        is_share: Whether it is a share, which texts show in percent.
-        digits: Digits behind the point in texts.
-    """
-
-    metric: str
-    name: str
-    value: float
+    metric: str  # name of the metric
+    name: str  # what it is, in words
+    value: float  # the number
+    # Its interval at 95 %: over the episodes of one run, or over several runs; None without spread.
     interval: tuple[float, float] | None = None
-    note: str = ""
-    is_share: bool = False
-    digits: int = 1
+    note: str = ""  # what else is to be said of it, such as `safe`
+    is_share: bool = False  # whether it is a share, which texts show in percent
+    digits: int = 1  # digits behind the point in texts
 
     def cells(self) -> list[str]:
         """Return name, value, interval and note, for a row of a table (`HEADINGS`)."""
@@ -142,28 +128,24 @@ class Number:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What is counted in episodes, and what it comes to.
+    """What is counted in episodes, and what it comes to."""
 
-    Attributes:
-        summarize: Returns the numbers of one run, or of several runs that are summarized together.
-        combine: What becomes of the infos of an episode's steps: their sum, the last one, or whether any was true.
-        role: Role (`manifests/roles.py`) of the columns whose infos are counted, in runs on datasets that have
-            one; empty for a metric of any dataset.
-        infos: Names of infos that are counted besides; of each step the first that is there.
-        at_end: Those of them of which only the last step of an episode counts.
-        kept_as: Where evaluations keep it, if not with the others under its name.
-        complete: Returns what is kept, from what was counted and the dataset that the run was trained on.
-        judge: Returns what verdicts compare of a run beside its return: the number's name with its unit, and its
-            values, of which 100 are the whole, so that 5 are as little as 5 points of a score; None if nothing.
-    """
-
+    # Returns the numbers of one run, or of several runs that are summarized together.
     summarize: Callable[[Sequence[EpisodeOutcomes]], list[Number]]
+    # What becomes of the infos of an episode's steps: their sum, the last one, or whether any was true.
     combine: Literal["sum", "last", "any"]
+    # Role (`manifests/roles.py`) of the columns whose infos are counted, in runs on datasets that have one; empty
+    # for a metric of any dataset.
     role: str = ""
+    # Names of infos that are counted besides; of each step the first that is there.
     infos: tuple[str, ...] = ()
+    # Those of them of which only the last step of an episode counts.
     at_end: frozenset[str] = frozenset()
-    kept_as: str = ""
+    kept_as: str = ""  # where evaluations keep it, if not with the others under its name
+    # Returns what is kept, from what was counted and the dataset that the run was trained on.
     complete: Callable[[np.ndarray, Dataset], np.ndarray] = lambda values, _dataset: values
+    # Returns what verdicts compare of a run beside its return: the number's name with its unit, and its values,
+    # of which 100 are the whole, so that 5 are as little as 5 points of a score; None if nothing.
     judge: Callable[[EpisodeOutcomes], tuple[str, np.ndarray] | None] = lambda _run: None
 
 
@@ -176,8 +158,8 @@ def counts_for(roles: Mapping[str, str]) -> list[Count]:
     for name, metric in METRICS.items():
         columns = columns_with(roles, metric.role) if metric.role else []
         if columns or not metric.role:
-            named = [column.removeprefix(_INFOS) for column in columns if column.startswith(_INFOS)]
-            infos = (*named, *metric.infos)
+            told = [column.removeprefix(_INFOS) for column in columns if column.startswith(_INFOS)]
+            infos = (*told, *metric.infos)
             counts.append(
                 Count(name=name, infos=infos, at_end=metric.at_end, combine=metric.combine)
             )
@@ -237,9 +219,10 @@ def numbers_of(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
 
 def in_short(numbers: Sequence[Number]) -> list[str]:
     """Return the first number of each metric, which says most, with its name."""
-    return [first.short for first in {each.metric: each for each in reversed(numbers)}.values()][
-        ::-1
-    ]
+    first: dict[str, Number] = {}
+    for number in numbers:
+        first.setdefault(number.metric, number)
+    return [number.short for number in first.values()]
 
 
 def mean_over(runs: Sequence[np.ndarray]) -> tuple[float, tuple[float, float] | None]:
@@ -266,10 +249,6 @@ def share_of_episodes(
         note=f"{int(flags[0].sum())} of {counted(episodes, unit)}" if len(flags) == 1 else "",
         is_share=True,
     )
-
-
-def _flags(runs: Sequence[EpisodeOutcomes], metric: str) -> list[np.ndarray]:
-    return [run.metrics[metric].astype(bool) for run in runs]
 
 
 def _mean_of(runs: Sequence[EpisodeOutcomes], metric: str, name: str, digits: int) -> Number:
@@ -301,8 +280,7 @@ def _cost(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
     """Return the mean cost of an episode, and the normalized cost at each limit with its verdict."""
     mean = _mean_of(runs, "cost", "cost", 1)
     if mean.interval is not None:  # Student's t knows nothing of what a cost may be
-        low, high = mean.interval
-        mean = dataclasses.replace(mean, interval=(max(0.0, low), high))
+        mean = dataclasses.replace(mean, interval=(max(0.0, mean.interval[0]), mean.interval[1]))
     numbers = [mean]
     for limit in cost_limits(runs):
         value, *ends = (
@@ -352,56 +330,58 @@ def _by_task(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
     """
     is_success = all("success" in run.metrics for run in runs)
     what = "success rate" if is_success else "return"
-    each: dict[int, list[np.ndarray]] = {}
-    means, left_out, episodes = [], [], 0
+    of_tasks: dict[int, list[np.ndarray]] = {}
+    means, left_out = [], []
     for run in runs:
         values = np.asarray(run.metrics["success"] if is_success else run.returns, np.float64)
-        task, is_left_out = run.metrics["by_task"].T
-        of_tasks = []
-        for number in np.unique(task).astype(int).tolist():
-            chosen = values[task == number]
-            if is_left_out[task == number].any():
+        tasks, is_left_out = run.metrics["by_task"].T
+        own = []
+        for task in np.unique(tasks).astype(int).tolist():
+            chosen = values[tasks == task]
+            if is_left_out[tasks == task].any():
                 left_out.append(chosen)
             else:
-                of_tasks.append(float(chosen.mean()))
-                each.setdefault(number, []).append(chosen)
-                episodes += len(chosen)
-        if of_tasks:
-            means.append(float(np.mean(of_tasks)))
+                of_tasks.setdefault(task, []).append(chosen)
+                own.append(float(chosen.mean()))
+        if own:
+            means.append(float(np.mean(own)))
+
+    def number(where: str, some: list[np.ndarray]) -> Number:
+        name = f"{what} in {where}"
+        if is_success:
+            return share_of_episodes("by_task", name, some)
+        value, interval = mean_over(some)
+        return Number(metric="by_task", name=name, value=value, interval=interval)
 
     numbers = []
-    datasets = {run.dataset for run in runs}
-    words = words_of_tasks(*datasets) if len(datasets) == 1 else {}
     if means:
-        interval = share_interval(means, episodes) if is_success else mean_interval(np.array(means))
+        episodes = sum(len(chosen) for some in of_tasks.values() for chosen in some)
         numbers.append(
             Number(
                 metric="by_task",
                 name=f"{what}, mean over tasks",
                 value=float(np.mean(means)),
-                interval=interval,
-                note=counted(len(each), "task"),
+                interval=share_interval(means, episodes)
+                if is_success
+                else mean_interval(np.array(means)),
+                note=counted(len(of_tasks), "task"),
                 is_share=is_success,
             )
         )
-    named = [(f"in {words.get(task, f'task {task}')}", some) for task, some in sorted(each.items())]
-    for where, some in [*named, *([("in tasks that were left out", left_out)] if left_out else [])]:
-        if is_success:
-            numbers.append(share_of_episodes("by_task", f"{what} {where}", some))
-        else:
-            value, interval = mean_over(some)
-            numbers.append(
-                Number(metric="by_task", name=f"{what} {where}", value=value, interval=interval)
-            )
-    return numbers
+    datasets = {run.dataset for run in runs}
+    words = words_of_tasks(*datasets) if len(datasets) == 1 else {}
+    numbers += [
+        number(words.get(task, f"task {task}"), of_tasks[task]) for task in sorted(of_tasks)
+    ]
+    return numbers + ([number("tasks that were left out", left_out)] if left_out else [])
 
 
 def words_of_tasks(dataset: str) -> Mapping[int, str]:
     """Return the words of each task's number; of numbers that nobody has words for, none.
 
     They are those that ship, in `manifests/recorded/NAME/tasks.json`, else those of the data, where these are here
-    and have a column of the role `task_words`. A number has words if all of its episodes have the same ones, and
-    no other number has them.
+    and have columns of episodes of the roles `task` and `task_words`. A number has words if all of its episodes
+    have the same ones, and no other number has them.
     """
     try:
         shipped = recorded_folder(parse_name(dataset).name) / "tasks.json"
@@ -416,31 +396,20 @@ def words_of_tasks(dataset: str) -> Mapping[int, str]:
 def _words_in_data(name: str, _home: Path, _versions: tuple[str, ...]) -> Mapping[int, str]:
     """Return the words that a dataset has; read again where other versions are here."""
     dataset = open_dataset(name)
-    numbers, words = _of_episodes(dataset, "task"), _of_episodes(dataset, "task_words")
-    if numbers is None or words is None:
+    columns = [
+        [column for column in columns_with(dataset.roles, role) if axis_of(column) == "episode"]
+        for role in ("task", "task_words")
+    ]
+    if not all(columns):
         return {}
-    pairs = {*zip(numbers.tolist(), words.tolist(), strict=True)}
+    numbers, words = (episode_column(dataset, names[0]).tolist() for names in columns)
+    pairs = {*zip(numbers, words, strict=True)}
     all_numbers, all_words = ([pair[place] for pair in pairs] for place in (0, 1))
     return {
         int(number): word if len(word) <= _LONGEST else f"{word[: _LONGEST - 2]}.."
         for number, word in sorted(pairs)
         if word and all_words.count(word) == 1 and all_numbers.count(number) == 1
     }
-
-
-def _of_episodes(dataset: Dataset, role: str) -> np.ndarray | None:
-    """Return a value for each episode from the first column of a role; of steps that of the first step."""
-    columns = [name for name in columns_with(dataset.roles, role) if not name.startswith("obs")]
-    if not columns:
-        return None
-    name, *_ = columns
-    rows = np.arange(len(dataset)) if name.startswith("episodes/") else dataset.episode_starts
-    if offsets_column(name) not in dataset.columns:
-        return dataset.rows(name, rows)
-    table = TextTable(name)
-    places = table.read(dataset, 0, int(rows[-1]) + 1 if len(rows) else 0)
-    words: np.ndarray = np.array(table.texts, object)[places[rows]]
-    return words
 
 
 # Hypervolume.
@@ -507,16 +476,16 @@ def _hypervolume(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
     value, interval = mean_over([np.array([_hypervolume_of(run)]) for run in runs])
     known = {known_hypervolume(run.dataset) for run in runs}
     whole = known.pop() if len(known) == 1 else None
-    return [
-        Number(
-            metric="hypervolume",
-            name="hypervolume",
-            value=value,
-            interval=interval,
-            note="" if whole is None else f"{whole:z.3f} is that of the known front",
-            digits=3,
-        )
-    ]
+    note = "" if whole is None else f"{whole:z.3f} is that of the known front"
+    number = Number(
+        metric="hypervolume",
+        name="hypervolume",
+        value=value,
+        interval=interval,
+        note=note,
+        digits=3,
+    )
+    return [number]
 
 
 def _judged_hypervolume(run: EpisodeOutcomes) -> tuple[str, np.ndarray] | None:
@@ -525,6 +494,21 @@ def _judged_hypervolume(run: EpisodeOutcomes) -> tuple[str, np.ndarray] | None:
     if whole is None or "episode_weights" not in run.metrics:
         return None
     return "hypervolume in % of the front's", np.array([100 * _hypervolume_of(run) / whole])
+
+
+def _share(metric: str, name: str, unit: str, infos: tuple[str, ...], **more: Any) -> Metric:
+    """Return a metric that counts the episodes with an info that was true after any of their steps."""
+
+    def flags(run: EpisodeOutcomes) -> np.ndarray:
+        return run.metrics[metric].astype(bool)
+
+    return Metric(
+        summarize=lambda runs: [share_of_episodes(metric, name, [*map(flags, runs)], unit)],
+        combine="any",
+        infos=infos,
+        judge=lambda run: (f"{name} in %", 100.0 * flags(run)),
+        **more,
+    )
 
 
 METRICS: dict[str, Metric] = {
@@ -544,23 +528,11 @@ METRICS: dict[str, Metric] = {
         role="optimal_value",
         infos=("regret",),
     ),
-    "success": Metric(
-        summarize=lambda runs: [
-            share_of_episodes("success", "success rate", _flags(runs, "success"))
-        ],
-        combine="any",
-        infos=("success", "is_success"),
+    "success": _share(
+        *("success", "success rate", "episode", ("success", "is_success")),
         at_end=frozenset({"is_success"}),
         kept_as="successes",
-        judge=lambda run: ("success rate in %", 100.0 * run.metrics["success"].astype(bool)),
     ),
-    "wins": Metric(
-        summarize=lambda runs: [
-            share_of_episodes("wins", "share of wins", _flags(runs, "wins"), "game")
-        ],
-        combine="any",
-        infos=("won",),
-        judge=lambda run: ("share of wins in %", 100.0 * run.metrics["wins"].astype(bool)),
-    ),
+    "wins": _share("wins", "share of wins", "game", ("won",)),
 }
 """Each metric by its name."""

@@ -26,42 +26,25 @@ Statistic: TypeAlias = Literal["last", "mean of last", "maximum", "other", "not 
 
 
 class PublishedScore(msgspec.Struct, frozen=True, kw_only=True):
-    """One published score.
+    """One published score."""
 
-    Attributes:
-        dataset: Name of the dataset, or of a group of datasets such as `d4rl/antmaze`.
-        benchmark: Benchmark, and which part or variant of it, in the words of the source.
-        algorithm: Name of the algorithm, in the words of the source.
-        implementation: Whose code or paper.
-        metric: What the score is, with its unit.
-        score: The score; a mean over seeds.
-        spread: Its spread, or None if that was not published.
-        spread_kind: What the spread is, such as "std over seeds".
-        seeds: Number of seeds, or None if that was not published.
-        protocol: Which value of a run is reported, and how policies were evaluated.
-        source: Where it was published: repository, commit and file.
-        source_kind: Who says so: "primary" are the authors' or implementers' own words; "secondary
-            transcription" is another's copy, good for plausibility only.
-        year: Year of the source, or None.
-        caveats: What to know before comparing it.
-        per_seed: The score of each seed if known, in the order of the source; None where a seed's
-            value is missing.
-    """
-
-    dataset: str
-    benchmark: str
-    algorithm: str
-    implementation: str
-    metric: str
-    score: float
-    spread: float | None = None
-    spread_kind: str = ""
-    seeds: int | None = None
-    protocol: str = ""
-    source: str
+    dataset: str  # name of the dataset, or of a group of datasets such as `d4rl/antmaze`
+    benchmark: str  # benchmark, and which part or variant of it, in the words of the source
+    algorithm: str  # name of the algorithm, in the words of the source
+    implementation: str  # whose code or paper
+    metric: str  # what the score is, with its unit
+    score: float  # the score; a mean over seeds
+    spread: float | None = None  # its spread, or None if that was not published
+    spread_kind: str = ""  # what the spread is, such as "std over seeds"
+    seeds: int | None = None  # number of seeds, or None if that was not published
+    protocol: str = ""  # which value of a run is reported, and how policies were evaluated
+    source: str  # where it was published: repository, commit and file
+    # Who says so: "primary" are the authors' or implementers' own words; "secondary transcription" is another's
+    # copy, good for plausibility only.
     source_kind: str = "primary"
-    year: int | None = None
-    caveats: list[str] = []
+    year: int | None = None  # year of the source, or None
+    caveats: list[str] = []  # what to know before comparing it
+    # The score of each seed if known, in the order of the source; None where a seed's value is missing.
     per_seed: list[float | None] = []
 
     @property
@@ -83,23 +66,14 @@ class PublishedScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
-    """Two sources that say different things.
+    """Two sources that say different things."""
 
-    Attributes:
-        item: About what.
-        value_a: What the first says.
-        source_a: The first.
-        value_b: What the second says.
-        source_b: The second.
-        note: What is known about the reason.
-    """
-
-    item: str
-    value_a: str
-    source_a: str
-    value_b: str
-    source_b: str
-    note: str
+    item: str  # about what
+    value_a: str  # what the first says
+    source_a: str  # the first
+    value_b: str  # what the second says
+    source_b: str  # the second
+    note: str  # what is known about the reason
 
 
 def published_scores(key: str) -> tuple[PublishedScore, ...]:

@@ -74,19 +74,13 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class ReferenceReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The measured returns of one policy.
+    """The measured returns of one policy."""
 
-    Attributes:
-        policy: What it is, in words.
-        mean: Mean undiscounted return of an episode.
-        standard_deviation: Of the return over episodes; None if there is only one episode.
-        returns: Return of each episode.
-    """
-
-    policy: str
-    mean: float
+    policy: str  # what it is, in words
+    mean: float  # mean undiscounted return of an episode
+    # Of the return over episodes; None if there is only one episode.
     standard_deviation: float | None
-    returns: list[float]
+    returns: list[float]  # return of each episode
 
     def __post_init__(self) -> None:
         mean = float(np.mean(self.returns)) if self.returns else math.nan
@@ -114,33 +108,21 @@ class ReferenceReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class PublishedProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is known of how published returns were measured.
+    """What is known of how published returns were measured."""
 
-    Attributes:
-        environment_id: Environment whose policies are scored with them.
-        environment_kwargs: Arguments of `gymnasium.make`.
-        versions: Version of each package of the simulator, as far as they were published.
-        episodes: Episodes of each policy; None if that was not published.
-        description: Simulator, episodes and policies, in the words of the source.
-    """
-
-    environment_id: str
-    environment_kwargs: dict[str, object]
+    environment_id: str  # environment whose policies are scored with them
+    environment_kwargs: dict[str, object]  # arguments of `gymnasium.make`
+    # Version of each package of the simulator, as far as they were published.
     versions: dict[str, str]
-    episodes: int | None
-    description: str
+    episodes: int | None  # episodes of each policy; None if that was not published
+    description: str  # simulator, episodes and policies, in the words of the source
 
 
 class PublishedReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The published mean return of one policy.
+    """The published mean return of one policy."""
 
-    Attributes:
-        policy: What it is, in words.
-        mean: Mean undiscounted return of an episode.
-    """
-
-    policy: str
-    mean: float
+    policy: str  # what it is, in words
+    mean: float  # mean undiscounted return of an episode
 
 
 class Anchors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -187,12 +169,11 @@ class ReferenceReturns(Anchors, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def caveats(self) -> list[str]:
         """What to know before comparing scores: an expert that is hardly above the random policy."""
-        errors = self.random.standard_error, self.expert.standard_error
-        if None in errors:
+        random, expert = self.random.standard_error, self.expert.standard_error
+        if random is None or expert is None:
             text = "each policy ran one episode, so nothing says how uncertain the references are; "
             return [text + "measure them with more (--episodes)."]
-        error = math.hypot(*(each for each in errors if each is not None))
-        difference = self.expert.mean - self.random.mean
+        error, difference = math.hypot(random, expert), self.expert.mean - self.random.mean
         if difference > CLEAR * error:
             return []
         text = (
@@ -206,23 +187,14 @@ class ReferenceReturns(Anchors, frozen=True, forbid_unknown_fields=True, kw_only
 class PublishedReferences(
     Anchors, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """Two published anchors: only means, without episodes that could be repeated.
+    """Two published anchors: only means, without episodes that could be repeated."""
 
-    Attributes:
-        random: The policy with score 0.
-        expert: The policy with score 100.
-        protocol: What is known of how they were measured.
-        source: Where they were published: title and address.
-        simulator: What they were measured in; empty if the versions in `protocol` say so.
-        caveats: What to know before comparing scores, each as one sentence.
-    """
-
-    random: PublishedReturn
-    expert: PublishedReturn
-    protocol: PublishedProtocol
-    source: str
-    simulator: str = ""
-    caveats: list[str] = []
+    random: PublishedReturn  # the policy with score 0
+    expert: PublishedReturn  # the policy with score 100
+    protocol: PublishedProtocol  # what is known of how they were measured
+    source: str  # where they were published: title and address
+    simulator: str = ""  # what they were measured in; empty if the versions in `protocol` say so
+    caveats: list[str] = []  # what to know before comparing scores, each as one sentence
 
 
 References: TypeAlias = ReferenceReturns | PublishedReferences
@@ -233,14 +205,7 @@ def read_references(path: Path) -> References:
 
     Raises FileNotFoundError if none were recorded there; ValueError if the file is malformed.
     """
-    return references_from_json(parse_json(read_small_file(path)))
-
-
-def references_from_json(body: object) -> References:
-    """Return reference returns from parsed JSON; with a `source` they are published ones.
-
-    Raises ValueError if it is malformed.
-    """
+    body = parse_json(read_small_file(path))
     if isinstance(body, dict) and "source" in body:
         return convert_json(body, PublishedReferences)
     return convert_json(body, ReferenceReturns)
@@ -329,13 +294,8 @@ def _differences(references: PublishedReferences, protocol: Protocol) -> list[st
     return notes
 
 
-def benchmark_references(
-    dataset: BenchmarkDataset, *, is_its_own: bool = True
-) -> PublishedReferences | None:
-    """Return the references that a benchmark publishes for a dataset, or None.
-
-    Unless the data are the benchmark's own, no caveat is about its files.
-    """
+def benchmark_references(dataset: BenchmarkDataset) -> PublishedReferences | None:
+    """Return the references that a benchmark publishes for a dataset, or None."""
     if dataset.anchors is None:
         return None
     low, high = dataset.anchors
@@ -359,15 +319,14 @@ def benchmark_references(
         ),
         source=dataset.source,
         simulator=simulator,
-        caveats=_caveats(dataset, is_its_own),
+        caveats=_caveats(dataset),
     )
 
 
-def _caveats(dataset: BenchmarkDataset, is_its_own: bool) -> list[str]:
+def _caveats(dataset: BenchmarkDataset) -> list[str]:
     """Return what to know before comparing scores on a benchmark's dataset."""
-    facts, family = dataset.facts, dataset.facts.get("family", "")
-    of_files = _FILE_CAVEATS.get(family, "") if is_its_own else ""
-    caveats = list(filter(None, [f"{_FAMILY_CAVEATS.get(family, '')} {of_files}".strip()]))
+    facts = dataset.facts
+    caveats = [text for family, text in _CAVEATS.items() if family == facts.get("family")]
     environment = benchmark_environment(dataset.name)
     if environment is not None and environment.reason:
         caveats.append(f"no policy can be scored here: {environment.reason}.")
@@ -394,18 +353,10 @@ _POLICIES = {
     "antmaze": ("an episode that does not reach the goal", "an episode that reaches the goal"),
     "franka-kitchen": ("none of 4 subtasks is finished", "all 4 subtasks are finished"),
 }
-_FAMILY_CAVEATS = {
+_CAVEATS = {
     "antmaze": (
         "D4RL's evaluation ends at the first success, so the return of an episode is 0 or 1; use "
         "at least 100 episodes."
     ),
     "maze2d": "v0 and v1, sparse and dense rewards have different references and horizons.",
-}
-_FILE_CAVEATS = {
-    "gym-mujoco": (
-        "D4RL's v0, v1 and v2 files are different data: their scores never share a column, though "
-        "the references are the same."
-    ),
-    "antmaze": "v0, v1 and v2 files are different data.",
-    "adroit": "the longhorizon datasets are the same files with longer episodes in evaluation.",
 }

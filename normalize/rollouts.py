@@ -2,9 +2,9 @@
 
 A policy is any callable from a batch of observations, as the vector environment gives them, to a
 batch of actions. One with memory (`PolicyWithMemory`) is also told where episodes begin, and rewards; one
-that watches (`WatchingPolicy`) sees the environments themselves, as the controllers of recipes may; one
 that is informed (`InformedPolicy`) gets what environments tell beside observations, such as costs, or which
-actions are legal.
+actions are legal. One with a method `watch` is given the environments themselves, as controllers of recipes may
+look at states of which observations show only a part.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
-import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from jaxtyping import Bool, Float64
@@ -26,34 +25,24 @@ Policy = Callable[[Any], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Episodes:
-    """What came of each episode.
+    """What came of each episode."""
 
-    Attributes:
-        returns: Undiscounted return of each episode.
-        discounted: Discounted return of each episode.
-        metrics: What was counted in each episode, by the name of its `Count`: (episodes,), or (episodes, n) of
-            vectors. What the environment never told is left out.
-    """
-
-    returns: Float64[np.ndarray, " episodes"]
-    discounted: Float64[np.ndarray, " episodes"]
+    returns: Float64[np.ndarray, " episodes"]  # undiscounted return of each episode
+    discounted: Float64[np.ndarray, " episodes"]  # discounted return of each episode
+    # What was counted in each episode, by the name of its `Count`: (episodes,), or (episodes, n) of vectors. What
+    # the environment never told is left out.
     metrics: dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """What to count in each episode, from the infos of its steps.
+    """What to count in each episode, from the infos of its steps."""
 
-    Attributes:
-        name: What it is counted as.
-        infos: Names of infos; of each step the first one that holds numbers.
-        at_end: Those of them of which only the last step of an episode counts.
-        combine: What becomes of the steps: their sum, the last value, or whether any was above zero.
-    """
-
-    name: str
-    infos: tuple[str, ...]
+    name: str  # what it is counted as
+    infos: tuple[str, ...]  # names of infos; of each step the first one that holds numbers
+    # What becomes of the steps: their sum, the last value, or whether any was above zero.
     combine: Literal["sum", "last", "any"]
+    # Those of them of which only the last step of an episode counts.
     at_end: frozenset[str] = frozenset()
 
 
@@ -79,25 +68,10 @@ class PolicyWithMemory(Protocol):
 
 
 @runtime_checkable
-class WatchingPolicy(Protocol):
-    """A policy that looks at the state of environments, of which observations show only a part."""
-
-    def watch(self, environments: Sequence[gymnasium.Env[Any, Any]]) -> None:
-        """Take note of the environments that the next calls are for, in order."""
-
-    def __call__(self, observations: Any) -> np.ndarray:
-        """Return the actions for all environments."""
-
-
-@runtime_checkable
 class InformedPolicy(Protocol):
-    """A policy that heeds what environments tell beside observations.
+    """A policy that heeds what environments tell beside observations."""
 
-    Attributes:
-        infos: Names of the infos that each step must tell; those that it can do without are not named.
-    """
-
-    infos: Sequence[str]
+    infos: Sequence[str]  # names of those that each step must tell, not of those it can do without
 
     def inform(self, infos: Mapping[str, Any]) -> None:
         """Take note of the infos of the last reset or step of all environments, before its rewards."""
@@ -146,7 +120,7 @@ def run_episodes(
     if memory is not None:
         memory.start(side_by_side)
     informed = policy if isinstance(policy, InformedPolicy) else None
-    if isinstance(policy, WatchingPolicy):
+    if hasattr(policy, "watch"):
         policy.watch(environments.envs)
     for first in range(0, episodes, side_by_side):
         # The last round may need fewer environments; the others also run, but do not count.
@@ -155,8 +129,7 @@ def run_episodes(
         if informed is not None:
             informed.inform(infos)
         running = np.arange(side_by_side) < count
-        totals = np.zeros((2, side_by_side))
-        weight = 1.0
+        totals, weight = np.zeros((2, side_by_side)), 1.0
         ended = np.zeros(side_by_side, np.bool_)
         if memory is not None:
             memory.begin(~ended)
@@ -165,7 +138,12 @@ def run_episodes(
                 policy(observations)
             )
             if informed is not None:
-                _check_told(infos, informed.infos)
+                missing = [name for name in informed.infos if name not in infos]
+                if missing:
+                    raise SimulatorError(
+                        f"the policy looks at {' and '.join(missing)} of each step, and the environment's info has "
+                        "no such number; evaluate it in an environment that tells it."
+                    )
                 informed.inform(infos)
             if memory is not None:
                 memory.reward(rewards)
@@ -187,16 +165,6 @@ def run_episodes(
     return Episodes(returns=returns, discounted=discounted, metrics=metrics)
 
 
-def _check_told(infos: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Raise SimulatorError if the infos of a step lack one that a policy looks at."""
-    missing = [name for name in names if name not in infos]
-    if missing:
-        raise SimulatorError(
-            f"the policy looks at {' and '.join(missing)} of each step, and the environment's info has no such "
-            "number; evaluate it in an environment that tells it."
-        )
-
-
 class _Tally:
     """Counts one thing in environments side by side; `values` are those of all episodes, None if never told."""
 
@@ -204,7 +172,7 @@ class _Tally:
         self.count = count
         self.values: np.ndarray | None = None
         self._episodes = episodes
-        self._now: np.ndarray | None = None
+        self._now: np.ndarray | None = None  # of the episodes of this round
 
     def add(
         self,
@@ -212,20 +180,29 @@ class _Tally:
         ended: Bool[np.ndarray, " environments"],
         running: Bool[np.ndarray, " environments"],
     ) -> None:
-        """Take in a step of the episodes that run."""
-        found = self._told(infos, ended)
-        if found is None or not (found[0] & running).any():
+        """Take in a step of the episodes that run, of which the first info counts that holds numbers."""
+        is_flag = self.count.combine == "any"
+        numbers = (
+            (name, _numbers(infos.get(name), ended.shape, is_flag)) for name in self.count.infos
+        )
+        name, values = next((one for one in numbers if one[1] is not None), ("", None))
+        if values is None:
             return
-        told, values, counts = found
-        if self._now is None:
-            self._now = np.zeros_like(values)
-        taken = (told & running & counts).reshape(-1, *[1] * (values.ndim - 1))
-        if self.count.combine == "sum":
-            self._now = self._now + np.where(taken, values, 0)
-        elif self.count.combine == "any":
-            self._now = np.maximum(self._now, taken & (values > 0))
+        told = running & np.asarray(infos[f"_{name}"], np.bool_)
+        if is_flag:
+            told &= np.isfinite(values)
+        if not told.any():
+            return
+        if name in self.count.at_end:
+            told &= ended
+        now = np.zeros_like(values) if self._now is None else self._now
+        told = told.reshape(-1, *[1] * (values.ndim - 1))
+        if is_flag:
+            self._now = np.maximum(now, told & (values > 0))
+        elif self.count.combine == "sum":
+            self._now = now + np.where(told, values, 0)
         else:
-            self._now = np.where(taken, values, self._now)
+            self._now = np.where(told, values, now)
 
     def keep(self, first: int, count: int) -> None:
         """Keep what was counted in a round of episodes; the next round begins."""
@@ -236,23 +213,12 @@ class _Tally:
             self.values[first : first + count] = self._now[:count]
         self._now = None
 
-    def _told(
-        self, infos: Mapping[str, Any], ended: Bool[np.ndarray, " environments"]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return which environments tell in this step, the values, and for which of them they count."""
-        is_flag = self.count.combine == "any"
-        for name in self.count.infos:
-            if name not in infos:
-                continue
-            try:
-                values = np.asarray(infos[name]).astype(np.float64)
-            except (TypeError, ValueError):  # something else of the same name
-                continue
-            if values.shape != ended.shape and (is_flag or values.shape[:1] != ended.shape):
-                continue
-            told = np.asarray(infos[f"_{name}"], np.bool_)
-            if is_flag:
-                told = told & np.isfinite(values)
-            counts = ended if name in self.count.at_end else np.ones_like(ended)
-            return told, values, counts
+
+def _numbers(info: Any, shape: tuple[int, ...], is_flag: bool) -> np.ndarray | None:
+    """Return an info as numbers, one for each environment or a vector where it is no flag; None if it holds none."""
+    try:
+        values = np.asarray(info).astype(np.float64)
+    except (TypeError, ValueError):  # something else of the same name
         return None
+    is_vector = not is_flag and values.shape[:1] == shape
+    return values if values.shape == shape or is_vector else None

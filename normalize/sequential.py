@@ -32,16 +32,12 @@ _DECISIONS: Mapping[str, Decision] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SequentialComparison:
-    """The decisions of a sequential comparison so far.
+    """The decisions of a sequential comparison so far."""
 
-    Attributes:
-        decisions: For each pair of methods, whether the first scores above the second.
-        groups: Groups of seeds that were looked at.
-        missing: Seeds that each method lacks for the next group; empty when all is decided.
-    """
-
+    # For each pair of methods, whether the first scores above the second.
     decisions: dict[tuple[str, str], Decision]
-    groups: int
+    groups: int  # groups of seeds that were looked at
+    # Seeds that each method lacks for the next group; empty when all is decided.
     missing: dict[str, int]
 
 

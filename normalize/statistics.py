@@ -11,8 +11,7 @@ the resamples of a bootstrap; scores of different tasks must be normalized first
     everything    `compare_methods`
 
 Aggregates, profiles, probabilities and the stratified bootstrap are those of Agarwal et al. 2021, "Deep
-Reinforcement Learning at the Edge of the Statistical Precipice". The file is long because `compare_methods`
-needs all of it, and nothing else is in it.
+Reinforcement Learning at the Edge of the Statistical Precipice".
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +31,8 @@ MethodScores: TypeAlias = Mapping[str, Mapping[str, np.ndarray]]
 """By method and task, an array [seeds, episodes]."""
 
 Interval: TypeAlias = tuple[float, float]
+Runs: TypeAlias = Float[np.ndarray, "*resamples seeds tasks"]
+Values: TypeAlias = Float[np.ndarray, "*resamples"]
 
 LARGEST = 1e150
 """Scores must be smaller, so that their variance is a number."""
@@ -295,19 +296,17 @@ def percentile_interval(
 # Aggregates.
 
 
-def mean(scores: Float[np.ndarray, "*resamples seeds tasks"]) -> Float[np.ndarray, "*resamples"]:
+def mean(scores: Runs) -> Values:
     """Return the mean over all runs; one task with extreme scores can decide it."""
     return np.asarray(scores.mean((-2, -1)))
 
 
-def median(scores: Float[np.ndarray, "*resamples seeds tasks"]) -> Float[np.ndarray, "*resamples"]:
+def median(scores: Runs) -> Values:
     """Return the median over tasks of the mean over seeds; half of the tasks do not count in it."""
     return np.asarray(np.median(scores.mean(-2), -1))
 
 
-def interquartile_mean(
-    scores: Float[np.ndarray, "*resamples seeds tasks"],
-) -> Float[np.ndarray, "*resamples"]:
+def interquartile_mean(scores: Runs) -> Values:
     """Return the mean of the middle half of all runs: those between the quartiles."""
     runs = scores.reshape(*scores.shape[:-2], -1)
     count = runs.shape[-1]
@@ -315,9 +314,7 @@ def interquartile_mean(
     return np.asarray(np.partition(runs, (low, high - 1), -1)[..., low:high].mean(-1))
 
 
-def optimality_gap(
-    scores: Float[np.ndarray, "*resamples seeds tasks"], *, target: float = 100.0
-) -> Float[np.ndarray, "*resamples"]:
+def optimality_gap(scores: Runs, *, target: float = 100.0) -> Values:
     """Return by how much runs miss a score on average; what lies above it does not count."""
     return np.asarray(target - np.minimum(scores, target).mean((-2, -1)))
 
@@ -335,9 +332,8 @@ AGGREGATES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def probability_of_improvement(
-    first: Float[np.ndarray, "*resamples seeds tasks"],
-    second: Float[np.ndarray, "*resamples others tasks"],
-) -> Float[np.ndarray, "*resamples"]:
+    first: Runs, second: Float[np.ndarray, "*resamples others tasks"]
+) -> Values:
     """Return the probability that the first method's run scores above the second's, over all tasks.
 
     On each task it is the share of pairs of runs in which the first is above, where equal scores
@@ -348,8 +344,7 @@ def probability_of_improvement(
 
 
 def performance_profile(
-    scores: Float[np.ndarray, "*resamples seeds tasks"],
-    thresholds: Float[np.ndarray, " thresholds"],
+    scores: Runs, thresholds: Float[np.ndarray, " thresholds"]
 ) -> Float[np.ndarray, "*resamples thresholds"]:
     """Return the share of runs, over all seeds and tasks, with a score above each threshold."""
     runs = np.sort(scores.reshape(-1, scores.shape[-2] * scores.shape[-1]), axis=-1)
@@ -380,20 +375,13 @@ def mean_ranks(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Consensus:
-    """A ranking that disagrees least with the rankings of the tasks.
+    """A ranking that disagrees least with the rankings of the tasks."""
 
-    Attributes:
-        order: Positions of the methods in the scores, the best first.
-        disagreements: Pairs of methods in the opposite order on a task, summed over tasks.
-        rankings: Number of rankings with as few disagreements, of which this is one; None if it is
-            not known.
-        is_exact: Whether no ranking has fewer disagreements; False if there are too many methods to
-            prove it.
-    """
-
-    order: list[int]
-    disagreements: int
+    order: list[int]  # positions of the methods in the scores, the best first
+    disagreements: int  # pairs of methods in the opposite order on a task, summed over tasks
+    # Number of rankings with as few disagreements, of which this is one; None if it is not known.
     rankings: int | None
+    # Whether no ranking has fewer disagreements; False if there are too many methods to prove it.
     is_exact: bool
 
 
@@ -412,64 +400,42 @@ def kemeny_consensus(scores: Float[np.ndarray, "methods tasks"]) -> Consensus:
     wins = above.sum(-1)  # wins[i, j]: tasks on which i scores above j
     if len(scores) <= EXACT_METHODS:
         return _exact_consensus(wins)
+
+    def disagreements(order: list[int]) -> int:
+        return int(np.tril(wins[np.ix_(order, order)]).sum())  # where the later method won
+
     order = np.argsort(mean_ranks(scores), kind="stable").tolist()
-    while (better := _best_move(wins, order)) != order:
+    while disagreements(better := min(_moves(order), key=disagreements)) < disagreements(order):
         order = better
-    return Consensus(
-        order=order, disagreements=_disagreements(wins, order), rankings=None, is_exact=False
-    )
+    return Consensus(order=order, disagreements=disagreements(order), rankings=None, is_exact=False)
 
 
-def _disagreements(wins: Int[np.ndarray, "methods methods"], order: list[int]) -> int:
-    ordered = wins[np.ix_(order, order)]
-    return int(np.tril(ordered).sum())  # below the diagonal: the later method won
-
-
-def _best_move(wins: Int[np.ndarray, "methods methods"], order: list[int]) -> list[int]:
-    """Return the order after the move of one method that saves most; the same if none saves any."""
-    best, fewest = order, _disagreements(wins, order)
-    for start in range(len(order)):
-        rest = order[:start] + order[start + 1 :]
+def _moves(order: list[int]) -> Iterator[list[int]]:
+    """Yield every order after the move of one method."""
+    for method in order:
+        rest = [other for other in order if other != method]
         for place in range(len(order)):
-            moved = [*rest[:place], order[start], *rest[place:]]
-            count = _disagreements(wins, moved)
-            if count < fewest:
-                best, fewest = moved, count
-    return best
+            yield [*rest[:place], method, *rest[place:]]
 
 
 def _exact_consensus(wins: Int[np.ndarray, "methods methods"]) -> Consensus:
     """Return the consensus by adding methods, best first; sets of methods are the bits of a number."""
-    methods = len(wins)
-    sets = np.arange(2**methods)
-    members = (sets[:, None] >> np.arange(methods)) & 1
-    # cost[s, m]: tasks lost by m against the methods outside of s, if m comes right after those in s
-    cost = (1 - members) @ wins
-    fewest = np.full(2**methods, np.iinfo(np.int64).max // 2)
-    ways = np.zeros(2**methods, dtype=object)
-    last = np.zeros(2**methods, dtype=np.int64)
-    fewest[0], ways[0] = 0, 1
-    sizes = members.sum(1)
-    for size in range(1, methods + 1):
-        chosen = sets[sizes == size]
-        for method in range(methods):
-            # A set is reached from the set without the method.
-            reached = chosen[members[chosen, method] == 1]
-            before = reached - (1 << method)
-            count = fewest[before] + cost[before, method]
-            equal = reached[count == fewest[reached]]
-            ways[equal] += ways[equal - (1 << method)]
-            fewer = count < fewest[reached]
-            better = reached[fewer]
-            fewest[better], last[better] = count[fewer], method
-            ways[better] = ways[better - (1 << method)]
-    order, left = [], 2**methods - 1
+    members = (np.arange(2 ** len(wins))[:, None] >> np.arange(len(wins))) & 1
+    # cost[s][m]: tasks lost by m against the methods outside of s, if m comes right after those in s
+    cost = ((1 - members) @ wins).tolist()
+    fewest, ways, last = [0], [1], [0]  # by set: disagreements, rankings with so few, who is last
+    for chosen in range(1, 2 ** len(wins)):
+        before = {m: chosen - (1 << m) for m in range(len(wins)) if chosen >> m & 1}
+        counts = {m: fewest[others] + cost[others][m] for m, others in before.items()}
+        method = min(counts, key=counts.__getitem__)
+        fewest.append(counts[method])
+        ways.append(sum(ways[before[m]] for m in counts if counts[m] == counts[method]))
+        last.append(method)
+    order, left = [], 2 ** len(wins) - 1
     while left:
-        order.append(int(last[left]))
+        order.append(last[left])
         left -= 1 << order[-1]
-    return Consensus(
-        order=order[::-1], disagreements=int(fewest[-1]), rankings=int(ways[-1]), is_exact=True
-    )
+    return Consensus(order=order[::-1], disagreements=fewest[-1], rankings=ways[-1], is_exact=True)
 
 
 # Variance.
@@ -477,17 +443,11 @@ def _exact_consensus(wins: Int[np.ndarray, "methods methods"]) -> Consensus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceSplit:
-    """Variances of a score by where they come from.
+    """Variances of a score by where they come from."""
 
-    Attributes:
-        seeds: Of training seeds.
-        checkpoints: Of the checkpoints within a run; None if there is only one.
-        episodes: Of the episodes of a policy.
-    """
-
-    seeds: float
-    checkpoints: float | None
-    episodes: float
+    seeds: float  # of training seeds
+    checkpoints: float | None  # of the checkpoints within a run; None if there is only one
+    episodes: float  # of the episodes of a policy
 
     def shares(self) -> dict[str, float]:
         """Return the share of each source in the variance of one episode's score, in percent."""
@@ -537,16 +497,11 @@ def split_variance(scores: Float[np.ndarray, "seeds checkpoints episodes"]) -> V
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Estimate:
-    """A statistic with its 95 % interval, which is None if the scores cannot show one.
+    """A statistic with its 95 % interval, which is None if the scores cannot show one."""
 
-    Attributes:
-        value: The statistic.
-        interval: Its interval.
-        digits: Digits after the point that its text has: 1 for scores, 2 for probabilities and ranks.
-    """
-
-    value: float
-    interval: Interval | None
+    value: float  # the statistic
+    interval: Interval | None  # its interval
+    # Digits after the point that its text has: 1 for scores, 2 for probabilities and ranks.
     digits: int = dataclasses.field(default=1, compare=False)
 
     def __str__(self) -> str:
@@ -697,6 +652,10 @@ def compare_methods(
     def ranks(*methods: np.ndarray) -> np.ndarray:
         return mean_ranks(np.stack([of_method.mean(-2) for of_method in methods], axis=-2))
 
+    def variance(of_seeds: np.ndarray) -> VarianceSplit | None:
+        seeds, _, episodes = of_seeds.shape
+        return None if min(seeds, episodes) < 2 else split_variance(of_seeds)
+
     ranked = [method for method in runs if method not in unranked]
     several = len(ranked) > 1
     thresholds = profile_thresholds(*runs.values())
@@ -727,18 +686,11 @@ def compare_methods(
         },
         variances={
             method: {
-                task: _variance(
-                    scores[method][task][:, None]
-                    if checkpoints is None or task not in checkpoints.get(method, {})
-                    else checkpoints[method][task]
+                task: variance(
+                    (checkpoints or {}).get(method, {}).get(task, by_task[task][:, None])
                 )
                 for task in tasks
             }
-            for method in runs
+            for method, by_task in scores.items()
         },
     )
-
-
-def _variance(scores: np.ndarray) -> VarianceSplit | None:
-    seeds, _, episodes = scores.shape
-    return None if min(seeds, episodes) < 2 else split_variance(scores)

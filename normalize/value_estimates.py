@@ -19,15 +19,13 @@ It is returned in this form (`Terms`), so that one bootstrap over episodes serve
                                    discount^t w_t (r_t + discount V(s_t+1) - Q(s_t, a_t))   / 1
     .. weighted                    the same                                     / 1, and w_t
 
-Papers: Precup, Sutton and Singh 2000, "Eligibility traces for off-policy policy evaluation"
-(importance sampling, weighted and per decision); Jiang and Li 2016, https://arxiv.org/abs/1511.03722
-(doubly robust, equation 10 written out as a sum); Thomas and Brunskill 2016,
-https://arxiv.org/abs/1604.00923 (weighted doubly robust). Without division by weights they are unbiased
-where the ratios are right, every action of pi may be taken by b, and Q and V were not fitted to the
-same episodes; the weighted ones are biased, with a bias that vanishes as episodes grow in number.
-
-What is seen of a truncated episode ends there: importance sampling then estimates the value of the
-steps up to the truncation, while doubly robust estimates go on with V of the final observation.
+Papers: Precup, Sutton and Singh 2000, "Eligibility traces for off-policy policy evaluation"; Jiang and Li
+2016, https://arxiv.org/abs/1511.03722 (equation 10 written out as a sum); Thomas and Brunskill 2016,
+https://arxiv.org/abs/1604.00923 (weighted). Without division by weights they are unbiased where the ratios
+are right, every action of pi may be taken by b, and Q and V were not fitted to the same episodes; the bias
+of weighted ones vanishes as episodes grow in number. What is seen of a truncated episode ends there:
+importance sampling then estimates the value of the steps up to the truncation, while doubly robust
+estimates go on with V of the final observation.
 
 How good the estimates of several policies are is measured as in Fu et al. 2021,
 https://arxiv.org/abs/2103.16596: absolute error, Spearman's rank correlation and regret@1.
@@ -37,24 +35,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
+
+Steps: TypeAlias = Float[np.ndarray, "episodes horizon"]
+"""A number of each step: log pi(a | s) - log b(a | s), -infinity where pi never takes the action; or rewards."""
+
+Policies: TypeAlias = Float[np.ndarray, " policies"]
+"""A number of each policy."""
 
 _AT_ONCE = 50  # resamples multiplied at a time
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Terms:
-    """An estimate as a sum of quotients of sums over episodes.
+    """An estimate as a sum of quotients of sums over episodes."""
 
-    Attributes:
-        numerators: One column for each quotient.
-        denominators: The same shape.
-    """
-
-    numerators: Float[np.ndarray, "episodes quotients"]
-    denominators: Float[np.ndarray, "episodes quotients"]
+    numerators: Float[np.ndarray, "episodes quotients"]  # one column for each quotient
+    denominators: Float[np.ndarray, "episodes quotients"]  # the same shape
 
     @property
     def value(self) -> float:
@@ -86,11 +86,7 @@ def mean_terms(values: Float[np.ndarray, " episodes"]) -> Terms:
     return Terms(numerators=column, denominators=np.ones_like(column))
 
 
-def importance_sampling(
-    log_ratios: Float[np.ndarray, "episodes horizon"],
-    rewards: Float[np.ndarray, "episodes horizon"],
-    discount: float,
-) -> Terms:
+def importance_sampling(log_ratios: Steps, rewards: Steps, discount: float) -> Terms:
     """Return the mean of returns, each weighted by the ratio of its episode's probabilities.
 
     For logged bandits (one step each) this is inverse propensity weighting.
@@ -99,11 +95,7 @@ def importance_sampling(
     return mean_terms(weights * _returns(rewards, discount))
 
 
-def weighted_importance_sampling(
-    log_ratios: Float[np.ndarray, "episodes horizon"],
-    rewards: Float[np.ndarray, "episodes horizon"],
-    discount: float,
-) -> Terms:
+def weighted_importance_sampling(log_ratios: Steps, rewards: Steps, discount: float) -> Terms:
     """Return the weighted mean of returns: self-normalized, biased, of bounded variance."""
     weights = _relative_weights(log_ratios)[:, -1:]
     returns = _returns(rewards, discount)
@@ -111,9 +103,7 @@ def weighted_importance_sampling(
 
 
 def weighted_per_decision_importance_sampling(
-    log_ratios: Float[np.ndarray, "episodes horizon"],
-    rewards: Float[np.ndarray, "episodes horizon"],
-    discount: float,
+    log_ratios: Steps, rewards: Steps, discount: float
 ) -> Terms:
     """Return the sum of weighted mean rewards of each step."""
     weights = _relative_weights(log_ratios)
@@ -122,9 +112,9 @@ def weighted_per_decision_importance_sampling(
 
 
 def doubly_robust(
-    log_ratios: Float[np.ndarray, "episodes horizon"],
-    rewards: Float[np.ndarray, "episodes horizon"],
-    q_values: Float[np.ndarray, "episodes horizon"],
+    log_ratios: Steps,
+    rewards: Steps,
+    q_values: Steps,
     state_values: Float[np.ndarray, "episodes horizon+1"],
     discount: float,
 ) -> Terms:
@@ -149,9 +139,9 @@ def doubly_robust(
 
 
 def weighted_doubly_robust(
-    log_ratios: Float[np.ndarray, "episodes horizon"],
-    rewards: Float[np.ndarray, "episodes horizon"],
-    q_values: Float[np.ndarray, "episodes horizon"],
+    log_ratios: Steps,
+    rewards: Steps,
+    q_values: Steps,
     state_values: Float[np.ndarray, "episodes horizon+1"],
     discount: float,
 ) -> Terms:
@@ -178,7 +168,7 @@ def value_range(rewards: Float[np.ndarray, " steps"], discount: float) -> tuple[
     return low, high
 
 
-def effective_sample_size(log_ratios: Float[np.ndarray, "episodes horizon"]) -> float:
+def effective_sample_size(log_ratios: Steps) -> float:
     """Return (sum w)^2 / sum w^2 of whole episodes: how many equally weighted ones count as much.
 
     0 where no episode has any weight.
@@ -234,9 +224,7 @@ def absolute_error(
     return np.asarray(np.abs(estimates - values).mean(-1))
 
 
-def rank_correlation(
-    estimates: Float[np.ndarray, " policies"], values: Float[np.ndarray, " policies"]
-) -> float:
+def rank_correlation(estimates: Policies, values: Policies) -> float:
     """Return Spearman's rank correlation, -1 to 1; NaN if all estimates or all values are equal.
 
     Equal numbers share the mean of their ranks.
@@ -246,9 +234,7 @@ def rank_correlation(
     return float((first * second).sum()) / norm if norm else float("nan")
 
 
-def regret(
-    estimates: Float[np.ndarray, " policies"], values: Float[np.ndarray, " policies"]
-) -> float:
+def regret(estimates: Policies, values: Policies) -> float:
     """Return regret@1: the best value minus that of the policy that the estimates put first.
 
     It has the unit of values, and is >= 0; of policies with equal estimates the mean counts.
@@ -256,7 +242,7 @@ def regret(
     return float(values.max() - values[estimates == estimates.max()].mean())
 
 
-def _ranks(numbers: Float[np.ndarray, " policies"]) -> np.ndarray:
+def _ranks(numbers: Policies) -> np.ndarray:
     _, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[which]
     return ranks

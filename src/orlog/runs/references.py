@@ -63,7 +63,7 @@ def references_of(manifest: Manifest) -> References | None:
         return None
     found: References | None = None
     if benchmark is not None:
-        found = benchmark_references(benchmark, is_its_own=manifest.name == benchmark.name)
+        found = benchmark_references(benchmark)
     if found is None and environment is not None:
         found = stored_references(environment) or recorded_references(environment)
     return _minari_references(manifest) if found is None else found
