@@ -68,8 +68,8 @@ def is_frame(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
     sides = sorted(shape[-3:])
     if len(shape) < 2 or sides[-2] < LEAST_SIDE:
         return False
-    if len(sides) == 2:
-        return dtype == np.uint8 or (dtype.kind in "uf" and math.prod(sides) >= LEAST_SIDE**3)
+    if len(sides) == 2 or (len(shape) == 3 and sides[0] == 1):
+        return dtype == np.uint8 or (dtype.kind in "iuf" and math.prod(sides) >= LEAST_SIDE**3)
     return dtype == np.uint8 and sides[0] <= MOST_CHANNELS
 
 
@@ -91,23 +91,29 @@ def texts_of(episode: LookedEpisode) -> dict[str, list[str]]:
     }
 
 
-def as_picture(frame: np.ndarray) -> np.ndarray:
+def as_picture(frame: np.ndarray, ends: tuple[float, float] | None = None) -> np.ndarray:
     """Return a frame as (height, width, 1 or 3) bytes.
 
     Channels may come first or last: of three or more the first three are red, green and blue; of a stack of
-    images the newest is taken. What is not bytes, such as depth, is spread from its least to its most.
+    images, which is what more than three channels in front are, the newest is taken. What is not bytes, such as
+    depth, is spread from its least to its most, or between `ends`.
     """
     if frame.ndim == 2:
         frame = frame[..., None]
     sides = frame.shape[-3:]
-    frame = np.moveaxis(frame.reshape(-1, *sides)[-1], int(np.argmin(sides)), -1)
+    axis = int(np.argmin(sides))
+    frame = np.moveaxis(frame.reshape(-1, *sides)[-1], axis, -1)
+    if axis == 0 and sides[0] != 3:
+        frame = frame[..., -1:]
     frame = frame[..., : 3 if frame.shape[-1] >= 3 else 1]
     if frame.dtype == np.uint8:
         return frame
-    finite = np.where(np.isfinite(frame), frame, 0).astype(np.float64)
-    low, high = finite.min(), finite.max()
-    scaled: np.ndarray = (finite - low) * (255 / (high - low) if high > low else 0)
-    return scaled.astype(np.uint8)
+    values = frame.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    low, high = ends or (finite.min(initial=np.inf), finite.max(initial=-np.inf))
+    with np.errstate(invalid="ignore"):
+        scaled = (values - low) * (255 / (high - low) if high > low else 0)
+    return np.nan_to_num(scaled, nan=0, posinf=255, neginf=0).clip(0, 255).astype(np.uint8)
 
 
 def first_frames(dataset: Looked, count: int) -> list[np.ndarray]:

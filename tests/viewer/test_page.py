@@ -281,8 +281,8 @@ def test_pictures_of_scores_have_one_scale_and_a_group_one_color(
     assert len(scales) == 1
     legend = dict(
         zip(
-            page.locator("figcaption .line").all_inner_texts(),
-            page.locator("figcaption .line i").evaluate_all(COLORS.format("backgroundColor")),
+            page.locator("figcaption span:has(.swatch)").all_inner_texts(),
+            page.locator("figcaption .swatch").evaluate_all(COLORS.format("backgroundColor")),
             strict=True,
         )
     )
@@ -355,7 +355,7 @@ def test_videos_of_a_run_play_beside_episodes_of_the_data(
     wait_for(page, "[...document.querySelectorAll('video')].every((one) => one.readyState >= 2)")
     page.locator("video").first.evaluate("(one) => one.play()")
     wait_for(page, "document.querySelector('video').currentTime > 0.1")
-    wait_for(page, "document.querySelectorAll('.film canvas').length === 3")
+    wait_for(page, "document.querySelectorAll('.film svg').length === 3")
     page.locator(".film button").last.click()
     wait_for(page, "Number([...document.querySelectorAll('.film input')].at(-1).value) > 3")
 
@@ -474,7 +474,7 @@ def test_cells_are_read_by_keyboard_and_hidden_columns_are_announced(
     page.wait_for_selector("text=This episode does not meet the filter")
     page.goto(page.url.split("#")[0] + "#/0/dataset")
     correlation = page.locator("figure", has_text="Correlation of numbers")
-    correlation.locator("canvas").focus()
+    correlation.locator("svg").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     assert re.search(r"actions\[0\], actions\[0\]: 1.000", correlation.inner_text())

@@ -37,18 +37,9 @@ from tests.viewer.made import (
 )
 
 
-def episode_of(served: Served, path: str) -> tuple[dict, np.ndarray]:
-    status, _, body = served.ask(path)
-    assert status == 200, body
-    size = int.from_bytes(body[:4], "little")
-    head = json.loads(body[4 : 4 + size])
-    return head, np.frombuffer(body[(4 + size + 7) // 8 * 8 :], "<f8")
-
-
-def lines_of(head: dict, numbers: np.ndarray, name: str) -> np.ndarray:
-    (one,) = (one for one in head["series"] if one["name"] == name)
-    count = one["points"] * one["shown"]
-    return numbers[one["start"] : one["start"] + count].reshape(one["shown"], one["points"])
+def lines_of(head: dict, name: str) -> np.ndarray:
+    (lines,) = (one["lines"] for one in head["series"] if one["name"] == name)
+    return np.array(lines)
 
 
 def test_the_list_is_sorted_filtered_and_cut_into_pages(serve: Serve) -> None:
@@ -83,15 +74,13 @@ def test_an_episode_is_what_was_recorded(serve: Serve) -> None:
     ds = write_robot(behavior_policy="scripted")
     episode = ds[3]
     served = serve("lab/robot-v1")
-    head, numbers = episode_of(served, "api/data/0/episode/3")
+    head = served.get("api/data/0/episode/3")
     assert head["facts"]["end"] == "terminated"
     assert head["facts"]["task"] == "pick up the cube"
     assert head["policy"] == "scripted"
-    assert_array_equal(
-        lines_of(head, numbers, "observations/position").T, episode.observations["position"]
-    )
-    assert_array_equal(lines_of(head, numbers, "rewards")[0], episode.rewards)
-    to_go = lines_of(head, numbers, "returns to go")[0]
+    assert_array_equal(lines_of(head, "observations/position").T, episode.observations["position"])
+    assert_array_equal(lines_of(head, "rewards")[0], episode.rewards)
+    to_go = lines_of(head, "returns to go")[0]
     np.testing.assert_allclose(to_go[0], episode.rewards.sum())
     assert names_of(head["frames"]) == ["observations/camera", "observations/depth"]
     texts = {one["name"]: one["values"] for one in head["texts"]}
@@ -104,15 +93,13 @@ def test_an_episode_is_what_was_recorded(serve: Serve) -> None:
 def test_a_long_episode_shows_the_smallest_and_largest_of_each_few_steps(serve: Serve) -> None:
     write_numbers(episodes=1, steps=10_001)
     served = serve("lab/numbers-v1")
-    head, numbers = episode_of(served, "api/data/0/episode/0")
+    head = served.get("api/data/0/episode/0")
     (one,) = (one for one in head["series"] if one["name"] == "observations")
     assert one["every"] == 6
-    line = lines_of(head, numbers, "observations")[0]
+    line = lines_of(head, "observations")[0]
     assert line[:4].tolist() == [0, 20, 24, 44]
-    head, numbers = episode_of(served, "api/data/0/episode/0?first=50&last=60")
-    assert lines_of(head, numbers, "observations")[0].tolist() == [
-        4.0 * step for step in range(50, 60)
-    ]
+    head = served.get("api/data/0/episode/0?first=50&last=60")
+    assert lines_of(head, "observations")[0].tolist() == [4.0 * step for step in range(50, 60)]
 
 
 def pixels_of(png: bytes, channels: int) -> np.ndarray:
@@ -304,11 +291,11 @@ def test_a_damaged_shard_is_said_in_its_place_and_the_rest_is_shown(serve: Serve
     data[3] ^= 0xFF
     camera.write_bytes(data)
     served = serve("lab/robot-v1")
-    head, numbers = episode_of(served, "api/data/0/episode/0")
+    head = served.get("api/data/0/episode/0")
     series = {one["name"]: one for one in head["series"]}
     assert "rewards" in series["rewards"]["error"]
     assert "orlog verify" in series["rewards"]["error"]
-    assert lines_of(head, numbers, "observations/position").shape == (3, 41)
+    assert lines_of(head, "observations/position").shape == (3, 41)
     status, text = served.problem("api/data/0/episode/0/frame?column=observations/camera&step=0")
     assert status == 422
     assert "orlog verify" in text
@@ -322,7 +309,7 @@ def test_a_dataset_that_is_deleted_while_open_is_said_to_be(serve: Serve) -> Non
     ds = write_robot()
     served = serve("lab/robot-v1")
     shutil.rmtree(ds.folder)
-    head, _ = episode_of(served, "api/data/0/episode/0")
+    head = served.get("api/data/0/episode/0")
     assert all("deleted" in one["error"] for one in head["series"] if one["name"] == "actions")
     status, text = served.problem("api/data/0/episode/0/frame?column=observations/camera&step=0")
     assert status in (404, 422)
@@ -336,9 +323,9 @@ def test_a_view_shows_where_its_episodes_were_stored(serve: Serve, tmp_path: Pat
     served = serve(path)
     page = served.get("api/data/0/episodes")
     assert page["columns"]["returns"] == [297, 298, 299]
-    head, numbers = episode_of(served, "api/data/0/episode/1")
+    head = served.get("api/data/0/episode/1")
     assert head["stored_as"] == 298
-    assert lines_of(head, numbers, "observations")[0][0] == 298
+    assert lines_of(head, "observations")[0][0] == 298
 
 
 def test_what_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
@@ -365,7 +352,7 @@ def test_nested_values_are_named_though_not_shown(serve: Serve) -> None:
         space,
         spaces.Discrete(2),
     )
-    head, _ = episode_of(serve("lab/graphs-v1"), "api/data/0/episode/0")
+    head = serve("lab/graphs-v1").get("api/data/0/episode/0")
     (told,) = head["texts"]
     assert told["name"] == "observations"
     assert "in Python" in told["error"]
@@ -384,7 +371,7 @@ def test_large_seeds_keep_their_last_digit(serve: Serve) -> None:
 
 def test_states_of_a_simulator_are_known(serve: Serve) -> None:
     record_cartpole()
-    head, _ = episode_of(serve("lab/cartpole-v1"), "api/data/0/episode/0")
+    head = serve("lab/cartpole-v1").get("api/data/0/episode/0")
     assert head["renders"] == "states"
 
 
@@ -462,7 +449,7 @@ def test_without_its_packages_the_command_says_what_to_install(
 def test_texts_that_are_scripts_stay_texts(serve: Serve) -> None:
     write_robot(text=SCRIPT, description=SCRIPT, behavior_policy=SCRIPT)
     served = serve("lab/robot-v1")
-    head, _ = episode_of(served, "api/data/0/episode/0")
+    head = served.get("api/data/0/episode/0")
     assert head["policy"] == SCRIPT
     _, headers, _ = served.ask("api/data/0/episode/0")
-    assert headers["content-type"] == "application/octet-stream"
+    assert headers["content-type"] == "application/json"

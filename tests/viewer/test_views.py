@@ -16,9 +16,9 @@ import pytest
 import orlog
 from orlog.algos.training.runs import read_run
 from orlog.normalize.baselines import Baseline
-from orlog.viewer.jobs import Jobs
+from orlog.viewer.figures import draw_sample
 from orlog.viewer.opened import count_runs, open_all
-from orlog.viewer.statistics import draw_sample
+from orlog.viewer.server import Jobs
 from tests.viewer.conftest import LONGEST_S, Serve, Served
 from tests.viewer.made import record_cartpole, robot_episode, write_numbers, write_robot
 from tests.viewer.test_server import pixels_of
@@ -36,7 +36,8 @@ def test_figures_are_those_of_the_data(serve: Serve) -> None:
     ds = write_robot(episodes=4)
     found = result_of(serve("lab/robot-v1"), "api/data/0/statistics")
     returns, steps = found["histograms"]
-    assert sum(returns["counts"]) == sum(steps["counts"]) == 4
+    assert (returns["label"], steps["mean"]) == ("return", ds.episode_lengths.mean())
+    assert "Histogram of return" in returns["picture"]
     assert returns["mean"] == pytest.approx(ds.column("episodes/returns").mean())
     assert found["ends"] == {"terminated": 2, "truncated": 2}
     assert found["sampled_steps"] == ds.total_steps
@@ -64,7 +65,7 @@ def test_coverage_counts_every_step_of_the_sample(serve: Serve) -> None:
 
 def test_a_sample_of_a_large_dataset_is_spread_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
     write_numbers(episodes=200, steps=20)
-    monkeypatch.setattr("orlog.viewer.statistics.SAMPLED_STEPS", 200)
+    monkeypatch.setattr("orlog.viewer.figures.SAMPLED_STEPS", 200)
     (shown,) = open_all(["lab/numbers-v1"]).datasets
     sample = draw_sample(shown, lambda _done, _total: None)
     assert len(sample.values) == 200
@@ -77,7 +78,7 @@ def test_taken_actions_are_counted(serve: Serve) -> None:
     write_numbers(episodes=3, steps=21)
     (actions,) = result_of(serve("lab/numbers-v1"), "api/data/0/statistics")["actions"]
     assert actions["of"] == 3
-    assert [share for _, share in actions["taken"]] == pytest.approx([1 / 3] * 3)
+    assert actions["taken"] == pytest.approx([1 / 3] * 3)
 
 
 @pytest.mark.usefixtures("mini_folder")
@@ -235,16 +236,17 @@ def test_runs_have_curves_scores_and_videos(
     found = served.get("api/runs/0")
     (group,) = found["groups"]
     assert group["seeds"] == [0, 1]
-    assert group["curve"]["steps"] == [20]
     curve, evaluated = group["scores"]  # of two sources, which are not mixed
     assert (curve["source"], curve["seeds"], curve["step"]) == (
         "last point of the curve",
         [0, 1],
         20,
     )
-    assert group["curve"]["means"][0] == pytest.approx(curve["score"])
+    pictures = found["pictures"][group["dataset"]]
+    assert "over gradient steps" in pictures["curves"]
+    assert f"BC after 20 steps: {curve['score']:z.1f}" in pictures["scores"][0]["words"][0]
     assert (evaluated["source"], evaluated["seeds"]) == ("orlog evaluate", [0])
-    assert (evaluated["episodes"], evaluated["interval"]) == (3, None)
+    assert (evaluated["episodes"], evaluated["score_interval"]) == (3, None)
     assert [one["source"] for one in group["each"]] == ["orlog evaluate", "last point of the curve"]
     assert group["reason"]
     assert [name for name, _ in found["problems"]] == ["broken"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,20 @@ from orlog.manifests.rebuilds import version_of
 from orlog.normalize.published_scores import PublishedScore
 from orlog.normalize.statistics import mean_interval
 from orlog.runs.baseline_scores import baselines, in_sections, score_is_raw
+from orlog.runs.pictures import Dot, dots
 from orlog.runs.references import references_of_dataset
-from orlog.viewer.opened import Shown
+from orlog.viewer.shown import Shown
 
 LONGEST = 2000  # characters of a fact
 MOST_NODES = 40
 MOST_NAMED = 4
+MEAN_INTERVAL = "95 % interval of the mean over seeds"
 
 
 def about(shown: Shown) -> dict[str, Any]:
     """Return all that is known of a dataset without reading its rows, for the page."""
     dataset = shown.dataset
     manifest = dataset.manifest
-    nodes = _lineage(shown)
     return {
         "facts": [
             *([name, text[:LONGEST]] for name, text in facts_of(manifest, dataset) if text),
@@ -46,9 +47,9 @@ def about(shown: Shown) -> dict[str, Any]:
             for column in columns_of(manifest, dataset)
         ],
         "versions": _versions(manifest),
-        "lineage": nodes,
+        "lineage": _Lineage(dataset).nodes,
         "references": _references(dataset),
-        "scores": list(_scores(dataset)),
+        "scores": _scores(dataset),
     }
 
 
@@ -61,15 +62,11 @@ def _versions(manifest: Manifest) -> list[dict[str, Any]]:
         return []
     manifests = [one for one, _ in known.values()]
     differences = [_difference(old, new) for new, old in itertools.pairwise(manifests)]
-    return [
-        {
-            **version,
-            "name": f"{one.name}@{one.version}",
-            "differs": differs,
-            "shown": one.digest == manifest.digest,
-        }
-        for version, one, differs in zip(versions, manifests, [*differences, ""], strict=True)
-    ]
+    for version, differs in zip(versions, [*differences, ""], strict=True):
+        version["name"] = f"{manifest.name}@{version['version']}"
+        version["differs"] = differs
+        version["shown"] = version["digest"] == manifest.digest
+    return versions
 
 
 def _difference(before: Manifest, after: Manifest) -> str:
@@ -85,70 +82,66 @@ def _difference(before: Manifest, after: Manifest) -> str:
     return f"compared with {before.version}: {'; '.join(words) or 'the same data'}"
 
 
-def _lineage(shown: Shown) -> list[dict[str, Any]]:
-    """Return what a dataset was made from, back to recipes and files: nodes, with their parents' places."""
-    nodes: list[dict[str, Any]] = []
-    places: dict[str, int] = {}
-    here = _manifests_here() if shown.dataset.lineage else {}
+class _Lineage:
+    """What a dataset was made from, back to recipes and files: nodes, each with the places of its parents."""
 
-    def add(key: str, title: str, text: str, level: int) -> int:
-        if key not in places:
-            places[key] = len(nodes)
-            nodes.append({"title": title, "text": text, "level": level, "parents": []})
-        return places[key]
+    def __init__(self, dataset: Dataset) -> None:
+        self.nodes: list[dict[str, Any]] = []
+        self._places: dict[tuple[str, str], int] = {}
+        self._here = _manifests_here() if dataset.lineage else {}
+        try:
+            self._add_dataset(dataset, [], "", 0)
+        except (OrlogError, OSError) as error:
+            self._add("more cannot be read", str(error), [], "", 1)
 
-    def link(child: int, parent: int, how: str) -> None:
-        nodes[child]["parents"].append([parent, how])
+    def _add(
+        self, title: str, text: str, children: list[list[Any]], how: str, level: int
+    ) -> list[list[Any]] | None:
+        """Add a node, or find it, as one of the parents of what was made so; return its own if it is new."""
+        is_new = (title, text) not in self._places
+        if is_new and len(self.nodes) >= MOST_NODES:
+            return None
+        parents: list[list[Any]] = []
+        place = self._places.setdefault((title, text), len(self.nodes))
+        if is_new:
+            self.nodes.append({"title": title, "text": text, "level": level, "parents": parents})
+        children.append([place, how])
+        return parents if is_new else None
 
-    def add_origin(child: int, manifest: Manifest, level: int) -> None:
-        if manifest.recipe is not None:
-            recipe = manifest.recipe
-            title = f"recipe {recipe.name} {recipe.version}"
-            said = [
-                f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
-                for name, value in {"seed": recipe.seed, **recipe.parameters}.items()
-            ]
-            link(child, add(title, title, ", ".join(said), level), "built by")
-        for parent in manifest.lineage:
-            add_parent(child, parent.digest, parent.operation, level)
-
-    def add_parent(child: int, digest: str, how: str, level: int) -> None:
-        is_new = digest not in places
-        if len(nodes) >= MOST_NODES:
+    def _add_dataset(self, dataset: Dataset, of: list[list[Any]], how: str, level: int) -> None:
+        is_view = dataset.operation is not None
+        title = "view" if is_view else f"{dataset.name}@{dataset.version}"
+        parents = self._add(title, dataset.digest, of, how, level)
+        if parents is None:
             return
-        known = here.get(digest)
-        title = "a file" if how.startswith("read ") else "a version that is not here"
-        title = f"{known.name}@{version_of(known)}" if known else title
-        parent = add(digest, title, digest, level)
-        link(child, parent, operation_words(how))
-        if known and is_new:
-            add_origin(parent, known, level + 1)
-
-    def add_dataset(dataset: Dataset, level: int) -> int:
-        name = f"{dataset.name}@{dataset.version}"
-        is_new = dataset.digest not in places
-        own = add(
-            dataset.digest, name if dataset.operation is None else "view", dataset.digest, level
-        )
-        if is_new and dataset.operation is not None and len(nodes) < MOST_NODES:
+        if dataset.operation is not None:
+            words = operation_words(operation_text(dataset.operation))
             for parent in dataset.parents:
-                words = operation_words(operation_text(dataset.operation))
-                link(own, add_dataset(parent, level + 1), words)
-        elif is_new:
-            add_origin(own, dataset.manifest, level + 1)
-            origin = read_origin(dataset.folder)
-            if origin is not None and origin.mirrors:
-                place = add(
-                    origin.mirrors[0], origin.registry or "a URL", origin.mirrors[0], level + 1
-                )
-                link(own, place, "downloaded from")
-        return own
+                self._add_dataset(parent, parents, words, level + 1)
+            return
+        self._add_origin(dataset.manifest, parents, level + 1)
+        origin = read_origin(dataset.folder)
+        if origin is not None and origin.mirrors:
+            place = origin.registry or "a URL"
+            self._add(place, origin.mirrors[0], parents, "downloaded from", level + 1)
 
-    try:
-        add_dataset(shown.dataset, 0)
-    except (OrlogError, OSError) as error:
-        add("error", "more cannot be read", str(error), 1)
-    return nodes
+    def _add_origin(self, manifest: Manifest, of: list[list[Any]], level: int) -> None:
+        recipe = manifest.recipe
+        if recipe is not None:
+            settings = {"seed": recipe.seed, **recipe.parameters}
+            words = (
+                f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
+                for name, value in settings.items()
+            )
+            title = f"recipe {recipe.name} {recipe.version}"
+            self._add(title, ", ".join(words), of, "built by", level)
+        for parent in manifest.lineage:
+            known, how = self._here.get(parent.digest), parent.operation
+            title = "a file" if how.startswith("read ") else "a version that is not here"
+            title = f"{known.name}@{version_of(known)}" if known else title
+            parents = self._add(title, parent.digest, of, operation_words(how), level)
+            if known and parents is not None:
+                self._add_origin(known, parents, level + 1)
 
 
 def _manifests_here() -> dict[str, Manifest]:
@@ -179,35 +172,59 @@ def _references(dataset: Dataset) -> list[list[str]]:
     ]
 
 
-def _scores(dataset: Dataset) -> Iterator[dict[str, Any]]:
-    """Yield scores that may be compared with each other, those recorded with orlog first."""
+def _scores(dataset: Dataset) -> list[dict[str, Any]]:
+    """Return sections of scores that may be compared with each other, those recorded with orlog first."""
     try:
         known = baselines(dataset)
     except (NotFoundError, OrlogError, OSError):
-        return
+        return []
     own = [score for score in known if score.implementation == "orlog"]
-    if own:
-        yield _section(own, "Recorded with orlog", "")
-    for section in in_sections(score for score in known if score.implementation != "orlog"):
-        rows = [one for by_algorithm in section.scores.values() for one in by_algorithm.values()]
-        title = f"{section.key.publication}: {section.key.metric}"
-        yield _section(rows, title, section.key.protocol)
+    sections = [_section(own, "Recorded with orlog", "")] if own else []
+    for one in in_sections(score for score in known if score.implementation != "orlog"):
+        rows = [score for by_algorithm in one.scores.values() for score in by_algorithm.values()]
+        title = f"{one.key.publication}: {one.key.metric}"
+        sections.append(_section(rows, title, one.key.protocol))
+    # Normalized scores have one scale in all pictures.
+    scale = [
+        number
+        for section in sections
+        if section["normalized"]
+        for dot in section["dots"]
+        for number in dot.numbers
+    ]
+    for section in sections:
+        drawn, ends = section.pop("dots"), (0, 100) if section["normalized"] else (0,)
+        shared = scale if section["normalized"] else ()
+        section["picture"] = dots(drawn, section["title"], ends=ends, scale=shared)
+    return sections
 
 
 def _section(scores: Sequence[PublishedScore], title: str, protocol: str) -> dict[str, Any]:
+    rows = sorted(map(_score, scores), key=lambda row: -row["score"])
     return {
         "title": title,
         "protocol": protocol,
         "source": scores[0].source,
         "normalized": not score_is_raw(scores[0].metric),
-        "scores": sorted(map(_score, scores), key=lambda row: -row["score"]),
+        "scores": rows,
+        "dots": [
+            Dot(
+                name=row["algorithm"],
+                value=row["score"],
+                interval=row["interval"],
+                each=row["each"],
+                series=0,
+                note=row["protocol"],
+            )
+            for row in rows
+        ],
     }
 
 
 def _score(score: PublishedScore) -> dict[str, Any]:
     known = np.array([one for one in score.per_seed if one is not None], float)
     interval = mean_interval(known) if len(known) == len(score.per_seed) else None
-    kind = "95 % interval of the mean over seeds"
+    kind = MEAN_INTERVAL
     if interval is None and score.spread is not None:
         interval = (score.score - score.spread, score.score + score.spread)
         kind = score.spread_kind

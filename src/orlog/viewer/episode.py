@@ -1,170 +1,130 @@
-"""One episode as one answer: what is known of it as JSON, and its numbers as float64 behind it.
+"""One episode: its facts and columns over time, frames and texts, and where the bytes of a step lie.
 
-    uint32 size of the JSON | JSON | zeros up to a multiple of 8 | float64, little-endian
-
-A column of numbers is an entry of `series` in the JSON. Its values begin at the number `start` behind
-the JSON: all points of the first number of a row, then those of the second. Point i is of step
+A line is a list of points for each number of a row; null is what is not finite. Point i is of step
 `first + i`, or, where `every` is not 1, points 2 i and 2 i + 1 are the smallest and the largest of the
 `every` steps from step `first + i * every`.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
-import msgspec
 import numpy as np
 
-from orlog.datasets.looking.leaves import maze_of
-from orlog.errors import IntegrityError, OrlogError
+from orlog.base.png import png_bytes
+from orlog.datasets.looking.leaves import as_picture, is_frame, maze_of
+from orlog.errors import IntegrityError, NotFoundError, OrlogError
 from orlog.manifests.columns import (
     FLAGS,
+    ColumnSpec,
+    axis_of,
     is_offsets,
     is_part,
     offsets_column,
+    offsets_of,
     path_of_offsets,
     values_column,
 )
+from orlog.manifests.names import counted
 from orlog.manifests.rebuilds import version_of
 from orlog.manifests.spaces import leaf_spaces
-from orlog.viewer.episodes import EpisodeList
-from orlog.viewer.frames import depth_range, frame_columns
-from orlog.viewer.opened import Shown
 from orlog.viewer.rendering import source_of
+from orlog.viewer.shown import Shown
 
 MOST_POINTS = 4000  # of one line; longer ones show the smallest and largest of each few steps
 MOST_NUMBERS = 64  # of a row
 MOST_ROW_NUMBERS = 64  # of a value of any length
 LONGEST_TEXT = 20_000
 ALL_TEXT = 2_000_000
+SAMPLED_FRAMES = 8
 NESTED = "nested values of any length are not shown here; read them in Python: dataset[i]."
 MISSING_FINAL = "episodes/final_observation_missing"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Window:
-    """Which part of an episode is asked for.
+def episode_of(
+    shown: Shown, episode: int, *, first: int, last: int | None, numbers: int
+) -> dict[str, Any]:
+    """Return an episode with its steps from `first` until `last`, and so many numbers of a row at most.
 
-    Attributes:
-        first: First step.
-        last: Step after the last one; None for the end.
-        numbers: Numbers of a row, at most.
+    A damaged column says so in its place.
+
+    Raises IndexError if there is no such episode.
     """
-
-    first: int = 0
-    last: int | None = None
-    numbers: int = MOST_NUMBERS
-
-
-class _Numbers:
-    """The numbers that follow the JSON."""
-
-    def __init__(self) -> None:
-        self.parts: list[np.ndarray] = []
-        self.count = 0
-
-    def add(self, values: np.ndarray) -> int:
-        """Add values (points, numbers); return where they begin."""
-        start = self.count
-        self.parts.append(np.ascontiguousarray(values.T, "<f8").reshape(-1))
-        self.count += values.size
-        return start
-
-
-def episode_answer(episodes: EpisodeList, episode: int, window: Window) -> bytes:
-    """Return an episode as the module's docstring says. A damaged column says so in its place."""
-    shown = episodes.shown
     stored, position = shown.stored(episode)
     length = int(stored.lengths[position])
-    numbers = _Numbers()
-    facts: dict[str, Any] = {}
-    errors: dict[str, str] = {}
-    for name in episodes.names:
-        try:
-            facts[name] = episodes.values(name, np.array([episode]))[0]
-        except (OrlogError, OSError, UnicodeDecodeError) as error:
-            errors[name] = str(error)
-    manifest = stored.manifest
-    head = {
+    facts, errors = shown.values_or_errors(np.array([episode]))
+    known = {name: values[0] for name, values in facts.items()}
+    return {
         "episode": episode,
-        "facts": facts,
+        "facts": known,
         "errors": errors,
         "length": length,
-        "window": {"first": window.first, "last": min(length, window.last or length)},
-        "policy": manifest.behavior_policy,
-        "version": f"{manifest.name}@{version_of(manifest)}",
+        "window": {"first": first, "last": min(length, last or length)},
+        "policy": stored.manifest.behavior_policy,
+        "version": f"{stored.manifest.name}@{version_of(stored.manifest)}",
         "stored_as": position,
         "final_missing": _final_missing(shown, episode),
-        "series": list(_series(shown, episode, window, numbers)),
+        "series": list(_series(shown, episode, slice(first, last), numbers)),
         "texts": list(_texts(shown, episode)),
         "frames": list(_frames(shown, episode)),
         "maze": maze_of(shown.dataset.environment),
-        "renders": source_of(shown, facts.get("seeds")),
+        "renders": source_of(shown, known.get("seeds")),
     }
-    text = msgspec.json.encode(head)
-    padding = b"\0" * (-(4 + len(text)) % 8)
-    values = np.concatenate(numbers.parts) if numbers.parts else np.empty(0)
-    return len(text).to_bytes(4, "little") + text + padding + values.tobytes()
 
 
 def number_columns(shown: Shown) -> list[str]:
     """Return the columns of steps and observations that are drawn over time, the usual ones first."""
-    frames = frame_columns(shown.dataset.schema)
     names = [
         name
-        for name, spec in shown.dataset.schema.columns().items()
-        if not is_part(name)
-        and name not in frames
-        and name not in FLAGS
-        and not name.startswith("episodes/")
-        and math.prod(spec.shape) > 0
+        for name, spec in _columns(shown).items()
+        if name not in FLAGS and 0 not in spec.shape and not is_frame(spec.dtype, spec.shape)
     ]
     order = ("rewards", "actions", "observations")
-    roots = [name.partition("/")[0] for name in names]
-    place = {root: order.index(root) if root in order else len(order) for root in roots}
-    return sorted(names, key=lambda name: (place[name.partition("/")[0]], name))
+    roots = {name: name.partition("/")[0] for name in names}
+    place = {name: order.index(root) if root in order else 3 for name, root in roots.items()}
+    return sorted(names, key=lambda name: (place[name], name))
 
 
-def _series(
-    shown: Shown, episode: int, window: Window, numbers: _Numbers
-) -> Iterator[dict[str, Any]]:
+def _columns(shown: Shown) -> dict[str, ColumnSpec]:
+    """Return the columns with rows of one shape for each step or observation."""
+    return {
+        name: spec
+        for name, spec in shown.dataset.schema.columns().items()
+        if not is_part(name) and not name.startswith("episodes/")
+    }
+
+
+def _series(shown: Shown, episode: int, steps: slice, numbers: int) -> Iterator[dict[str, Any]]:
     for name in number_columns(shown):
         try:
             values = shown.rows(name, episode)
         except (OrlogError, OSError) as error:
             yield {"name": name, "error": str(error)}
             continue
-        series = _one_series(name, values, window, numbers)
-        yield {**series, "dimensions": shown.dataset.dimension_names.get(name, [])}
+        dimensions = shown.dataset.dimension_names.get(name, [])
+        yield {**_line(name, values, steps, numbers), "dimensions": dimensions}
         if name == "rewards" and values.ndim == 1:
             to_go = values[::-1].astype(np.float64).cumsum()[::-1]
-            yield _one_series("returns to go", to_go, window, numbers)
+            yield _line("returns to go", to_go, steps, numbers)
 
 
-def _one_series(name: str, values: np.ndarray, window: Window, numbers: _Numbers) -> dict[str, Any]:
-    """Return what the page needs to draw a column, and add its numbers."""
-    shape, dtype = values.shape[1:], str(values.dtype)
+def _line(name: str, values: np.ndarray, steps: slice, numbers: int) -> dict[str, Any]:
     flat = values.reshape(len(values), -1)
-    rows, width = flat.shape
-    first = min(max(0, window.first), rows)
-    part = flat[first : window.last, : window.numbers].astype(np.float64)
+    part = flat[steps, :numbers].astype(np.float64)
     every = math.ceil(len(part) / (MOST_POINTS // 2)) if len(part) > MOST_POINTS else 1
-    points = part if every == 1 else _thinned(part, every)
     return {
         "name": name,
-        "dtype": dtype,
-        "shape": shape,
-        "rows": rows,
-        "width": width,
+        "dtype": str(values.dtype),
+        "shape": values.shape[1:],
+        "width": flat.shape[1],
         "shown": part.shape[1],
-        "first": first,
+        "first": min(steps.start, len(flat)),
         "every": every,
-        "points": len(points),
-        "start": numbers.add(points),
+        "lines": (part if every == 1 else _thinned(part, every)).T,
         "non_finite": int((~np.isfinite(part)).sum()),
     }
 
@@ -179,21 +139,61 @@ def _thinned(values: np.ndarray, every: int) -> np.ndarray:
 
 def _frames(shown: Shown, episode: int) -> Iterator[dict[str, Any]]:
     stored, position = shown.stored(episode)
-    for name, frames in frame_columns(shown.dataset.schema).items():
-        one: dict[str, Any] = {
-            "name": name,
-            "width": frames.width,
-            "height": frames.height,
-            "count": stored.count_rows(name, np.array([position])),
-            "note": frames.note,
-        }
-        if frames.is_depth:
+    for name, spec in _columns(shown).items():
+        if not is_frame(spec.dtype, spec.shape):
+            continue
+        sides = spec.shape[-3:]
+        axis = int(np.argmin(sides)) if len(sides) == 3 else 2
+        height, width = (side for at, side in enumerate(sides) if at != axis)
+        channels = sides[axis] if len(sides) == 3 else 1
+        note = ""
+        if spec.dtype != np.uint8:
             try:
-                low, high = depth_range(shown, name, episode)
-                one["note"] += f": black is {low:.5g} or less, white {high:.5g} or more"
+                low, high = _depth_range(shown, name, episode)
+                note = f"values as shades of gray: black is {low:.5g} or less, white {high:.5g} or more"
             except (OrlogError, OSError) as error:
-                one["note"] += f", whose range cannot be read: {error}"
-        yield one
+                note = f"values as shades of gray, whose range cannot be read: {error}"
+        elif len(spec.shape) > 3 or (axis == 0 and channels not in (1, 3)):
+            note = f"the newest of {math.prod(spec.shape[:-3]) * (axis or channels)} stacked images"
+        elif channels not in (1, 3):
+            note = f"the first {3 if channels > 3 else 1} of {counted(channels, 'channel')}"
+        count = stored.count_rows(name, np.array([position]))
+        yield {"name": name, "width": width, "height": height, "count": count, "note": note}
+
+
+def frame_png(shown: Shown, name: str, episode: int, step: int) -> bytes:
+    """Return the frame at one row of an episode as a PNG file: to the exact pixel, depth in shades of gray.
+
+    Raises NotFoundError if the column has no frames; IndexError if there is no such episode or row.
+    """
+    spec = _columns(shown).get(name)
+    if spec is None or not is_frame(spec.dtype, spec.shape):
+        raise NotFoundError(f"{shown.title}: {name!r:.100} is no column of images.")
+    frame = _rows(shown, name, episode, np.array([step]))[0]
+    ends = None if spec.dtype == np.uint8 else _depth_range(shown, name, episode)
+    return png_bytes(as_picture(frame, ends))
+
+
+@functools.lru_cache(maxsize=64)
+def _depth_range(shown: Shown, name: str, episode: int) -> tuple[float, float]:
+    """Return the values that are black and white: the smallest and largest of a few frames."""
+    stored, position = shown.stored(episode)
+    last = int(stored.lengths[position]) - 1
+    steps = np.unique(np.linspace(0, last, SAMPLED_FRAMES).astype(np.int64))
+    values = _rows(shown, name, episode, steps)
+    values = values[np.isfinite(values)]
+    return (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+
+
+def _rows(shown: Shown, name: str, episode: int, steps: np.ndarray) -> np.ndarray:
+    stored, position = shown.stored(episode)
+    first = int(stored.first_rows(name, np.array([position]))[0])
+    count = stored.count_rows(name, np.array([position]))
+    if not (steps.min() >= 0 and steps.max() < count):
+        raise IndexError(
+            f"{shown.title}, episode {episode}: {name} has {counted(count, 'frame')}, found number {steps.max()}."
+        )
+    return stored.read_rows(name, first + steps)
 
 
 def _texts(shown: Shown, episode: int) -> Iterator[dict[str, Any]]:
@@ -207,38 +207,35 @@ def _texts(shown: Shown, episode: int) -> Iterator[dict[str, Any]]:
         if isinstance(leaf, gymnasium.spaces.Text)
     }
     texts |= {name for name, kind in dataset.schema.variable.items() if kind == "text"}
-    told: set[str] = set()
-    for column in dataset.columns:
-        path = path_of_offsets(column) if is_offsets(column) else None
-        if path is None or path.startswith("episodes/"):
+    paths = [path_of_offsets(column) or "" for column in dataset.columns if is_offsets(column)]
+    nested: dict[str, None] = {}
+    for path in paths:
+        if path.startswith("episodes/"):
             continue
-        root = path.partition("@")[0]
         if "@" in path or values_column(path) not in dataset.columns:
-            if root not in told:
-                yield {"name": root, "error": NESTED}
-            told.add(root)
+            nested[path.partition("@")[0]] = None
             continue
         try:
-            yield {"name": path, "values": _cut(shown, episode, path, is_text=path in texts)}
+            yield {"name": path, "values": _values(shown, episode, path, is_text=path in texts)}
         except (OrlogError, OSError, UnicodeDecodeError) as error:
             yield {"name": path, "error": str(error)}
+    yield from ({"name": name, "error": NESTED} for name in nested)
 
 
-def _cut(shown: Shown, episode: int, path: str, *, is_text: bool) -> list[str]:
+def _values(shown: Shown, episode: int, path: str, *, is_text: bool) -> list[str]:
     ends = shown.rows(offsets_column(path), episode).tolist()
     values = shown.rows(values_column(path), episode)
     if ends and ends[-1] > len(values):
         raise IntegrityError(f"{shown.title}: {offsets_column(path)} does not count its values.")
     left, found = ALL_TEXT, []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        one = values[start:end]
+        row = values[start:end]
         if is_text:
-            text = one.tobytes().decode()
+            text = row.tobytes().decode()
         else:
-            text = ", ".join(
-                f"{number:g}" for number in one.reshape(-1)[:MOST_ROW_NUMBERS].tolist()
-            )
-            text += f" … ({one.size:,} numbers)" if one.size > MOST_ROW_NUMBERS else ""
+            numbers = row.reshape(-1)[:MOST_ROW_NUMBERS].tolist()
+            more = f" … ({row.size:,} numbers)" if row.size > MOST_ROW_NUMBERS else ""
+            text = ", ".join(f"{number:g}" for number in numbers) + more
         most = min(LONGEST_TEXT, max(0, left))
         found.append(text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)")
         left -= len(found[-1])
@@ -252,3 +249,32 @@ def _final_missing(shown: Shown, episode: int) -> bool:
         return bool(shown.rows(MISSING_FINAL, episode)[0])
     except (OrlogError, OSError):
         return False
+
+
+def places_of(shown: Shown, episode: int, step: int) -> dict[str, Any]:
+    """Return where each column's row of a step lies, after comparing its chunk with its checksum.
+
+    Of values of any length it is the place of the first one that the episode has.
+
+    Raises IndexError if there is no such episode or step.
+    """
+    stored, position = shown.stored(episode)
+    if not 0 <= step <= int(stored.lengths[position]):
+        raise IndexError(f"{shown.title}, episode {episode}: there is no step {step}.")
+    hashes = {item.path: item.sha256 for item in stored.manifest.objects}
+    at = np.array([position])
+    found = []
+    for name in shown.dataset.columns:
+        entry: dict[str, Any] = {"column": name}
+        try:
+            row, count = int(stored.first_rows(name, at)[0]), stored.count_rows(name, at)
+            if not count:
+                raise NotFoundError("the episode has no values here.")
+            if axis_of(name) != "episode" and offsets_of(name) is None:
+                row += min(step, count - 1)
+            place = stored.place(name, row)
+            entry |= {"row": row, **place._asdict(), "sha256": hashes.get(place.file, "")}
+        except (OrlogError, OSError) as error:
+            entry["error"] = str(error)
+        found.append(entry)
+    return {"folder": str(stored.folder), "container": stored.manifest.container, "columns": found}

@@ -3,60 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder, holds_manifest
-from orlog.datasets.reading.selection import Selection
-from orlog.datasets.store.version import StoredVersion
 from orlog.errors import NotFoundError
+from orlog.viewer.shown import Shown
 
 REPORT = "report.html"
 RUN_FILE = "run.json"
 MOST_FILES = 50_000
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A dataset or view that is open in the page.
-
-    Attributes:
-        title: What the user called it.
-        dataset: The dataset.
-    """
-
-    title: str
-    dataset: Dataset
-
-    @functools.cached_property
-    def selection(self) -> Selection:
-        """Its episodes as positions in stored versions."""
-        return self.dataset.selection()
-
-    def stored(self, episode: int) -> tuple[StoredVersion, int]:
-        """Return the version that an episode lies in, and its position there.
-
-        Raises IndexError if there is no such episode.
-        """
-        count = self.dataset.total_episodes
-        if not 0 <= episode < count:
-            raise IndexError(f"{self.title}: there is no episode {episode}; it has {count:,}.")
-        selection = self.selection
-        return selection.versions[int(selection.source[episode])], int(selection.index[episode])
-
-    def rows(self, name: str, episode: int) -> np.ndarray:
-        """Return the rows of an episode in a column; offsets start at 0.
-
-        Raises IntegrityError if a file is damaged; NotFoundError if the version was deleted.
-        """
-        stored, position = self.stored(episode)
-        return stored.read_episodes(name, np.array([position]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +52,7 @@ def open_all(names: Sequence[str], *, trust_environment: bool = False) -> Opened
         if path is not None and path.suffix == ".html" and path.is_file():
             reports.append(path.resolve())
         elif path is None or not path.is_dir() or holds_manifest(path):
-            datasets.append(Shown(title=name, dataset=load_dataset(name)))
+            datasets.append(Shown(name, load_dataset(name)))
         elif (path / REPORT).is_file():
             reports.append((path / REPORT).resolve())
         elif count_runs(path):

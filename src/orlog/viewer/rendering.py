@@ -22,7 +22,7 @@ from orlog.datasets.columns.options import options_from_text
 from orlog.datasets.reading.restoring import restore
 from orlog.errors import NotFoundError, OrlogError, SimulatorError
 from orlog.manifests.environments import make_environment
-from orlog.viewer.opened import Shown
+from orlog.viewer.shown import Shown
 
 if TYPE_CHECKING:
     from orlog.datasets.columns.episode import Episode
@@ -50,8 +50,9 @@ class Rendered(NamedTuple):
 
 @dataclasses.dataclass
 class _Replay:
-    """How far an environment has replayed an episode."""
+    """An environment, and how far it has replayed an episode."""
 
+    env: Any
     episode: int = -1
     step: int = 0
     differs: int | None = None
@@ -72,8 +73,10 @@ class Renderer:
     def __init__(self, *, trust_environment: bool = False) -> None:
         """Nothing is made before the first picture is asked for."""
         self._trust = trust_environment
-        self._environments: dict[str, tuple[Any, _Replay]] = {}
-        self._episode = functools.lru_cache(maxsize=1)(_read)
+        self._replays: dict[str, _Replay] = {}
+        self._episode = functools.lru_cache(maxsize=1)(
+            lambda shown, episode: shown.dataset[episode]
+        )
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "rendering")
 
     def picture(self, shown: Shown, episode: int, step: int) -> Rendered:
@@ -87,40 +90,40 @@ class Renderer:
 
     def close(self) -> None:
         """End the environments, in the thread that they belong to."""
-        for env, _ in self._environments.values():
+        for replay in self._replays.values():
             # Some fail when they end; then the process ends them.
             with contextlib.suppress(Exception):
-                self._thread.submit(env.close).result(CLOSE_SECONDS)
-        self._environments.clear()
+                self._thread.submit(replay.env.close).result(CLOSE_SECONDS)
+        self._replays.clear()
 
-    def _picture(self, shown: Shown, episode: int, step: int) -> Rendered:
+    def _picture(self, shown: Shown, position: int, step: int) -> Rendered:
         dataset = shown.dataset
-        shown.stored(episode)  # whether there is one
-        one = self._episode(shown, episode)
-        step = min(max(0, step), len(one))
-        source = source_of(shown, one.seed)
+        shown.stored(position)  # whether there is one
+        episode = self._episode(shown, position)
+        step = min(max(0, step), len(episode))
+        source = source_of(shown, episode.seed)
         if not source and dataset.environment is not None:
             raise NotFoundError(
-                f"{shown.title}, episode {episode}: neither states of the simulator nor the seed of its "
+                f"{shown.title}, episode {position}: neither states of the simulator nor the seed of its "
                 "reset were recorded, so it cannot be rendered."
             )
         try:
-            if dataset.digest not in self._environments:
-                self._environments[dataset.digest] = self._make(shown), _Replay()
-            env, replay = self._environments[dataset.digest]
+            if dataset.digest not in self._replays:
+                self._replays[dataset.digest] = _Replay(self._make(shown))
+            replay = self._replays[dataset.digest]
             if source == "states":
-                is_end = step == len(one)
-                restore(dataset.name, env, one, step - 1 if is_end else step)
+                is_end = step == len(episode)
+                restore(dataset.name, replay.env, episode, step - 1 if is_end else step)
                 if is_end:
-                    env.step(_row(one.actions, step - 1))
+                    replay.env.step(_row(episode.actions, step - 1))
             else:
-                _replay(env, replay, one, step)
-            picture = np.asarray(env.render())
+                _replay(replay, episode, step)
+            picture = np.asarray(replay.env.render())
         except OrlogError:
             raise
         except Exception as error:  # environments run any code and raise anything
             raise SimulatorError(
-                f"{dataset.name}: the environment cannot draw on this machine: {_said(error)}. MuJoCo needs "
+                f"{dataset.name}: the environment cannot draw on this machine: {_words(error)}. MuJoCo needs "
                 "EGL or OSMesa where there is no screen (MUJOCO_GL=egl or osmesa)."
             ) from error
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
@@ -140,17 +143,17 @@ class Renderer:
         return make_environment(record.id, arguments, max_episode_steps=record.max_episode_steps)
 
 
-def _replay(env: Any, replay: _Replay, episode: Episode, step: int) -> None:
+def _replay(replay: _Replay, episode: Episode, step: int) -> None:
     """Bring an environment to the state before a step by taking the actions before it."""
     if step > LONGEST_REPLAY:
         raise SimulatorError(f"more than {LONGEST_REPLAY:,} steps are not replayed.")
     if replay.episode != episode.index or replay.step > step:
         options = options_from_text(episode.metadata.get("options", ""))
-        observation, _ = env.reset(seed=episode.seed, options=options)
+        observation, _ = replay.env.reset(seed=episode.seed, options=options)
         replay.episode, replay.step = int(episode.index or 0), 0
         replay.differs = 0 if _differs(observation, _row(episode.observations, 0)) else None
     while replay.step < step:
-        observation = env.step(_row(episode.actions, replay.step))[0]
+        observation = replay.env.step(_row(episode.actions, replay.step))[0]
         replay.step += 1
         recorded = _row(episode.observations, replay.step)
         if replay.differs is None and _differs(observation, recorded):
@@ -171,16 +174,12 @@ def _differs(found: Any, recorded: Any) -> bool:
     return not np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
 
 
-def _said(error: Exception) -> str:
+def _words(error: Exception) -> str:
     """Return type and text of an error, some of whose texts cannot be made."""
     try:
         return f"{type(error).__name__}: {error!s:.300}"
     except Exception:  # noqa: BLE001 (PyOpenGL's raise)
         return type(error).__name__
-
-
-def _read(shown: Shown, episode: int) -> Episode:
-    return shown.dataset[episode]
 
 
 def _row(values: Any, row: int) -> Any:

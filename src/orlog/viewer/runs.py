@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from orlog.errors import OrlogError
+from orlog.manifests.names import counted
 from orlog.normalize.verdicts import compare_runs, recorded_outcomes
+from orlog.runs.pages import figure
+from orlog.runs.pictures import Dot, Line, dots, lines, series_of
 from orlog.runs.references import references
 from orlog.runs.reproducing import other_training, recorded_baseline
+from orlog.runs.result_figures import UNIT
 from orlog.runs.run_folders import find_run_folders, setting_words
-from orlog.runs.run_groups import CURVE, EVALUATED, RunGroup, group_runs
+from orlog.runs.run_groups import CURVE, EVALUATED, RunGroup, SeedScores, group_runs
 from orlog.runs.videos import VIDEOS as FILMED
 from orlog.runs.videos import read_videos
 
 VIDEOS = (".mp4", ".webm")
 KINDS = ("worst", "median", "best")
+CURVES = "{unit} over gradient steps; each point is a short evaluation during training; bands: 95 % interval over seeds"
 
 
 def runs_of(folder: Path) -> dict[str, Any]:
-    """Return the runs of a folder, in groups that differ in their seeds only.
+    """Return the runs of a folder, in groups that differ in their seeds only, and pictures by dataset.
 
     Raises NotFoundError if there is none.
     """
     found = find_run_folders(folder)
+    groups = group_runs(found)
+    by_dataset: dict[str, list[RunGroup]] = {}
+    for group in groups:
+        by_dataset.setdefault(group.dataset, []).append(group)
     return {
-        "groups": [_group(group, folder) for group in group_runs(found)],
+        "groups": [_group(group, folder) for group in groups],
+        "pictures": {dataset: _pictures(there) for dataset, there in by_dataset.items()},
         "problems": [[_name(run.folder, folder), run.problem] for run in found if run.problem],
         "folder": str(folder),
         "videos": [_video(path, folder) for path in videos_of(folder)],
@@ -34,6 +45,11 @@ def runs_of(folder: Path) -> dict[str, Any]:
 
 def videos_of(folder: Path) -> list[Path]:
     """Return the videos of a folder of runs: of each run the worst, the median, the best; links are not followed."""
+
+    def place(path: Path) -> tuple[Path, int, str]:
+        kinds = (at for at, word in enumerate(KINDS) if path.name.startswith(word))
+        return path.parent, next(kinds, len(KINDS)), path.name
+
     found = (
         path
         for path in folder.rglob("*")
@@ -42,11 +58,7 @@ def videos_of(folder: Path) -> list[Path]:
         and path.resolve().is_relative_to(folder)
         and not path.is_symlink()
     )
-    return sorted(found, key=lambda path: (path.parent, _place(path), path.name))
-
-
-def _place(path: Path) -> int:
-    return next((at for at, word in enumerate(KINDS) if path.name.startswith(word)), len(KINDS))
+    return sorted(found, key=place)
 
 
 def _video(path: Path, folder: Path) -> dict[str, Any]:
@@ -72,8 +84,63 @@ def _name(run: Path, folder: Path) -> str:
     return str(run.relative_to(folder)) if run != folder else run.name
 
 
+def _pictures(groups: Sequence[RunGroup]) -> dict[str, Any]:
+    """Return learning curves and scores of groups as figures, in one scale and with a color for each group."""
+    is_normalized = all(run.is_normalized for group in groups for run in group.runs)
+    unit, ends = (UNIT, (0, 100)) if is_normalized else ("return", (0,))
+    series = series_of(group.label for group in groups)
+    curves, named = [], {}
+    for group in groups:
+        xs, means, low, high = (values.tolist() for values in group.curve())
+        if xs:
+            curves.append(Line(xs=xs, ys=means, series=series[group.label], band=(low, high)))
+            named[f"{group.label} ({counted(len(group.runs), 'seed')})"] = series[group.label]
+    # Scores of another source, or of another number of episodes, are other measurements.
+    kinds: dict[str, list[tuple[str, SeedScores]]] = {}
+    for group in groups:
+        for score in group.all_scores:
+            kind = f"{score.source}, {counted(score.episodes, 'episode')} a seed"
+            kinds.setdefault(kind, []).append((group.label, score))
+    rows = {
+        kind: [_dot(label, score, series[label]) for label, score in measured]
+        for kind, measured in kinds.items()
+    }
+    scale = [number for some in rows.values() for row in some for number in row.numbers]
+    scale += [value for one in curves for values in (one.ys, *(one.band or ())) for value in values]
+    drawn = lines(curves, f"{unit} over gradient steps", "gradient steps", scale=(*scale, *ends))
+    return {
+        "curves": figure(drawn, CURVES.format(unit=unit), named) if curves else "",
+        "scores": [
+            {
+                "kind": kind,
+                "unit": unit,
+                "picture": dots(rows[kind], f"Scores by {kind}", ends=ends, scale=scale),
+                "words": [
+                    f"{row.name} after {counted(score.step, 'step')}: {row.note}"
+                    for row, (_, score) in zip(rows[kind], measured, strict=True)
+                ],
+            }
+            for kind, measured in kinds.items()
+        ],
+    }
+
+
+def _dot(label: str, score: SeedScores, series: int) -> Dot:
+    note = f"{score.score:z.1f}"
+    if score.interval is not None:
+        note += f" (95 % interval {score.interval[0]:z.1f} to {score.interval[1]:z.1f})"
+    note += f", {'seed' if len(score.seeds) == 1 else 'seeds'} {', '.join(map(str, score.seeds))}"
+    return Dot(
+        name=label,
+        value=score.score,
+        interval=score.interval,
+        each=score.means,
+        series=series,
+        note=note + "".join(f", {number}" for number in score.numbers),
+    )
+
+
 def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
-    steps, means, low, high = group.curve()
     word, reason = _verdict(group)
     return {
         "label": group.label,
@@ -81,11 +148,9 @@ def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
         "algorithm": group.title,
         "settings": setting_words(group.settings),
         "seeds": [run.record.seed for run in group.runs if run.record is not None],
-        "normalized": all(run.is_normalized for run in group.runs),
-        "scores": _scores(group),
+        "scores": [one.to_json() for one in group.all_scores],
         "verdict": word,
         "reason": reason,
-        "curve": {"steps": steps, "means": means, "low": low, "high": high},
         "each": [
             {
                 "folder": _name(run.folder, folder),
@@ -105,23 +170,6 @@ def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
             for run, counts in group.left_out
         ],
     }
-
-
-def _scores(group: RunGroup) -> list[dict[str, Any]]:
-    """Return means over seeds, each of one source, one step and one number of episodes."""
-    return [
-        {
-            "source": one.source,
-            "step": one.step,
-            "episodes": one.episodes,
-            "seeds": one.seeds,
-            "each": one.means,
-            "score": one.score,
-            "interval": one.interval,
-            "counted": [str(number) for number in one.numbers],
-        }
-        for one in group.all_scores
-    ]
 
 
 def _verdict(group: RunGroup) -> tuple[str, str]:

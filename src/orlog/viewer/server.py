@@ -6,14 +6,16 @@ as a new file in the folder where orlog was started.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import json
 import socket
+import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import uvicorn
@@ -27,21 +29,17 @@ from starlette.types import ASGIApp
 
 from orlog.base.terminal import tell
 from orlog.datasets.audit.audit import audit
-from orlog.datasets.audit.findings import SEVERITIES
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_words
 from orlog.errors import NotFoundError, OrlogError, VersionExistsError
 from orlog.manifests.diff import diff_datasets
 from orlog.viewer.about import about
-from orlog.viewer.episode import Window, episode_answer
-from orlog.viewer.episodes import EpisodeList, save_filtered
-from orlog.viewer.frames import frame_png
+from orlog.viewer.episode import MOST_NUMBERS, episode_of, frame_png, places_of
+from orlog.viewer.figures import coverage_of, draw_sample, figures_of
 from orlog.viewer.guard import REPORT_POLICY, Guard
-from orlog.viewer.jobs import Jobs
-from orlog.viewer.opened import Opened, Shown
-from orlog.viewer.places import places_of
+from orlog.viewer.opened import Opened
 from orlog.viewer.rendering import Renderer
-from orlog.viewer.statistics import coverage_of, draw_sample, statistics_of
+from orlog.viewer.shown import Order, Shown, save_filtered
 
 HOST = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
@@ -54,7 +52,65 @@ TYPES = {
 LARGEST_BODY = 2**16
 STOP_SECONDS = 1
 THREADS = 6  # each keeps some memory of its own
+WAIT_SECONDS = 0.25  # quick work is answered at once
+STATUSES = (
+    (VersionExistsError, 409),
+    (LookupError, 404),
+    (NotFoundError, 404),
+    (OrlogError, 422),
+    (OSError, 422),
+    (ValueError, 400),
+    (TypeError, 400),
+)
+"""Which status an error is answered with; the first that fits."""
 ItemT = TypeVar("ItemT")
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+class Jobs:
+    """Work that takes longer than a request, by name. It runs once, and its result is kept.
+
+    One job runs at a time; threads end with the process, however far they are.
+    """
+
+    def __init__(self) -> None:
+        """Nothing runs yet."""
+        self._jobs: dict[str, concurrent.futures.Future[Any]] = {}
+        self._progress: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+
+    def ask(self, name: str, work: Callable[[Progress], Any]) -> dict[str, Any]:
+        """Start work unless it was started, and return how far it is, or its result.
+
+        Returns:
+            `state` is `running`, with `done` and `total`, or `ready`, with `result`.
+
+        Raises what the work raised, once; the next call starts it again.
+        """
+        with self._lock:
+            if name not in self._jobs:
+                self._jobs[name] = concurrent.futures.Future()
+                threading.Thread(target=self._run, args=(name, work), daemon=True).start()
+            job = self._jobs[name]
+        if not concurrent.futures.wait([job], WAIT_SECONDS).done:
+            done, total = self._progress.get(name, (0, 0))
+            return {"state": "running", "done": done, "total": total}
+        if job.exception() is not None:
+            self._jobs.pop(name, None)
+        return {"state": "ready", "result": job.result()}
+
+    def _run(self, name: str, work: Callable[[Progress], Any]) -> None:
+        job = self._jobs[name]
+
+        def progress(done: int, total: int) -> None:
+            self._progress[name] = done, total
+
+        try:
+            with self._turn:
+                job.set_result(work(progress))
+        except Exception as error:  # noqa: BLE001 (it is raised where the result is asked for)
+            job.set_exception(error)
 
 
 class Viewer:
@@ -63,7 +119,6 @@ class Viewer:
     def __init__(self, opened: Opened) -> None:
         """Remember what was opened; nothing is read yet."""
         self.opened = opened
-        self.lists = [EpisodeList(shown) for shown in opened.datasets]
         self.jobs = Jobs()
         self.renderer = Renderer(trust_environment=opened.trust_environment)
         self.threads = CapacityLimiter(THREADS)
@@ -77,21 +132,16 @@ class Viewer:
 
         Raises NotFoundError if there is none of that number.
         """
-        return self.list_of(request).shown
+        return _item(self.opened.datasets, request.path_params["dataset"], "dataset")
 
-    def list_of(self, request: Request) -> EpisodeList:
-        """Return the list of episodes of the dataset that a request is about.
+    def ask(self, request: Request, what: str, work: Callable[[Shown, Progress], Any]) -> Any:
+        """Return the state of a job on the dataset that a request is about; errors are those of `Jobs.ask`."""
+        shown = self.shown(request)
+        name = f"{what} {request.path_params['dataset']}"
+        return self.jobs.ask(name, functools.partial(work, shown))
 
-        Raises NotFoundError if there is none of that number.
-        """
-        return one_of(self.lists, request.path_params["dataset"], "dataset")
 
-
-def one_of(items: Sequence[ItemT], number: int, what: str) -> ItemT:
-    """Return an item by its number.
-
-    Raises NotFoundError if there is none of that number.
-    """
+def _item(items: Sequence[ItemT], number: int, what: str) -> ItemT:
     if not 0 <= number < len(items):
         raise NotFoundError(f"no {what} of number {number} is open.")
     return items[number]
@@ -99,28 +149,29 @@ def one_of(items: Sequence[ItemT], number: int, what: str) -> ItemT:
 
 def application(viewer: Viewer) -> Guard:
     """Return the application behind its guard."""
-    routes = [
-        Route("/", _page),
-        Route("/page/{file}", _asset),
-        Route("/api/opened", answer(_opened, viewer)),
-        Route("/api/data/{dataset:int}/episodes", answer(_episodes, viewer)),
-        Route("/api/data/{dataset:int}/row", answer(_row, viewer)),
-        Route("/api/data/{dataset:int}/episode/{episode:int}", answer(_episode, viewer)),
-        Route("/api/data/{dataset:int}/episode/{episode:int}/frame", answer(_frame, viewer)),
-        Route("/api/data/{dataset:int}/episode/{episode:int}/places", answer(_places, viewer)),
-        Route("/api/data/{dataset:int}/episode/{episode:int}/render", answer(_render, viewer)),
-        Route("/api/data/{dataset:int}/about", answer(_about, viewer)),
-        Route("/api/data/{dataset:int}/statistics", answer(_statistics, viewer)),
-        Route("/api/data/{dataset:int}/coverage", answer(_coverage, viewer)),
-        Route("/api/data/{dataset:int}/audit", answer(_audit, viewer)),
-        Route("/api/diff", answer(_diff, viewer)),
-        Route("/api/runs/{number:int}", answer(_runs, viewer)),
-        Route("/api/runs/{number:int}/video/{video:int}", answer(_video, viewer)),
-        Route("/api/data/{dataset:int}/view", functools.partial(_save, viewer), methods=["POST"]),
-        Route("/api/report/{number:int}", answer(_report, viewer)),
-    ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
-    return Guard(app)
+    dataset = "/api/data/{dataset:int}"
+    episode = dataset + "/episode/{episode:int}"
+    answers = {
+        "/api/opened": _opened,
+        "/api/diff": _diff,
+        "/api/runs/{number:int}": _runs,
+        "/api/runs/{number:int}/video/{video:int}": _video,
+        "/api/report/{number:int}": _report,
+        f"{dataset}/about": _about,
+        f"{dataset}/statistics": _figures,
+        f"{dataset}/coverage": _coverage,
+        f"{dataset}/audit": _audit,
+        f"{dataset}/episodes": _episodes,
+        f"{dataset}/row": _row,
+        episode: _episode,
+        f"{episode}/frame": _frame,
+        f"{episode}/places": _places,
+        f"{episode}/render": _render,
+    }
+    routes = [Route("/", _page), Route("/page/{file}", _asset)]
+    routes += [Route(path, _in_thread(work, viewer)) for path, work in answers.items()]
+    routes.append(Route(f"{dataset}/view", functools.partial(_save, viewer), methods=["POST"]))
+    return Guard(Starlette(routes=routes, exception_handlers={HTTPException: _http_error}))
 
 
 def listen(port: int) -> socket.socket:
@@ -151,40 +202,27 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def answer(
+def _in_thread(
     work: Callable[[Viewer, Request], Any], viewer: Viewer
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers requests in a thread: bytes as they are, anything else as JSON.
-
-    An error becomes its message, for the page to show in its place.
-    """
-
     async def respond(request: Request) -> Response:
         found = functools.partial(work, viewer, request)
-        return await to_thread.run_sync(answered, found, limiter=viewer.threads)
+        return await to_thread.run_sync(_answer, found, limiter=viewer.threads)
 
     return respond
 
 
-def answered(work: Callable[[], Any]) -> Response:
-    """Return the result of some work as an answer, or the message of its error."""
+def _answer(work: Callable[[], Any]) -> Response:
+    """Return the result of some work as JSON, or the message of its error, for the page to show in its place."""
     try:
         found = work()
-    except VersionExistsError as error:
-        return _problem(409, error)
-    except (LookupError, NotFoundError) as error:
-        return _problem(404, error)
-    except (OrlogError, OSError) as error:
-        return _problem(422, error)
-    except (ValueError, TypeError) as error:
-        return _problem(400, error)
-    except Exception as error:  # noqa: BLE001 (a defect, which must not end the page)
-        tell("".join(traceback.format_exception(error)), label="error")
-        return _problem(500, error)
+    except Exception as error:  # noqa: BLE001 (also a defect must not end the page)
+        status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+        if status == 500:
+            tell("".join(traceback.format_exception(error)), label="error")
+        return _problem(status, error)
     if isinstance(found, Response):
         return found
-    if isinstance(found, bytes):
-        return Response(found, media_type="application/octet-stream")
     return Response(msgspec.json.encode(found, enc_hook=_plain), media_type="application/json")
 
 
@@ -205,73 +243,71 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 
 async def _page(_: Request) -> Response:
-    return _file("index.html")
+    return FileResponse(PAGE / "index.html", media_type="text/html")
 
 
 async def _asset(request: Request) -> Response:
     # Only names that are in the folder: nothing is made into a path.
-    if request.path_params["file"] not in {path.name for path in PAGE.iterdir()}:
-        raise HTTPException(404)
-    return _file(request.path_params["file"])
+    for path in PAGE.iterdir():
+        if path.name == request.path_params["file"]:
+            return FileResponse(path, media_type=TYPES.get(path.suffix, "text/plain"))
+    raise HTTPException(404)
 
 
-def _file(name: str) -> Response:
-    path = PAGE / name
-    return FileResponse(path, media_type=TYPES.get(path.suffix, "text/plain"))
+def _opened(viewer: Viewer, _: Request) -> dict[str, Any]:
+    opened = viewer.opened
+    return {
+        "datasets": [
+            {
+                "title": shown.title,
+                "name": f"{shown.dataset.name}@{shown.dataset.version}",
+                "is_view": shown.dataset.operation is not None,
+                "digest": shown.dataset.digest,
+                "episodes": shown.dataset.total_episodes,
+                "steps": shown.dataset.total_steps,
+                "columns": shown.names,
+                "sortable": shown.sortable,
+                "texts": shown.texts,
+            }
+            for shown in opened.datasets
+        ],
+        "runs": [path.name for path in opened.runs],
+        "reports": [f"{path.parent.name}/{path.name}" for path in opened.reports],
+        "folder": str(opened.folder),
+    }
 
 
-def _render(viewer: Viewer, request: Request) -> Response:
-    episode, step = request.path_params["episode"], number(request, "step", 0)
-    png, differs, equals = viewer.renderer.picture(viewer.shown(request), episode, step)
-    told = {"x-differs": differs, "x-equals": equals}
-    headers = {name: str(value) for name, value in told.items() if value is not None}
-    return Response(png, media_type="image/png", headers=headers)
+def _about(viewer: Viewer, request: Request) -> Any:
+    return viewer.ask(request, "about", lambda shown, _: about(shown))
 
 
-def _about(viewer: Viewer, request: Request) -> dict[str, Any]:
-    shown = viewer.shown(request)
-    return viewer.jobs.ask(f"about {request.path_params['dataset']}", lambda _: about(shown))
+def _figures(viewer: Viewer, request: Request) -> Any:
+    sample = viewer.ask(request, "sample", draw_sample)
+    if sample["state"] == "running":
+        return sample
+    return viewer.ask(request, "statistics", lambda shown, _: figures_of(shown, sample["result"]))
 
 
-def _statistics(viewer: Viewer, request: Request) -> dict[str, Any]:
-    episodes = viewer.list_of(request)
-    sampled = _sample(viewer, request)
-    if sampled["state"] == "running":
-        return sampled
-    name = f"statistics {request.path_params['dataset']}"
-    return viewer.jobs.ask(name, lambda _: statistics_of(episodes, sampled["result"]))
+def _coverage(viewer: Viewer, request: Request) -> Any:
+    x, y = (request.query_params.get(axis, "") for axis in "xy")
+    sample = viewer.ask(request, "sample", draw_sample)
+    if sample["state"] == "ready":
+        sample["result"] = coverage_of(sample["result"], x, y)
+    return sample
 
 
-def _sample(viewer: Viewer, request: Request) -> dict[str, Any]:
-    shown = viewer.shown(request)
-    name = f"sample {request.path_params['dataset']}"
-    return viewer.jobs.ask(name, lambda progress: draw_sample(shown, progress))
+def _audit(viewer: Viewer, request: Request) -> Any:
+    trust = viewer.opened.trust_environment
 
+    def work(shown: Shown, progress: Progress) -> dict[str, Any]:
+        return audit(shown.dataset, trust_environment=trust, progress=progress).to_json()
 
-def _coverage(viewer: Viewer, request: Request) -> dict[str, Any]:
-    sampled = _sample(viewer, request)
-    if sampled["state"] == "running":
-        return sampled
-    query = request.query_params
-    found = coverage_of(sampled["result"], query.get("x", ""), query.get("y", ""))
-    return {"state": "ready", "result": found}
-
-
-def _audit(viewer: Viewer, request: Request) -> dict[str, Any]:
-    dataset, trust = viewer.shown(request).dataset, viewer.opened.trust_environment
-    name = f"audit {request.path_params['dataset']}"
-    return viewer.jobs.ask(
-        name,
-        lambda progress: (
-            audit(dataset, trust_environment=trust, progress=progress).to_json()
-            | {"meanings": SEVERITIES}
-        ),
-    )
+    return viewer.ask(request, "audit", work)
 
 
 def _diff(viewer: Viewer, request: Request) -> dict[str, Any]:
-    places = [number(request, name, default) for name, default in (("before", 0), ("after", 1))]
-    shown = [one_of(viewer.lists, place, "dataset").shown for place in places]
+    places = [_number(request, "before", 0), _number(request, "after", 1)]
+    shown = [_item(viewer.opened.datasets, place, "dataset") for place in places]
     for one in shown:
         if one.dataset.operation is not None:
             raise ValueError(
@@ -297,103 +333,79 @@ def _difference(before: Dataset, after: Dataset) -> dict[str, Any]:
 def _runs(viewer: Viewer, request: Request) -> dict[str, Any]:
     from orlog.viewer.runs import runs_of  # imports torch, which datasets do not need
 
-    return runs_of(one_of(viewer.opened.runs, request.path_params["number"], "folder of runs"))
+    return runs_of(_item(viewer.opened.runs, request.path_params["number"], "folder of runs"))
 
 
 def _video(viewer: Viewer, request: Request) -> Response:
     from orlog.viewer.runs import videos_of
 
-    folder = one_of(viewer.opened.runs, request.path_params["number"], "folder of runs")
-    return FileResponse(one_of(videos_of(folder), request.path_params["video"], "video"))
+    folder = _item(viewer.opened.runs, request.path_params["number"], "folder of runs")
+    return FileResponse(_item(videos_of(folder), request.path_params["video"], "video"))
 
 
 def _report(viewer: Viewer, request: Request) -> Response:
-    path = one_of(viewer.opened.reports, request.path_params["number"], "report")
-    return FileResponse(
-        path, media_type="text/html", headers={"content-security-policy": REPORT_POLICY}
-    )
+    path = _item(viewer.opened.reports, request.path_params["number"], "report")
+    headers = {"content-security-policy": REPORT_POLICY}
+    return FileResponse(path, media_type="text/html", headers=headers)
 
 
-def _opened(viewer: Viewer, _: Request) -> dict[str, Any]:
-    datasets = []
-    for episodes in viewer.lists:
-        dataset = episodes.shown.dataset
-        datasets.append(
-            {
-                "title": episodes.shown.title,
-                "name": f"{dataset.name}@{dataset.version}",
-                "is_view": dataset.operation is not None,
-                "digest": dataset.digest,
-                "episodes": dataset.total_episodes,
-                "steps": dataset.total_steps,
-                "columns": episodes.names,
-                "sortable": episodes.sortable,
-                "texts": episodes.texts,
-            }
-        )
-    return {
-        "datasets": datasets,
-        "runs": [path.name for path in viewer.opened.runs],
-        "reports": [f"{path.parent.name}/{path.name}" for path in viewer.opened.reports],
-        "folder": str(viewer.opened.folder),
-    }
-
-
-def _order(request: Request) -> dict[str, Any]:
+def _order(request: Request) -> Order:
     query = request.query_params
     return {
-        "where": query.get("where", ""),
+        "where": query.get("where", "").strip(),
         "by": query.get("by", "episode"),
         "descending": query.get("descending") == "1",
     }
 
 
-def number(request: Request, name: str, default: int) -> int:
-    """Return a whole number of a request's query.
-
-    Raises ValueError if it is none.
-    """
+def _number(request: Request, name: str, default: int) -> int:
+    """Return a whole number of a request's query; ValueError if it is none."""
     text = request.query_params.get(name, "")
-    if not text:
-        return default
     try:
-        return int(text)
+        return int(text) if text else default
     except ValueError as error:
         raise ValueError(f"{name} must be a whole number, found {text!r:.50}.") from error
 
 
 def _episodes(viewer: Viewer, request: Request) -> dict[str, Any]:
-    return viewer.list_of(request).page(
-        **_order(request), first=number(request, "first", 0), count=number(request, "count", 200)
-    )
+    first, count = _number(request, "first", 0), _number(request, "count", 200)
+    return viewer.shown(request).page(_order(request), first=first, count=count)
 
 
 def _row(viewer: Viewer, request: Request) -> dict[str, Any]:
-    episode = number(request, "episode", 0)
-    return {"row": viewer.list_of(request).row_of(episode, **_order(request))}
+    episode = _number(request, "episode", 0)
+    return {"row": viewer.shown(request).row_of(episode, _order(request))}
 
 
-def _episode(viewer: Viewer, request: Request) -> bytes:
-    window = Window(
-        first=number(request, "first", 0),
-        last=number(request, "last", 0) or None,
-        numbers=number(request, "numbers", Window.numbers),
+def _episode(viewer: Viewer, request: Request) -> dict[str, Any]:
+    return episode_of(
+        viewer.shown(request),
+        request.path_params["episode"],
+        first=max(0, _number(request, "first", 0)),
+        last=_number(request, "last", 0) or None,
+        numbers=_number(request, "numbers", MOST_NUMBERS),
     )
-    return episode_answer(viewer.list_of(request), request.path_params["episode"], window)
 
 
 def _frame(viewer: Viewer, request: Request) -> Response:
-    name = request.query_params.get("column", "")
-    episode = request.path_params["episode"]
-    data = frame_png(viewer.shown(request), name, episode, number(request, "step", 0))
+    name, step = request.query_params.get("column", ""), _number(request, "step", 0)
+    data = frame_png(viewer.shown(request), name, request.path_params["episode"], step)
     # A frame of an open dataset never changes, and the address is another one next time.
     headers = {"cache-control": "private, max-age=3600"}
     return Response(data, media_type="image/png", headers=headers)
 
 
 def _places(viewer: Viewer, request: Request) -> dict[str, Any]:
-    episode = request.path_params["episode"]
-    return places_of(viewer.shown(request), episode, number(request, "step", 0))
+    step = _number(request, "step", 0)
+    return places_of(viewer.shown(request), request.path_params["episode"], step)
+
+
+def _render(viewer: Viewer, request: Request) -> Response:
+    episode, step = request.path_params["episode"], _number(request, "step", 0)
+    png, differs, equals = viewer.renderer.picture(viewer.shown(request), episode, step)
+    notes = {"x-differs": differs, "x-equals": equals}
+    headers = {name: str(value) for name, value in notes.items() if value is not None}
+    return Response(png, media_type="image/png", headers=headers)
 
 
 async def _save(viewer: Viewer, request: Request) -> Response:
@@ -410,9 +422,10 @@ async def _save(viewer: Viewer, request: Request) -> Response:
             isinstance(body.get(key), str) for key in ("name", "where")
         ):
             raise ValueError("expected a name and an expression.")
-        shown = viewer.shown(request)
         folder = viewer.opened.folder
-        path = save_filtered(shown, where=body["where"], name=body["name"], folder=folder)
+        path = save_filtered(
+            viewer.shown(request), where=body["where"], name=body["name"], folder=folder
+        )
         return {"file": path.name, "command": f"orlog open {path.name}"}
 
-    return await to_thread.run_sync(answered, save, limiter=viewer.threads)
+    return await to_thread.run_sync(_answer, save, limiter=viewer.threads)

@@ -1,7 +1,13 @@
 // Columns of numbers over time. All plots share one step, which a line marks, and one range of steps.
 
-import { colors, element, number, onTheme } from "./dom.js";
+import { element, isDark, number } from "./dom.js";
 
+// The colors of shared.css, on white and on black, which people with color blindness can tell apart.
+const LIGHT = { ink: "#3d4650", grid: "#e3e7eb", mark: "#b3261e",
+  lines: ["#0072b2", "#c84e00", "#00805d", "#a8438a", "#7d6100", "#2a8fc0", "#444b54", "#8c564b"] };
+const DARK = { ink: "#b9c4cf", grid: "#2a323b", mark: "#ff8a80",
+  lines: ["#56b4e9", "#ff9e4a", "#2ed3a2", "#e79ac8", "#f0d24a", "#9cc9ff", "#c9d1d9", "#d8a08f"] };
+const colors = () => (isDark() ? DARK : LIGHT);
 const HEIGHT = 120;
 const LINES = 8; // of one plot
 const FIRST = 6; // plots that are drawn before the browser has told which ones are in sight
@@ -20,7 +26,7 @@ export class Charts {
     }), { rootMargin: "300px" });
     this.resized = new ResizeObserver(() => this.resize());
     this.resized.observe(this.root);
-    onTheme(() => this.root.isConnected && this.redraw());
+    addEventListener("theme", () => this.root.isConnected && this.all.forEach((one) => one.chart?.redraw(false)));
   }
 
   show(head) {
@@ -169,15 +175,11 @@ export class Charts {
     for (const one of this.all) if (one.chart && one.chart.width !== this.width) one.chart.setSize({ width: this.width, height: HEIGHT });
     this.mark(this.step);
   }
-
-  redraw() {
-    for (const one of this.all) one.chart?.redraw(false);
-  }
 }
 
-export function steps(series) {
+function steps(series) {
   // The step of each point; of a smallest and a largest value, the first and the middle of their steps.
-  return Float64Array.from({ length: series.points }, (_, index) => (series.every === 1
+  return Float64Array.from({ length: series.lines[0].length }, (_, index) => (series.every === 1
     ? series.first + index
     : series.first + Math.floor(index / 2) * series.every + (index % 2) * series.every * 0.5));
 }
@@ -196,15 +198,12 @@ function plots(series) {
     if (!from && series.non_finite) notes.push(`${number(series.non_finite)} not finite`);
     found.push({
       title: series.name + range, names: lines.map((_, index) => series.dimensions?.[from + index] ?? (one ? "" : `${from + index}`)), x,
-      lines: series.non_finite ? lines.map(finite) : lines, note: notes.filter(Boolean).join(" · "),
+      lines, note: notes.filter(Boolean).join(" · "),
       stepped: /^(u?int|bool)/.test(series.dtype), every: series.every, first: series.first,
     });
   }
   return found;
 }
-
-// uPlot leaves a gap where there is null; it would draw nothing right with infinities.
-const finite = (line) => Array.from(line, (value) => (Number.isFinite(value) ? value : null));
 
 function place(plot, step) {
   if (!plot.x.length || step < plot.first) return null;

@@ -1,8 +1,8 @@
 // What is known of a dataset, and figures of all its data, which are computed when this view is first opened.
 
-import { choice, element, named, number, problem, say, table, tenths } from "./dom.js";
+import { choice, drawn, element, named, number, problem, say, table } from "./dom.js";
 import { getWhenReady } from "./net.js";
-import { bars, cells, dots, graph, numbersOf, scoreScale, ticks } from "./pictures.js";
+import { cells, graph, ticks } from "./pictures.js";
 
 export function datasetView(index, dataset, opened) {
   // Figures first; what is written about the data stands on the right where there is room, and below where there is none.
@@ -43,16 +43,14 @@ function showScores(place, about, opened) {
   if (about.scores.length)
     place.append(element("h3", {}, "Recorded and published scores"), element("p", { class: "note" },
       "Large dots are means, small ones single seeds, bars what is said below. Compare scores of one block only: others were measured in another way."));
-  const all = about.scores.flatMap((section) => section.scores);
-  const normalized = numbersOf(about.scores.filter((section) => section.normalized).flatMap((section) => section.scores));
   about.scores.forEach((section, at) => {
-    const scale = scoreScale(section.normalized ? normalized : numbersOf(section.scores), section.normalized);
     const kinds = [...new Set(section.scores.map((row) => row.kind).filter(Boolean))];
     const caveats = [...new Set(section.scores.flatMap((row) => row.caveats))];
-    place.append(element("details", { open: at < 2 }, element("summary", {}, section.title), dots(section.scores, section.title, section.normalized, scale, all),
+    const words = (row) => `${row.algorithm} ${number(row.score)}${row.interval ? ` (${row.interval.map(number).join(" to ")})` : ""}${row.seeds ? `, ${row.seeds} seeds` : ""}`;
+    place.append(element("details", { open: at < 2 }, element("summary", {}, section.title), drawn(section.picture),
       element("p", { class: "note" }, [kinds.length && `bars: ${kinds.join("; ")}`, section.source, ...caveats].filter(Boolean).join(" · ")),
       element("details", {}, element("summary", {}, "Protocol of each, in words"), section.protocol && element("p", { class: "note" }, section.protocol),
-        element("ul", { class: "note" }, section.scores.map((row) => element("li", {}, `${row.algorithm} ${number(row.score)}${row.interval ? ` (${row.interval.map(tenths).join(" to ")})` : ""}`, row.protocol && `: ${row.protocol}`))))));
+        element("ul", { class: "note" }, section.scores.map((row) => element("li", {}, words(row), row.protocol && `: ${row.protocol}`))))));
   });
   if (about.references.length)
     place.append(element("h3", {}, "Reference returns"), table(["score", "return", "policy", "source"], about.references, { numbers: [1], stacked: true }));
@@ -84,7 +82,7 @@ const short = (name) => name.replace(/^observations\//, "");
 function showFigures(place, found, index) {
   const histograms = found.histograms.map((one) => element("figure", { class: "plotted" },
     element("figcaption", {}, element("b", {}, one.label), ` mean ${number(one.mean)}, median ${number(one.median)}, standard deviation ${number(one.deviation)}${one.non_finite ? `, ${number(one.non_finite)} not finite` : ""}`),
-    one.counts.length ? bars(one.counts, one.edges, `Histogram of ${one.label}`, one) : one.text));
+    one.text || drawn(one.picture)));
   const ends = Object.entries(found.ends).map(([word, count]) => `${number(count)} ${word}`).join(", ");
   place.append(element("h3", {}, "Figures of the data"), element("div", { class: "pictures" }, histograms), element("p", {}, element("b", {}, "ends: "), ends));
   for (const [name, error] of Object.entries(found.errors)) place.append(problem(new Error(`${name}: ${error}`)));
@@ -149,13 +147,10 @@ function showActions(place, found) {
   if (!found.actions.length) return;
   place.append(element("h3", {}, "Use of actions"));
   const percent = (share) => `${(100 * share).toFixed(1)} %`;
-  const figures = found.actions.map((one) => (one.taken
-    ? element("figure", { class: "plotted" }, element("figcaption", {}, element("b", {}, one.name), ` ${one.taken.filter(([, share]) => share).length} of ${number(one.of)} actions taken`),
-      bars(one.taken.map(([, share]) => Math.round(share * found.sampled_steps)), [one.taken[0][0] - 0.5, one.taken.at(-1)[0] + 0.5], one.name, { whole: 1, ends: [one.taken[0][0], one.taken.at(-1)[0]] }))
-    : element("figure", { class: "plotted" }, element("figcaption", {}, element("b", {}, one.name),
-      ` on a bound: ${percent(one.on_low)} at ${number(one.bounds[0])}, ${percent(one.on_high)} at ${number(one.bounds[1])}`),
-    bars(one.counts, one.bounds, one.name))));
-  place.append(element("div", { class: "pictures" }, figures));
+  const words = (one) => (one.taken ? `${one.taken.filter(Boolean).length} of ${number(one.of)} actions taken`
+    : `on a bound: ${percent(one.on_low)} at ${number(one.bounds[0])}, ${percent(one.on_high)} at ${number(one.bounds[1])}`);
+  place.append(element("div", { class: "pictures" }, found.actions.map((one) => element("figure", { class: "plotted" },
+    element("figcaption", {}, element("b", {}, one.name), ` ${words(one)}`), drawn(one.picture)))));
 }
 
 function showAudit(root, index) {

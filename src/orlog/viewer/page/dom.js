@@ -8,6 +8,9 @@ export function drawing(name, attributes = {}, ...children) {
   return filled(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
 
+// What the server drew, whose texts it has escaped; the page's policy lets no script of it run.
+export const drawn = (text) => [...new DOMParser().parseFromString(text, "text/html").body.children];
+
 function filled(made, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (typeof value === "function") made.addEventListener(key, value);
@@ -62,46 +65,18 @@ export function number(value) {
   return size >= 1e6 || size < 1e-4 ? value.toExponential(3) : String(Number(value.toPrecision(5)));
 }
 
-// A score, as the command line shows it: what rounds to zero has no sign.
-export const tenths = (value) => value.toFixed(1).replace(/^-0\.0$/, "0.0");
-
 export function bytes(count) {
   const units = ["bytes", "kB", "MB", "GB", "TB"];
   const power = count < 1000 ? 0 : Math.min(4, Math.floor(Math.log10(count) / 3));
   return `${power ? (count / 1000 ** power).toPrecision(3) : count} ${units[power]}`;
 }
 
-// Lines that people with color blindness can tell apart, on white and on black.
-const LIGHT = { ink: "#3d4650", grid: "#e3e7eb", mark: "#b3261e", fill: "#1f6fb4", wall: "#9aa5b1",
-  lines: ["#0072b2", "#c84e00", "#00805d", "#a8438a", "#7d6100", "#2a8fc0", "#444b54", "#8c564b"] };
-const DARK = { ink: "#b9c4cf", grid: "#2a323b", mark: "#ff8a80", fill: "#56b4e9", wall: "#4b5663",
-  lines: ["#56b4e9", "#ff9e4a", "#2ed3a2", "#e79ac8", "#f0d24a", "#9cc9ff", "#c9d1d9", "#d8a08f"] };
 const system = matchMedia("(prefers-color-scheme: dark)");
-const repaint = new Set();
-
 export const isDark = () => (document.documentElement.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
-export const colors = () => (isDark() ? DARK : LIGHT);
-
-// What is drawn on a canvas is drawn again when the theme changes; a function that returns false is dropped.
-export function onTheme(draw) {
-  repaint.add(draw);
-}
 
 export function showTheme(name) {
   if (name) document.documentElement.dataset.theme = name;
   document.getElementById("theme").textContent = isDark() ? "Light" : "Dark";
-  for (const draw of repaint) if (draw() === false) repaint.delete(draw);
+  dispatchEvent(new Event("theme")); // what is on a canvas is drawn again
 }
 system.addEventListener("change", () => showTheme());
-
-export function pixels(canvas, width, height) {
-  // Returns a context in CSS pixels, sharp on any screen.
-  const scale = devicePixelRatio || 1;
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(height * scale);
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d");
-  context.setTransform(scale, 0, 0, scale, 0, 0);
-  return context;
-}

@@ -22,22 +22,6 @@ export const post = async (path, body) =>
     method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
   })).json();
 
-export async function getEpisode(path, query, options) {
-  // See orlog/viewer/episode.py for the layout.
-  const buffer = await (await ask(path, query, options)).arrayBuffer();
-  const size = new DataView(buffer).getUint32(0, true);
-  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, size)));
-  const values = new Float64Array(buffer, Math.ceil((4 + size) / 8) * 8);
-  for (const one of head.series) {
-    if (one.error) continue;
-    one.lines = Array.from({ length: one.shown }, (_, index) => {
-      const start = one.start + index * one.points;
-      return values.subarray(start, start + one.points);
-    });
-  }
-  return head;
-}
-
 export async function getWhenReady(path, query, progress) {
   // Work that takes longer than a request is asked for until it is done.
   for (;;) {

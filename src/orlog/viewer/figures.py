@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.bounds import bounds_of
-from orlog.datasets.looking.sparklines import counts_between, histogram, parts_between
+from orlog.datasets.looking.sparklines import Histogram, counts_between, histogram, parts_between
 from orlog.errors import NotFoundError, OrlogError
 from orlog.manifests.spaces import leaf_spaces
+from orlog.runs.pictures import bars
 from orlog.viewer.episode import number_columns
-from orlog.viewer.episodes import ENDS, EpisodeList
-from orlog.viewer.jobs import Progress
-from orlog.viewer.opened import Shown
+from orlog.viewer.shown import ENDS, Shown
 
 SAMPLED_STEPS = 100_000
 MOST_NUMBERS = {"rewards": 1, "actions": 16, "observations": 32}
@@ -41,7 +41,7 @@ class Sample:
     errors: dict[str, str]
 
 
-def draw_sample(shown: Shown, progress: Progress) -> Sample:
+def draw_sample(shown: Shown, progress: Callable[[int, int], None]) -> Sample:
     """Return whole episodes, evenly spread, of about 100,000 steps together; all if there are fewer."""
     dataset = shown.dataset
     mean = max(1.0, dataset.total_steps / max(1, dataset.total_episodes))
@@ -52,10 +52,8 @@ def draw_sample(shown: Shown, progress: Progress) -> Sample:
     names: list[str] = []
     parts: list[np.ndarray] = []
     errors: dict[str, str] = {}
-    if not len(chosen):
-        return Sample(values=np.zeros((0, 0), np.float32), names=[], episodes=0, errors={})
     columns = [name for name in number_columns(shown) if name.partition("/")[0] in MOST_NUMBERS]
-    for done, column in enumerate(columns):
+    for done, column in enumerate(columns if len(chosen) else []):
         progress(done, len(columns))
         root = column.partition("/")[0]
         left = MOST_NUMBERS[root] - sum(name.startswith(root) for name in names)
@@ -67,9 +65,8 @@ def draw_sample(shown: Shown, progress: Progress) -> Sample:
             errors[column] = str(error)
             continue
         parts.append(rows)
-        names += (
-            [column] if rows.shape[1] == 1 else [f"{column}[{at}]" for at in range(len(rows[0]))]
-        )
+        width = rows.shape[1]
+        names += [column] if width == 1 else [f"{column}[{at}]" for at in range(width)]
     values = np.concatenate(parts, 1) if parts else np.zeros((0, 0), np.float32)
     return Sample(values=values, names=names, episodes=len(chosen), errors=errors)
 
@@ -86,35 +83,35 @@ def _rows(shown: Shown, column: str, episodes: np.ndarray) -> np.ndarray:
     return np.concatenate(found)
 
 
-def statistics_of(episodes: EpisodeList, sample: Sample) -> dict[str, Any]:
+def figures_of(shown: Shown, sample: Sample) -> dict[str, Any]:
     """Return the figures of a dataset, for the page."""
-    dataset = episodes.shown.dataset
+    dataset = shown.dataset
     errors = dict(sample.errors)
     histograms = []
-    for name, label in (("returns", "return"), ("lengths", "steps")):
+    for label in ("return", "steps"):
         try:
-            values = (
-                dataset.episode_lengths if name == "lengths" else dataset.column("episodes/returns")
-            )
-            histograms.append({"label": label, **_histogram(values)})
+            values = dataset.episode_lengths
+            if label == "return":
+                values = dataset.column("episodes/returns")
+            histograms.append({"label": label, **_spread(values, label)})
         except (OrlogError, OSError) as error:
-            errors[name] = str(error)
+            errors[label] = str(error)
+    ends: dict[str, int] = {}
     try:
-        codes = episodes.ends(np.arange(dataset.total_episodes))
-        ends = {word: int((codes == code).sum()) for code, word in enumerate(ENDS)}
+        counts = np.bincount(shown.ends(np.arange(dataset.total_episodes)), minlength=len(ENDS))
+        ends = {word: count for word, count in zip(ENDS, counts.tolist(), strict=True) if count}
     except (OrlogError, OSError) as error:
-        ends, errors["ends"] = {}, str(error)
-    values = sample.values
+        errors["ends"] = str(error)
     return {
         "histograms": histograms,
-        "ends": {word: count for word, count in ends.items() if count},
-        "sampled_steps": len(values),
+        "ends": ends,
+        "sampled_steps": len(sample.values),
         "sampled_episodes": sample.episodes,
         "all_steps": dataset.total_steps,
         "names": sample.names,
-        "correlation": _correlation(values),
-        "ranges": [_range(values[:, at]) for at in range(len(sample.names))],
-        "actions": list(_use_of_actions(episodes.shown, sample)),
+        "correlation": _correlation(sample.values),
+        "ranges": [_range(values) for values in sample.values.T],
+        "actions": list(_use_of_actions(shown, sample)),
         "errors": errors,
     }
 
@@ -135,23 +132,19 @@ def coverage_of(sample: Sample, x: str, y: str) -> dict[str, Any]:
     parts = [parts_between(pair[:, axis], low[axis], high[axis]) for axis in (0, 1)]
     counts, _, _ = np.histogram2d(parts[0], parts[1], MAP_BINS, [[0.0, 1.0]] * 2)
     return {
-        "counts": counts.astype(np.int64).tolist(),
+        "counts": counts.astype(np.int64),
         "x": [low[0], high[0]],
         "y": [low[1], high[1]],
         "visited": float((counts > 0).mean()),
     }
 
 
-def _histogram(values: np.ndarray) -> dict[str, Any]:
+def _spread(values: np.ndarray, label: str) -> dict[str, Any]:
     finite = values[np.isfinite(values)].astype(np.float64)
     if not len(finite):
-        return {"counts": [], "edges": [0.0, 1.0], "text": "no finite value"}
-    drawn = histogram(finite, BINS)
+        return {"picture": "", "text": "no finite value"}
     return {
-        "counts": drawn.counts.tolist(),
-        "edges": [drawn.low, drawn.high],
-        "whole": drawn.whole,
-        "ends": drawn[-2:],
+        "picture": bars(histogram(finite, BINS), f"Histogram of {label}"),
         "mean": float(finite.mean()),
         "median": float(np.median(finite)),
         "deviation": float(finite.std()),
@@ -173,59 +166,47 @@ def _correlation(values: np.ndarray) -> list[list[float]]:
     if len(scaled) < 2:
         return []
     with np.errstate(invalid="ignore", divide="ignore"):
-        for at in range(
-            scaled.shape[1]
-        ):  # one by one, so that no copy of all is as wide as float64
-            one = scaled[:, at].astype(np.float64)
-            scaled[:, at] = (one - one.mean()) / one.std()
+        for column in scaled.T:  # one by one, so that no copy of all is as wide as float64
+            numbers = column.astype(np.float64)
+            column[:] = (numbers - numbers.mean()) / numbers.std()
         found: list[list[float]] = (scaled.T @ scaled / len(scaled)).tolist()
     return found
 
 
-def _use_of_actions(shown: Shown, sample: Sample) -> list[dict[str, Any]]:
-    """Return, for each number of the actions, how much of its range is used and how often it is on a bound."""
+def _use_of_actions(shown: Shown, sample: Sample) -> Iterator[dict[str, Any]]:
+    """Yield, for each number of the actions, how much of its range is used and how often it is on a bound."""
     dataset = shown.dataset
     bounds = bounds_of(dataset.observation_space, dataset.action_space)
-    found: list[dict[str, Any]] = []
     for name, leaf in leaf_spaces(dataset.action_space, "actions"):
-        at = [
-            index
-            for index, one in enumerate(sample.names)
-            if one == name or one.startswith(f"{name}[")
-        ]
+        at = [i for i, one in enumerate(sample.names) if one.partition("[")[0] == name]
         if not at:
             continue
-        values = sample.values[:, at]
         if isinstance(leaf, gymnasium.spaces.Discrete):
-            taken, counts = np.unique(values[:, 0].astype(np.int64), return_counts=True)
-            shares = dict(zip(taken.tolist(), (counts / len(values)).tolist(), strict=True))
-            first = int(leaf.start)
-            each = range(first, first + min(int(leaf.n), MOST_ACTIONS))
-            found.append(
-                {
-                    "name": name,
-                    "taken": [[one, shares.get(one, 0.0)] for one in each],
-                    "of": int(leaf.n),
-                }
-            )
+            first, count = int(leaf.start), min(int(leaf.n), MOST_ACTIONS)
+            taken = sample.values[:, at[0]].astype(np.int64) - first
+            counts = np.bincount(taken[(taken >= 0) & (taken < count)], minlength=count)
+            last = first + count - 1
+            drawn = Histogram(counts, first - 0.5, last + 0.5, 1, first, last)
+            yield {
+                "name": name,
+                "taken": counts / len(taken),
+                "of": int(leaf.n),
+                "picture": bars(drawn, name),
+            }
         elif name in bounds and bounds[name].are_finite:
-            shape = leaf.shape or ()
-            low = np.broadcast_to(bounds[name].low, shape).reshape(-1)[: len(at)].astype(np.float32)
-            high = (
-                np.broadcast_to(bounds[name].high, shape).reshape(-1)[: len(at)].astype(np.float32)
+            ends = (
+                np.broadcast_to(end, leaf.shape or ()).astype(np.float32).reshape(-1).tolist()
+                for end in (bounds[name].low, bounds[name].high)
             )
-            for index, column in enumerate(at):
-                one = values[:, index]
-                found.append(
-                    {
-                        "name": sample.names[column],
-                        "bounds": [float(low[index]), float(high[index])],
-                        "range": [float(one.min()), float(one.max())],
-                        "on_low": float((one <= low[index]).mean()),
-                        "on_high": float((one >= high[index]).mean()),
-                        "counts": counts_between(
-                            one, float(low[index]), float(high[index]), BINS
-                        ).tolist(),
-                    }
-                )
-    return found
+            for column, low, high in zip(at, *ends, strict=False):
+                values = sample.values[:, column]
+                counts = counts_between(values, low, high, BINS)
+                drawn = Histogram(counts, low, high, 0, low, high)
+                yield {
+                    "name": sample.names[column],
+                    "bounds": [low, high],
+                    "range": [float(values.min()), float(values.max())],
+                    "on_low": float((values <= low).mean()),
+                    "on_high": float((values >= high).mean()),
+                    "picture": bars(drawn, sample.names[column]),
+                }

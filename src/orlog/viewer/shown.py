@@ -1,0 +1,211 @@
+"""A dataset that is open in the page, and the list of its episodes: pages of columns, in any order, filtered."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.operations import episodes_where
+from orlog.datasets.reading.selection import Selection
+from orlog.datasets.reading.source import episode_column
+from orlog.datasets.store.version import StoredVersion
+from orlog.errors import NotFoundError, OrlogError, SchemaError, VersionExistsError
+from orlog.manifests.columns import is_part, offsets_column, values_column
+
+ENDS = ("no flag", "terminated", "truncated", "terminated and truncated")
+EPISODE, END = "episode", "end"
+OWN = "episodes/"
+MOST_ROWS = 1000
+LONGEST_TEXT = 200
+LARGEST_EXACT = 2**53  # in JavaScript
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+
+
+class Order(TypedDict):
+    """Which episodes the list has: those that an expression selects, sorted by a column."""
+
+    where: str
+    by: str
+    descending: bool
+
+
+class Shown:
+    """A dataset or view that is open in the page.
+
+    Attributes:
+        title: What the user called it.
+        dataset: The dataset.
+        names: Columns of its list of episodes.
+        sortable: Those that the list can be sorted by.
+        texts: Those with values of any length.
+    """
+
+    def __init__(self, title: str, dataset: Dataset) -> None:
+        """Nothing is read yet."""
+        self.title, self.dataset = title, dataset
+        variable, specs = dataset.schema.variable, dataset.schema.columns()
+        own = {name for name in specs if name in dataset.columns and not is_part(name)}
+        own = {name.removeprefix(OWN) for name in {*own, *variable} if name.startswith(OWN)}
+        self.names = [EPISODE, "returns", "lengths", END, *sorted(own - {"returns", "lengths"})]
+        self.texts = [name for name in self.names if OWN + name in variable]
+        self.sortable = [
+            name
+            for name in self.names
+            if name in (EPISODE, END)
+            or (
+                variable[OWN + name] == "text"
+                if name in self.texts
+                else not specs[OWN + name].shape
+            )
+        ]
+        # Orders are kept, so that scrolling costs one page.
+        self._order = functools.lru_cache(maxsize=4)(self._find_order)
+
+    @functools.cached_property
+    def selection(self) -> Selection:
+        """Its episodes as positions in stored versions."""
+        return self.dataset.selection()
+
+    def stored(self, episode: int) -> tuple[StoredVersion, int]:
+        """Return the version that an episode lies in, and its position there.
+
+        Raises IndexError if there is no such episode.
+        """
+        count = self.dataset.total_episodes
+        if not 0 <= episode < count:
+            raise IndexError(f"{self.title}: there is no episode {episode}; it has {count:,}.")
+        selection = self.selection
+        return selection.versions[int(selection.source[episode])], int(selection.index[episode])
+
+    def rows(self, name: str, episode: int) -> np.ndarray:
+        """Return the rows of an episode in a column; offsets start at 0.
+
+        Raises IntegrityError if a file is damaged; NotFoundError if the version was deleted.
+        """
+        stored, position = self.stored(episode)
+        return stored.read_episodes(name, np.array([position]))
+
+    def page(self, order: Order, *, first: int, count: int) -> dict[str, Any]:
+        """Return rows `first` to `first + count - 1`, at most 1,000, of the episodes of an order, by column.
+
+        What is not a number is always last. Returned are `matching` and `total` episodes, and what
+        `values_or_errors` returns.
+        """
+        found = self._order(**order)
+        positions = found[max(0, first) : max(0, first) + min(max(0, count), MOST_ROWS)]
+        columns, errors = self.values_or_errors(positions)
+        return {
+            "total": self.dataset.total_episodes,
+            "matching": len(found),
+            "first": first,
+            "columns": columns,
+            "errors": errors,
+        }
+
+    def row_of(self, episode: int, order: Order) -> int | None:
+        """Return the row of an episode in the list; None if it is not in it."""
+        found = np.flatnonzero(self._order(**order) == episode)
+        return int(found[0]) if len(found) else None
+
+    def values_or_errors(
+        self, positions: np.ndarray
+    ) -> tuple[dict[str, Sequence[Any]], dict[str, str]]:
+        """Return values of episodes by column, and why columns cannot be read."""
+        columns: dict[str, Sequence[Any]] = {}
+        errors: dict[str, str] = {}
+        for name in self.names:
+            try:
+                columns[name] = self._values(name, positions)
+            except (OrlogError, OSError, UnicodeDecodeError) as error:
+                errors[name] = str(error)
+        return columns, errors
+
+    def _values(self, name: str, positions: np.ndarray) -> Sequence[Any]:
+        if name == EPISODE:
+            return list(positions.tolist())
+        if name == END:
+            return [ENDS[code] for code in self.ends(positions).tolist()]
+        if name == "lengths":
+            return list(self.dataset.episode_lengths[positions].tolist())
+        column = OWN + name
+        if name not in self.texts:
+            return [_cell(one) for one in self.dataset.rows(column, positions).tolist()]
+        ends = self.selection.read(offsets_column(column), positions).tolist()
+        values = self.selection.read(values_column(column), positions)
+        cut = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        if self.dataset.schema.variable[column] == "text":
+            return [one.tobytes().decode() for one in cut]
+        return [_shortened(str(one.tolist())) for one in cut]
+
+    def ends(self, positions: np.ndarray) -> np.ndarray:
+        """Return how episodes ended: places in `ENDS`, (n,) int64.
+
+        Raises IntegrityError if a file is damaged.
+        """
+        dataset = self.dataset
+        lasts = dataset.episode_starts[positions] + dataset.episode_lengths[positions] - 1
+        codes = dataset.rows("terminations", lasts).astype(np.int64)
+        codes += 2 * dataset.rows("truncations", lasts).astype(np.int64)
+        return codes
+
+    def _find_order(self, where: str, by: str, descending: bool) -> np.ndarray:
+        dataset = self.dataset
+        chosen = np.arange(dataset.total_episodes)
+        if where:
+            chosen = np.flatnonzero(episodes_where(dataset, where))
+        if by not in self.sortable:
+            raise SchemaError(f"{self.title}: episodes cannot be sorted by {by!r:.100}.")
+        if by == EPISODE:
+            return chosen[::-1] if descending else chosen
+        if by == END:
+            values = self.ends(chosen)
+        elif by == "lengths":
+            values = dataset.episode_lengths[chosen]
+        else:
+            values = episode_column(dataset, OWN + by)[chosen]
+        unknown = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
+        known = np.flatnonzero(~unknown)
+        if descending:  # equal values stay in the order of episodes
+            order = len(known) - 1 - np.argsort(values[known][::-1], kind="stable")[::-1]
+        else:
+            order = np.argsort(values[known], kind="stable")
+        found: np.ndarray = chosen[np.concatenate([known[order], np.flatnonzero(unknown)])]
+        return found
+
+
+def save_filtered(shown: Shown, *, where: str, name: str, folder: Path) -> Path:
+    """Save the episodes that meet an expression, which is not empty, as a view: a new file `NAME.json` in a folder.
+
+    The name has letters, digits, `_`, `.` and `-`; a file that is there is never replaced.
+    """
+    if not where.strip():
+        raise ValueError("a view needs an expression: write one into the filter first.")
+    stem = name.removesuffix(".json")
+    if _FILE_NAME.fullmatch(stem) is None:
+        raise ValueError(
+            f"{name!r:.100} is no name for a view: use at most 80 letters, digits, '_', '.' and '-', and "
+            "begin with a letter or a digit."
+        )
+    path = folder / f"{stem}.json"
+    if path.exists() or path.is_symlink():
+        raise VersionExistsError(f"{path.name} exists in {folder}; choose another name.")
+    view = shown.dataset.filter_episodes(where)
+    if not view.total_episodes:
+        raise NotFoundError("no episode meets the expression, so there is nothing to save.")
+    return view.save(path)
+
+
+def _cell(value: Any) -> Any:
+    """Return a value for the page: rows and numbers that JavaScript would round as text."""
+    is_large = type(value) is int and abs(value) > LARGEST_EXACT
+    return _shortened(str(value)) if is_large or isinstance(value, list) else value
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
