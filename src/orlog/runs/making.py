@@ -10,8 +10,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.policy import fitting_form
 from orlog.algos.training.runs import VIEW_FILE, RunRecord, read_evaluation, read_run
-from orlog.base.code_version import run_sources, sources_digest, unchanged_files
-from orlog.base.repositories import repository_and_commit
+from orlog.base.code_version import repository_and_commit, run_sources, sources_digest
 from orlog.datasets.loading import load_dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.runs.evaluated_runs import EvaluatedRun, check_seeds, find_runs
@@ -145,8 +144,8 @@ def _code(
         return unknown
     config = make_config(kind, record.config)
     files = run_sources(kind, config)
-    own = {module: one for module, one in files.items() if not module.startswith("orlog.")}
-    repository, commit = repository_and_commit(unchanged_files(own or files))
+    own = [module for module in files if not module.startswith("orlog.")]
+    repository, commit = repository_and_commit(own or files)
     return CodeUsed(files=files, versions=record.versions, repository=repository, commit=commit)
 
 
