@@ -262,7 +262,7 @@ def _scores(key: str) -> Iterator[str]:
         "spreads, seeds and caveats of each number, and [scores](../scores.md) says what they mean."
     )
     for section in benchmark_sections(key):
-        one = section.key
+        one = section
         where = " ".join(filter(None, (one.publication, one.version)))
         metric = METRICS.get(one.metric, one.metric)
         title = f"{where}: {one.protocol or 'protocol not stated'} ({metric})"

@@ -23,9 +23,8 @@ Papers: Precup, Sutton and Singh 2000, "Eligibility traces for off-policy policy
 2016, https://arxiv.org/abs/1511.03722 (equation 10 written out as a sum); Thomas and Brunskill 2016,
 https://arxiv.org/abs/1604.00923 (weighted). Without division by weights they are unbiased where the ratios
 are right, every action of pi may be taken by b, and Q and V were not fitted to the same episodes; the bias
-of weighted ones vanishes as episodes grow in number. What is seen of a truncated episode ends there:
-importance sampling then estimates the value of the steps up to the truncation, while doubly robust
-estimates go on with V of the final observation.
+of weighted ones vanishes as episodes grow in number. Importance sampling estimates the value of a truncated
+episode up to its truncation; doubly robust estimates go on with V of the final observation.
 
 How good the estimates of several policies are is measured as in Fu et al. 2021,
 https://arxiv.org/abs/2103.16596: absolute error, Spearman's rank correlation and regret@1.
@@ -41,26 +40,23 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Steps: TypeAlias = Float[np.ndarray, "episodes horizon"]
-"""A number of each step: log pi(a | s) - log b(a | s), -infinity where pi never takes the action; or rewards."""
-
+"""A number for each step of each episode."""
 Policies: TypeAlias = Float[np.ndarray, " policies"]
-"""A number of each policy."""
 
 _AT_ONCE = 50  # resamples multiplied at a time
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """An estimate as a sum of quotients of sums over episodes."""
+    """An estimate as a sum of quotients of sums over episodes, one column for each quotient."""
 
-    numerators: Float[np.ndarray, "episodes quotients"]  # one column for each quotient
-    denominators: Float[np.ndarray, "episodes quotients"]  # the same shape
+    numerators: Float[np.ndarray, "episodes quotients"]
+    denominators: Float[np.ndarray, "episodes quotients"]
 
     @property
     def value(self) -> float:
         """The estimate; NaN where no episode has any weight."""
-        every = np.ones((1, len(self.numerators)))
-        return float(self.values(every)[0])
+        return float(self.values(np.ones((1, len(self.numerators))))[0])
 
     def values(
         self, counts: Float[np.ndarray, "resamples episodes"]
@@ -83,32 +79,35 @@ def padded(
 def mean_terms(values: Float[np.ndarray, " episodes"]) -> Terms:
     """Return the mean of one number for each episode, such as a return or the value of its start."""
     column = np.asarray(values, np.float64)[:, None]
-    return Terms(numerators=column, denominators=np.ones_like(column))
+    return Terms(column, np.ones_like(column))
 
 
-def importance_sampling(log_ratios: Steps, rewards: Steps, discount: float) -> Terms:
+def importance_sampling(
+    log_ratios: Steps,
+    rewards: Steps,
+    discount: float,
+    *,
+    weighted: bool = False,
+    per_decision: bool = False,
+) -> Terms:
     """Return the mean of returns, each weighted by the ratio of its episode's probabilities.
 
     For logged bandits (one step each) this is inverse propensity weighting.
+
+    Args:
+        log_ratios: log pi(a | s) - log b(a | s), -infinity where pi never takes the action.
+        rewards: Rewards.
+        discount: Weight of the next step, in (0, 1].
+        weighted: Divide by the sum of weights: biased, of bounded variance.
+        per_decision: Weight each reward by the ratios up to its step only.
     """
-    weights = _weights(log_ratios)[:, -1]
-    return mean_terms(weights * _returns(rewards, discount))
-
-
-def weighted_importance_sampling(log_ratios: Steps, rewards: Steps, discount: float) -> Terms:
-    """Return the weighted mean of returns: self-normalized, biased, of bounded variance."""
-    weights = _relative_weights(log_ratios)[:, -1:]
-    returns = _returns(rewards, discount)
-    return Terms(numerators=weights * returns[:, None], denominators=weights)
-
-
-def weighted_per_decision_importance_sampling(
-    log_ratios: Steps, rewards: Steps, discount: float
-) -> Terms:
-    """Return the sum of weighted mean rewards of each step."""
-    weights = _relative_weights(log_ratios)
-    terms = weights * _discounts(rewards, discount) * rewards
-    return Terms(numerators=terms, denominators=weights)
+    weights, powers = _weights(log_ratios, weighted), _powers(rewards, discount)
+    if per_decision:
+        terms = weights * powers * rewards
+    else:
+        weights = weights[:, -1:]
+        terms = weights * (rewards * powers).sum(1, keepdims=True)
+    return Terms(terms, weights if weighted else np.ones_like(terms))
 
 
 def doubly_robust(
@@ -117,6 +116,8 @@ def doubly_robust(
     q_values: Steps,
     state_values: Float[np.ndarray, "episodes horizon+1"],
     discount: float,
+    *,
+    weighted: bool = False,
 ) -> Terms:
     """Return the value that a Q function gives to the starts, corrected by weighted errors of it.
 
@@ -130,29 +131,14 @@ def doubly_robust(
         state_values: V(s_t), the mean of Q under pi; in the place after an episode's last step 0 if it
             ended there, and V of the final observation if it was truncated.
         discount: Weight of the next step, in (0, 1].
+        weighted: Take weighted means over the errors of each step.
     """
-    weights = _weights(log_ratios)
-    errors = _errors(rewards, q_values, state_values, discount)
+    weights, starts = _weights(log_ratios, weighted), state_values[:, :1]
+    errors = rewards + discount * state_values[:, 1:] - q_values
     with np.errstate(over="ignore", invalid="ignore"):  # infinite weights give no finite estimate
-        terms = np.concatenate([state_values[:, :1], weights * errors], 1)
-    return Terms(numerators=terms, denominators=np.ones_like(terms))
-
-
-def weighted_doubly_robust(
-    log_ratios: Steps,
-    rewards: Steps,
-    q_values: Steps,
-    state_values: Float[np.ndarray, "episodes horizon+1"],
-    discount: float,
-) -> Terms:
-    """Return `doubly_robust` with weighted means over the errors of each step."""
-    weights = _relative_weights(log_ratios)
-    errors = _errors(rewards, q_values, state_values, discount)
-    starts = state_values[:, :1]
-    return Terms(
-        numerators=np.concatenate([starts, weights * errors], 1),
-        denominators=np.concatenate([np.ones_like(starts), weights], 1),
-    )
+        terms = np.concatenate([starts, weights * (_powers(rewards, discount) * errors)], 1)
+    divisors = weights if weighted else np.ones_like(weights)
+    return Terms(terms, np.concatenate([np.ones_like(starts), divisors], 1))
 
 
 def value_range(rewards: Float[np.ndarray, " steps"], discount: float) -> tuple[float, float]:
@@ -173,7 +159,7 @@ def effective_sample_size(log_ratios: Steps) -> float:
 
     0 where no episode has any weight.
     """
-    weights = _relative_weights(log_ratios)[:, -1]
+    weights = _weights(log_ratios, relative=True)[:, -1]
     squares = float(np.square(weights).sum())
     return float(weights.sum()) ** 2 / squares if squares else 0.0
 
@@ -181,13 +167,7 @@ def effective_sample_size(log_ratios: Steps) -> float:
 def resampled_values(
     terms: Sequence[Terms], rng: np.random.Generator, *, resamples: int = 1000
 ) -> Float[np.ndarray, "estimates resamples"]:
-    """Return estimates from bootstrap resamples of their episodes, the same resamples for all.
-
-    Args:
-        terms: Estimates from the same episodes.
-        rng: Draws the resamples.
-        resamples: How many.
-    """
+    """Return estimates of the same episodes from bootstrap resamples of these, the same ones for all."""
     episodes = len(terms[0].numerators)
     estimates = np.empty((len(terms), resamples))
     for start in range(0, resamples, _AT_ONCE):
@@ -216,12 +196,9 @@ def spread_of_fits(
     return np.asarray(apart @ mixed * np.sqrt(1 + 1 / fits))
 
 
-def absolute_error(
-    estimates: Float[np.ndarray, "*resamples policies"],
-    values: Float[np.ndarray, "*resamples policies"],
-) -> Float[np.ndarray, "*resamples"]:
+def absolute_error(estimates: Policies, values: Policies) -> float:
     """Return the mean over policies of |estimate - value|."""
-    return np.asarray(np.abs(estimates - values).mean(-1))
+    return float(np.abs(estimates - values).mean())
 
 
 def rank_correlation(estimates: Policies, values: Policies) -> float:
@@ -248,29 +225,15 @@ def _ranks(numbers: Policies) -> np.ndarray:
     return ranks
 
 
-def _weights(log_ratios: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return np.asarray(np.exp(np.cumsum(log_ratios, 1)))
-
-
-def _relative_weights(log_ratios: np.ndarray) -> np.ndarray:
-    """Return the weights of each step over the largest of that step, which cannot overflow."""
+def _weights(log_ratios: np.ndarray, relative: bool) -> np.ndarray:
+    """Return the weights of each step; relative ones are over the largest of that step, and cannot overflow."""
     logarithms = np.cumsum(log_ratios, 1)
-    largest = logarithms.max(0)
-    return np.asarray(np.exp(logarithms - np.where(np.isfinite(largest), largest, 0)))
+    if relative:
+        largest = logarithms.max(0)
+        logarithms = logarithms - np.where(np.isfinite(largest), largest, 0)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(logarithms))
 
 
-def _discounts(rewards: np.ndarray, discount: float) -> np.ndarray:
+def _powers(rewards: np.ndarray, discount: float) -> np.ndarray:
     return np.asarray(discount ** np.arange(rewards.shape[1]))
-
-
-def _returns(rewards: np.ndarray, discount: float) -> np.ndarray:
-    return np.asarray((rewards * _discounts(rewards, discount)).sum(1))
-
-
-def _errors(
-    rewards: np.ndarray, q_values: np.ndarray, state_values: np.ndarray, discount: float
-) -> np.ndarray:
-    """Return discount^t (r_t + discount V(s_t+1) - Q(s_t, a_t))."""
-    errors = rewards + discount * state_values[:, 1:] - q_values
-    return np.asarray(_discounts(rewards, discount) * errors)

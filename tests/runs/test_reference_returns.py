@@ -162,7 +162,7 @@ def test_a_view_of_parts_with_other_references_has_none() -> None:
             environment=gymnasium.make(f"CartPole-v{version}"),
         )
         parts.append(orlog.load_dataset(name))
-    found = measure_references(parts[1], expert=500.0, source="S", episodes=1, keep="home")
+    found = measure_references(parts[1], expert=500.0, source="S", episodes=1, keep=True)
     assert orlog.references(orlog.combine_datasets(parts[1:])) == found
     with pytest.raises(NotFoundError, match="this view also holds lab/part-0-v1, whose references"):
         orlog.normalized_score(orlog.combine_datasets([parts[1], parts[0]]), [1.0])

@@ -167,7 +167,7 @@ def test_own_data_without_references_give_returns_and_say_why_there_is_no_score(
 @pytest.mark.usefixtures("empty")
 def test_the_command_prints_score_interval_anchors_and_caveats() -> None:
     data = pendulum(episodes=3)
-    known = measure_references(data, expert=-150.0, source="S", episodes=2, keep="home")
+    known = measure_references(data, expert=-150.0, source="S", episodes=2, keep=True)
     orlog.train("iql", data, settings=SMALL, steps=2, evaluations=0, out="run")
     result = orlog.evaluate("run", episodes=12)
     shown = command("evaluate", "run", "--episodes", "12")
@@ -178,8 +178,8 @@ def test_the_command_prints_score_interval_anchors_and_caveats() -> None:
     assert line in shown.stdout
     assert f"0 = {known.random.mean:.2f}: uniform over the action space" in shown.stdout
     assert "100 = -150.00: as published: S" in shown.stdout
-    for caveat in result.caveats:
-        assert f"note: {caveat}" in shown.stdout.splitlines()
+    note = f"note: {' '.join(result.caveats)} More: docs/scores.md"
+    assert shown.stdout.splitlines()[-1] == note
     body = json.loads(command("evaluate", "run", "--episodes", "12", "--json").stdout)
     assert body["normalized_score"] == result.score
     assert body["score_interval"] == [low, high]

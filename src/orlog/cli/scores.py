@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orlog.algos.algorithms import algorithm_title, known_as
-from orlog.base.terminal import console, print_json, progress_bar, say, say_notes, show_table, tell
+from orlog.base.terminal import console, print_json, progress_bar, say, show_table, tell
 from orlog.cli.options import AsJson, Imports, OptionalName, TrustEnvironment, app
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.normalize.published_scores import Disagreement, PublishedScore
     from orlog.normalize.references import References
-    from orlog.runs.baseline_scores import Section, SectionKey
+    from orlog.runs.baseline_scores import Section
 
 
 @app.command(
@@ -55,10 +54,6 @@ def scores(
     episodes: Annotated[
         int | None, typer.Option(min=1, help="Episodes per policy.", show_default="1000")
     ] = None,
-    record: Annotated[
-        bool,
-        typer.Option("--record", help="Keep them among those that ship, in a checkout of orlog."),
-    ] = False,
     trust_environment: TrustEnvironment = False,
     _imports: Imports = None,
     as_json: AsJson = False,
@@ -73,7 +68,7 @@ def scores(
     """
     if (name is None) == (benchmark is None):
         raise typer.BadParameter("give either the name of a dataset or --benchmark.")
-    measured = {"--source": source, "--episodes": episodes, "--record": record}
+    measured = {"--source": source, "--episodes": episodes}
     unused = [option for option, value in measured.items() if value]
     if unused and not random and expert is None:
         raise typer.BadParameter(f"{unused[0]} is for measuring; add --random --expert RUN.")
@@ -88,92 +83,76 @@ def scores(
         _show_benchmark(benchmark, algorithm, as_json=as_json)
     elif expert is not None:
         with progress_bar("episodes") as update:
-            kept = _measure(
-                name,
-                expert,
-                source,
-                episodes,
-                record=record,
-                trust_environment=trust_environment,
-                update=update,
-            )
-        _show_measured(*kept, as_json=as_json)
+            body, before = _measured(name, expert, source, episodes, trust_environment, update)
+        if as_json:
+            print_json(body)
+            return
+        _print_references(body["references"])
+        say(before + f"kept in {body['references']['kept']}")
     elif returns:
-        _show_scores(name, returns, costs, cost_limit, as_json=as_json)
+        costing = {"costs": costs or None, "cost_limit": cost_limit}
+        _show_scores(name, returns, costing if costs or cost_limit is not None else {}, as_json)
     else:
         _show_dataset(name, algorithm, as_json=as_json)
 
 
-def _show_scores(
-    name: str,
-    returns: list[float],
-    costs: list[float] | None,
-    cost_limit: float | None,
-    *,
-    as_json: bool,
-) -> None:
+def _show_scores(name: str, returns: list[float], costing: dict[str, Any], as_json: bool) -> None:
     """Print the score of each return, with the two references that anchor it."""
-    import numpy as np
-
     from orlog.errors import NotFoundError
     from orlog.runs.normalized_scores import normalized_score
-    from orlog.runs.references import references as find_references
+    from orlog.runs.references import references
 
-    values = normalized_score(name, returns)
-    safe: Any = None
-    if costs or cost_limit is not None:
-        asked: dict[str, Any] = {"costs": costs or None, "cost_limit": cost_limit}
-        safe = normalized_score(name, returns, **asked)
-    known, source = None, ""
+    values = normalized_score(name, returns).tolist()
+    body: dict[str, Any] = {"dataset": name, "returns": returns, "scores": values}
+    if costing:
+        safe: Any = normalized_score(name, returns, **costing)
+        body |= {"normalized_cost": safe.normalized_cost, "safe": safe.safe}
+    anchors: dict[str, dict[str, Any]] = {}
+    caveats: list[str] = []
     try:
-        known = find_references(name)
-        source = known.source
+        known = references(name)
+        for at, end in (("0", known.random), ("100", known.expert)):
+            anchors[at] = {"return": end.mean, "policy": end.policy}
+        source, caveats = known.source, known.caveats
     except NotFoundError as error:  # of benchmarks that count successes
         source = str(error)
-    ends = {} if known is None else {"0": known.random, "100": known.expert}
-    caveats = [] if known is None else known.caveats
+    body |= {"references": anchors, "source": source, "caveats": caveats}
     if as_json:
-        anchors = {at: {"return": end.mean, "policy": end.policy} for at, end in ends.items()}
-        costing = (
-            {} if safe is None else {"normalized_cost": safe.normalized_cost, "safe": safe.safe}
-        )
-        body = {"dataset": name, "returns": returns, "scores": values.tolist(), **costing}
-        print_json({**body, "references": anchors, "source": source, "caveats": caveats})
+        print_json(body)
         return
     say(", ".join(f"{value:z.1f}" for value in values))
-    if len(returns) > 1:
-        say(f"mean {np.mean(values):z.1f}")
-    if safe is not None:
-        verdict = "safe" if safe.safe else "not safe"
-        say(f"normalized cost {safe.normalized_cost:z.2f} at the limit {cost_limit:g}: {verdict}")
-    for at, end in ends.items():
-        say(f"{at:>3} = {end.mean:z.2f}: {end.policy}")
+    if len(values) > 1:
+        say(f"mean {sum(values) / len(values):z.1f}")
+    if costing:
+        verdict = "safe" if body["safe"] else "not safe"
+        cost, limit = body["normalized_cost"], costing["cost_limit"]
+        say(f"normalized cost {cost:z.2f} at the limit {limit:g}: {verdict}")
+    for at, anchor in anchors.items():
+        say(f"{at:>3} = {anchor['return']:z.2f}: {anchor['policy']}")
     say(f"source: {source}")
-    say_notes(caveats)
+    say_caveats(caveats)
 
 
-def _measure(
+def _measured(
     name: str,
     expert: str,
     source: str,
     episodes: int | None,
-    *,
-    record: bool,
     trust_environment: bool,
     update: Callable[[int, int], None],
-) -> tuple[str, References, Path, References | None]:
-    """Measure both references and keep them; return the dataset's name, them, their file, and those before."""
+) -> tuple[dict[str, Any], str]:
+    """Measure both references and keep them; return them, and what those before were."""
     from orlog.datasets.loading import load_dataset
     from orlog.errors import ManifestError
     from orlog.runs.measuring import EPISODES, keep_references, measure_references
     from orlog.runs.references import references_of
 
-    dataset = load_dataset(name)
+    dataset, before = load_dataset(name), ""
     try:
-        before = references_of(dataset.manifest)
+        if known := references_of(dataset.manifest):
+            before = f"before: 0 = {known.random.mean:.8g}, 100 = {known.expert.mean:.8g}\n"
     except ManifestError as error:  # new ones come before a damaged file
         tell(error, label="warning")
-        before = None
     count, finished = episodes or EPISODES, 0
 
     def show(done: int) -> None:
@@ -189,8 +168,8 @@ def _measure(
         trust_environment=trust_environment,
         progress=show,
     )
-    path = keep_references(dataset, measured, shipped=record)
-    return dataset.name, measured, path, before
+    kept = str(keep_references(dataset, measured))
+    return {"dataset": dataset.name, "references": {**_described(measured), "kept": kept}}, before
 
 
 def _number(text: str) -> str | float:
@@ -201,53 +180,37 @@ def _number(text: str) -> str | float:
         return text
 
 
-def _show_measured(
-    name: str, measured: References, path: Path, before: References | None, *, as_json: bool
-) -> None:
-    if as_json:
-        references = {**_references_json(measured), "kept": str(path)}
-        print_json({"dataset": name, "references": references})
-        return
-    _print_references(measured)
-    if before is not None:
-        say(f"before: 0 = {before.random.mean:.8g}, 100 = {before.expert.mean:.8g}")
-    say(f"kept in {path}")
-
-
 def _show_dataset(name: str, algorithm: str | None, *, as_json: bool) -> None:
     """Show the references of a dataset, its published scores, and what sources disagree on."""
+    import msgspec
+
     from orlog.errors import NotFoundError
     from orlog.normalize.published_scores import disagreements_about
-    from orlog.runs.baseline_scores import baselines as find_scores
-    from orlog.runs.baseline_scores import in_sections, published_name
+    from orlog.runs.baseline_scores import baselines, in_sections, published_name
     from orlog.runs.references import references
 
     title = published_name(name)
     disagreements = disagreements_about(title, algorithm=algorithm_title(known_as(algorithm or "")))
-    problem = None
+    anchors, problem = None, None
     published: list[PublishedScore] = []
     try:
-        published = find_scores(name, algorithm=algorithm)
+        published = baselines(name, algorithm=algorithm)
     except NotFoundError as error:
         problem = error
     try:
-        known = references(name)
-    except NotFoundError as error:
-        known = None
+        anchors = _described(references(name))
+    except NotFoundError:
         if problem is not None and not disagreements:
-            raise error from None
+            raise
     if as_json:
-        print_json(
-            {
-                "dataset": title,
-                "references": None if known is None else _references_json(known),
-                "scores": [_score_json(score) for score in published],
-                "disagreements": [_disagreement_json(one) for one in disagreements],
-            }
-        )
+        scores = [_score(score) for score in published]
+        places = [msgspec.structs.asdict(place) for place in disagreements]
+        body = {"dataset": title, "references": anchors, "scores": scores}
+        print_json({**body, "disagreements": places})
         return
-    if known is not None:
-        _print_references(known)
+    if anchors is not None:
+        _print_references(anchors)
+        say(f"to score returns: orlog scores {name} RETURN..")
     if problem is not None:
         say(str(problem))
     for section in in_sections(published):
@@ -255,80 +218,103 @@ def _show_dataset(name: str, algorithm: str | None, *, as_json: bool) -> None:
     _print_disagreements(disagreements)
 
 
-def _print_references(known: References) -> None:
-    from orlog.normalize.references import simulator_of
-
-    for at, end in ((0, known.random), (100, known.expert)):
-        error = getattr(end, "standard_error", None)
-        spread = "" if error is None else f", standard error {error:.4g}"
-        say(f"{at:>3} = {end.mean:.8g}: {end.policy}{spread}")
-    say(f"source: {known.source}")
-    say(f"protocol: {_protocol(known)}")
-    say(f"simulator: {known.simulator or simulator_of(known.protocol)}")
-    say_notes(known.caveats)
-
-
-def _protocol(known: References) -> str:
-    """Say how references were measured."""
-    from orlog.normalize.references import PublishedProtocol
+def _described(known: References) -> dict[str, Any]:
+    """Return references as they are shown and written."""
+    from orlog.normalize.references import PublishedProtocol, simulator_of
 
     protocol = known.protocol
     if isinstance(protocol, PublishedProtocol):
-        return protocol.description
-    return (
-        f"{counted(protocol.episodes, 'episode')} of each policy, seeds from {protocol.first_seed}"
-    )
+        how = protocol.description
+    else:
+        episodes = counted(protocol.episodes, "episode")
+        how = f"{episodes} of each policy, seeds from {protocol.first_seed}"
+    ends = {
+        kind: {
+            "return": end.mean,
+            "policy": end.policy,
+            "standard_error": getattr(end, "standard_error", None),
+            "returns": getattr(end, "returns", None),
+        }
+        for kind, end in (("random", known.random), ("expert", known.expert))
+    }
+    return {
+        **ends,
+        "source": known.source,
+        "protocol": how,
+        "environment": protocol.environment_id,
+        "versions": protocol.versions,
+        "episodes": protocol.episodes,
+        "simulator": known.simulator or simulator_of(protocol),
+        "caveats": known.caveats,
+    }
+
+
+def _print_references(known: dict[str, Any]) -> None:
+    for at, kind in ((0, "random"), (100, "expert")):
+        end = known[kind]
+        error = end["standard_error"]
+        shown = "unknown" if error is None else f"{error:.4g}"
+        say(f"{at:>3} = {end['return']:.8g} (standard error {shown}): {end['policy']}")
+    for key in ("source", "protocol", "simulator"):
+        say(f"{key}: {known[key]}")
+    say_caveats(known["caveats"])
+
+
+def say_caveats(caveats: Iterable[str], page: str = "docs/scores.md") -> None:
+    """Print what to know before comparing numbers as one line, with the page that says more."""
+    if text := " ".join(caveats):
+        say(f"note: {text} More: {page}")
 
 
 def _print_section(section: Section) -> None:
     """Print the scores on one dataset that share a protocol and a publication."""
-    scores = [one for row in section.scores.values() for one in row.values()]
     say()
-    _print_heading(section.key, scores)
-    kinds = sorted({one.spread_kind for one in scores if one.spread is not None})
-    caveats = any(one.caveats for one in scores)
-    headings = ["algorithm", "score", "spread", "seeds", *(["caveats"] if caveats else [])]
-    digits = _digits(one.score for one in scores)
-    spread_digits = _digits(one.spread for one in scores if one.spread is not None)
+    _print_heading(section)
+    scores = sorted(section.rows, key=lambda score: -score.score)
+    digits = _digits(score.score for score in scores)
+    spreads = [score.spread for score in scores if score.spread is not None]
+    spread_digits = _digits(spreads)
     rows = [
         [
-            algorithm_title(one.algorithm),
-            f"{one.score:z.{digits}f}",
-            "unknown" if one.spread is None else f"{one.spread:z.{spread_digits}f}",
-            str(one.seeds or "unknown"),
-            *(["; ".join(one.caveats)] if caveats else []),
+            algorithm_title(score.algorithm),
+            f"{score.score:z.{digits}f}",
+            "unknown" if score.spread is None else f"{score.spread:z.{spread_digits}f}",
+            str(score.seeds or "unknown"),
+            "; ".join(score.caveats),
         ]
-        for one in sorted(scores, key=lambda one: -one.score)
+        for score in scores
     ]
-    show_table(headings, rows, numbers=(1, 2, 3))
-    if kinds:
-        say(f"spread: {', '.join(kinds)}")
+    show_table(["algorithm", "score", "spread", "seeds", "caveats"], rows, numbers=(1, 2, 3))
+    if spreads:
+        kinds = {score.spread_kind for score in scores if score.spread is not None}
+        say(f"spread: {', '.join(sorted(kinds))}")
     _print_sources(scores)
 
 
-def _print_heading(key: SectionKey, scores: Sequence[PublishedScore]) -> None:
-    mark = "" if not scores[0].secondary else ", secondary: someone else's copy of it"
-    where = f"{key.benchmark} {key.version}".strip()
-    protocol = key.protocol or "protocol not stated"
-    say(f"{protocol} ({where}, {_metric(key.metric)}{mark})", label=key.publication)
+def _print_heading(section: Section) -> None:
+    mark = ", secondary: someone else's copy of it" if section.rows[0].secondary else ""
+    where = f"{section.benchmark} {section.version}".strip()
+    metric = _METRICS.get(section.metric, section.metric)
+    protocol = section.protocol or "protocol not stated"
+    say(f"{protocol} ({where}, {metric}{mark})", label=section.publication)
 
 
 def _print_sources(scores: Sequence[PublishedScore]) -> None:
-    for source in dict.fromkeys((one.source, one.source_kind, one.year) for one in scores):
-        text, kind, year = source
+    sources = dict.fromkeys((score.source, score.source_kind, score.year) for score in scores)
+    for text, kind, year in sources:
         say(f"source: {text} ({kind}{f', {year}' if year else ''})")
 
 
 def _print_disagreements(disagreements: Sequence[Disagreement]) -> None:
     if disagreements:
         say("\nSources disagree", style="bold")
-    for one in disagreements:
+    for place in disagreements:
         values = (
             f"{value} ({source})" if source else value
-            for value, source in ((one.value_a, one.source_a), (one.value_b, one.source_b))
+            for value, source in ((place.value_a, place.source_a), (place.value_b, place.source_b))
         )
-        note = f" Note: {one.note}." if one.note else ""
-        say(f"{one.item}: {' or '.join(values)}.{note}")
+        note = f" Note: {place.note}." if place.note else ""
+        say(f"{place.item}: {' or '.join(values)}.{note}")
 
 
 _METRICS = {
@@ -340,10 +326,6 @@ _METRICS = {
 }
 
 
-def _metric(metric: str) -> str:
-    return _METRICS.get(metric, metric)
-
-
 def _digits(values: Iterable[float]) -> int:
     """Return how many digits after the point the numbers have, up to two."""
     rounded = [f"{value:z.2f}".rstrip("0").partition(".")[2] for value in values]
@@ -351,44 +333,56 @@ def _digits(values: Iterable[float]) -> int:
 
 
 def _show_benchmark(key: str, algorithm: str | None, *, as_json: bool) -> None:
+    """Show all published scores of a benchmark, a matrix for each protocol."""
+    import msgspec
+
     from orlog.runs.baseline_scores import benchmark_sections
 
     sections = benchmark_sections(key, algorithm=algorithm)
     if as_json:
-        print_json({"benchmark": key, "sections": [_section_json(one) for one in sections]})
+        bodies = msgspec.to_builtins(sections)
+        for section, body in zip(sections, bodies, strict=True):
+            body["scores"] = {
+                name: {title: _score(score) for title, score in row.items()}
+                for name, row in section.scores.items()
+            }
+        print_json({"benchmark": key, "sections": bodies})
         return
     for index, section in enumerate(sections):
         if index:
             say()
-        scores = [one for row in section.scores.values() for one in row.values()]
-        _print_heading(section.key, scores)
+        _print_heading(section)
         for algorithms in _columns(section):
             numbers = range(1, len(algorithms) + 1)
-            rows = list(_rows(section, algorithms))
-            show_table(["dataset", *algorithms], rows, numbers=numbers)
-        _print_sources(scores)
+            show_table(["dataset", *algorithms], _matrix(section, algorithms), numbers=numbers)
+        _print_sources(section.rows)
 
 
-def _rows(section: Section, algorithms: Sequence[str]) -> Iterator[list[str]]:
-    scores = section.scores
-    largest = max(abs(one.score) for row in scores.values() for one in row.values())
-    digits = 1 if largest >= 10 else 2  # a share of one needs the second
+def _score(score: PublishedScore) -> dict[str, Any]:
+    import msgspec
 
-    def cells(values: Iterable[float | None]) -> list[str]:
-        return ["" if one is None else f"{one:z.{digits}f}" for one in values]
+    return {**msgspec.structs.asdict(score), "statistic": score.statistic}
 
-    for name, row in scores.items():
-        found = (row.get(algorithm) for algorithm in algorithms)
-        yield [name, *cells(None if one is None else one.score for one in found)]
+
+def _matrix(section: Section, algorithms: Sequence[str]) -> list[list[str]]:
+    """Return the scores of some algorithms by dataset, then their averages."""
+    # A share of one needs the second digit.
+    digits = 1 if max(abs(score.score) for score in section.rows) >= 10 else 2
+    rows = {
+        name: {title: score.score for title, score in row.items()}
+        for name, row in section.scores.items()
+    }
     for average in section.averages:
-        title = f"average of {len(average.datasets)}: {average.group}"
-        yield [title, *cells(average.means.get(algorithm) for algorithm in algorithms)]
+        rows[f"average of {len(average.datasets)}: {average.group}"] = average.means
+    return [
+        [name, *(f"{values[title]:z.{digits}f}" if title in values else "" for title in algorithms)]
+        for name, values in rows.items()
+    ]
 
 
 def _columns(section: Section) -> Iterator[Sequence[str]]:
     """Yield the algorithms of a section in parts that fit the width of a terminal."""
-    first = max(len(name) for name in section.scores)
-    room = max(console.size.width - first, 20)
+    room = max(console.size.width - max(map(len, section.scores)), 20)
     part: list[str] = []
     used = 0
     for algorithm in section.algorithms:
@@ -399,54 +393,3 @@ def _columns(section: Section) -> Iterator[Sequence[str]]:
         part.append(algorithm)
         used += width
     yield part
-
-
-def _references_json(known: References) -> dict[str, Any]:
-    from orlog.normalize.references import simulator_of
-
-    ends = {
-        kind: {
-            "return": end.mean,
-            "policy": end.policy,
-            "standard_error": getattr(end, "standard_error", None),
-            "returns": getattr(end, "returns", None),
-        }
-        for kind, end in (("random", known.random), ("expert", known.expert))
-    }
-    protocol = known.protocol
-    return {
-        **ends,
-        "source": known.source,
-        "protocol": _protocol(known),
-        "environment": protocol.environment_id,
-        "versions": protocol.versions,
-        "episodes": protocol.episodes,
-        "simulator": known.simulator or simulator_of(protocol),
-        "caveats": known.caveats,
-    }
-
-
-def _score_json(score: PublishedScore) -> dict[str, Any]:
-    import msgspec
-
-    return {**msgspec.structs.asdict(score), "statistic": score.statistic}
-
-
-def _disagreement_json(one: Disagreement) -> dict[str, Any]:
-    import msgspec
-
-    return msgspec.structs.asdict(one)
-
-
-def _section_json(section: Section) -> dict[str, Any]:
-    import dataclasses
-
-    return {
-        **dataclasses.asdict(section.key),
-        "algorithms": section.algorithms,
-        "scores": {
-            name: {algorithm: _score_json(score) for algorithm, score in row.items()}
-            for name, row in section.scores.items()
-        },
-        "averages": [dataclasses.asdict(average) for average in section.averages],
-    }

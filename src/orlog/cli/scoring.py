@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import print_json, progress_bar, say, say_notes, show_table, tell
+from orlog.base.terminal import print_json, progress_bar, say, show_table, tell
 from orlog.cli.options import (
     AlgorithmOfRun,
     AsJson,
@@ -20,18 +20,11 @@ from orlog.cli.options import (
     Workers,
     app,
 )
+from orlog.cli.scores import say_caveats
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.runs.evaluating import Score
-    from orlog.runs.off_policy import Estimate, EvaluatedPolicy
-
-
-_QUALITY = {
-    "absolute_error": "absolute error",
-    "rank_correlation": "rank correlation",
-    "regret_at_1": "regret@1",
-}
 
 
 @app.command(epilog="Example: orlog evaluate runs/iql/pointmaze/umaze-v1/seed-0")
@@ -101,7 +94,7 @@ def evaluate(
                         episodes=episodes,
                         trust_environment=trust_environment,
                         video=video,
-                        progress=functools.partial(_show, update, episodes),
+                        progress=functools.partial(_progress, update, episodes),
                     )
                 )
             except OrlogError as error:
@@ -128,8 +121,8 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _show(update: Callable[[int, int], None], episodes: int, done: int) -> None:
-    update(done, episodes)
+def _progress(update: Callable[[int, int], None], total: int, done: int) -> None:
+    update(done, total)
 
 
 def _print_result(result: Score, episodes: int) -> None:
@@ -152,19 +145,18 @@ def _print_result(result: Score, episodes: int) -> None:
         elif len(result.returns) > 1:
             interval = ", without an interval: all episodes returned the same"
         say(f"normalized score {result.score:z.1f}{interval}")
-        say(f"  0 = {references.random.mean:z.2f}: {references.random.policy}")
-        say(f"100 = {references.expert.mean:z.2f}: {references.expert.policy}")
+        for at, end in ((0, references.random), (100, references.expert)):
+            say(f"{at:>3} = {end.mean:z.2f}: {end.policy}")
     for number in result.numbers:
         say(str(number))
-    say_notes(result.caveats)
-    for one in result.videos:
-        path = result.run.folder / VIDEOS / one.file
-        say(
-            f"{one.kind} episode, return {one.returned:z.2f}, {counted(one.frames, 'frame')}: {path}"
-        )
-        if one.returned != one.evaluated:
+    say_caveats(result.caveats)
+    for video in result.videos:
+        path = result.run.folder / VIDEOS / video.file
+        frames = counted(video.frames, "frame")
+        say(f"{video.kind} episode, return {video.returned:z.2f}, {frames}: {path}")
+        if video.returned != video.evaluated:
             tell(
-                f"note: the filmed episode returned {one.returned:.6g}, and {one.evaluated:.6g} in the "
+                f"note: the filmed episode returned {video.returned:.6g}, and {video.evaluated:.6g} in the "
                 "evaluation: rendering changes this environment."
             )
 
@@ -200,7 +192,6 @@ def ope(
     fqe_fits: Annotated[
         int, typer.Option(min=1, help="Fits for each checkpoint, whose spread is in the interval.")
     ] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches, bootstrap.")] = 0,
     trust_environment: TrustEnvironment = False,
     _imports: Imports = None,
     workers: Workers = 1,
@@ -208,13 +199,9 @@ def ope(
 ) -> None:
     """Estimate from recorded data what checkpoints are worth, and compare that with their true values.
 
-    It takes the checkpoints that orlog train kept with --keep-checkpoints, or else the last one of each
-    run. Estimators: fitted Q evaluation; the trained critic, where there is one; and where the
-    probabilities of actions were recorded and policies have them too, weighted importance sampling and
-    doubly robust estimates.
+    It takes the checkpoints that orlog train kept with --keep-checkpoints, or else the last one of each run. A
+    second table says how good each estimator is; docs/ope.md explains estimators and measures.
 
-    A second table says how good each estimator is: its absolute error, its rank correlation with true
-    values, and regret@1, the value lost by choosing the checkpoint that it puts first.
     One checkpoint takes a minute or two on a small dataset, most of it for the steps of fitted Q evaluation.
     With --workers several checkpoints are judged at a time.
     """
@@ -230,54 +217,65 @@ def ope(
             discount=discount,
             episodes=episodes,
             settings=FQESettings(steps=fqe_steps, fits=fqe_fits),
-            seed=seed,
             trust_environment=trust_environment,
             workers=workers,
             progress=update,
         )
+    body = result.to_json()
     if as_json:
-        print_json(result.to_json())
-        return
-    rows = [row for policy in result.policies for row in _policy_rows(policy, len(runs) > 1)]
-    show_table(["policy", "estimator", "value", "95 % interval", "error"], rows, numbers=(2, 3, 4))
-    if result.quality:
-        measures = [one for one in _QUALITY if any(one in of for of in result.quality.values())]
-        rows = [
-            [name, *(_with_interval(found[one]) if one in found else "" for one in measures)]
-            for name, found in result.quality.items()
-        ]
-        headings = ["estimator", *(_QUALITY[one] for one in measures)]
-        say()
-        show_table(headings, rows, numbers=range(1, len(headings)))
-    for reason in dict.fromkeys(result.left_out.values()):
-        names = [name for name, one in result.left_out.items() if one == reason]
-        say(f"left out: {', '.join(names)}: {reason}")
-    say_notes(result.notes)
+        print_json(body)
+    else:
+        _print_estimates(body, len(runs) > 1)
 
 
-def _policy_rows(policy: EvaluatedPolicy, several: bool) -> list[list[str]]:
-    """Return the lines of a policy: the true value, then the estimates."""
-    label = f"step {policy.step:,}"
-    if several:
-        label = f"{policy.run} {label}"
+_QUALITY = {
+    "absolute_error": "absolute error",
+    "rank_correlation": "rank correlation",
+    "regret_at_1": "regret@1",
+}
+
+
+def _print_estimates(body: dict[str, Any], several: bool) -> None:
+    """Print the values of checkpoints by estimator, and how good the estimators are."""
     rows = []
-    if policy.value is not None:
-        returned = "" if policy.mean_return is None else f"true (return {policy.mean_return:z.2f})"
-        rows.append([returned, f"{policy.value.value:.4g}", _interval(policy.value), ""])
-    for name, one in policy.estimates.items():
-        error = "" if policy.value is None else f"{one.value - policy.value.value:+.3g}"
-        rows.append([name, f"{one.value:.4g}", _interval(one), error])
-    if policy.effective_episodes is not None:
-        rows.append(["effective episodes", f"{policy.effective_episodes:z.1f}", "", ""])
-    if policy.beyond_truncations:
-        rows.append(["beyond truncations", f"{policy.beyond_truncations:.4g}", "", ""])
-    return [[label if index == 0 else "", *row] for index, row in enumerate(rows)]
+    for policy in body["policies"]:
+        label = (
+            f"{policy['run']} step {policy['step']:,}" if several else f"step {policy['step']:,}"
+        )
+        true, estimates = policy["value"], policy["estimates"]
+        if true is not None:
+            name = f"true (return {policy['mean_return']:z.2f})"
+            estimates = {name: true, **estimates}
+        for name, estimate in estimates.items():
+            error = "" if true in (None, estimate) else f"{estimate['value'] - true['value']:+.3g}"
+            rows.append([label, name, f"{estimate['value']:.4g}", _interval(estimate), error])
+            label = ""
+        if policy["effective_episodes"] is not None:
+            rows.append(["", "effective episodes", f"{policy['effective_episodes']:.1f}", "", ""])
+        if policy["beyond_truncations"]:
+            rows.append(["", "beyond truncations", f"{policy['beyond_truncations']:.4g}", "", ""])
+    value = f"value (discount {body['discount']:g})"
+    show_table(["policy", "estimator", value, "95 % interval", "error"], rows, numbers=(2, 3, 4))
+    if quality := body["quality"]:
+        rows = [
+            [name, *(_measure(measures.get(key)) for key in _QUALITY)]
+            for name, measures in quality.items()
+        ]
+        say()
+        show_table(["estimator", *_QUALITY.values()], rows, numbers=(1, 2, 3))
+    for reason in dict.fromkeys(body["left_out"].values()):
+        names = [name for name, its_reason in body["left_out"].items() if its_reason == reason]
+        say(f"left out: {', '.join(names)}: {reason}")
+    say_caveats(body["notes"], "docs/ope.md")
 
 
-def _interval(found: Estimate) -> str:
-    return "" if found.interval is None else "{:.4g} to {:.4g}".format(*found.interval)
+def _interval(estimate: dict[str, Any]) -> str:
+    interval = estimate["interval"]
+    return "" if interval is None else "{:.4g} to {:.4g}".format(*interval)
 
 
-def _with_interval(found: Estimate) -> str:
-    interval = _interval(found)
-    return f"{found.value:.3g}" + (f" ({interval})" if interval else "")
+def _measure(estimate: dict[str, Any] | None) -> str:
+    if estimate is None:
+        return ""
+    interval = _interval(estimate)
+    return f"{estimate['value']:.3g}" + (f" ({interval})" if interval else "")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title, known_as
@@ -47,15 +48,25 @@ def baselines(dataset: Given, *, algorithm: str | None = None) -> list[Published
     Raises:
         NotFoundError: nothing has this name, or no score is known for it.
     """
-    name, found = _all_scores(dataset)
-    if not found:
+    scores: list[PublishedScore]
+    if _is_group(dataset):
+        scores = [*scores_on(str(dataset))]
+        name = scores[0].dataset
+    else:
+        name, manifest, benchmark = _described(dataset)
+        is_view = isinstance(dataset, Dataset) and dataset.operation is not None
+        own = [] if manifest is None or is_view else _recorded(manifest)
+        scores = [*own, *(() if benchmark is None else scores_on(benchmark.name))]
+    if not scores:
         raise NotFoundError(f"{name}: no published or recorded scores are known.")
-    return found if algorithm is None else _of_algorithm(name, algorithm, found)
+    return _of_algorithm(name, algorithm, scores)
 
 
 def _of_algorithm(
-    name: str, algorithm: str, scores: Sequence[PublishedScore]
+    name: str, algorithm: str | None, scores: Sequence[PublishedScore]
 ) -> list[PublishedScore]:
+    if algorithm is None:
+        return [*scores]
     wanted = known_as(algorithm)
     chosen = [score for score in scores if same_algorithm(known_as(score.algorithm), wanted)]
     if not chosen:
@@ -75,18 +86,6 @@ def published_name(dataset: Given) -> str:
         return scores_on(str(dataset))[0].dataset
     name, _, benchmark = _described(dataset)
     return name if benchmark is None else benchmark.name
-
-
-def _all_scores(dataset: Given) -> tuple[str, list[PublishedScore]]:
-    """Return a dataset's name and all its scores."""
-    if _is_group(dataset):
-        published = list(scores_on(str(dataset)))
-        return published[0].dataset, published
-    name, manifest, benchmark = _described(dataset)
-    published = [] if benchmark is None else list(scores_on(benchmark.name))
-    is_view = isinstance(dataset, Dataset) and dataset.operation is not None
-    own = [] if manifest is None or is_view else _recorded(manifest)
-    return name, [*own, *published]
 
 
 def _is_group(dataset: Given) -> bool:
@@ -112,16 +111,17 @@ def _recorded(manifest: Manifest) -> list[PublishedScore]:
     references = references_of(manifest)
     if references is None:
         return []
-    found = []
+    scores = []
     for baseline in read_baselines(manifest.name):
-        means = [float(scores.mean()) for scores in baseline.scores(references).values()]
+        means = [float(each.mean()) for each in baseline.scores(references).values()]
         caveats = []
         if baseline.digest != manifest.digest:
             caveats.append("recorded on another version of the dataset")
         title = algorithm_title(baseline.algorithm, baseline.settings)
         if title != algorithm_title(baseline.algorithm):
             caveats.append(f"run as {title}")
-        found.append(
+        protocol = baseline.protocol
+        scores.append(
             PublishedScore(
                 dataset=manifest.name,
                 benchmark="orlog",
@@ -132,41 +132,20 @@ def _recorded(manifest: Manifest) -> list[PublishedScore]:
                 spread=float(np.std(means, ddof=1)) if len(means) > 1 else None,
                 spread_kind="sample std over seeds",
                 seeds=len(means),
-                protocol=f"{baseline.policy}; {baseline.steps:,} steps; "
-                f"{baseline.protocol.episodes} episodes per seed in "
-                f"{simulator_of(baseline.protocol)}",
+                protocol=f"{baseline.policy}; {baseline.steps:,} steps; {protocol.episodes} episodes per "
+                f"seed in {simulator_of(protocol)}",
                 source="recorded with orlog",
                 caveats=caveats,
                 per_seed=list(means),
             )
         )
-    return found
+    return scores
 
 
 # Scores in sections: within one, and only there, they may share a column and an average.
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SectionKey:
-    """What scores must have in common to share a column.
-
-    Attributes:
-        benchmark: Benchmark and its variant.
-        version: Version of D4RL's files; empty elsewhere.
-        metric: What the score is, with its unit.
-        protocol: Which value of a run is reported, and how policies were evaluated.
-        publication: Whose code or paper.
-    """
-
-    benchmark: str
-    version: str
-    metric: str
-    protocol: str
-    publication: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Average:
+class Average(msgspec.Struct, frozen=True):
     """Averages over a group of datasets in a section.
 
     Attributes:
@@ -180,21 +159,33 @@ class Average:
     means: dict[str, float]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """Scores of one protocol and one publication.
 
     Attributes:
-        key: What they have in common.
+        benchmark: Benchmark and its variant.
+        version: Version of D4RL's files; empty elsewhere.
+        metric: What the score is, with its unit.
+        protocol: Which value of a run is reported, and how policies were evaluated.
+        publication: Whose code or paper.
         algorithms: Their algorithms, in the order of the source.
         scores: Score by dataset and algorithm.
         averages: Averages over groups of datasets.
     """
 
-    key: SectionKey
+    benchmark: str
+    version: str
+    metric: str
+    protocol: str
+    publication: str
     algorithms: list[str]
     scores: dict[str, dict[str, PublishedScore]]
     averages: list[Average]
+
+    @property
+    def rows(self) -> list[PublishedScore]:
+        """All of its scores."""
+        return [score for row in self.scores.values() for score in row.values()]
 
 
 def benchmark_sections(key: str, *, algorithm: str | None = None) -> list[Section]:
@@ -202,49 +193,44 @@ def benchmark_sections(key: str, *, algorithm: str | None = None) -> list[Sectio
 
     Raises NotFoundError if there is no such benchmark, it has no scores, or none of the algorithm.
     """
-    scores: Sequence[PublishedScore] = published_scores(key)
+    scores, title = published_scores(key), BENCHMARKS[key].title
     if not scores:
-        raise NotFoundError(f"{BENCHMARKS[key].title}: no published scores are known.")
-    if algorithm is not None:
-        scores = _of_algorithm(BENCHMARKS[key].title, algorithm, scores)
-    return in_sections(scores)
+        raise NotFoundError(f"{title}: no published scores are known.")
+    return in_sections(_of_algorithm(title, algorithm, scores))
 
 
 def in_sections(scores: Iterable[PublishedScore]) -> list[Section]:
     """Return scores in sections, those of primary sources first, the last evaluation first."""
     grouped = defaultdict(list)
     for score in scores:
-        grouped[_key(score)].append(score)
-    ranked = sorted(grouped.items(), key=lambda item: _rank(item[1]))
-    return [_section(key, members) for key, members in ranked]
+        version = re.fullmatch(r"d4rl/.+-(v\d)", score.dataset)
+        key = (
+            score.benchmark,
+            "" if version is None else version[1],
+            score.metric,
+            score.protocol,
+            score.implementation.removesuffix(f" of {score.algorithm}"),
+        )
+        grouped[key].append(score)
+    sections = []
+    for key, members in sorted(grouped.items(), key=lambda item: _rank(item[1][0])):
+        table: dict[str, dict[str, PublishedScore]] = defaultdict(dict)
+        for score in members:
+            assert score.algorithm not in table[score.dataset], (
+                key,
+                score.dataset,
+                score.algorithm,
+            )
+            table[score.dataset][score.algorithm] = score
+        algorithms = list(dict.fromkeys(score.algorithm for score in members))
+        averages = [] if score_is_raw(members[0].metric) else list(_averages(algorithms, table))
+        sections.append(Section(*key, algorithms, dict(table), averages))
+    return sections
 
 
-def _key(score: PublishedScore) -> SectionKey:
-    version = re.fullmatch(r"d4rl/.+-(v\d)", score.dataset)
-    return SectionKey(
-        benchmark=score.benchmark,
-        version="" if version is None else version[1],
-        metric=score.metric,
-        protocol=score.protocol,
-        publication=score.implementation.removesuffix(f" of {score.algorithm}"),
-    )
-
-
-def _rank(scores: Sequence[PublishedScore]) -> tuple[bool, bool, int]:
-    first = scores[0]
+def _rank(first: PublishedScore) -> tuple[bool, bool, int]:
     order = ("last", "mean of last", "maximum", "other", "not stated")
-    own = first.implementation == "orlog"
-    return (not own, first.secondary, order.index(first.statistic))
-
-
-def _section(key: SectionKey, scores: Sequence[PublishedScore]) -> Section:
-    table: dict[str, dict[str, PublishedScore]] = defaultdict(dict)
-    for score in scores:
-        assert score.algorithm not in table[score.dataset], (key, score.dataset, score.algorithm)
-        table[score.dataset][score.algorithm] = score
-    algorithms = list(dict.fromkeys(score.algorithm for score in scores))
-    averages = [] if score_is_raw(key.metric) else list(_averages(algorithms, table))
-    return Section(key=key, algorithms=algorithms, scores=dict(table), averages=averages)
+    return first.implementation != "orlog", first.secondary, order.index(first.statistic)
 
 
 def score_is_raw(metric: str) -> bool:
@@ -267,25 +253,16 @@ def _averages(
 
 
 _LOCOMOTION = ("halfcheetah", "hopper", "walker2d")
-_ANTMAZES = (
-    "umaze",
-    "umaze-diverse",
-    "medium-play",
-    "medium-diverse",
-    "large-play",
-    "large-diverse",
-)
+_QUALITIES = ("random", "medium", "medium-replay", "medium-expert")
+_ANTMAZES = [f"{maze}-{kind}" for maze in ("medium", "large") for kind in ("play", "diverse")]
 _HANDS = ("pen", "door", "hammer", "relocate")
 # Sets of D4RL's datasets that papers average over: environments, and kinds of data.
 _D4RL_SETS = {
-    "locomotion": (_LOCOMOTION, ("medium", "medium-replay", "medium-expert")),
-    "locomotion with random": (_LOCOMOTION, ("random", "medium", "medium-replay", "medium-expert")),
-    "locomotion, all qualities": (
-        _LOCOMOTION,
-        ("random", "medium", "medium-replay", "medium-expert", "expert", "full-replay"),
-    ),
-    "ant": (("ant",), ("random", "medium", "medium-replay", "medium-expert")),
-    "AntMaze": (("antmaze",), _ANTMAZES),
+    "locomotion": (_LOCOMOTION, _QUALITIES[1:]),
+    "locomotion with random": (_LOCOMOTION, _QUALITIES),
+    "locomotion, all qualities": (_LOCOMOTION, (*_QUALITIES, "expert", "full-replay")),
+    "ant": (("ant",), _QUALITIES),
+    "AntMaze": (("antmaze",), ("umaze", "umaze-diverse", *_ANTMAZES)),
     "Maze2D": (("maze2d",), ("umaze", "medium", "large")),
     "Adroit, human and cloned": (_HANDS, ("human", "cloned")),
     "Adroit": (_HANDS, ("human", "cloned", "expert")),
@@ -299,16 +276,12 @@ def _sets(table: Collection[str]) -> Mapping[str, Sequence[str]]:
     versions = {name.rpartition("-")[2] for name in table if name.startswith("d4rl/")}
     for version in sorted(versions):
         for title, (environments, kinds) in _D4RL_SETS.items():
-            names = [
-                f"d4rl/{environment}-{kind}-{version}"
-                for environment in environments
-                for kind in kinds
-            ]
+            pairs = itertools.product(environments, kinds)
+            names = [f"d4rl/{environment}-{kind}-{version}" for environment, kind in pairs]
             if set(names) <= set(table):
                 sets[f"{title} {version}"] = names
     for name in table:
-        group = _group(name)
-        if group:
+        if group := _group(name):
             sets[group].append(name)
     return {group: names for group, names in sets.items() if len(names) > 1}
 

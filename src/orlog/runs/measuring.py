@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -32,7 +32,7 @@ from orlog.normalize.references import (
     simulator_of,
 )
 from orlog.normalize.rollouts import Policy
-from orlog.runs.references import benchmark_of, record_references, store_references, trained_policy
+from orlog.runs.references import benchmark_of, store_references, trained_policy
 
 Anchor: TypeAlias = str | os.PathLike[str] | float
 """An expert: a run or its folder, `recipe` for the controller of the dataset's recipe, or a number."""
@@ -48,7 +48,7 @@ def measure_references(
     expert: Anchor = RECIPE,
     source: str = "",
     episodes: int = EPISODES,
-    keep: Literal["home", "shipped"] | None = None,
+    keep: bool = False,
     algorithm: AlgorithmLike | None = None,
     trust_environment: bool = False,
     progress: Callable[[int], None] = lambda _done: None,
@@ -64,8 +64,7 @@ def measure_references(
             a published mean return, with its source.
         source: Where the number was published.
         episodes: Episodes of each policy.
-        keep: `home` stores them beside the data, where scores find them; `shipped` records them
-            among those that ship with orlog, in a checkout.
+        keep: Store them beside the data, where scores on all datasets of the environment find them.
         algorithm: The run's algorithm, if it is not one of orlog's.
         trust_environment: Consent to arguments of the environment that come with the data.
         progress: Called with the number of episodes done, first of one policy, then of the other.
@@ -83,50 +82,50 @@ def measure_references(
     _check_benchmark(dataset)
     random = _random(dataset)
     is_number = isinstance(expert, int | float) and not isinstance(expert, bool)
-    if is_number != bool(source):
+    if is_number and not source:
+        raise ValueError(f"{dataset.name}: a published return needs its source: source=TEXT.")
+    if source and not is_number:
         raise ValueError(
-            f"{dataset.name}: a published return needs its source: source=TEXT."
-            if is_number
-            else f"{dataset.name}: a source is for a published return, a number; found {expert}."
+            f"{dataset.name}: a source is for a published return, a number; found {expert}."
         )
-    chosen = None if is_number else _expert(dataset, expert, algorithm)
+    policies = [random] if is_number else [random, _expert(dataset, expert, algorithm)]
     protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
     with one_thread():
-        returns = run_protocol(random.policy, protocol, progress).returns
-        low = ReferenceReturn.of(random.name, returns)
-        high = None
-        if chosen is not None:
-            returns = run_protocol(chosen.policy, protocol, progress).returns
-            high = ReferenceReturn.of(chosen.name, returns)
+        low, *measured = (
+            ReferenceReturn.of(each.name, run_protocol(each.policy, protocol, progress).returns)
+            for each in policies
+        )
     try:
-        if high is not None:
-            found: References = ReferenceReturns(random=low, expert=high, protocol=protocol)
+        if measured:
+            references: References = ReferenceReturns(
+                random=low, expert=measured[0], protocol=protocol
+            )
         else:
-            assert isinstance(expert, int | float)
-            found = _with_number(low, float(expert), source, protocol)
+            references = _with_number(low, float(expert), source, protocol)  # type: ignore[arg-type]  # it is a number
     except ValueError as error:
         raise SchemaError(f"{dataset.name}: {error}") from error
-    if keep is not None:
-        keep_references(dataset, found, shipped=keep == "shipped")
-    return found
+    if keep:
+        keep_references(dataset, references)
+    return references
 
 
-def keep_references(dataset: Given, references: References, *, shipped: bool = False) -> Path:
-    """Store reference returns beside the data, or record them among those that ship with orlog.
+def keep_references(dataset: Given, references: References) -> Path:
+    """Store reference returns beside the data.
 
     Raises NotFoundError if the dataset names no environment; SchemaError if the dataset's benchmark publishes
     references; StorageError if they cannot be written; older ones stay.
     """
     dataset = load_dataset(dataset)
     _check_benchmark(dataset)
-    environment = dataset.environment
-    if environment is None:
+    return store_references(_environment(dataset), references)
+
+
+def _environment(dataset: Dataset) -> EnvironmentRecord:
+    if dataset.environment is None:
         raise NotFoundError(
             f"{dataset.name} names no environment, and references belong to an environment."
         )
-    if shipped:
-        return record_references(dataset.name, environment, references)
-    return store_references(environment, references)
+    return dataset.environment
 
 
 def _check_benchmark(dataset: Dataset) -> None:
@@ -143,17 +142,15 @@ def _expert(dataset: Dataset, expert: Any, algorithm: AlgorithmLike | None) -> E
     """Return the expert of a recipe, or the policy of a run."""
     if expert == RECIPE:
         entry = catalogue().get(dataset.name)
-        found = entry.recipe.expert() if entry is not None else None
-        if found is None:
+        known = entry.recipe.expert() if entry is not None else None
+        if known is None:
             raise NotFoundError(
                 f"{dataset.name}: no recipe is known that has an expert for it; name a run: "
                 "expert=FOLDER."
             )
-        return found
+        return known
     run = load_run(expert, algorithm=algorithm)
-    theirs, ours = run.dataset.environment, dataset.environment
-    if ours is None:
-        raise NotFoundError(f"{dataset.name} names no environment to measure references in.")
+    theirs, ours = run.dataset.environment, _environment(dataset)
     if theirs is None or _identity(theirs) != _identity(ours):
         raise SchemaError(
             f"{run.folder}: the run was trained for {_shown(theirs)} ({run.record.dataset}), but "
@@ -212,39 +209,39 @@ def _random(dataset: Dataset) -> Expert:
     entry = catalogue().get(dataset.name)
     own = getattr(entry.recipe, "random_policy", None) if entry is not None else None
     if own is not None:
-        found: Expert = own()
-        return found
-    return Expert(name=RANDOM_POLICY, policy=_random_policy(dataset.name, dataset.action_space))
+        policy: Expert = own()
+        return policy
+    rng = np.random.Generator(np.random.PCG64(0))
+    return Expert(name=RANDOM_POLICY, policy=_uniform(dataset.name, dataset.action_space, rng))
 
 
-def _random_policy(
-    name: str, space: gymnasium.Space[Any], rng: np.random.Generator | None = None
-) -> Policy:
-    """Return a policy that draws uniformly from an action space, by default with its own generator."""
-    rng = np.random.Generator(np.random.PCG64(0)) if rng is None else rng
-    if isinstance(space, gymnasium.spaces.Dict):
-        parts = {key: _random_policy(name, part, rng) for key, part in space.spaces.items()}
-        return lambda observations: {key: part(observations) for key, part in parts.items()}
-    if isinstance(space, gymnasium.spaces.Discrete):
-        first, end = int(space.start), int(space.start + space.n)
-        return lambda observations: rng.integers(first, end, _rows(observations))
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        start, stop = space.start, space.start + space.nvec
-        return lambda observations: rng.integers(start, stop, (_rows(observations), *space.shape))
-    if isinstance(space, gymnasium.spaces.MultiBinary):
-        return lambda observations: rng.integers(
-            0, 2, (_rows(observations), *space.shape), dtype=np.int8
-        )
-    if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded():
-        raise SchemaError(
-            f"{name}: no uniform policy exists for its action space {space}: a random policy needs "
-            "a bounded Box or discrete actions."
-        )
-    low, high, shape, dtype = space.low, space.high, space.shape, space.dtype
-    return lambda observations: rng.uniform(low, high, (_rows(observations), *shape)).astype(dtype)
+def _uniform(name: str, space: gymnasium.Space[Any], rng: np.random.Generator) -> Policy:
+    """Return a policy that draws uniformly from an action space."""
+
+    def rows(observations: Any) -> tuple[int, ...]:
+        return (_count(observations), *(space.shape or ()))
+
+    match space:
+        case gymnasium.spaces.Dict():
+            parts = {key: _uniform(name, part, rng) for key, part in space.spaces.items()}
+            return lambda seen: {key: part(seen) for key, part in parts.items()}
+        case gymnasium.spaces.Discrete():
+            return lambda seen: rng.integers(
+                int(space.start), int(space.start + space.n), rows(seen)
+            )
+        case gymnasium.spaces.MultiDiscrete():
+            return lambda seen: rng.integers(space.start, space.start + space.nvec, rows(seen))
+        case gymnasium.spaces.MultiBinary():
+            return lambda seen: rng.integers(0, 2, rows(seen), dtype=np.int8)
+        case gymnasium.spaces.Box() if space.is_bounded():
+            return lambda seen: rng.uniform(space.low, space.high, rows(seen)).astype(space.dtype)
+    raise SchemaError(
+        f"{name}: no uniform policy exists for its action space {space}: a random policy needs "
+        "a bounded Box or discrete actions."
+    )
 
 
-def _rows(observations: Any) -> int:
+def _count(observations: Any) -> int:
     """Return the number of observations in a batch of any space."""
     while isinstance(observations, (dict, tuple)):
         parts = observations.values() if isinstance(observations, dict) else observations

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import overload
 
 import numpy as np
@@ -28,7 +28,6 @@ from numpy.typing import ArrayLike
 
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError, wrong_type
-from orlog.manifests.benchmarks import BenchmarkDataset
 from orlog.normalize.references import normalized_cost
 from orlog.normalize.statistics import interquartile_mean
 from orlog.runs.references import described, references_to
@@ -112,25 +111,30 @@ def normalized_score(
     """
     known = described(dataset)
     name, benchmark = known.name, known.benchmark
-    values = _checked_values("returns", returns, name)
-    group = _group(benchmark)
-    if group in _SUCCESSES:
-        _check_successes(values, *_SUCCESSES[group], name)
+    values = _numbers("returns", returns, name)
+    kind = "" if benchmark is None else benchmark.facts.get("family", benchmark.benchmark.key)
+    if kind in _SUCCESSES:
+        most, what = _SUCCESSES[kind]
+        wrong = values[(values < 0) | (values > most)]
+        if wrong.size:
+            raise ValueError(f"{name}: {what}, from 0 to {most}; found {wrong[0]:g}.")
     with np.errstate(over="ignore"):
-        scores = 100 * values if group == "ogbench" else references_to(known).normalize(values)
+        scores = 100 * values if kind == "ogbench" else references_to(known).normalize(values)
     if not np.isfinite(scores).all():
         raise ValueError(f"{name}: returns are too large for a score: {np.abs(values).max():g}.")
-    if costs is None:
-        if cost_limit is not None:
-            raise ValueError(f"{name}: a cost limit was given without the costs of the episodes.")
+    if costs is None and cost_limit is None:
         return scores
-    if cost_limit is None:
-        raise ValueError(f"{name}: costs were given without a cost limit{_thresholds(benchmark)}.")
+    if costs is None:
+        raise ValueError(f"{name}: a cost limit was given without the costs of the episodes.")
     if benchmark is not None and benchmark.benchmark.key != "dsrl":
         raise ValueError(f"{name}: {benchmark.benchmark.title} has no costs; leave them out.")
+    if cost_limit is None:
+        limits = "" if benchmark is None else benchmark.facts["target_cost_thresholds"]
+        usual = f", which OSRL sets to {', '.join(limits.split())} in turn" if limits else ""
+        raise ValueError(f"{name}: costs were given without a cost limit; give cost_limit{usual}.")
     if isinstance(cost_limit, bool) or not isinstance(cost_limit, _NUMBERS):
         raise wrong_type("cost_limit", "a number", cost_limit)
-    paid = _checked_values("costs", costs, name)
+    paid = _numbers("costs", costs, name)
     if paid.shape != values.shape:
         raise ValueError(
             f"{name}: {paid.size} costs were given for {values.size} returns; each episode has one "
@@ -138,31 +142,35 @@ def normalized_score(
         )
     if not 0 <= cost_limit < np.inf or paid.min() < 0:
         raise ValueError(f"{name}: costs and their limit must be finite numbers from 0 on.")
-    cost = normalized_cost(paid, float(cost_limit))
-    return SafeScore(
-        score=float(scores.mean()),
-        normalized_cost=cost,
-        cost_limit=float(cost_limit),
-        safe=cost <= 1,
-    )
+    limit = float(cost_limit)
+    cost = normalized_cost(paid, limit)
+    return SafeScore(float(scores.mean()), cost, limit, cost <= 1)
 
 
-def _checked_values(what: str, values: ArrayLike, dataset: str) -> Float[np.ndarray, "*shape"]:
+_NUMBERS = (int, float, np.integer, np.floating)
+# Returns of these count successes: another value would come from other rewards or a longer episode.
+_SUCCESSES = {
+    "antmaze": (1, "AntMaze counts whether an episode reached the goal"),
+    "franka-kitchen": (4, "the score of a kitchen episode counts finished subtasks"),
+    "ogbench": (1, "OGBench counts whether an episode reached the goal"),
+}
+
+
+def _numbers(what: str, values: ArrayLike, dataset: str) -> Float[np.ndarray, "*shape"]:
     """Return numbers as an array of float64.
 
-    Raises ValueError if there are none, one is NaN or infinite (the message says which), or they are text,
-    complex numbers, dates or masked.
+    Raises ValueError if there are none, one is NaN or infinite (the message says which) or masked, or they are
+    no real numbers.
     """
-    wrong = f"{dataset}: {what} must be numbers, one for each episode, in an array of any shape."
     try:
         given = np.asanyarray(values)
-        array = given if _is_other_kind(given) else np.asarray(given, dtype=np.float64)
-    except (OverflowError, RuntimeError, TypeError, ValueError) as error:  # RuntimeError: torch's
-        raise ValueError(wrong) from error
-    if _is_other_kind(given):
-        raise ValueError(wrong)
+    except (RuntimeError, TypeError, ValueError):  # RuntimeError: torch's
+        given = np.empty(0, object)
+    if given.dtype.kind not in "biuf":
+        raise ValueError(f"{dataset}: {what} must be numbers, one for each episode.")
     if np.ma.is_masked(given):
         raise ValueError(f"{dataset}: some {what} are masked; leave these out.")
+    array = np.asarray(given, np.float64)
     if array.size == 0:
         raise ValueError(f"{dataset}: there are no {what}; give those of at least one episode.")
     bad = np.flatnonzero(~np.isfinite(array.ravel()))
@@ -172,51 +180,6 @@ def _checked_values(what: str, values: ArrayLike, dataset: str) -> Float[np.ndar
             f"{dataset}: {what} hold {first} at position {bad[0]}; a score needs finite numbers."
         )
     return array
-
-
-def _is_other_kind(given: np.ndarray) -> bool:
-    """Whether values are text, dates or complex, which NumPy would convert."""
-    if given.dtype.kind == "O":
-        return any(isinstance(value, (str, bytes)) for value in given.flat)
-    return given.dtype.kind not in "biuf"
-
-
-def _check_successes(
-    values: Float[np.ndarray, "*shape"], most: float, what: str, dataset: str
-) -> None:
-    """Refuse values that are not the successes of an episode, 0 to `most`.
-
-    Raises ValueError if a value lies outside; the message says what `what` is.
-    """
-    low, high = float(values.min()), float(values.max())
-    if low < 0 or high > most:
-        shown = f"this value is {low:g}" if low == high else f"these go from {low:g} to {high:g}"
-        raise ValueError(f"{dataset}: {what}, from 0 to {most:g}, but {shown}.")
-
-
-_NUMBERS = (int, float, np.integer, np.floating)
-
-
-def _group(benchmark: BenchmarkDataset | None) -> str:
-    """Return the family of a D4RL dataset, the key of another benchmark, or nothing."""
-    if benchmark is None:
-        return ""
-    return benchmark.facts.get("family", benchmark.benchmark.key)
-
-
-# Returns of these count successes: another value would come from other rewards or a longer episode.
-_SUCCESSES = {
-    "antmaze": (1, "AntMaze counts whether an episode reached the goal"),
-    "franka-kitchen": (4, "the score of a kitchen episode counts finished subtasks"),
-    "ogbench": (1, "OGBench counts whether an episode reached the goal"),
-}
-
-
-def _thresholds(benchmark: BenchmarkDataset | None) -> str:
-    if benchmark is None or benchmark.benchmark.key != "dsrl":
-        return ""
-    limits = ", ".join(benchmark.facts["target_cost_thresholds"].split())
-    return f"; give cost_limit, which OSRL sets to {limits} in turn"
 
 
 def normalized_task_scores(returns: Mapping[str, ArrayLike]) -> TaskScores:
@@ -234,40 +197,25 @@ def normalized_task_scores(returns: Mapping[str, ArrayLike]) -> TaskScores:
     """
     if not returns:
         raise ValueError("no returns were given: a summary needs at least one dataset.")
-    kinds = {name: _kind(name) for name in returns}
+    kinds: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for name in returns:
+        benchmark = described(name).benchmark
+        if benchmark is None:
+            raise NotFoundError(f"{name}: only scores on datasets of a benchmark share an average.")
+        differs = benchmark.facts.get("family") in ("gym-mujoco", "antmaze")
+        version = benchmark.facts["version"] if differs else ""
+        kinds[name] = f"{benchmark.benchmark.title} {version}".strip()
+        same = names.setdefault(re.sub(r"-v\d+$", "", benchmark.name), name)
+        if same != name and kinds[same] == kinds[name]:
+            raise ValueError(
+                f"{same} and {name} are the same dataset or versions of it, which would count twice in the "
+                "average; leave one out."
+            )
     if len(set(kinds.values())) > 1:
         shown = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
         raise ValueError(f"scores of different benchmarks or versions share no average: {shown}.")
-    _check_counted_once(returns)
     means = {name: float(normalized_score(name, values).mean()) for name, values in returns.items()}
     over = np.array(list(means.values()))
-    return TaskScores(
-        scores=means,
-        mean=float(over.mean()),
-        median=float(np.median(over)),
-        interquartile_mean=float(interquartile_mean(over[None])),
-    )
-
-
-def _check_counted_once(names: Iterable[str]) -> None:
-    """Refuse a dataset that is named twice, or in two versions, since it would count twice."""
-    seen: dict[str, str] = {}
-    for name in names:
-        benchmark = described(name).benchmark
-        plain = name if benchmark is None else re.sub(r"-v\d+$", "", benchmark.name)
-        if plain in seen:
-            raise ValueError(
-                f"{seen[plain]} and {name} are the same dataset or versions of it, which would count "
-                "twice in the average; leave one out."
-            )
-        seen[plain] = name
-
-
-def _kind(name: str) -> str:
-    """Return what datasets must have in common to share an average."""
-    benchmark = described(name).benchmark
-    if benchmark is None:
-        raise NotFoundError(f"{name}: only scores on datasets of a benchmark share an average.")
-    differs = _group(benchmark) in {"gym-mujoco", "antmaze"}
-    version = benchmark.facts["version"] if differs else ""
-    return f"{benchmark.benchmark.title} {version}".strip()
+    middle = float(interquartile_mean(over[None]))
+    return TaskScores(means, float(over.mean()), float(np.median(over)), middle)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,14 +20,7 @@ from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_
 from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.algos.training.evaluating import exact_values, find_run, run_protocol, scoring_protocol
 from orlog.algos.training.policy import make_from_record, make_policy
-from orlog.algos.training.runs import (
-    PathLike,
-    RunRecord,
-    as_path,
-    kept_checkpoints,
-    load_state,
-    one_thread,
-)
+from orlog.algos.training.runs import PathLike, as_path, kept_checkpoints, load_state, one_thread
 from orlog.base.jobs import do_jobs
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -34,33 +28,35 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import MissingExtraError, NotFoundError, SchemaError
 from orlog.loaders.arrays.teams import is_team
 from orlog.manifests.rebuilds import rebuild_notes
-from orlog.normalize import value_estimates
 from orlog.normalize.references import Protocol
 from orlog.normalize.statistics import percentile_interval
-from orlog.normalize.value_estimates import Terms
+from orlog.normalize.value_estimates import (
+    Terms,
+    absolute_error,
+    mean_terms,
+    rank_correlation,
+    regret,
+    resampled_values,
+    spread_of_fits,
+)
 from orlog.runs.policy_values import Logged, PolicyValues, fit_policy, read_logged
 
 EPISODES = 20
-RESAMPLES = 1000
-
-ESTIMATORS = {
-    "fqe": "fitted Q evaluation",
-    "critic": "the trained critic's value of first observations",
-    "wis": "weighted importance sampling",
-    "pdwis": "weighted importance sampling, per decision",
-    "dr": "doubly robust",
-    "wdr": "weighted doubly robust",
+ESTIMATORS = ("fqe", "critic", "wis", "pdwis", "dr", "wdr")
+"""The estimators, in the order in which they are shown; docs/ope.md explains them."""
+QUALITY: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "absolute_error": absolute_error,
+    "rank_correlation": rank_correlation,
+    "regret_at_1": regret,
 }
-"""The estimators, in the order in which they are shown."""
+"""How good the estimates of several checkpoints are."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Estimate:
     """A number with its 95 % interval: a bootstrap over episodes, for `fqe` also the spread of its fits.
 
-    Attributes:
-        value: The number.
-        interval: None where resamples show no spread, or some of them have no such number.
+    The interval is None where resamples show no spread, or some of them have no such number.
     """
 
     value: float
@@ -131,10 +127,7 @@ class OffPolicyResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        body: dict[str, Any] = msgspec.to_builtins(
-            {field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
-            enc_hook=str,
-        )
+        body: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
         return body
 
 
@@ -186,78 +179,75 @@ def evaluate_off_policy(
         WorkerDiedError: a process died again and again.
     """
     several = [runs] if isinstance(runs, str) or not isinstance(runs, Sequence) else runs
-    folders = [as_path(one) for one in several]
-    _check_named_once(folders)
-    settings = settings or FQESettings()
+    folders = [as_path(run) for run in several]
     if not folders or episodes < 0:
         raise ValueError(
             f"expected one run or more and episodes >= 0, found {folders}, {episodes}."
         )
-    found = [find_run(folder, dataset=dataset, algorithm=algorithm) for folder in folders]
-    data = _same_dataset(folders, found)
+    if discount is not None and not 0 < discount <= 1:
+        raise ValueError(f"discount must be in (0, 1], found {discount:g}.")
+    _check_named_once(folders)
+    settings = settings or FQESettings()
+    known = {folder: find_run(folder, dataset=dataset, algorithm=algorithm) for folder in folders}
+    data = known[folders[0]][1]
+    digests = {folder: f"{one.name} {one.digest[:19]}" for folder, (_, one, _) in known.items()}
+    _check_alike("on", digests, "evaluate runs of one dataset at a time.")
+    if discount is None:
+        configs = {folder: record.config for folder, (record, _, _) in known.items()}
+        discounts = {
+            folder: one["discount"] for folder, one in configs.items() if "discount" in one
+        }
+        discount = float(next(iter(discounts.values()), 0.99))
+        advice = f"say which one values are to have: discount={discount:g}."
+        _check_alike("with the discount", discounts, advice)
     other = None if on is None else _other_dataset(load_dataset(on), data)
-    judged_on = other or data
-    gamma = _discount(folders, [record for record, _, _ in found], discount)
-    checkpoints: list[_Checkpoint] = [
+    notes = rebuild_notes(data.name, [data.version])
+    task = _Task(
+        data=data,
+        other=other,
+        algorithm=algorithm,
+        discount=discount,
+        settings=settings,
+        seed=seed,
+        protocol=_protocol(data, episodes, trust_environment, notes),
+    )
+    checkpoints = [
         (folder, step, path)
         for folder in folders
         for step, path in kept_checkpoints(folder).items()
     ]
-    what = (
-        f"values are means of returns discounted by {gamma:g} for each step; estimates are over the "
-        f"first observations of {judged_on.name}, measured ones over the resets of the environment."
-    )
-    notes = [what, *rebuild_notes(data.name, [data.version])]
-    protocol = _protocol(data, episodes, trust_environment, notes)
-    if protocol is not None:
-        notes += _notes_on_ends(protocol, gamma)
-    judging = _Judging(
-        data=data,
-        other=other,
-        algorithm=algorithm,
-        discount=gamma,
-        settings=settings,
-        seed=seed,
-        protocol=protocol,
-    )
-    found_of = _judge_all(judging, checkpoints, workers, progress)
-    left_out: dict[str, str] = {}
-    for one in found_of:
-        left_out |= {name: why for name, why in one.values.left_out.items() if name not in left_out}
-    values = [one.values for one in found_of]
-    policies = [one.policy for one in found_of]
-    truths = [one.truth for one in found_of if one.truth is not None]
-    if any(one.is_exact for one in found_of):
+    judged = _judge_all(task, checkpoints, workers, progress)
+    if any(one.is_exact for one in judged):
         notes.append(
-            f"measured values are exact: {protocol and protocol.environment_id} computes them from its transitions, "
-            "up to its time limit."
+            "measured values are exact: the environment computes them, up to its time limit."
         )
-    evaluated, quality = _compared(policies, values, truths, left_out, seed)
+    values = [one.values for one in judged]
+    moved = max((one.fits.mean() - one.halfway for one in values), key=abs)
+    notes.append(
+        f"in the second half of the {settings.steps:,} steps of its fits, fqe moved by {moved:+.3g}; "
+        f"--fqe-steps {5 * settings.steps} (settings=FQESettings(steps=..) in Python) lets it settle."
+    )
+    left_out: dict[str, str] = {}
+    for one in values:
+        left_out = {**one.left_out, **left_out}
+    policies, quality = _compared(judged, seed, left_out)
     return OffPolicyResult(
         dataset=data.name,
         digest=data.digest,
         on=None if other is None else other.name,
         on_digest=None if other is None else other.digest,
-        discount=gamma,
+        discount=discount,
         settings=settings,
-        policies=evaluated,
+        policies=policies,
         quality=quality,
         left_out=left_out,
-        notes=[
-            *notes,
-            _note_on_steps(values, settings),
-            *_notes_on_estimates(evaluated, settings, other),
-        ],
-        protocol=protocol,
+        notes=notes,
+        protocol=task.protocol,
     )
 
 
-_Checkpoint: TypeAlias = tuple[Path, int, Path]
-"""Folder of a run, step and file of one of its checkpoints."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Judging:
+class _Task:
     """What is the same for all checkpoints; the fields are as in `evaluate_off_policy`."""
 
     data: Dataset
@@ -269,8 +259,12 @@ class _Judging:
     protocol: Protocol | None
 
 
+_Checkpoint: TypeAlias = tuple[Path, int, Path]
+"""Folder of a run, step and file of one of its checkpoints."""
+
+
 class _Judged(NamedTuple):
-    """What is known of a checkpoint: what the data say, and its true value, where it was measured."""
+    """What the data say of a checkpoint, and its true value, where it was measured."""
 
     values: PolicyValues
     truth: Terms | None
@@ -279,53 +273,44 @@ class _Judged(NamedTuple):
 
 
 def _judge_all(
-    judging: _Judging,
+    task: _Task,
     checkpoints: Sequence[_Checkpoint],
     workers: int | None,
     progress: Callable[[int, int], None],
 ) -> list[_Judged]:
     """Return what is known of all checkpoints, in their order, whoever looked at which of them."""
-    each = judging.settings.steps * judging.settings.fits
-    total = each * len(checkpoints)
-    found: dict[int, _Judged] = {}
-    if workers == 1:
-        for index, one in enumerate(checkpoints):
+    each = task.settings.steps * task.settings.fits
+    judged: list[_Judged] = []
 
-            def show(now: int, before: int = index * each) -> None:
-                progress(before + now, total)
+    def show(now: int) -> None:
+        progress(each * len(judged) + now, each * len(checkpoints))
 
-            found[index] = _judge(judging, one, show)
-        _read_here.clear()
-    else:
-        judge = functools.partial(_judge, judging)
-        for index, judged in enumerate(do_jobs(judge, checkpoints, workers=workers)):
-            found[index] = judged
-            progress(each * len(found), total)
-    return [found[index] for index in range(len(checkpoints))]
+    judge = functools.partial(_judge, task, progress=show if workers == 1 else _ignore)
+    for one in do_jobs(judge, checkpoints, workers=workers):
+        judged.append(one)
+        show(0)
+    _steps.clear()
+    return judged
 
 
-_read_here: dict[str, tuple[Logged, Logged]] = {}
-"""The steps that this process read last, by the digests of their datasets: for the next checkpoint."""
+def _ignore(_now: int) -> None:
+    """Tell nobody how far a process is."""
 
 
-def _logged(judging: _Judging) -> tuple[Logged, Logged]:
-    """Return the steps that values are taken from, and those that Q is fitted to."""
-    data, other = judging.data, judging.other
-    key = data.digest + (other.digest if other is not None else "")
-    if key not in _read_here:
-        _read_here.clear()
-        judged = read_logged(other or data)
-        _read_here[key] = judged, judged if other is None else read_logged(data)
-    return _read_here[key]
+_steps: dict[str, Logged] = {}
+"""The steps that this process has read, by the digest of their dataset: for the next checkpoint."""
 
 
-def _judge(
-    judging: _Judging, checkpoint: _Checkpoint, progress: Callable[[int], None] = lambda _now: None
-) -> _Judged:
+def _logged(dataset: Dataset) -> Logged:
+    if dataset.digest not in _steps:
+        _steps[dataset.digest] = read_logged(dataset)
+    return _steps[dataset.digest]
+
+
+def _judge(task: _Task, checkpoint: _Checkpoint, *, progress: Callable[[int], None]) -> _Judged:
     """Return what the data say of a checkpoint, and what its policy gets in the environment."""
-    (folder, step, path), data, protocol = checkpoint, judging.data, judging.protocol
-    judged, fitted = _logged(judging)
-    record, _, kind = find_run(folder, dataset=data, algorithm=judging.algorithm)
+    (folder, step, path), data, protocol = checkpoint, task.data, task.protocol
+    record, _, kind = find_run(folder, dataset=data, algorithm=task.algorithm)
     with one_thread():
         made = make_from_record(record, data, kind)
         load_state(made, folder, to_act=True, path=path)
@@ -333,70 +318,43 @@ def _judge(
         values = fit_policy(
             made,
             record,
-            fitted,
-            judged,
-            discount=judging.discount,
-            settings=judging.settings,
-            seed=judging.seed,
+            _logged(data),
+            _logged(task.other or data),
+            discount=task.discount,
+            settings=task.settings,
+            seed=task.seed,
             progress=progress,
         )
-        truth, returns, exact = None, None, None
+        truth, mean_return, exact = None, None, None
         if protocol is not None:
             policy = make_policy(made, data, record)
-            exact = exact_values(policy, protocol, [judging.discount, 1.0])
+            exact = exact_values(policy, protocol, [task.discount, 1.0])
             if exact is None:
-                played = run_protocol(policy, protocol, discount=judging.discount)
-                truth = value_estimates.mean_terms(played.discounted)
-                returns = float(played.returns.mean())
+                played = run_protocol(policy, protocol, discount=task.discount)
+                truth, mean_return = mean_terms(played.discounted), float(played.returns.mean())
             else:
-                truth = value_estimates.mean_terms(np.array(exact[:1]))
-                returns = exact[1]
-    return _Judged(
-        values=values,
-        truth=truth,
-        is_exact=exact is not None,
-        policy=EvaluatedPolicy(
-            run=folder,
-            algorithm=record.algorithm,
-            seed=record.seed,
-            step=step,
-            estimates={},
-            value=None,
-            mean_return=returns,
-            effective_episodes=values.effective_episodes,
-            beyond_truncations=values.beyond_truncations,
-        ),
+                truth, mean_return = mean_terms(np.array(exact[:1])), exact[1]
+    policy_of_step = EvaluatedPolicy(
+        run=folder,
+        algorithm=record.algorithm,
+        seed=record.seed,
+        step=step,
+        estimates={},
+        value=None,
+        mean_return=mean_return,
+        effective_episodes=values.effective_episodes,
+        beyond_truncations=values.beyond_truncations,
     )
+    return _Judged(values, truth, exact is not None, policy_of_step)
 
 
 def _check_named_once(folders: Sequence[Path]) -> None:
-    """Refuse a run that is given twice.
-
-    Raises ValueError if it is; its checkpoints would count twice in the quality of estimators.
-    """
+    """Raise ValueError if a run is named twice: its checkpoints would count twice in the quality of estimators."""
     seen: dict[Path, Path] = {}
     for folder in folders:
-        whole = folder.resolve()
-        if whole in seen:
-            raise ValueError(f"{seen[whole]} and {folder} are the same run; name it once.")
-        seen[whole] = folder
-
-
-def _same_dataset(
-    folders: Sequence[Path], found: Sequence[tuple[RunRecord, Dataset, AlgorithmLike]]
-) -> Dataset:
-    """Return the dataset of all runs.
-
-    Raises ValueError if there are several.
-    """
-    first = found[0][1]
-    for folder, (_, data, _) in zip(folders, found, strict=True):
-        if data.digest != first.digest:
-            raise ValueError(
-                f"{folders[0]} was trained on {first.name} {first.digest[:19]} and {folder} on "
-                f"{data.name} {data.digest[:19]}; evaluate runs of one dataset at a time."
-            )
-    return first
+        same = seen.setdefault(folder.resolve(), folder)
+        if same is not folder:
+            raise ValueError(f"{same} and {folder} are the same run; name it once.")
 
 
 def _other_dataset(other: Dataset, trained_on: Dataset) -> Dataset:
@@ -406,13 +364,13 @@ def _other_dataset(other: Dataset, trained_on: Dataset) -> Dataset:
     spaces.
     """
     for what in ("observation_space", "action_space"):
-        expected, found = getattr(trained_on, what), getattr(other, what)
-        if found != expected:
+        expected, actual = getattr(trained_on, what), getattr(other, what)
+        if actual != expected:
             raise SchemaError(
-                f"{other.name}: {what} is {found}, expected {expected} as in {trained_on.name}, which "
+                f"{other.name}: {what} is {actual}, expected {expected} as in {trained_on.name}, which "
                 "the runs were trained on."
             )
-    known, named = (_stored_episodes(one) for one in (trained_on, other))
+    known, named = (_stored_episodes(dataset) for dataset in (trained_on, other))
     if shared := len(known & named):
         raise ValueError(
             f"{shared:,} of {len(named):,} episodes of {other.name} are among those of "
@@ -424,40 +382,23 @@ def _other_dataset(other: Dataset, trained_on: Dataset) -> Dataset:
 
 def _stored_episodes(dataset: Dataset) -> set[tuple[str, int]]:
     """Return digest and place of each episode in the stored version that holds it."""
-    found = dataset.selection()
-    digests = [one.digest for one in found.versions]
-    places = zip(found.source.tolist(), found.index.tolist(), strict=True)
+    selection = dataset.selection()
+    digests = [version.digest for version in selection.versions]
+    places = zip(selection.source.tolist(), selection.index.tolist(), strict=True)
     return {(digests[source], index) for source, index in places}
 
 
-def _discount(folders: Sequence[Path], records: Sequence[RunRecord], given: float | None) -> float:
-    """Return the discount to evaluate with.
-
-    Raises ValueError if it is out of range, or not given where runs have several.
-    """
-    if given is not None:
-        if not 0 < given <= 1:
-            raise ValueError(f"discount must be in (0, 1], found {given:g}.")
-        return given
-    of_runs = {
-        float(record.config["discount"]): folder
-        for folder, record in zip(folders, records, strict=True)
-        if "discount" in record.config
-    }
-    if len(of_runs) > 1:
-        (one, its), (other, others) = list(of_runs.items())[:2]
-        raise ValueError(
-            f"{its} was trained with the discount {one:g} and {others} with {other:g}; say which one "
-            f"values are to have: discount={one:g}."
-        )
-    return next(iter(of_runs), 0.99)
+def _check_alike(what: str, values: Mapping[Path, object], advice: str) -> None:
+    """Raise ValueError if runs were trained with several values of what they should have in common."""
+    for (first, value), (second, other) in itertools.pairwise(values.items()):
+        if value != other:
+            raise ValueError(
+                f"{first} was trained {what} {value}, and {second} {what} {other}; {advice}"
+            )
 
 
 def _check_policy(folder: Path, algorithm: Algorithm, dataset: Dataset) -> None:
-    """Refuse policies that are no function of the observation.
-
-    Raises SchemaError if it is such a policy, or actions of such a space cannot be judged.
-    """
+    """Raise SchemaError if a policy is no function of the observation, or its actions cannot be judged."""
     reason = ""
     if takes_goals(type(algorithm)):
         reason = "its policy acts for goals, which the rewards of the dataset do not follow"
@@ -493,141 +434,77 @@ def _protocol(
 
 
 def _compared(
-    policies: Sequence[EvaluatedPolicy],
-    values: Sequence[PolicyValues],
-    truths: Sequence[Terms],
-    left_out: dict[str, str],
-    seed: int,
+    judged: Sequence[_Judged], seed: int, left_out: dict[str, str]
 ) -> tuple[list[EvaluatedPolicy], dict[str, dict[str, Estimate]]]:
     """Return estimates, intervals and quality; the same resamples of episodes serve all policies."""
-    terms = [one.terms for one in values]
     rng = np.random.default_rng(np.random.SeedSequence((seed, 3)))
-    names = [name for name in ESTIMATORS if any(name in one for one in terms)]
-    keys = [(index, name) for index, one in enumerate(terms) for name in names if name in one]
-    draws = dict(
-        zip(
-            keys,
-            value_estimates.resampled_values(
-                [terms[index][name] for index, name in keys], rng, resamples=RESAMPLES
-            ),
-            strict=True,
+    terms = {
+        (index, name): one.values.terms[name]
+        for index, one in enumerate(judged)
+        for name in ESTIMATORS
+        if name in one.values.terms
+    }
+    draws = dict(zip(terms, resampled_values([*terms.values()], rng), strict=True))
+    truths = [one.truth for one in judged if one.truth is not None]
+    measured = resampled_values(truths, rng) if truths else None
+    errors = spread_of_fits(np.stack([one.values.fits for one in judged]), rng)
+    estimates: dict[str, dict[int, Estimate]] = {name: {} for name in ESTIMATORS}
+    for (index, name), each in terms.items():
+        if name == "fqe":
+            draws[index, name] = draws[index, name] + errors[index]
+        if np.isfinite(each.value):
+            estimates[name][index] = _estimate(each.value, draws[index, name])
+        else:
+            left_out[name] = _why_no_number(each, judged[index].policy.step)
+    policies = [
+        dataclasses.replace(
+            one.policy,
+            estimates={name: of[index] for name, of in estimates.items() if index in of},
+            value=None if measured is None else _estimate(truths[index].value, measured[index]),
         )
-    )
-    measured = (
-        value_estimates.resampled_values(truths, rng, resamples=RESAMPLES) if truths else None
-    )
-    by_fit = np.stack([one.fits for one in values])
-    errors = value_estimates.spread_of_fits(by_fit, rng, resamples=RESAMPLES)
-    for index, more in enumerate(errors):
-        draws[index, "fqe"] = draws[index, "fqe"] + more
-    evaluated = []
-    for index, policy in enumerate(policies):
-        estimates = {}
-        for name in names:
-            if name in terms[index]:
-                value = terms[index][name].value
-                if np.isfinite(value):
-                    estimates[name] = _estimate_of(value, draws[index, name])
-                else:
-                    left_out[name] = _why_no_number(name, terms[index][name], policy.step)
-        truth = None if measured is None else _estimate_of(truths[index].value, measured[index])
-        evaluated.append(dataclasses.replace(policy, estimates=estimates, value=truth))
+        for index, one in enumerate(judged)
+    ]
+    if measured is None:
+        return policies, {}
+    true_values = np.array([truth.value for truth in truths])
     quality = {}
-    if measured is not None:
-        true_values = np.array([one.value for one in truths])
-        for name in names:
-            if all(name in one.estimates for one in evaluated):
-                found = np.array([one.estimates[name].value for one in evaluated])
-                of_name = np.stack([draws[index, name] for index in range(len(evaluated))])
-                quality[name] = _estimator_quality(found, of_name, true_values, measured)
-    return evaluated, quality
+    for name, of in estimates.items():
+        if len(of) == len(judged):
+            values = np.array([of[index].value for index in range(len(judged))])
+            resampled = np.stack([draws[index, name] for index in range(len(judged))])
+            quality[name] = _quality(values, resampled, true_values, measured)
+    return policies, quality
 
 
-def _estimate_of(value: float, draws: np.ndarray) -> Estimate:
+def _estimate(value: float, draws: np.ndarray) -> Estimate:
     """Return a value with the interval of its resamples; none where they cannot show one."""
     if not np.isfinite(draws).all() or np.ptp(draws) == 0:
-        return Estimate(value=value, interval=None)
+        return Estimate(value, None)
     low, high = percentile_interval(draws, 0.95)
-    return Estimate(value=value, interval=(float(low), float(high)))
+    return Estimate(value, (float(low), float(high)))
 
 
-def _notes_on_ends(protocol: Protocol, discount: float) -> list[str]:
-    """Return what to know where episodes are cut off before a discount makes the rest small."""
-    limit = protocol.max_episode_steps
-    if limit is None:
-        return []
-    note = (
-        f"measured returns end with the episode, after {limit:,} steps at most; fqe, critic, dr and wdr "
-        f"go on after a truncation, where rewards weigh {discount**limit:.2g} of the first one at most."
-    )
-    return [note]
-
-
-def _note_on_steps(values: Sequence[PolicyValues], settings: FQESettings) -> str:
-    """Return how far fitted Q evaluation still moved, and what more steps would give."""
-    moved = max((one.fits.mean() - one.halfway for one in values), key=abs)
-    return (
-        f"in the second half of the {settings.steps:,} steps of its fits, fqe moved by {moved:+.3g}; where that is much "
-        f"beside the interval, more steps bring it nearer to where it settles: --fqe-steps {5 * settings.steps} "
-        "(settings=FQESettings(steps=..) in Python) takes 5 times as long."
-    )
-
-
-def _notes_on_estimates(
-    policies: Sequence[EvaluatedPolicy], settings: FQESettings, other: Dataset | None
-) -> list[str]:
-    """Return what intervals hold and what they leave out."""
-    spread = "the spread of the fits, each to a resample of the episodes"
-    if settings.fits == 1:
-        spread = "nothing of how else Q could have been fitted, since there is one fit"
-    notes = [
-        f"intervals are at 95 %, from a bootstrap over episodes; that of fqe has {spread}.",
-        "no interval shows an error that all fits share, nor how else a critic could have been trained.",
-    ]
-    if any("dr" in one.estimates for one in policies) and other is None:
-        notes.append(
-            "dr and wdr correct fqe's Q with the episodes that it was fitted to, so their intervals are "
-            "too narrow; name other episodes with --on (on= in Python)."
-        )
-    beyond = [one.beyond_truncations for one in policies]
-    if any(beyond):
-        notes.append(
-            "of fqe, dr and wdr, discount^H times the final value of truncated episodes (H steps), "
-            f"{min(beyond):.3g} to {max(beyond):.3g} on average over episodes, stands for steps that were "
-            "not recorded: no reward corrects it."
-        )
-    return notes
-
-
-def _why_no_number(name: str, terms: Terms, step: int) -> str:
+def _why_no_number(terms: Terms, step: int) -> str:
     """Return why an estimate is not finite."""
     if not terms.denominators.sum(0).all():
         return f"no episode has any weight under the policy of step {step:,}."
-    if name == "dr":
-        return (
-            f"the weights under the policy of step {step:,} are too large for a number: each is a product "
-            "of ratios over a long episode; wdr, which divides by their sum, has no such limit."
-        )
-    return f"it is no finite number under the policy of step {step:,}."
+    return (
+        f"the weights under the policy of step {step:,} are too large for a number: each is a product of "
+        "ratios over a long episode. wdr divides by their sum, and has no such limit."
+    )
 
 
-def _estimator_quality(
+def _quality(
     estimates: np.ndarray, draws: np.ndarray, values: np.ndarray, measured: np.ndarray
 ) -> dict[str, Estimate]:
-    """Return the measures of an estimator; draws are [policies, resamples]."""
-    functions: dict[str, Callable[[Any, Any], Any]] = {
-        "absolute_error": value_estimates.absolute_error,
-        "rank_correlation": value_estimates.rank_correlation,
-        "regret_at_1": value_estimates.regret,
-    }
-    found = {}
-    for name, function in functions.items():
-        if len(estimates) > 1 or name == "absolute_error":
-            value = float(function(estimates, values))
+    """Return the measures of an estimator; draws and measured values are [policies, resamples]."""
+    quality = {}
+    for name, measure in QUALITY.items():
+        value = measure(estimates, values)
+        if np.isfinite(value) and (len(estimates) > 1 or name == "absolute_error"):
             resampled = np.full(1, np.nan)
             if np.isfinite(draws).all():
                 pairs = zip(draws.T, measured.T, strict=True)
-                resampled = np.array([float(function(one, other)) for one, other in pairs])
-            if np.isfinite(value):
-                found[name] = _estimate_of(value, resampled)
-    return found
+                resampled = np.array([measure(one, other) for one, other in pairs])
+            quality[name] = _estimate(value, resampled)
+    return quality

@@ -12,10 +12,9 @@ from gymnasium import spaces
 from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 
-from orlog.algos.algorithms import Algorithm
 from orlog.algos.discrete import action_count, actions_to_indices, chosen_values
 from orlog.algos.fitted_q_evaluation import EvaluatedQ, FQESettings, TargetPolicy, fit_q
-from orlog.algos.networks import Critics, Scaling, TwinCritic
+from orlog.algos.networks import Critics, TwinCritic
 from orlog.algos.training.runs import RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
@@ -24,11 +23,14 @@ from orlog.loaders.arrays.places import load_arrays
 from orlog.loaders.transitions import transitions
 from orlog.manifests.roles import column_with
 from orlog.normalize import value_estimates
-from orlog.normalize.value_estimates import Terms
+from orlog.normalize.value_estimates import Terms, padded
 
 LOG_PROBS = "infos/action_log_probs"
 _ROWS = 4096  # observations that pass a network at a time
-_WEIGHTED = ("wis", "pdwis", "dr", "wdr")
+_NO_DENSITY = (
+    "the policies act without noise, so that in a Box they have one action for each observation and no "
+    "density to weigh others by."
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,15 +41,15 @@ class Logged:
         arrays: All of its columns that policies and networks see.
         rewards: The rewards.
         ended: Whether the episode terminated at the step.
-        log_probs: Log-probabilities of the actions; None if they were not recorded.
-        left_out: By estimator that lacks them the reason.
+        log_probs: Log-probabilities of the actions; None where they cannot weigh episodes.
+        unweighted: Why they cannot; empty if they can.
     """
 
     arrays: Arrays
     rewards: Float64[np.ndarray, " steps"]
     ended: Bool[np.ndarray, " steps"]
     log_probs: Float64[np.ndarray, " steps"] | None
-    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
+    unweighted: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,7 +80,7 @@ def read_logged(dataset: Dataset) -> Logged:
 
     Raises SchemaError if log-probabilities are not one number for each step, or none.
     """
-    log_probs, left_out = _recorded_log_probs(dataset)
+    log_probs, unweighted = _log_probs(dataset)
     arrays = load_arrays(dataset)
     rows = torch.from_numpy(arrays.step_rows())
     rewards, ended = (
@@ -90,8 +92,40 @@ def read_logged(dataset: Dataset) -> Logged:
         rewards=rewards.astype(np.float64),
         ended=ended > 0,
         log_probs=log_probs,
-        left_out=left_out,
+        unweighted=unweighted,
     )
+
+
+def _log_probs(dataset: Dataset) -> tuple[np.ndarray | None, str]:
+    """Return the log-probabilities of the actions, or None and why episodes cannot be weighted by them.
+
+    Raises SchemaError if they are not one number for each step, or no log-probabilities.
+    """
+    column = column_with(dataset.roles, "behavior_log_prob") or LOG_PROBS
+    if column not in dataset.columns:
+        missing = (
+            f"{dataset.name} has no column {LOG_PROBS} (record it with action_log_probs=True)."
+        )
+        return None, missing
+    values = np.asarray(dataset.column(column), np.float64)
+    where, advice = (
+        f"{dataset.name}: {column}",
+        "select the columns without it (ds.select_columns).",
+    )
+    if values.shape != (dataset.total_steps,):
+        raise SchemaError(
+            f"{where} has the shape {list(values.shape)}, expected one number for each of "
+            f"{dataset.total_steps:,} steps; {advice}"
+        )
+    is_discrete = isinstance(dataset.action_space, spaces.Discrete)
+    wrong = ~np.isfinite(values) | (is_discrete & (values > 1e-6))
+    if wrong.any():
+        step = int(wrong.argmax())
+        raise SchemaError(
+            f"{where} is {values[step]:g} at step {step:,}, which is no logarithm of a probability that "
+            f"an action was taken with; record it again, or {advice}"
+        )
+    return (values, "") if is_discrete else (None, _NO_DENSITY)
 
 
 def fit_policy(
@@ -110,30 +144,34 @@ def fit_policy(
     Each of several fits has a seed of its own and a bootstrap resample of the episodes; their mean is the Q
     of `fqe`, `dr` and `wdr`. Q is fitted to `fitted`; values start, and Q is corrected, in `judged`.
     """
-    left_out = {**judged.left_out}
-    scaling: Scaling = algorithm.scaling
+    arrays, scaling = judged.arrays, algorithm.scaling
     is_discrete = isinstance(scaling.action_space, spaces.Discrete)
-    policy: TargetPolicy = _probabilities(algorithm, scaling) if is_discrete else algorithm.act
+    policy: TargetPolicy = _probabilities(algorithm) if is_discrete else algorithm.act
     unit = float(np.sqrt(np.square(fitted.rewards).mean())) or 1.0
-    arrays = judged.arrays
-    first, final, lengths = arrays.first_rows, arrays.final_rows, arrays.lengths
-    last = np.cumsum(lengths) - 1
-    several: list[EvaluatedQ] = []
-    halfway: dict[int, float] = {}
-    for fit in range(settings.fits):
-        one = EvaluatedQ(settings, scaling, seed=seed + fit, unit=unit)
+    fits: list[EvaluatedQ] = []
+    halfway: list[float] = []
 
-        def show(now: int, fit: int = fit, one: EvaluatedQ = one) -> None:
-            if 2 * now >= settings.steps and fit not in halfway:
-                values = _of_rows(arrays, first, lambda seen, _: one.state_values(seen, policy))
-                halfway[fit] = float(values.mean())
+    def state_values(rows: np.ndarray, functions: list[EvaluatedQ] = fits) -> np.ndarray:
+        """Return V of some rows by each fit."""
+
+        def of_all(seen: Any, _: Tensor) -> Tensor:
+            return torch.stack([function.state_values(seen, policy) for function in functions])
+
+        return _of_rows(arrays, rows, of_all)
+
+    for fit in range(settings.fits):
+        q_function = EvaluatedQ(settings, scaling, seed=seed + fit, unit=unit)
+
+        def show(now: int, fit: int = fit, q_function: EvaluatedQ = q_function) -> None:
+            if 2 * now >= settings.steps and len(halfway) == fit:
+                halfway.append(float(state_values(arrays.first_rows, [q_function]).mean()))
             progress(fit * settings.steps + now)
 
         drawn = fitted.arrays
         if settings.fits > 1:
             drawn = _resampled(drawn, np.random.default_rng((seed, 4, fit)))
         fit_q(
-            one,
+            q_function,
             transitions(drawn, batch_size=settings.batch_size, seed=seed + fit),
             policy,
             settings,
@@ -141,36 +179,24 @@ def fit_policy(
             value_range=value_estimates.value_range(fitted.rewards, discount),
             progress=show,
         )
-        several.append(one)
+        fits.append(q_function)
 
-    def state_values(rows: np.ndarray) -> np.ndarray:
-        def of_all(seen: Any, _: Tensor) -> Tensor:
-            return torch.stack([one.state_values(seen, policy) for one in several])
-
-        return _of_rows(arrays, rows, of_all)
-
-    by_fit = state_values(first)
-    found = {"fqe": value_estimates.mean_terms(by_fit.mean(0))}
-    final_values = state_values(final).mean(0) * ~judged.ended[last]
-    beyond = float((discount**lengths * final_values).mean())
-    reason = why_no_critic(algorithm, record, discount)
-    if reason:
-        left_out.setdefault("critic", reason)
+    by_fit = state_values(arrays.first_rows)
+    terms = {"fqe": value_estimates.mean_terms(by_fit.mean(0))}
+    left_out = {}
+    if reason := why_no_critic(algorithm, record, discount):
+        left_out["critic"] = reason
     else:
         values = _of_rows(
-            arrays, first, lambda seen, _: _critic_values(algorithm, seen, algorithm.act(seen))
+            arrays, arrays.first_rows, lambda seen, _: _critic_values(algorithm, seen)
         )
-        found["critic"] = value_estimates.mean_terms(values / record.reward_scale)
+        terms["critic"] = value_estimates.mean_terms(values / record.reward_scale)
 
-    effective = None
-    if judged.log_probs is not None and not is_discrete:
-        for name in _WEIGHTED:
-            left_out.setdefault(
-                name,
-                "the policies act without noise, so that in a Box they have one action for each "
-                "observation and no density to weigh others by.",
-            )
-    elif judged.log_probs is not None:
+    lengths, final, effective = arrays.lengths, arrays.final_rows, None
+    final_values = state_values(final).mean(0) * ~judged.ended[np.cumsum(lengths) - 1]
+    if judged.log_probs is None:
+        left_out |= dict.fromkeys(("wis", "pdwis", "dr", "wdr"), judged.unweighted)
+    else:
         steps = arrays.step_rows()
         chances = _of_rows(
             arrays,
@@ -178,30 +204,26 @@ def fit_policy(
             lambda seen, actions: chosen_values(policy(seen), actions_to_indices(scaling, actions)),
         )
         with np.errstate(divide="ignore"):
-            ratios = value_estimates.padded(np.log(chances) - judged.log_probs, lengths)
-        rewards = value_estimates.padded(judged.rewards, lengths)
-        taken = np.stack([_of_rows(arrays, steps, one.values) for one in several]).mean(0)
+            ratios = padded(np.log(chances) - judged.log_probs, lengths)
+        rewards = padded(judged.rewards, lengths)
+        q_values = np.stack([_of_rows(arrays, steps, each.values) for each in fits]).mean(0)
         values = state_values(np.arange(len(arrays.rows))).mean(0)
         values[final] = final_values
-        logged = (ratios, rewards)
-        valued = (
-            *logged,
-            value_estimates.padded(taken, lengths),
-            value_estimates.padded(values, lengths + 1),
-            discount,
-        )
-        found["wis"] = value_estimates.weighted_importance_sampling(*logged, discount)
-        found["pdwis"] = value_estimates.weighted_per_decision_importance_sampling(
-            *logged, discount
-        )
-        found["dr"] = value_estimates.doubly_robust(*valued)
-        found["wdr"] = value_estimates.weighted_doubly_robust(*valued)
+        valued = padded(q_values, lengths), padded(values, lengths + 1)
+        for prefix, per_decision in (("", False), ("pd", True)):
+            terms[f"{prefix}wis"] = value_estimates.importance_sampling(
+                ratios, rewards, discount, weighted=True, per_decision=per_decision
+            )
+        for prefix, weighted in (("", False), ("w", True)):
+            terms[f"{prefix}dr"] = value_estimates.doubly_robust(
+                ratios, rewards, *valued, discount, weighted=weighted
+            )
         effective = value_estimates.effective_sample_size(ratios)
     return PolicyValues(
-        terms=found,
+        terms=terms,
         fits=by_fit.mean(1),
-        halfway=float(np.mean([*halfway.values()])),
-        beyond_truncations=beyond,
+        halfway=float(np.mean(halfway)),
+        beyond_truncations=float((discount**lengths * final_values).mean()),
         effective_episodes=effective,
         left_out=left_out,
     )
@@ -235,20 +257,20 @@ def _of_rows(
     arrays: Arrays, rows: np.ndarray, function: Callable[[Any, Tensor], Tensor]
 ) -> np.ndarray:
     """Return a function's numbers for the observations and actions of some rows, on the last axis."""
-    found = []
+    parts = []
     for start in range(0, len(rows), _ROWS):
         chosen = torch.from_numpy(rows[start : start + _ROWS])
         with torch.no_grad():
-            found.append(function(arrays.observations(chosen), arrays.actions(chosen)).numpy())
-    return np.concatenate(found, -1).astype(np.float64)
+            parts.append(function(arrays.observations(chosen), arrays.actions(chosen)).numpy())
+    return np.concatenate(parts, -1).astype(np.float64)
 
 
-def _probabilities(algorithm: Algorithm, scaling: Scaling) -> TargetPolicy:
+def _probabilities(algorithm: Any) -> TargetPolicy:
     """Return the probabilities of actions of a policy that acts without noise: 1 for one, else 0."""
-    count = action_count(scaling)
+    count = action_count(algorithm.scaling)
 
     def policy(observations: Any) -> Tensor:
-        indices = actions_to_indices(scaling, algorithm.act(observations))
+        indices = actions_to_indices(algorithm.scaling, algorithm.act(observations))
         return nn.functional.one_hot(indices, count).to(torch.float32)
 
     return policy
@@ -276,53 +298,22 @@ def why_no_critic(algorithm: Any, record: RunRecord, discount: float) -> str:
     return ""
 
 
-def _critic(algorithm: Any) -> nn.Module | None:
+def _critic(algorithm: Any) -> Any:
     """Return the trained critic of one of orlog's algorithms, if it has one."""
     critic = getattr(algorithm, "critic", getattr(algorithm, "critics", None))
     known = isinstance(critic, TwinCritic | Critics | nn.Sequential | nn.ModuleList)
     return critic if known and hasattr(algorithm, "encoder") else None
 
 
-def _critic_values(algorithm: Any, observations: Any, actions: Tensor) -> Tensor:
-    """Return the least Q(s, a) of the critics of an algorithm."""
-    scaling: Scaling = algorithm.scaling
-    features = algorithm.encoder(observations)
-    critic = _critic(algorithm)
-    assert critic is not None
-    values: Tensor
+def _critic_values(algorithm: Any, observations: Any) -> Tensor:
+    """Return the least Q(s, a) of the critics of an algorithm, for the actions of its policy."""
+    critic, features = _critic(algorithm), algorithm.encoder(observations)
+    actions = algorithm.act(observations)
     if isinstance(critic, TwinCritic | Critics):
-        values = critic(features, scaling.actions_to_unit(actions)).amin(0)
-        return values
-    networks = list(critic) if isinstance(critic, nn.ModuleList) else [critic]
-    indices = actions_to_indices(scaling, actions)
-    values = torch.stack([chosen_values(one(features), indices) for one in networks]).amin(0)
-    return values
-
-
-def _recorded_log_probs(dataset: Dataset) -> tuple[np.ndarray | None, dict[str, str]]:
-    """Return the log-probabilities of the actions, `[steps]`, or None and which estimators lack them, and why.
-
-    Raises SchemaError if they are not one number for each step, or no log-probabilities.
-    """
-    column = column_with(dataset.roles, "behavior_log_prob") or LOG_PROBS
-    if column not in dataset.columns:
-        reason = f"{dataset.name} has no column {LOG_PROBS} (record it with action_log_probs=True)."
-        return None, dict.fromkeys(_WEIGHTED, reason)
-    found = np.asarray(dataset.column(column), np.float64)
-    where = f"{dataset.name}: {column}"
-    if found.shape != (dataset.total_steps,):
-        raise SchemaError(
-            f"{where} has the shape {list(found.shape)}, expected one number for each of "
-            f"{dataset.total_steps:,} steps; select the columns without it (ds.select_columns)."
-        )
-    wrong = ~np.isfinite(found)
-    if isinstance(dataset.action_space, spaces.Discrete):
-        wrong |= found > 1e-6
-    if wrong.any():
-        step = int(wrong.argmax())
-        raise SchemaError(
-            f"{where} is {found[step]:g} at step {step:,}, which is no logarithm of a probability that "
-            "an action was taken with; record it again, or select the columns without it "
-            "(ds.select_columns)."
-        )
-    return found, {}
+        values = critic(features, algorithm.scaling.actions_to_unit(actions))
+    else:
+        indices = actions_to_indices(algorithm.scaling, actions)
+        networks = critic if isinstance(critic, nn.ModuleList) else [critic]
+        values = torch.stack([chosen_values(network(features), indices) for network in networks])
+    least: Tensor = values.amin(0)
+    return least

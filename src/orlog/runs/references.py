@@ -1,8 +1,8 @@
 """Finds the reference returns of a dataset: those of a random and an expert policy.
 
 Published ones belong to a benchmark's dataset (`manifests/benchmarks.py`). Measured ones belong to an
-environment with its arguments, so all datasets of one environment share them; they lie in the home
-beside the data or ship with orlog, in files of one layout, and `measuring.py` measures them.
+environment with its arguments, so all datasets of one environment share them; `measuring.py` measures them.
+They lie in the home beside the data or ship with orlog, in files of one layout:
 
     $ORLOG_HOME/references/SHA-256.json        of the environment's id and arguments
     manifests/recorded/references/*.json
@@ -10,6 +10,7 @@ beside the data or ship with orlog, in files of one layout, and `measuring.py` m
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder
 from orlog.datasets.reading.given import Given
-from orlog.errors import ManifestError, NotFoundError, StorageError, clause
+from orlog.errors import ManifestError, NotFoundError, clause
 from orlog.manifests.benchmarks import BenchmarkDataset, benchmark_dataset, find_benchmark_dataset
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import canonical_json, replace_json_file, sole_writer
@@ -30,7 +31,6 @@ from orlog.manifests.manifest import EnvironmentRecord, Manifest
 from orlog.manifests.names import is_name, is_url, parse_name
 from orlog.manifests.rebuilds import recorded_build
 from orlog.manifests.shipped import records_folder
-from orlog.normalize.baselines import write_record
 from orlog.normalize.references import (
     Protocol,
     PublishedProtocol,
@@ -54,32 +54,32 @@ def references_of(manifest: Manifest) -> References | None:
     """Return the reference returns that anchor scores on a dataset, or None.
 
     Those that its benchmark publishes come first, so that nothing measured here changes the score of a
-    benchmark. Then come those of its environment: first the ones measured on this machine, then the ones that
-    ship with orlog, then those in the metadata of a Minari dataset. A dataset that names a benchmark, but an
-    environment that is not the benchmark's, has none.
+    benchmark. Then come those of its environment, then those in the metadata of a Minari dataset. A dataset that
+    names a benchmark, but an environment that is not the benchmark's, has none.
     """
     benchmark, environment = benchmark_of(manifest), manifest.environment
-    if benchmark is not None and not holds_in(benchmark, environment):
-        return None
-    found: References | None = None
+    published: References | None = None
     if benchmark is not None:
-        found = benchmark_references(benchmark)
-    if found is None and environment is not None:
-        found = stored_references(environment) or recorded_references(environment)
-    return _minari_references(manifest) if found is None else found
+        if not holds_in(benchmark, environment):
+            return None
+        published = benchmark_references(benchmark)
+    if published is not None or environment is None:
+        return published
+    return _measured_in(environment) or _minari_references(manifest, environment)
 
 
-def _minari_references(manifest: Manifest) -> PublishedReferences | None:
+def _minari_references(
+    manifest: Manifest, environment: EnvironmentRecord
+) -> PublishedReferences | None:
     """Return the reference returns that a dataset of Minari has in its metadata, or None."""
     from orlog.datasets.formats.minari.metadata import references_in
 
-    returns, environment = references_in(manifest.description), manifest.environment
-    if returns is None or environment is None:
+    returns = references_in(manifest.description)
+    if returns is None:
         return None
-    low, high = returns
     return PublishedReferences(
-        random=PublishedReturn(policy="Minari's ref_min_score", mean=low),
-        expert=PublishedReturn(policy="Minari's ref_max_score", mean=high),
+        random=PublishedReturn(policy="Minari's ref_min_score", mean=returns[0]),
+        expert=PublishedReturn(policy="Minari's ref_max_score", mean=returns[1]),
         protocol=PublishedProtocol(
             environment_id=environment.id,
             environment_kwargs=dict(environment.kwargs),
@@ -127,33 +127,6 @@ def references(dataset: Given) -> References:
     return references_to(described(dataset))
 
 
-def references_to(known: Described) -> References:
-    """Return the reference returns of a described dataset; a NotFoundError if none are known."""
-    if known.manifest is not None:
-        found = references_of(known.manifest)
-    else:
-        found = None if known.benchmark is None else benchmark_references(known.benchmark)
-    if found is None:
-        raise NotFoundError(f"{known.name}: {_missing(known)}")
-    return found
-
-
-def _missing(known: Described) -> str:
-    benchmark = known.benchmark
-    if benchmark is None:
-        return (
-            "no reference returns are known; measure them with: "
-            f"orlog scores {known.name} --random --expert RUN."
-        )
-    environment = None if known.manifest is None else known.manifest.environment
-    if environment is not None and not holds_in(benchmark, environment):
-        return (
-            f"returns of its environment {environment.id} have no score of {benchmark.name}, which "
-            "has another environment; store the data under another name, without benchmark."
-        )
-    return f"{benchmark.benchmark.title} {benchmark.benchmark.missing}."
-
-
 class Described(NamedTuple):
     """What is known of a dataset by its name; manifest or benchmark may be None, never both.
 
@@ -165,25 +138,26 @@ class Described(NamedTuple):
     benchmark: BenchmarkDataset | None
 
 
-def _manifest_of(dataset: Dataset) -> Manifest:
-    """Return the manifest of a dataset, or of the first part of a view whose parts agree."""
-    if dataset.operation is None:
-        return dataset.manifest
-    first, *others = (stored.manifest for stored in dataset.selection().versions)
-    for other in others:
-        if _anchors(other) != _anchors(first):
-            raise NotFoundError(
-                f"{first.name}: this view also holds {other.name}, whose references are others, so "
-                "that its returns have no score; score each part by itself."
-            )
-    return first
-
-
-def _anchors(manifest: Manifest) -> tuple[object, ...] | None:
-    found = references_of(manifest)
-    if found is None:
-        return None
-    return found.random.mean, found.expert.mean, found.simulator
+def references_to(known: Described) -> References:
+    """Return the reference returns of a described dataset; a NotFoundError if none are known."""
+    name, manifest, benchmark = known
+    if manifest is not None:
+        anchors = references_of(manifest)
+    else:
+        anchors = None if benchmark is None else benchmark_references(benchmark)
+    if anchors is not None:
+        return anchors
+    environment = None if manifest is None else manifest.environment
+    if benchmark is None:
+        missing = f"no reference returns are known; measure them with: {_MEASURE.format(name)}"
+    elif environment is not None and not holds_in(benchmark, environment):
+        missing = (
+            f"returns of its environment {environment.id} have no score of {benchmark.name}, which "
+            "has another environment; store the data under another name, without benchmark."
+        )
+    else:
+        missing = f"{benchmark.benchmark.title} {benchmark.benchmark.missing}."
+    raise NotFoundError(f"{name}: {missing}")
 
 
 def described(dataset: Given) -> Described:
@@ -196,12 +170,22 @@ def described(dataset: Given) -> Described:
 
 
 def _manifest(dataset: Given) -> Manifest | None:
-    """Return a dataset's manifest; None for a name that no dataset here or shipped has.
+    """Return a dataset's manifest, or that of the first part of a view; None for an unknown name.
 
     A view whose parts have different references is refused.
     """
     if not isinstance(dataset, str) or as_folder(dataset) is not None or is_url(dataset):
-        return _manifest_of(load_dataset(dataset))
+        loaded = load_dataset(dataset)
+        if loaded.operation is None:
+            return loaded.manifest
+        first, *others = (stored.manifest for stored in loaded.selection().versions)
+        for other in others:
+            if _anchors(other) != _anchors(first):
+                raise NotFoundError(
+                    f"{first.name}: this view also holds {other.name}, whose references are others, so "
+                    "that its returns have no score; score each part by itself."
+                )
+        return first
     if not is_name(dataset):
         return None
     try:
@@ -211,6 +195,11 @@ def _manifest(dataset: Given) -> Manifest | None:
         recorded = recorded_build(wanted.name, wanted.version)
         fits = recorded is not None and recorded.digest.startswith(wanted.digest)
         return recorded if fits else None
+
+
+def _anchors(manifest: Manifest) -> tuple[object, ...] | None:
+    known = references_of(manifest)
+    return None if known is None else (known.random.mean, known.expert.mean, known.simulator)
 
 
 def references_measured(name: str, digest: str, protocol: Protocol) -> References | None:
@@ -226,7 +215,7 @@ def references_measured(name: str, digest: str, protocol: Protocol) -> Reference
     )
     benchmark = benchmark_of_name(name, digest)
     if benchmark is None:
-        return stored_references(environment) or recorded_references(environment)
+        return _measured_in(environment)
     its_name, dataset = benchmark
     try:
         return references(its_name) if holds_in(dataset, environment) else None
@@ -239,45 +228,41 @@ def benchmark_of_name(name: str, digest: str) -> tuple[str, BenchmarkDataset] | 
 
     It is that of the version with this digest, or of any version of the name.
     """
-    for one in (f"{name}@{digest}", name):
-        if not is_name(one):
-            continue
-        try:
-            benchmark = described(one).benchmark
-        except NotFoundError:
-            continue
-        if benchmark is not None and benchmark.anchors is not None:
-            return one, benchmark
+    for text in (f"{name}@{digest}", name):
+        if is_name(text):
+            with contextlib.suppress(NotFoundError):
+                benchmark = described(text).benchmark
+                if benchmark is not None and benchmark.anchors is not None:
+                    return text, benchmark
     return None
 
 
-# Those that were measured here.
+_MEASURE = "orlog scores {} --random --expert RUN."
 
 
-def stored_references(environment: EnvironmentRecord) -> References | None:
-    """Return the reference returns of an environment that this machine's homes hold, or None.
+def _measured_in(environment: EnvironmentRecord) -> References | None:
+    """Return the reference returns of an environment that were measured here, else those that ship, or None.
 
-    Raises ManifestError if the file is damaged, or of another environment.
+    Raises ManifestError if a file that was written here is damaged, or of another environment.
     """
     for folder in dataset_folders():
         path = folder.parent / "references" / _file_name(environment)
         try:
-            found = read_references(path)
+            known = read_references(path)
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            reason = clause(error)
-            raise _unusable(path, f"cannot be read: {reason}") from error
-        if not _is_of(found, environment):
+            raise _unusable(path, f"cannot be read: {clause(error)}") from error
+        if not _is_of(known, environment):
             raise _unusable(path, "it is of another environment")
-        return found
-    return None
+        return known
+    shipped = map(read_references, sorted((records_folder() / "references").glob("*.json")))
+    return next((known for known in shipped if _is_of(known, environment)), None)
 
 
-def recorded_references(environment: EnvironmentRecord) -> References | None:
-    """Return the reference returns of an environment that ship with orlog, or None."""
-    path = _recorded_file(environment)
-    return None if path is None else read_references(path)
+def _unusable(path: Path, reason: str) -> ManifestError:
+    again = f"measure again, which comes before this file: {_MEASURE.format('NAME')}"
+    return ManifestError(f"{path}: {reason}; {again}", file=str(path))
 
 
 def store_references(environment: EnvironmentRecord, references: References) -> Path:
@@ -291,46 +276,12 @@ def store_references(environment: EnvironmentRecord, references: References) -> 
     return path
 
 
-def record_references(name: str, environment: EnvironmentRecord, references: References) -> Path:
-    """Add reference returns to those that ship with orlog, in a checkout; return the file.
-
-    A new file is named after the dataset.
-    """
-    # The lock is in the home: it would stay among the files that ship.
-    with sole_writer(datasets_folder().parent / "references" / "recorded"):
-        path = _recorded_file(environment)
-        new = records_folder() / "references" / f"{name.replace('/', '-')}.json"
-        if path is None and new.exists():
-            raise StorageError(
-                f"{new} holds the references of another environment; record these under another "
-                "name, or remove the file."
-            )
-        return write_record(path or new, references)
-
-
-def _recorded_file(environment: EnvironmentRecord) -> Path | None:
-    for path in sorted((records_folder() / "references").glob("*.json")):
-        if _is_of(read_references(path), environment):
-            return path
-    return None
-
-
 def _is_of(references: References, environment: EnvironmentRecord) -> bool:
     protocol = references.protocol
-    return (protocol.environment_id, protocol.environment_kwargs) == (
-        environment.id,
-        environment.kwargs,
-    )
+    its_environment = protocol.environment_id, protocol.environment_kwargs
+    return its_environment == (environment.id, environment.kwargs)
 
 
 def _file_name(environment: EnvironmentRecord) -> str:
     text = canonical_json([environment.id, environment.kwargs])
     return f"{hashlib.sha256(text).hexdigest()}.json"
-
-
-def _unusable(path: Path, reason: str) -> ManifestError:
-    return ManifestError(
-        f"{path}: {reason}; measure again, which comes before this file: orlog scores NAME "
-        "--random --expert RUN.",
-        file=str(path),
-    )

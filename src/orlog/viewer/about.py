@@ -181,9 +181,8 @@ def _scores(dataset: Dataset) -> list[dict[str, Any]]:
     own = [score for score in known if score.implementation == "orlog"]
     sections = [_section(own, "Recorded with orlog", "")] if own else []
     for one in in_sections(score for score in known if score.implementation != "orlog"):
-        rows = [score for by_algorithm in one.scores.values() for score in by_algorithm.values()]
-        title = f"{one.key.publication}: {one.key.metric}"
-        sections.append(_section(rows, title, one.key.protocol))
+        title = f"{one.publication}: {one.metric}"
+        sections.append(_section(one.rows, title, one.protocol))
     # Normalized scores have one scale in all pictures.
     scale = [
         number

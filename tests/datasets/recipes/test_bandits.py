@@ -81,14 +81,11 @@ def test_intervals_hold_the_exact_value_in_about_95_of_100_repetitions(estimator
         values = np.stack([(chances[seen] * guess[seen]).sum(1), np.zeros(len(seen))], 1)
         valued = (ratios, rewards, guess[seen, shown][:, None], values, 1.0)
         weighed = (ratios, rewards, 1.0)
-        if estimator == "ips":
-            terms = value_estimates.importance_sampling(*weighed)
-        elif estimator == "wis":
-            terms = value_estimates.weighted_importance_sampling(*weighed)
-        elif estimator == "dr":
-            terms = value_estimates.doubly_robust(*valued)
+        weighted = estimator.startswith("w")
+        if estimator in ("ips", "wis"):
+            terms = value_estimates.importance_sampling(*weighed, weighted=weighted)
         else:
-            terms = value_estimates.weighted_doubly_robust(*valued)
+            terms = value_estimates.doubly_robust(*valued, weighted=weighted)
         draws = value_estimates.resampled_values([terms], np.random.default_rng(seed))
         low, high = np.quantile(draws[0], [0.025, 0.975])
         held += low <= exact <= high
