@@ -69,8 +69,9 @@ def bad(*arguments: str) -> str:
 
 
 @pytest.mark.usefixtures("work")
-def test_own_data_get_anchors_and_a_score(home: Path) -> None:
-    """Record, train an expert, measure both anchors, and score a run."""
+def test_own_data_get_anchors_and_a_score(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record, train an expert, measure both anchors, and score a run, where none ship."""
+    monkeypatch.setattr("orlog.runs.references.records_folder", lambda: home / "nothing")
     pendulum("lab/pendulum-expert-v1", choose=swing_up, episodes=10)
     pendulum("lab/pendulum-v1")
     good(
