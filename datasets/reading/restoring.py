@@ -96,7 +96,7 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
                 "recorded."
             )
     simulator.write({part: recorded[part] for part in present if part in recorded})
-    observation = _row(episode.observations, step)
+    observation = row_of(episode.observations, step)
     for wrapper in (env, *wrappers_of(env), *_wrappers_inside(env)):
         if isinstance(wrapper, gymnasium.wrappers.TimeLimit):
             wrapper._elapsed_steps = step  # type: ignore[assignment] # declared as None
@@ -215,11 +215,12 @@ def _recorded_state(episode: Episode, step: int) -> dict[str, np.ndarray]:
     }
 
 
-def _row(values: Any, row: int) -> Any:
+def row_of(values: Any, row: int) -> Any:
+    """Return one row of a column of an episode, which may be made of dicts and tuples of columns."""
     if isinstance(values, dict):
-        return {key: _row(part, row) for key, part in values.items()}
+        return {key: row_of(part, row) for key, part in values.items()}
     if isinstance(values, tuple):
-        return tuple(_row(part, row) for part in values)
+        return tuple(row_of(part, row) for part in values)
     return values[row]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ from orlog.viewer.shown import Shown
 LONGEST = 2000  # characters of a fact
 MOST_NODES = 40
 MOST_NAMED = 4
-MEAN_INTERVAL = "95 % interval of the mean over seeds"
 
 
 def about(shown: Shown) -> dict[str, Any]:
@@ -179,61 +177,45 @@ def _scores(dataset: Dataset) -> list[dict[str, Any]]:
     except (NotFoundError, OrlogError, OSError):
         return []
     own = [score for score in known if score.implementation == "orlog"]
-    sections = [_section(own, "Recorded with orlog", "")] if own else []
+    sections = [("Recorded with orlog", "", own)] if own else []
     for one in in_sections(score for score in known if score.implementation != "orlog"):
-        title = f"{one.publication}: {one.metric}"
-        sections.append(_section(one.rows, title, one.protocol))
-    # Normalized scores have one scale in all pictures.
-    scale = [
-        number
-        for section in sections
-        if section["normalized"]
-        for dot in section["dots"]
-        for number in dot.numbers
-    ]
-    for section in sections:
-        drawn, ends = section.pop("dots"), (0, 100) if section["normalized"] else (0,)
-        shared = scale if section["normalized"] else ()
-        section["picture"] = dots(drawn, section["title"], ends=ends, scale=shared)
-    return sections
+        sections.append((f"{one.publication}: {one.metric}", one.protocol, one.rows))
+    normalized = [score for score in known if not score_is_raw(score.metric)]
+    scale = [number for score in normalized for number in _dot(score)[0].numbers]
+    found = []
+    for title, protocol, scores in sections:
+        drawn = sorted((_dot(score)[0] for score in scores), key=lambda dot: -dot.value)
+        ends, shared = ((0,), []) if score_is_raw(scores[0].metric) else ((0, 100), scale)
+        kinds = [kind for score in scores if (kind := _dot(score)[1])]
+        notes = [f"bars: {'; '.join(dict.fromkeys(kinds))}"] if kinds else []
+        notes += [scores[0].source, *(caveat for score in scores for caveat in score.caveats)]
+        found.append(
+            {
+                "title": title,
+                "protocol": protocol,
+                "picture": dots(drawn, title, ends=ends, scale=shared),
+                "scores": drawn,
+                "note": " · ".join(dict.fromkeys(filter(None, notes))),
+            }
+        )
+    return found
 
 
-def _section(scores: Sequence[PublishedScore], title: str, protocol: str) -> dict[str, Any]:
-    rows = sorted(map(_score, scores), key=lambda row: -row["score"])
-    return {
-        "title": title,
-        "protocol": protocol,
-        "source": scores[0].source,
-        "normalized": not score_is_raw(scores[0].metric),
-        "scores": rows,
-        "dots": [
-            Dot(
-                name=row["algorithm"],
-                value=row["score"],
-                interval=row["interval"],
-                each=row["each"],
-                series=0,
-                note=row["protocol"],
-            )
-            for row in rows
-        ],
-    }
-
-
-def _score(score: PublishedScore) -> dict[str, Any]:
+def _dot(score: PublishedScore) -> tuple[Dot, str]:
+    """Return a score with its interval, and what kind of interval that is."""
     known = np.array([one for one in score.per_seed if one is not None], float)
     interval = mean_interval(known) if len(known) == len(score.per_seed) else None
-    kind = MEAN_INTERVAL
+    kind = "" if interval is None else "95 % interval of the mean over seeds"
     if interval is None and score.spread is not None:
         interval = (score.score - score.spread, score.score + score.spread)
         kind = score.spread_kind
-    return {
-        "algorithm": algorithm_title(score.algorithm),
-        "score": score.score,
-        "interval": interval,
-        "kind": kind if interval else "",
-        "each": known.tolist(),
-        "seeds": score.seeds,
-        "protocol": score.protocol,
-        "caveats": score.caveats,
-    }
+    seeds = f"{counted(score.seeds, 'seed')}" if score.seeds else ""
+    dot = Dot(
+        name=algorithm_title(score.algorithm),
+        value=score.score,
+        interval=interval,
+        each=known.tolist(),
+        series=0,
+        note=": ".join(filter(None, (seeds, score.protocol))),
+    )
+    return dot, kind

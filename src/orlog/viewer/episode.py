@@ -45,10 +45,8 @@ NESTED = "nested values of any length are not shown here; read them in Python: d
 MISSING_FINAL = "episodes/final_observation_missing"
 
 
-def episode_of(
-    shown: Shown, episode: int, *, first: int, last: int | None, numbers: int
-) -> dict[str, Any]:
-    """Return an episode with its steps from `first` until `last`, and so many numbers of a row at most.
+def episode_of(shown: Shown, episode: int, steps: slice, numbers: int) -> dict[str, Any]:
+    """Return an episode with some of its steps, and so many numbers of a row at most.
 
     A damaged column says so in its place.
 
@@ -63,12 +61,12 @@ def episode_of(
         "facts": known,
         "errors": errors,
         "length": length,
-        "window": {"first": first, "last": min(length, last or length)},
+        "window": {"first": steps.start, "last": min(length, steps.stop or length)},
         "policy": stored.manifest.behavior_policy,
         "version": f"{stored.manifest.name}@{version_of(stored.manifest)}",
         "stored_as": position,
         "final_missing": _final_missing(shown, episode),
-        "series": list(_series(shown, episode, slice(first, last), numbers)),
+        "series": list(_series(shown, episode, steps, numbers)),
         "texts": list(_texts(shown, episode)),
         "frames": list(_frames(shown, episode)),
         "maze": maze_of(shown.dataset.environment),

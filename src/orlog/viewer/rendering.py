@@ -19,7 +19,7 @@ import numpy as np
 
 from orlog.base.png import png_bytes
 from orlog.datasets.columns.options import options_from_text
-from orlog.datasets.reading.restoring import restore
+from orlog.datasets.reading.restoring import restore, row_of
 from orlog.errors import NotFoundError, OrlogError, SimulatorError
 from orlog.manifests.environments import make_environment
 from orlog.viewer.shown import Shown
@@ -115,7 +115,7 @@ class Renderer:
                 is_end = step == len(episode)
                 restore(dataset.name, replay.env, episode, step - 1 if is_end else step)
                 if is_end:
-                    replay.env.step(_row(episode.actions, step - 1))
+                    replay.env.step(row_of(episode.actions, step - 1))
             else:
                 _replay(replay, episode, step)
             picture = np.asarray(replay.env.render())
@@ -151,11 +151,11 @@ def _replay(replay: _Replay, episode: Episode, step: int) -> None:
         options = options_from_text(episode.metadata.get("options", ""))
         observation, _ = replay.env.reset(seed=episode.seed, options=options)
         replay.episode, replay.step = int(episode.index or 0), 0
-        replay.differs = 0 if _differs(observation, _row(episode.observations, 0)) else None
+        replay.differs = 0 if _differs(observation, row_of(episode.observations, 0)) else None
     while replay.step < step:
-        observation = replay.env.step(_row(episode.actions, replay.step))[0]
+        observation = replay.env.step(row_of(episode.actions, replay.step))[0]
         replay.step += 1
-        recorded = _row(episode.observations, replay.step)
+        recorded = row_of(episode.observations, replay.step)
         if replay.differs is None and _differs(observation, recorded):
             replay.differs = replay.step
 
@@ -180,11 +180,3 @@ def _words(error: Exception) -> str:
         return f"{type(error).__name__}: {error!s:.300}"
     except Exception:  # noqa: BLE001 (PyOpenGL's raise)
         return type(error).__name__
-
-
-def _row(values: Any, row: int) -> Any:
-    if isinstance(values, dict):
-        return {key: _row(part, row) for key, part in values.items()}
-    if isinstance(values, tuple):
-        return tuple(_row(part, row) for part in values)
-    return values[row]

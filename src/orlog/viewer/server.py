@@ -9,15 +9,17 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
+import inspect
 import json
 import socket
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
 import uvicorn
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
@@ -39,7 +41,7 @@ from orlog.viewer.figures import coverage_of, draw_sample, figures_of
 from orlog.viewer.guard import REPORT_POLICY, Guard
 from orlog.viewer.opened import Opened
 from orlog.viewer.rendering import Renderer
-from orlog.viewer.shown import Order, Shown, save_filtered
+from orlog.viewer.shown import Shown, save_filtered
 
 HOST = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
@@ -53,6 +55,7 @@ LARGEST_BODY = 2**16
 STOP_SECONDS = 1
 THREADS = 6  # each keeps some memory of its own
 WAIT_SECONDS = 0.25  # quick work is answered at once
+_KEPT = {"cache-control": "private, max-age=3600"}
 STATUSES = (
     (VersionExistsError, 409),
     (LookupError, 404),
@@ -114,31 +117,158 @@ class Jobs:
 
 
 class Viewer:
-    """What the routes answer from."""
+    """What was opened, and what the page is answered of it.
+
+    Each answer is a method: its arguments come from the path and the query, as their annotations say.
+    """
 
     def __init__(self, opened: Opened) -> None:
         """Remember what was opened; nothing is read yet."""
-        self.opened = opened
-        self.jobs = Jobs()
-        self.renderer = Renderer(trust_environment=opened.trust_environment)
-        self.threads = CapacityLimiter(THREADS)
+        self._opened = opened
+        self._jobs = Jobs()
+        self._renderer = Renderer(trust_environment=opened.trust_environment)
 
     def close(self) -> None:
         """End the environments that rendered."""
-        self.renderer.close()
+        self._renderer.close()
 
-    def shown(self, request: Request) -> Shown:
-        """Return the dataset that a request is about.
+    def _shown(self, dataset: int) -> Shown:
+        return _item(self._opened.datasets, dataset, "dataset")
 
-        Raises NotFoundError if there is none of that number.
-        """
-        return _item(self.opened.datasets, request.path_params["dataset"], "dataset")
+    def opened(self) -> dict[str, Any]:
+        """Return what there is to see."""
+        opened = self._opened
+        return {
+            "datasets": [shown.to_json() for shown in opened.datasets],
+            "runs": [path.name for path in opened.runs],
+            "reports": [f"{path.parent.name}/{path.name}" for path in opened.reports],
+            "folder": str(opened.folder),
+        }
 
-    def ask(self, request: Request, what: str, work: Callable[[Shown, Progress], Any]) -> Any:
-        """Return the state of a job on the dataset that a request is about; errors are those of `Jobs.ask`."""
-        shown = self.shown(request)
-        name = f"{what} {request.path_params['dataset']}"
-        return self.jobs.ask(name, functools.partial(work, shown))
+    def about(self, dataset: int) -> dict[str, Any]:
+        """Return what is known of a dataset."""
+        shown = self._shown(dataset)
+        return self._jobs.ask(f"about {dataset}", lambda _: about(shown))
+
+    def _sample(self, dataset: int) -> dict[str, Any]:
+        shown = self._shown(dataset)
+        return self._jobs.ask(f"sample {dataset}", lambda progress: draw_sample(shown, progress))
+
+    def statistics(self, dataset: int) -> dict[str, Any]:
+        """Return figures of a dataset."""
+        shown, sample = self._shown(dataset), self._sample(dataset)
+        if sample["state"] == "running":
+            return sample
+        return self._jobs.ask(
+            f"statistics {dataset}", lambda _: figures_of(shown, sample["result"])
+        )
+
+    def coverage(self, dataset: int, x: str = "", y: str = "") -> dict[str, Any]:
+        """Return how often places of two numbers were visited."""
+        sample = self._sample(dataset)
+        if sample["state"] == "running":
+            return sample
+        return {"state": "ready", "result": coverage_of(sample["result"], x, y)}
+
+    def audit(self, dataset: int) -> dict[str, Any]:
+        """Return the findings of an audit."""
+        shown, trust = self._shown(dataset), self._opened.trust_environment
+
+        def work(progress: Progress) -> dict[str, Any]:
+            return audit(shown.dataset, trust_environment=trust, progress=progress).to_json()
+
+        return self._jobs.ask(f"audit {dataset}", work)
+
+    def diff(self, before: int = 0, after: int = 1) -> dict[str, Any]:
+        """Return what differs between two versions; ValueError if one is a view."""
+        shown = [self._shown(before), self._shown(after)]
+        for one in shown:
+            if one.dataset.operation is not None:
+                raise ValueError(
+                    f"{one.title} is a view of {one.dataset.name}@{one.dataset.version}, and versions alone are "
+                    f"compared; store it as one first: orlog save {one.title} NAME@VERSION"
+                )
+        first, second = (one.dataset for one in shown)
+        return self._jobs.ask(f"diff {before} {after}", lambda _: _difference(first, second))
+
+    def episodes(
+        self,
+        dataset: int,
+        where: str = "",
+        by: str = "episode",
+        descending: bool = False,
+        first: int = 0,
+        count: int = 200,
+    ) -> dict[str, Any]:
+        """Return a page of the list of episodes."""
+        shown = self._shown(dataset)
+        return shown.page(shown.order(where.strip(), by, descending), first, count)
+
+    def row(
+        self,
+        dataset: int,
+        episode: int,
+        where: str = "",
+        by: str = "episode",
+        descending: bool = False,
+    ) -> dict[str, Any]:
+        """Return the row of an episode in the list; None if it is not in it."""
+        order = self._shown(dataset).order(where.strip(), by, descending)
+        return {"row": next(iter(np.flatnonzero(order == episode).tolist()), None)}
+
+    def episode(
+        self, dataset: int, episode: int, first: int = 0, last: int = 0, numbers: int = MOST_NUMBERS
+    ) -> dict[str, Any]:
+        """Return an episode, or a range of its steps."""
+        steps = slice(max(0, first), last or None)
+        return episode_of(self._shown(dataset), episode, steps, numbers)
+
+    def frame(self, dataset: int, episode: int, column: str = "", step: int = 0) -> Response:
+        """Return a frame; of an open dataset it never changes, and the address is another one next time."""
+        png = frame_png(self._shown(dataset), column, episode, step)
+        return Response(png, headers=_KEPT, media_type="image/png")
+
+    def places(self, dataset: int, episode: int, step: int = 0) -> dict[str, Any]:
+        """Return where the bytes of a step lie."""
+        return places_of(self._shown(dataset), episode, step)
+
+    def render(self, dataset: int, episode: int, step: int = 0) -> Response:
+        """Return a picture that the environment draws here."""
+        png, differs, equals = self._renderer.picture(self._shown(dataset), episode, step)
+        notes = {"x-differs": differs, "x-equals": equals}
+        headers = {name: str(value) for name, value in notes.items() if value is not None}
+        return Response(png, headers=headers, media_type="image/png")
+
+    def runs(self, number: int) -> dict[str, Any]:
+        """Return the runs of a folder."""
+        from orlog.viewer.runs import runs_of  # imports torch, which datasets do not need
+
+        return runs_of(_item(self._opened.runs, number, "folder of runs"))
+
+    def video(self, number: int, video: int) -> Response:
+        """Return a video of a folder of runs."""
+        from orlog.viewer.runs import videos_of
+
+        folder = _item(self._opened.runs, number, "folder of runs")
+        return FileResponse(_item(videos_of(folder), video, "video"))
+
+    def report(self, number: int) -> Response:
+        """Return a report, which may do nothing but show itself."""
+        path = _item(self._opened.reports, number, "report")
+        headers = {"content-security-policy": REPORT_POLICY}
+        return FileResponse(path, media_type="text/html", headers=headers)
+
+    def save(self, dataset: int, body: bytes) -> dict[str, str]:
+        """Save the episodes that meet an expression as a view."""
+        asked = json.loads(body)
+        if not isinstance(asked, dict) or not all(
+            isinstance(asked.get(key), str) for key in ("name", "where")
+        ):
+            raise ValueError("expected a name and an expression.")
+        path = save_filtered(
+            self._shown(dataset), asked["where"], asked["name"], self._opened.folder
+        )
+        return {"file": path.name, "command": f"orlog open {path.name}"}
 
 
 def _item(items: Sequence[ItemT], number: int, what: str) -> ItemT:
@@ -147,30 +277,60 @@ def _item(items: Sequence[ItemT], number: int, what: str) -> ItemT:
     return items[number]
 
 
+def _difference(before: Dataset, after: Dataset) -> dict[str, Any]:
+    found = diff_datasets(before, after).to_json()
+    for one in found["differences"]:
+        if one["name"] == "lineage":
+            for side in ("before", "after"):
+                one[side] = "; ".join(
+                    f"{operation_words(parent['operation'])}, of {parent['digest'][:19]}"
+                    for parent in one[side] or []
+                )
+    return found
+
+
 def application(viewer: Viewer) -> Guard:
     """Return the application behind its guard."""
     dataset = "/api/data/{dataset:int}"
     episode = dataset + "/episode/{episode:int}"
-    answers = {
-        "/api/opened": _opened,
-        "/api/diff": _diff,
-        "/api/runs/{number:int}": _runs,
-        "/api/runs/{number:int}/video/{video:int}": _video,
-        "/api/report/{number:int}": _report,
-        f"{dataset}/about": _about,
-        f"{dataset}/statistics": _figures,
-        f"{dataset}/coverage": _coverage,
-        f"{dataset}/audit": _audit,
-        f"{dataset}/episodes": _episodes,
-        f"{dataset}/row": _row,
-        episode: _episode,
-        f"{episode}/frame": _frame,
-        f"{episode}/places": _places,
-        f"{episode}/render": _render,
+    works: dict[str, Callable[..., Any]] = {
+        "/api/opened": viewer.opened,
+        "/api/diff": viewer.diff,
+        "/api/runs/{number:int}": viewer.runs,
+        "/api/runs/{number:int}/video/{video:int}": viewer.video,
+        "/api/report/{number:int}": viewer.report,
+        f"{dataset}/about": viewer.about,
+        f"{dataset}/statistics": viewer.statistics,
+        f"{dataset}/coverage": viewer.coverage,
+        f"{dataset}/audit": viewer.audit,
+        f"{dataset}/episodes": viewer.episodes,
+        f"{dataset}/row": viewer.row,
+        episode: viewer.episode,
+        f"{episode}/frame": viewer.frame,
+        f"{episode}/places": viewer.places,
+        f"{episode}/render": viewer.render,
     }
-    routes = [Route("/", _page), Route("/page/{file}", _asset)]
-    routes += [Route(path, _in_thread(work, viewer)) for path, work in answers.items()]
-    routes.append(Route(f"{dataset}/view", functools.partial(_save, viewer), methods=["POST"]))
+    threads = CapacityLimiter(THREADS)
+
+    def respond(work: Callable[..., Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            asked = functools.partial(_ask, work, request.path_params, request.query_params)
+            return await to_thread.run_sync(_answer, asked, limiter=threads)
+
+        return answer
+
+    async def save(request: Request) -> Response:
+        length = request.headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > LARGEST_BODY:
+            return _problem(413, ValueError("the request is too long."))
+        if request.headers.get("content-type", "") != "application/json":
+            return _problem(415, ValueError("the request is not JSON."))
+        asked = functools.partial(viewer.save, **request.path_params, body=await request.body())
+        return await to_thread.run_sync(_answer, asked, limiter=threads)
+
+    routes = [Route("/", _page), Route("/page/{file}", _page)]
+    routes += [Route(path, respond(work)) for path, work in works.items()]
+    routes.append(Route(f"{dataset}/view", save, methods=["POST"]))
     return Guard(Starlette(routes=routes, exception_handlers={HTTPException: _http_error}))
 
 
@@ -202,14 +362,24 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _in_thread(
-    work: Callable[[Viewer, Request], Any], viewer: Viewer
-) -> Callable[[Request], Awaitable[Response]]:
-    async def respond(request: Request) -> Response:
-        found = functools.partial(work, viewer, request)
-        return await to_thread.run_sync(_answer, found, limiter=viewer.threads)
+def _ask(work: Callable[..., Any], path: Mapping[str, Any], query: Mapping[str, str]) -> Any:
+    """Call what answers a request, with arguments from its path and query.
 
-    return respond
+    Raises ValueError if a number is none.
+    """
+    arguments = dict(path)
+    for name, parameter in inspect.signature(work).parameters.items():
+        text = query.get(name, "")
+        if not text or name in path:
+            continue
+        if parameter.annotation == "int":
+            try:
+                arguments[name] = int(text)
+            except ValueError as error:
+                raise ValueError(f"{name} must be a whole number, found {text!r:.50}.") from error
+        else:
+            arguments[name] = text == "1" if parameter.annotation == "bool" else text
+    return work(**arguments)
 
 
 def _answer(work: Callable[[], Any]) -> Response:
@@ -242,190 +412,10 @@ async def _http_error(_: Request, error: Exception) -> Response:
     return _problem(status, NotFoundError("the viewer has nothing at this address."))
 
 
-async def _page(_: Request) -> Response:
-    return FileResponse(PAGE / "index.html", media_type="text/html")
-
-
-async def _asset(request: Request) -> Response:
+async def _page(request: Request) -> Response:
     # Only names that are in the folder: nothing is made into a path.
+    wanted = request.path_params.get("file", "index.html")
     for path in PAGE.iterdir():
-        if path.name == request.path_params["file"]:
+        if path.name == wanted:
             return FileResponse(path, media_type=TYPES.get(path.suffix, "text/plain"))
     raise HTTPException(404)
-
-
-def _opened(viewer: Viewer, _: Request) -> dict[str, Any]:
-    opened = viewer.opened
-    return {
-        "datasets": [
-            {
-                "title": shown.title,
-                "name": f"{shown.dataset.name}@{shown.dataset.version}",
-                "is_view": shown.dataset.operation is not None,
-                "digest": shown.dataset.digest,
-                "episodes": shown.dataset.total_episodes,
-                "steps": shown.dataset.total_steps,
-                "columns": shown.names,
-                "sortable": shown.sortable,
-                "texts": shown.texts,
-            }
-            for shown in opened.datasets
-        ],
-        "runs": [path.name for path in opened.runs],
-        "reports": [f"{path.parent.name}/{path.name}" for path in opened.reports],
-        "folder": str(opened.folder),
-    }
-
-
-def _about(viewer: Viewer, request: Request) -> Any:
-    return viewer.ask(request, "about", lambda shown, _: about(shown))
-
-
-def _figures(viewer: Viewer, request: Request) -> Any:
-    sample = viewer.ask(request, "sample", draw_sample)
-    if sample["state"] == "running":
-        return sample
-    return viewer.ask(request, "statistics", lambda shown, _: figures_of(shown, sample["result"]))
-
-
-def _coverage(viewer: Viewer, request: Request) -> Any:
-    x, y = (request.query_params.get(axis, "") for axis in "xy")
-    sample = viewer.ask(request, "sample", draw_sample)
-    if sample["state"] == "ready":
-        sample["result"] = coverage_of(sample["result"], x, y)
-    return sample
-
-
-def _audit(viewer: Viewer, request: Request) -> Any:
-    trust = viewer.opened.trust_environment
-
-    def work(shown: Shown, progress: Progress) -> dict[str, Any]:
-        return audit(shown.dataset, trust_environment=trust, progress=progress).to_json()
-
-    return viewer.ask(request, "audit", work)
-
-
-def _diff(viewer: Viewer, request: Request) -> dict[str, Any]:
-    places = [_number(request, "before", 0), _number(request, "after", 1)]
-    shown = [_item(viewer.opened.datasets, place, "dataset") for place in places]
-    for one in shown:
-        if one.dataset.operation is not None:
-            raise ValueError(
-                f"{one.title} is a view of {one.dataset.name}@{one.dataset.version}, and versions alone are "
-                f"compared; store it as one first: orlog save {one.title} NAME@VERSION"
-            )
-    before, after = (one.dataset for one in shown)
-    return viewer.jobs.ask(f"diff {places}", lambda _: _difference(before, after))
-
-
-def _difference(before: Dataset, after: Dataset) -> dict[str, Any]:
-    found = diff_datasets(before, after).to_json()
-    for one in found["differences"]:
-        if one["name"] == "lineage":
-            for side in ("before", "after"):
-                one[side] = "; ".join(
-                    f"{operation_words(parent['operation'])}, of {parent['digest'][:19]}"
-                    for parent in one[side] or []
-                )
-    return found
-
-
-def _runs(viewer: Viewer, request: Request) -> dict[str, Any]:
-    from orlog.viewer.runs import runs_of  # imports torch, which datasets do not need
-
-    return runs_of(_item(viewer.opened.runs, request.path_params["number"], "folder of runs"))
-
-
-def _video(viewer: Viewer, request: Request) -> Response:
-    from orlog.viewer.runs import videos_of
-
-    folder = _item(viewer.opened.runs, request.path_params["number"], "folder of runs")
-    return FileResponse(_item(videos_of(folder), request.path_params["video"], "video"))
-
-
-def _report(viewer: Viewer, request: Request) -> Response:
-    path = _item(viewer.opened.reports, request.path_params["number"], "report")
-    headers = {"content-security-policy": REPORT_POLICY}
-    return FileResponse(path, media_type="text/html", headers=headers)
-
-
-def _order(request: Request) -> Order:
-    query = request.query_params
-    return {
-        "where": query.get("where", "").strip(),
-        "by": query.get("by", "episode"),
-        "descending": query.get("descending") == "1",
-    }
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    """Return a whole number of a request's query; ValueError if it is none."""
-    text = request.query_params.get(name, "")
-    try:
-        return int(text) if text else default
-    except ValueError as error:
-        raise ValueError(f"{name} must be a whole number, found {text!r:.50}.") from error
-
-
-def _episodes(viewer: Viewer, request: Request) -> dict[str, Any]:
-    first, count = _number(request, "first", 0), _number(request, "count", 200)
-    return viewer.shown(request).page(_order(request), first=first, count=count)
-
-
-def _row(viewer: Viewer, request: Request) -> dict[str, Any]:
-    episode = _number(request, "episode", 0)
-    return {"row": viewer.shown(request).row_of(episode, _order(request))}
-
-
-def _episode(viewer: Viewer, request: Request) -> dict[str, Any]:
-    return episode_of(
-        viewer.shown(request),
-        request.path_params["episode"],
-        first=max(0, _number(request, "first", 0)),
-        last=_number(request, "last", 0) or None,
-        numbers=_number(request, "numbers", MOST_NUMBERS),
-    )
-
-
-def _frame(viewer: Viewer, request: Request) -> Response:
-    name, step = request.query_params.get("column", ""), _number(request, "step", 0)
-    data = frame_png(viewer.shown(request), name, request.path_params["episode"], step)
-    # A frame of an open dataset never changes, and the address is another one next time.
-    headers = {"cache-control": "private, max-age=3600"}
-    return Response(data, media_type="image/png", headers=headers)
-
-
-def _places(viewer: Viewer, request: Request) -> dict[str, Any]:
-    step = _number(request, "step", 0)
-    return places_of(viewer.shown(request), request.path_params["episode"], step)
-
-
-def _render(viewer: Viewer, request: Request) -> Response:
-    episode, step = request.path_params["episode"], _number(request, "step", 0)
-    png, differs, equals = viewer.renderer.picture(viewer.shown(request), episode, step)
-    notes = {"x-differs": differs, "x-equals": equals}
-    headers = {name: str(value) for name, value in notes.items() if value is not None}
-    return Response(png, media_type="image/png", headers=headers)
-
-
-async def _save(viewer: Viewer, request: Request) -> Response:
-    length = request.headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > LARGEST_BODY:
-        return _problem(413, ValueError("the request is too long."))
-    if request.headers.get("content-type", "") != "application/json":
-        return _problem(415, ValueError("the request is not JSON."))
-    data = await request.body()
-
-    def save() -> dict[str, str]:
-        body = json.loads(data)
-        if not isinstance(body, dict) or not all(
-            isinstance(body.get(key), str) for key in ("name", "where")
-        ):
-            raise ValueError("expected a name and an expression.")
-        folder = viewer.opened.folder
-        path = save_filtered(
-            viewer.shown(request), where=body["where"], name=body["name"], folder=folder
-        )
-        return {"file": path.name, "command": f"orlog open {path.name}"}
-
-    return await to_thread.run_sync(_answer, save, limiter=viewer.threads)

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -25,14 +25,6 @@ MOST_ROWS = 1000
 LONGEST_TEXT = 200
 LARGEST_EXACT = 2**53  # in JavaScript
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-
-
-class Order(TypedDict):
-    """Which episodes the list has: those that an expression selects, sorted by a column."""
-
-    where: str
-    by: str
-    descending: bool
 
 
 class Shown:
@@ -65,7 +57,7 @@ class Shown:
             )
         ]
         # Orders are kept, so that scrolling costs one page.
-        self._order = functools.lru_cache(maxsize=4)(self._find_order)
+        self.order = functools.lru_cache(maxsize=4)(self._order)
 
     @functools.cached_property
     def selection(self) -> Selection:
@@ -91,27 +83,27 @@ class Shown:
         stored, position = self.stored(episode)
         return stored.read_episodes(name, np.array([position]))
 
-    def page(self, order: Order, *, first: int, count: int) -> dict[str, Any]:
-        """Return rows `first` to `first + count - 1`, at most 1,000, of the episodes of an order, by column.
-
-        What is not a number is always last. Returned are `matching` and `total` episodes, and what
-        `values_or_errors` returns.
-        """
-        found = self._order(**order)
-        positions = found[max(0, first) : max(0, first) + min(max(0, count), MOST_ROWS)]
-        columns, errors = self.values_or_errors(positions)
+    def to_json(self) -> dict[str, Any]:
+        """Return what the page knows of it from the start."""
+        dataset = self.dataset
         return {
-            "total": self.dataset.total_episodes,
-            "matching": len(found),
-            "first": first,
-            "columns": columns,
-            "errors": errors,
+            "title": self.title,
+            "name": f"{dataset.name}@{dataset.version}",
+            "is_view": dataset.operation is not None,
+            "digest": dataset.digest,
+            "episodes": dataset.total_episodes,
+            "steps": dataset.total_steps,
+            "columns": self.names,
+            "sortable": self.sortable,
+            "texts": self.texts,
         }
 
-    def row_of(self, episode: int, order: Order) -> int | None:
-        """Return the row of an episode in the list; None if it is not in it."""
-        found = np.flatnonzero(self._order(**order) == episode)
-        return int(found[0]) if len(found) else None
+    def page(self, order: np.ndarray, first: int, count: int) -> dict[str, Any]:
+        """Return rows `first` to `first + count - 1`, at most 1,000, of an order, by column, and what is damaged."""
+        positions = order[max(0, first) : max(0, first) + min(max(0, count), MOST_ROWS)]
+        columns, errors = self.values_or_errors(positions)
+        total = self.dataset.total_episodes
+        return {"total": total, "matching": len(order), "columns": columns, "errors": errors}
 
     def values_or_errors(
         self, positions: np.ndarray
@@ -154,7 +146,11 @@ class Shown:
         codes += 2 * dataset.rows("truncations", lasts).astype(np.int64)
         return codes
 
-    def _find_order(self, where: str, by: str, descending: bool) -> np.ndarray:
+    def _order(self, where: str, by: str, descending: bool) -> np.ndarray:
+        """Return the episodes that an expression selects, sorted by a column; what is not a number is last.
+
+        Raises SchemaError if the list cannot be sorted by it; what `episodes_where` raises.
+        """
         dataset = self.dataset
         chosen = np.arange(dataset.total_episodes)
         if where:
@@ -179,7 +175,7 @@ class Shown:
         return found
 
 
-def save_filtered(shown: Shown, *, where: str, name: str, folder: Path) -> Path:
+def save_filtered(shown: Shown, where: str, name: str, folder: Path) -> Path:
     """Save the episodes that meet an expression, which is not empty, as a view: a new file `NAME.json` in a folder.
 
     The name has letters, digits, `_`, `.` and `-`; a file that is there is never replaced.

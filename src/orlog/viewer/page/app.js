@@ -122,7 +122,7 @@ function press(event) {
     j: list && (() => list.move(1)), ArrowDown: list && (() => list.move(1)),
     k: list && (() => list.move(-1)), ArrowUp: list && (() => list.move(-1)),
     ArrowRight: view?.head && (() => view.go(view.step + many)), ArrowLeft: view?.head && (() => view.go(view.step - many)),
-    " ": view?.head && !event.target.closest?.("button, summary, a") && (() => view.play(!view.playing)),
+    " ": view?.head && !event.target.closest?.("button, summary, a") && (() => view.player.play(!view.player.playing)),
     "/": list && (() => list.filter.focus()),
     "?": () => document.getElementById("keys").showModal(),
     t: changeTheme,

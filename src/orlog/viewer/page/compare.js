@@ -39,9 +39,8 @@ export function sideBySide(opened, asked, index, episode) {
   const view = {
     get head() { return views[0].head && views[1].head; },
     get step() { return views[0].step; },
-    get playing() { return views[0].playing; },
+    get player() { return views[0].player; },
     go: (step) => views[0].go(step),
-    play: (is) => views[0].play(is),
   };
   return { root, view };
 }

@@ -43,15 +43,10 @@ function showScores(place, about, opened) {
   if (about.scores.length)
     place.append(element("h3", {}, "Recorded and published scores"), element("p", { class: "note" },
       "Large dots are means, small ones single seeds, bars what is said below. Compare scores of one block only: others were measured in another way."));
-  about.scores.forEach((section, at) => {
-    const kinds = [...new Set(section.scores.map((row) => row.kind).filter(Boolean))];
-    const caveats = [...new Set(section.scores.flatMap((row) => row.caveats))];
-    const words = (row) => `${row.algorithm} ${number(row.score)}${row.interval ? ` (${row.interval.map(number).join(" to ")})` : ""}${row.seeds ? `, ${row.seeds} seeds` : ""}`;
-    place.append(element("details", { open: at < 2 }, element("summary", {}, section.title), drawn(section.picture),
-      element("p", { class: "note" }, [kinds.length && `bars: ${kinds.join("; ")}`, section.source, ...caveats].filter(Boolean).join(" · ")),
-      element("details", {}, element("summary", {}, "Protocol of each, in words"), section.protocol && element("p", { class: "note" }, section.protocol),
-        element("ul", { class: "note" }, section.scores.map((row) => element("li", {}, words(row), row.protocol && `: ${row.protocol}`))))));
-  });
+  about.scores.forEach((section, at) => place.append(element("details", { open: at < 2 }, element("summary", {}, section.title), drawn(section.picture),
+    element("p", { class: "note" }, section.note),
+    element("details", {}, element("summary", {}, "Protocol of each, in words"), section.protocol && element("p", { class: "note" }, section.protocol),
+      element("ul", { class: "note" }, section.scores.map((row) => element("li", {}, `${row.name} ${number(row.value)}${row.interval ? ` (${row.interval.map(number).join(" to ")})` : ""}${row.note && `, ${row.note}`}`)))))));
   if (about.references.length)
     place.append(element("h3", {}, "Reference returns"), table(["score", "return", "policy", "source"], about.references, { numbers: [1], stacked: true }));
   place.append(element("h3", {}, "Where it comes from"),

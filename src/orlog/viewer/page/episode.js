@@ -5,37 +5,37 @@ import { bytes, choice, element, number, problem, say, table } from "./dom.js";
 import { Frames } from "./frames.js";
 import { PathMap } from "./map.js";
 import { get } from "./net.js";
+import { Player } from "./player.js";
 
-const SPEEDS = [1, 2, 5, 10, 20, 30, 60, 120]; // steps a second
+const [SPEEDS, SPEED] = [[1, 2, 5, 10, 20, 30, 60, 120], 20]; // steps a second
 
 const LONG = 120; // characters of a fact; longer ones are folded
 const folded = (text) => (text.length <= LONG ? text : element("details", {}, element("summary", {}, `${text.slice(0, 60)}…`), text));
 
 export class EpisodeView {
   constructor(index, episode, { stepped } = {}) {
-    Object.assign(this, { index, episode, stepped, step: 0, speed: 20, playing: false, numbers: null });
+    Object.assign(this, { index, episode, stepped, numbers: null });
     this.title = element("h2", {});
     this.facts = element("dl", { class: "facts" });
-    this.slider = element("input", { type: "range", min: 0, step: 1, value: 0, "aria-label": "Step",
-      input: () => this.go(Number(this.slider.value)) });
+    this.player = new Player("Step", () => this.mark());
+    this.player.speed = SPEED;
     this.now = element("output", { class: "now" });
-    this.button = element("button", { type: "button", click: () => this.play(!this.playing) }, "Play");
     this.frames = new Frames(this.path);
     this.map = new PathMap();
-    this.charts = new Charts((step, chosen) => (chosen || !this.playing) && this.go(step), (first, last) => this.zoom(first, last));
+    this.charts = new Charts((step, chosen) => (chosen || !this.player.playing) && this.go(step), (first, last) => this.zoom(first, last));
     this.texts = element("section", { class: "texts", "aria-label": "Texts" });
     this.places = element("div", {});
     this.bytes = element("details", { toggle: () => this.showPlaces() },
       element("summary", {}, "Where do these bytes lie?"), this.places);
     this.notes = element("div", {});
     this.outside = element("p", { class: "note", role: "status", hidden: true }, "This episode does not meet the filter; it is shown until another one is chosen.");
-    const speed = choice("Speed", SPEEDS.map((one) => [one, `${one} steps a second`]), this.speed, (value) => {
-      this.speed = Number(value);
+    const speed = choice("Speed", SPEEDS.map((one) => [one, `${one} steps a second`]), SPEED, (value) => {
+      this.player.speed = Number(value);
     });
-    this.player = element("div", { class: "bar player" }, this.button, this.slider, this.now, speed);
+    const bar = element("div", { class: "bar player" }, this.player.button, this.player.slider, this.now, speed);
     this.pictures = element("div", { class: "pictures" }, this.frames.root, this.map.root);
     const over = element("div", {}, this.texts, this.charts.root);
-    this.body = element("div", {}, this.player, element("div", { class: "shown" }, this.pictures, over), this.bytes);
+    this.body = element("div", {}, bar, element("div", { class: "shown" }, this.pictures, over), this.bytes);
     this.root = element("article", { class: "episode", "aria-label": "Episode" }, this.title, this.outside, this.facts, this.notes, this.body);
     this.body.hidden = true;
   }
@@ -44,19 +44,23 @@ export class EpisodeView {
     this.outside.hidden = !is;
   }
 
+  get step() {
+    return this.player.step;
+  }
+
   get path() {
     return `data/${this.index}/episode/${this.episode}`;
   }
 
   async load(episode, stepThen = () => 0) {
-    this.play(false);
+    this.player.play(false);
     this.episode = episode;
     this.frames.path = this.path;
     this.range = [0, null];
     if (await this.fetch()) {
       this.head = this.loaded;
       this.showFacts();
-      this.slider.max = this.head.length;
+      this.player.slider.max = this.head.length;
       this.frames.show(this.head);
       this.pictures.hidden = this.frames.root.hidden && this.map.root.hidden;
       this.go(Math.min(stepThen(), this.head.length));
@@ -84,7 +88,7 @@ export class EpisodeView {
         button.remove();
         this.frames.addRendered(this.head);
         this.pictures.hidden = false;
-        this.frames.mark(this.step, this.playing);
+        this.frames.mark(this.step, false);
       } }, this.loaded.renders === "states" ? "Render from recorded states" : "Render by replaying the actions");
       this.notes.append(button, " ");
     }
@@ -126,42 +130,21 @@ export class EpisodeView {
   }
 
   go(step) {
-    this.step = Math.min(Math.max(0, step), this.head.length);
-    this.slider.value = this.step;
-    this.now.textContent = `step ${number(this.step)} of ${number(this.head.length)}`;
-    this.charts.mark(this.step);
-    this.map.mark(this.step);
-    this.frames.mark(this.step, this.playing);
+    this.player.go(step);
+  }
+
+  mark() {
+    const { step, playing } = this.player;
+    this.now.textContent = `step ${number(step)} of ${number(this.head.length)}`;
+    this.charts.mark(step);
+    this.map.mark(step);
+    this.frames.mark(step, playing);
     this.showTexts();
-    if (this.bytes.open && !this.playing) {
+    if (this.bytes.open) {
       clearTimeout(this.waiting);
       this.waiting = setTimeout(() => this.showPlaces(), 150);
     }
-    this.stepped?.(this.step);
-  }
-
-  play(isPlaying) {
-    if (isPlaying && this.step >= this.head.length) this.step = 0;
-    this.playing = isPlaying;
-    this.button.textContent = isPlaying ? "Stop" : "Play";
-    let [last, owed] = [performance.now(), 0];
-    const tick = (now) => {
-      if (!this.playing) return;
-      if (!this.root.isConnected) {
-        this.play(false); // another view is shown
-        return;
-      }
-      owed += ((now - last) / 1000) * this.speed;
-      last = now;
-      if (owed >= 1) {
-        this.go(this.step + Math.floor(owed));
-        owed %= 1;
-      }
-      if (this.step >= this.head.length) this.play(false);
-      else requestAnimationFrame(tick);
-    };
-    if (isPlaying) requestAnimationFrame(tick);
-    else if (this.head && this.bytes.open) this.showPlaces();
+    this.stepped?.(step);
   }
 
   showTexts() {

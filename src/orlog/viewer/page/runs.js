@@ -4,6 +4,7 @@ import { drawn, element, number, problem, table } from "./dom.js";
 import { Frames } from "./frames.js";
 import { PathMap } from "./map.js";
 import { get } from "./net.js";
+import { Player } from "./player.js";
 
 export function runsView(index, opened) {
   const place = element("div", {}, element("p", { class: "muted", role: "status" }, "Reading the runs …"));
@@ -78,26 +79,12 @@ async function clip(kind, at, episode) {
   if (frames.root.hidden && head.renders) frames.addRendered(head);
   map.show(head);
   map.choices.hidden = true;
-  const go = (step) => {
+  const player = new Player(`Step of the ${kind} episode of the data`, (step) => {
     frames.mark(step, true);
     map.mark(step);
-  };
-  const slider = element("input", { type: "range", min: 0, max: head.length, value: 0, "aria-label": `Step of the ${kind} episode of the data`, input: () => go(Number(slider.value)) });
-  let isPlaying = false;
-  const button = element("button", { type: "button", click: () => {
-    isPlaying = !isPlaying;
-    button.textContent = isPlaying ? "Stop" : "Play";
-    if (isPlaying && Number(slider.value) >= head.length) slider.value = 0;
-    const tick = () => {
-      if (!isPlaying || !button.isConnected) return;
-      slider.value = Number(slider.value) + 1;
-      go(Number(slider.value));
-      if (Number(slider.value) >= head.length) button.click();
-      else setTimeout(tick, 1000 / 30);
-    };
-    if (isPlaying) tick();
-  } }, "Play");
-  go(0);
-  return element("figure", { class: "film" }, frames.root, frames.root.hidden ? map.root : "", element("div", { class: "bar" }, button, slider),
+  });
+  player.slider.max = head.length;
+  player.go(0);
+  return element("figure", { class: "film" }, frames.root, frames.root.hidden ? map.root : "", element("div", { class: "bar" }, player.button, player.slider),
     element("figcaption", {}, element("b", {}, kind), ` return ${rounded(head.facts.returns)}, `, element("a", { href: `#/${at}/episodes/${episode}` }, `episode ${number(episode)}`), `, ${number(head.length)} steps`));
 }
