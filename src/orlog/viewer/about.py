@@ -178,8 +178,8 @@ def _scores(dataset: Dataset) -> list[dict[str, Any]]:
         return []
     own = [score for score in known if score.implementation == "orlog"]
     sections = [("Recorded with orlog", "", own)] if own else []
-    for one in in_sections(score for score in known if score.implementation != "orlog"):
-        sections.append((f"{one.publication}: {one.metric}", one.protocol, one.rows))
+    published = in_sections(score for score in known if score.implementation != "orlog")
+    sections += [(f"{one.publication}: {one.metric}", one.protocol, one.rows) for one in published]
     normalized = [score for score in known if not score_is_raw(score.metric)]
     scale = [number for score in normalized for number in _dot(score)[0].numbers]
     found = []
