@@ -198,12 +198,15 @@ function plots(series) {
     if (!from && series.non_finite) notes.push(`${number(series.non_finite)} not finite`);
     found.push({
       title: series.name + range, names: lines.map((_, index) => series.dimensions?.[from + index] ?? (one ? "" : `${from + index}`)), x,
-      lines, note: notes.filter(Boolean).join(" · "),
+      lines: series.non_finite ? lines.map(finite) : lines, note: notes.filter(Boolean).join(" · "),
       stepped: /^(u?int|bool)/.test(series.dtype), every: series.every, first: series.first,
     });
   }
   return found;
 }
+
+// uPlot leaves a gap where there is null; it would draw nothing right with infinities.
+const finite = (line) => Array.from(line, (value) => (Number.isFinite(value) ? value : null));
 
 function place(plot, step) {
   if (!plot.x.length || step < plot.first) return null;

@@ -4,7 +4,7 @@ import { Charts } from "./charts.js";
 import { bytes, choice, element, number, problem, say, table } from "./dom.js";
 import { Frames } from "./frames.js";
 import { PathMap } from "./map.js";
-import { get } from "./net.js";
+import { get, getEpisode } from "./net.js";
 import { Player } from "./player.js";
 
 const [SPEEDS, SPEED] = [[1, 2, 5, 10, 20, 30, 60, 120], 20]; // steps a second
@@ -73,7 +73,7 @@ export class EpisodeView {
     this.request = new AbortController();
     const [first, last] = this.range;
     try {
-      this.loaded = await get(this.path, { first: first || "", last, numbers: this.numbers }, { signal: this.request.signal });
+      this.loaded = await getEpisode(this.path, { first: first || "", last, numbers: this.numbers }, { signal: this.request.signal });
     } catch (error) {
       if (error.name === "AbortError") return false;
       this.title.textContent = `Episode ${number(this.episode)}`;

@@ -44,7 +44,7 @@ export class PathMap {
     const scale = (SIDE - 2 * EDGE) / Math.max(right - left, top - bottom);
     this.series = series;
     const at = (a, b) => [SIDE / 2 + (a - (left + right) / 2) * scale, SIDE / 2 - (b - (bottom + top) / 2) * scale];
-    this.points = x.map((value, index) => (value == null || y[index] == null ? null : at(value, y[index])));
+    this.points = Array.from(x, (value, index) => (Number.isFinite(value) && Number.isFinite(y[index]) ? at(value, y[index]) : null));
     const known = this.points.filter(Boolean);
     const cells = inMaze ? maze.flatMap((row, down) => row.map((cell, across) => {
       const [a, b] = at(left + across, top - down);
@@ -74,6 +74,6 @@ export class PathMap {
 
 function ends(line) {
   let [low, high] = [Infinity, -Infinity];
-  for (const value of line) if (value != null) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  for (const value of line) if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
   return low > high ? [0, 1] : low === high ? [low - 0.5, high + 0.5] : [low, high];
 }

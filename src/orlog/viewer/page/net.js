@@ -22,6 +22,20 @@ export const post = async (path, body) =>
     method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
   })).json();
 
+export async function getEpisode(path, query, options) {
+  // See orlog/viewer/episode.py for what lines are.
+  const head = await get(path, query, options);
+  for (const one of head.series) {
+    if (one.error) continue;
+    const text = atob(one.lines);
+    const bytes = new Uint8Array(text.length);
+    for (let at = 0; at < text.length; at += 1) bytes[at] = text.charCodeAt(at);
+    const [all, points] = [new Float64Array(bytes.buffer), text.length / 8 / one.shown];
+    one.lines = Array.from({ length: one.shown }, (_, index) => all.subarray(index * points, (index + 1) * points));
+  }
+  return head;
+}
+
 export async function getWhenReady(path, query, progress) {
   // Work that takes longer than a request is asked for until it is done.
   for (;;) {

@@ -3,7 +3,7 @@
 import { drawn, element, number, problem, table } from "./dom.js";
 import { Frames } from "./frames.js";
 import { PathMap } from "./map.js";
-import { get } from "./net.js";
+import { get, getEpisode } from "./net.js";
 import { Player } from "./player.js";
 
 export function runsView(index, opened) {
@@ -73,7 +73,7 @@ async function showData(place, at, dataset) {
 async function clip(kind, at, episode) {
   // Frames, a rendered picture, or a path: what the episode of the data has of these.
   const path = `data/${at}/episode/${episode}`;
-  const head = await get(path);
+  const head = await getEpisode(path);
   const [frames, map] = [new Frames(path), new PathMap()];
   frames.show(head);
   if (frames.root.hidden && head.renders) frames.addRendered(head);
