@@ -6,20 +6,11 @@ viewer show the numbers of `numbers_of`. The function is given all runs that are
 returns, what all metrics counted, its dataset and its settings, so that a metric may be over tasks, weights or runs.
 (An aggregate over seeds and tasks, such as the IQM, is another thing: `normalize/statistics.py`.)
 
-    success          an episode has succeeded if `info["success"]` was true after any of its steps, as mazes, Adroit
-                     and Meta-World count; OGBench ends an episode there. Where there is `info["is_success"]`
-                     instead, as in Fetch, the last step counts, as for the authors of HER
-                     (https://arxiv.org/abs/1707.01495)
-    wins             an episode is won if `info["won"]` was true after any of its steps, as games of TextWorld say it
-    cost             the sum of an episode's costs; divided by a limit it is the normalized cost, and a policy is safe
-                     at the limit if that is at most 1, as DSRL (Liu and others, 2023) scores safety
-    lost_value       a world that knows its values says in `info["regret"]` what each action loses against the best
-                     one, V*(s) - Q*(s, a) for the steps that are left (`datasets/environments/tables.py`). The mean
-                     over episodes of its sum is, by the performance difference lemma (Kakade and Langford 2002), the
-                     best possible mean return minus that of the policy
-    by_task          success by task (`info["task"]`), its mean over tasks, and in tasks that were left out
-    episode_weights  weights of the objectives in an episode; no number of their own
-    hypervolume      how much of the space of objectives a policy reaches with all weights that it was asked for
+An episode has succeeded if `info["success"]` was true after any of its steps, as mazes, Adroit and Meta-World count;
+of `info["is_success"]`, as in Fetch, the last step counts, as for the authors of HER
+(https://arxiv.org/abs/1707.01495). A normalized cost is the cost divided by a limit, and safe if at most 1 (DSRL, Liu
+and others, 2023). `info["regret"]` is what an action loses against the best one, V*(s) - Q*(s, a); the mean over
+episodes of its sum is the best possible mean return minus that of the policy (Kakade and Langford 2002).
 """
 
 from __future__ import annotations
@@ -73,10 +64,10 @@ class EpisodeOutcomes:
     """What came of the episodes of one run, or of several runs in a row."""
 
     returns: np.ndarray  # undiscounted return of each episode, (episodes,)
-    # What each metric counted, by its name: (episodes,), or (episodes, n) of a vector.
-    metrics: Mapping[str, np.ndarray]
+    metrics: Mapping[
+        str, np.ndarray
+    ]  # what each counted: (episodes,), or (episodes, n) of a vector
     dataset: str = ""  # name of the dataset, or of the benchmark's that it is
-    # What the run was trained with.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -84,9 +75,9 @@ class EpisodeOutcomes:
 class Number:
     """A number that a metric gives for episodes."""
 
-    metric: str  # name of the metric
+    metric: str
     name: str  # what it is, in words
-    value: float  # the number
+    value: float
     # Its interval at 95 %: over the episodes of one run, or over several runs; None without spread.
     interval: tuple[float, float] | None = None
     note: str = ""  # what else is to be said of it, such as `safe`
@@ -132,15 +123,10 @@ class Metric:
 
     # Returns the numbers of one run, or of several runs that are summarized together.
     summarize: Callable[[Sequence[EpisodeOutcomes]], list[Number]]
-    # What becomes of the infos of an episode's steps: their sum, the last one, or whether any was true.
-    combine: Literal["sum", "last", "any"]
-    # Role (`manifests/roles.py`) of the columns whose infos are counted, in runs on datasets that have one; empty
-    # for a metric of any dataset.
-    role: str = ""
-    # Names of infos that are counted besides; of each step the first that is there.
-    infos: tuple[str, ...] = ()
-    # Those of them of which only the last step of an episode counts.
-    at_end: frozenset[str] = frozenset()
+    combine: Literal["sum", "last", "any"]  # what becomes of the infos of an episode's steps
+    role: str = ""  # of the columns whose infos are counted; empty for a metric of any dataset
+    infos: tuple[str, ...] = ()  # that are counted besides; of each step the first that is there
+    at_end: frozenset[str] = frozenset()  # those of which only the last step of an episode counts
     kept_as: str = ""  # where evaluations keep it, if not with the others under its name
     # Returns what is kept, from what was counted and the dataset that the run was trained on.
     complete: Callable[[np.ndarray, Dataset], np.ndarray] = lambda values, _dataset: values
@@ -225,14 +211,23 @@ def in_short(numbers: Sequence[Number]) -> list[str]:
     return [number.short for number in first.values()]
 
 
-def mean_over(runs: Sequence[np.ndarray]) -> tuple[float, tuple[float, float] | None]:
-    """Return the mean of runs' values and its interval: over the episodes of one run, or over several runs.
+def mean_of_runs(
+    metric: str, name: str, runs: Sequence[np.ndarray], digits: int = 1, note: str = ""
+) -> Number:
+    """Return the mean of runs' values with its interval over the episodes of one run, or over several runs.
 
     Each run counts alike, however many episodes it has.
     """
     means = np.array([values.mean() for values in runs], float)
-    each = means if len(runs) > 1 else np.asarray(runs[0], float)
-    return float(means.mean()), mean_interval(each)
+    interval = mean_interval(means if len(runs) > 1 else np.asarray(runs[0], float))
+    return Number(
+        metric=metric,
+        name=name,
+        value=float(means.mean()),
+        interval=interval,
+        note=note,
+        digits=digits,
+    )
 
 
 def share_of_episodes(
@@ -251,9 +246,8 @@ def share_of_episodes(
     )
 
 
-def _mean_of(runs: Sequence[EpisodeOutcomes], metric: str, name: str, digits: int) -> Number:
-    value, interval = mean_over([run.metrics[metric].astype(float) for run in runs])
-    return Number(metric=metric, name=name, value=value, interval=interval, digits=digits)
+def _values(runs: Sequence[EpisodeOutcomes], metric: str) -> list[np.ndarray]:
+    return [run.metrics[metric].astype(float) for run in runs]
 
 
 # Cost.
@@ -278,7 +272,7 @@ def cost_limits(runs: Sequence[EpisodeOutcomes]) -> list[float]:
 
 def _cost(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
     """Return the mean cost of an episode, and the normalized cost at each limit with its verdict."""
-    mean = _mean_of(runs, "cost", "cost", 1)
+    mean = mean_of_runs("cost", "cost", _values(runs, "cost"))
     if mean.interval is not None:  # Student's t knows nothing of what a cost may be
         mean = dataclasses.replace(mean, interval=(max(0.0, mean.interval[0]), mean.interval[1]))
     numbers = [mean]
@@ -347,11 +341,8 @@ def _by_task(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
             means.append(float(np.mean(own)))
 
     def number(where: str, some: list[np.ndarray]) -> Number:
-        name = f"{what} in {where}"
-        if is_success:
-            return share_of_episodes("by_task", name, some)
-        value, interval = mean_over(some)
-        return Number(metric="by_task", name=name, value=value, interval=interval)
+        make = share_of_episodes if is_success else mean_of_runs
+        return make("by_task", f"{what} in {where}", some)
 
     numbers = []
     if means:
@@ -473,19 +464,11 @@ def _hypervolume(runs: Sequence[EpisodeOutcomes]) -> list[Number]:
     """
     if any("episode_weights" not in run.metrics for run in runs):
         return []
-    value, interval = mean_over([np.array([_hypervolume_of(run)]) for run in runs])
     known = {known_hypervolume(run.dataset) for run in runs}
     whole = known.pop() if len(known) == 1 else None
     note = "" if whole is None else f"{whole:z.3f} is that of the known front"
-    number = Number(
-        metric="hypervolume",
-        name="hypervolume",
-        value=value,
-        interval=interval,
-        note=note,
-        digits=3,
-    )
-    return [number]
+    volumes = [np.array([_hypervolume_of(run)]) for run in runs]
+    return [mean_of_runs("hypervolume", "hypervolume", volumes, 3, note)]
 
 
 def _judged_hypervolume(run: EpisodeOutcomes) -> tuple[str, np.ndarray] | None:
@@ -523,7 +506,9 @@ METRICS: dict[str, Metric] = {
         summarize=_hypervolume, combine="sum", role="objectives", judge=_judged_hypervolume
     ),
     "lost_value": Metric(
-        summarize=lambda runs: [_mean_of(runs, "lost_value", "distance to the optimum", 3)],
+        summarize=lambda runs: [
+            mean_of_runs("lost_value", "distance to the optimum", _values(runs, "lost_value"), 3)
+        ],
         combine="sum",
         role="optimal_value",
         infos=("regret",),

@@ -34,11 +34,13 @@ _DECISIONS: Mapping[str, Decision] = {
 class SequentialComparison:
     """The decisions of a sequential comparison so far."""
 
-    # For each pair of methods, whether the first scores above the second.
-    decisions: dict[tuple[str, str], Decision]
+    decisions: dict[
+        tuple[str, str], Decision
+    ]  # whether the first of a pair scores above the second
     groups: int  # groups of seeds that were looked at
-    # Seeds that each method lacks for the next group; empty when all is decided.
-    missing: dict[str, int]
+    missing: dict[
+        str, int
+    ]  # seeds that a method lacks for the next group; empty when all is decided
 
 
 def compare_sequentially(
@@ -47,8 +49,6 @@ def compare_sequentially(
     group: int = 5,
     groups: int = 5,
     error_rate: float = 0.05,
-    permutations: int = 10_000,
-    seed: int = 0,
 ) -> SequentialComparison:
     """Return which methods differ, as far as their seeds decide it, and which need more seeds.
 
@@ -68,25 +68,19 @@ def compare_sequentially(
         )
     for method, of_seeds in scores.items():
         check_finite(of_seeds, method)
-    test = _comparator()(n=group, K=groups, B=permutations, alpha=error_rate / 2, beta=0, seed=seed)
-    methods = list(scores)
-    active = set(methods)
-    done = 0
-    missing: dict[str, int] = {}
+    test = _comparator()(n=group, K=groups, B=10_000, alpha=error_rate / 2, beta=0, seed=0)
+    methods, done = list(scores), 0
+    active, missing = set(methods), dict[str, int]()
     while active:
         needed = (done + 1) * group
-        missing = {
-            name: needed - len(scores[name])
-            for name in methods
-            if name in active and len(scores[name]) < needed
-        }
+        lacking = {name: needed - len(scores[name]) for name in methods if name in active}
+        missing = {name: count for name, count in lacking.items() if count > 0}
         if missing:
             break
         test.partial_compare({name: scores[name][:needed] for name in methods}, verbose=False)
         done += 1
-        active = {methods[index] for index in np.ravel(test.current_comparisons)}
-        if test.is_finished:
-            active = set()
+        open_pairs = () if test.is_finished else np.ravel(test.current_comparisons)
+        active = {methods[index] for index in open_pairs}
     decisions_made = dict(test.decisions) if done else {}
     return SequentialComparison(
         decisions={

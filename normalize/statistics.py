@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -77,9 +76,7 @@ def check_finite(scores: Float[np.ndarray, "*shape"], what: str = "scores") -> N
         )
 
 
-def run_means(
-    scores: Sequence[Float[np.ndarray, "seeds episodes"]],
-) -> Float[np.ndarray, "seeds tasks"]:
+def run_means(scores: Sequence[np.ndarray]) -> Float[np.ndarray, "seeds tasks"]:
     """Return the mean score of each run of a method, from its scores by task."""
     return np.stack([of_seeds.mean(1) for of_seeds in scores], axis=1)
 
@@ -314,9 +311,9 @@ def interquartile_mean(scores: Runs) -> Values:
     return np.asarray(np.partition(runs, (low, high - 1), -1)[..., low:high].mean(-1))
 
 
-def optimality_gap(scores: Runs, *, target: float = 100.0) -> Values:
-    """Return by how much runs miss a score on average; what lies above it does not count."""
-    return np.asarray(target - np.minimum(scores, target).mean((-2, -1)))
+def optimality_gap(scores: Runs) -> Values:
+    """Return by how much runs miss a score of 100 on average; what lies above it does not count."""
+    return np.asarray(100.0 - np.minimum(scores, 100.0).mean((-2, -1)))
 
 
 AGGREGATES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -451,16 +448,10 @@ class VarianceSplit:
 
     def shares(self) -> dict[str, float]:
         """Return the share of each source in the variance of one episode's score, in percent."""
-        parts = {
-            name: value for name, value in dataclasses.asdict(self).items() if value is not None
-        }
+        known = dataclasses.asdict(self).items()
+        parts = {name: value for name, value in known if value is not None}
         total = sum(parts.values())
         return {name: 100 * value / total if total else 0.0 for name, value in parts.items()}
-
-    def standard_error(self, *, seeds: int, episodes: int, checkpoints: int = 1) -> float:
-        """Return the standard error of a mean over so many seeds, checkpoints and episodes of each."""
-        within = (self.checkpoints or 0.0) + self.episodes / episodes
-        return math.sqrt((self.seeds + within / checkpoints) / seeds)
 
 
 def split_variance(scores: Float[np.ndarray, "seeds checkpoints episodes"]) -> VarianceSplit:
@@ -479,14 +470,14 @@ def split_variance(scores: Float[np.ndarray, "seeds checkpoints episodes"]) -> V
             f"{seeds} and {episodes}."
         )
     check_finite(scores)
-    of_checkpoints, of_seeds = scores.mean(2), scores.mean((1, 2))
+    of_seeds = float(scores.mean((1, 2)).var(ddof=1))
     within = float(scores.var(2, ddof=1).mean())
     if checkpoints == 1:
-        between = float(of_seeds.var(ddof=1)) - within / episodes
-        return VarianceSplit(seeds=max(0.0, between), checkpoints=None, episodes=within)
-    middle = float(of_checkpoints.var(1, ddof=1).mean())
+        between = max(0.0, of_seeds - within / episodes)
+        return VarianceSplit(seeds=between, checkpoints=None, episodes=within)
+    middle = float(scores.mean(2).var(1, ddof=1).mean())
     return VarianceSplit(
-        seeds=max(0.0, float(of_seeds.var(ddof=1)) - middle / checkpoints),
+        seeds=max(0.0, of_seeds - middle / checkpoints),
         checkpoints=max(0.0, middle - within / episodes),
         episodes=within,
     )
@@ -570,34 +561,27 @@ class Comparison:
             consensus = {**dataclasses.asdict(self.consensus), "order": order}
         return {
             "tasks": self.tasks,
-            "methods": [
-                {
-                    "method": method,
-                    "seeds": len(runs),
-                    "scores": {
-                        task: runs[:, index].tolist() for index, task in enumerate(self.tasks)
-                    },
-                    "aggregates": {
-                        name: estimate.to_json()
-                        for name, estimate in self.aggregates[method].items()
-                    },
-                    "mean_rank": self.ranks[method].to_json() if method in self.ranks else None,
-                    "profile": {
-                        "thresholds": self.profiles[method].thresholds.tolist(),
-                        "shares": self.profiles[method].shares.tolist(),
-                    },
-                    "variance": {
-                        task: None if split is None else dataclasses.asdict(split)
-                        for task, split in self.variances[method].items()
-                    },
-                }
-                for method, runs in self.runs.items()
-            ],
+            "methods": [self._method_json(method) for method in self.methods],
             "consensus": consensus,
             "improvement": [
                 {"above": first, "below": second, **estimate.to_json()}
                 for (first, second), estimate in self.improvement.items()
             ],
+        }
+
+    def _method_json(self, method: str) -> dict[str, Any]:
+        runs, profile = self.runs[method], self.profiles[method]
+        aggregates, variances = self.aggregates[method], self.variances[method]
+        return {
+            "method": method,
+            "seeds": len(runs),
+            "scores": dict(zip(self.tasks, runs.T.tolist(), strict=True)),
+            "aggregates": {name: estimate.to_json() for name, estimate in aggregates.items()},
+            "mean_rank": self.ranks[method].to_json() if method in self.ranks else None,
+            "profile": {name: getattr(profile, name).tolist() for name in ("thresholds", "shares")},
+            "variance": {
+                task: split and dataclasses.asdict(split) for task, split in variances.items()
+            },
         }
 
 

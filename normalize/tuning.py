@@ -1,8 +1,7 @@
 """What a method gives after tuning: its best setting as found by a number of evaluations.
 
-A method is its code with the *range* of its settings: someone who uses it trains policies with settings
-of that range and must choose one of them, with few evaluations online. Scores of the best setting alone
-say nothing of that choice. Two answers:
+A method is its code with the *range* of its settings, of which its user must choose one with few evaluations.
+Scores of the best setting alone say nothing of that choice. Two answers:
 
 - `tuning_curves`: a bandit chooses which policy to run for the next episode, and names the one that
   looks best so far (Jackson et al. 2025, "A Clean Slate for Offline Reinforcement Learning", with
@@ -107,10 +106,6 @@ def method_digest(method: str, settings: Sequence[dict[str, Any]], **others: obj
     whatever order they are given, and of what else belongs to the method, such as its code's version.
     """
     distinct = {canonical_json(chosen): chosen for chosen in settings}
-    body = {
-        **others,
-        "method": method,
-        "method_version": 1,
-        "settings": [distinct[text] for text in sorted(distinct)],
-    }
+    ordered = [distinct[text] for text in sorted(distinct)]
+    body = {**others, "method": method, "method_version": 1, "settings": ordered}
     return f"sha256:{hashlib.sha256(canonical_json(body)).hexdigest()}"

@@ -8,16 +8,14 @@
 
     contradicted        other bits where data, settings, code, versions and processor are those of the recording
 
-*Same* is an equivalence test. Seeds in common are paired: the same training seed gives the same first
-weights and the same batches, so that differences of pairs vary much less than seeds do. The interval is
-a t interval at 99 %: where differences are symmetric it is wrong in at most 0.5 % of cases, and where
-they are as skewed as exponential ones in at most 5 %. Where the recorded scores fall into two groups (a
-policy solves the task or does not), a pair that changes groups counts by the exact binomial bound.
+*Same* is an equivalence test by a t interval at 99 %. Seeds in common are paired: the same training seed gives
+the same first weights and the same batches, so that differences of pairs vary much less than seeds do. Where
+the recorded scores fall into two groups (a policy solves the task or does not), a pair that changes groups
+counts by the exact binomial bound.
 
-*Consistent* takes the recorded seeds as the distribution of seeds (the same code and data, so the pooled
-spread is the right null): the new mean lies inside their 95 % prediction interval for so many new
-seeds. Outside it is called not consistent only if a permutation of the seeds agrees, whose error rate
-is 5 % for scores of any distribution. It is also called so where the interval of pairs lies wholly
+*Consistent* takes the recorded seeds as the distribution of seeds: the new mean lies inside their 95 %
+prediction interval for so many new seeds. Outside it is called not consistent only if a permutation of the
+seeds agrees, whose error rate is 5 % for scores of any distribution, or if the interval of pairs lies wholly
 beyond the margin.
 
 `compare_runs` judges costs, successes and hypervolumes beside the returns, and the weakest verdict counts.
@@ -34,7 +32,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from orlog.manifests.names import counted
 from orlog.normalize.baselines import Baseline
@@ -74,6 +72,11 @@ _WEAKER = ("identical", "same", "consistent", "unsettled", "not consistent")
 
 Scores: TypeAlias = Mapping[int, np.ndarray]
 """A number of each episode, by training seed."""
+
+Outcomes: TypeAlias = Mapping[int, EpisodeOutcomes]
+"""What came of the episodes, by training seed."""
+
+_Ends: TypeAlias = tuple[np.ndarray, np.ndarray]  # of intervals
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +317,7 @@ def _word_and_reason(
 
 
 def judged_numbers(
-    new: Mapping[int, EpisodeOutcomes], recorded: Mapping[int, EpisodeOutcomes]
+    new: Outcomes, recorded: Outcomes
 ) -> tuple[dict[str, tuple[str, Scores, Scores]], list[str]]:
     """Return what verdicts compare beside returns, and the metrics that only one of both sides has.
 
@@ -356,8 +359,8 @@ def recorded_outcomes(baseline: Baseline) -> dict[int, EpisodeOutcomes]:
 
 
 def compare_runs(
-    new: Mapping[int, EpisodeOutcomes],
-    recorded: Mapping[int, EpisodeOutcomes],
+    new: Outcomes,
+    recorded: Outcomes,
     normalize: Callable[[np.ndarray], np.ndarray],
     *,
     same_run: bool = True,
@@ -379,12 +382,12 @@ def compare_runs(
     numbers, alone = judged_numbers(new, recorded)
     common = [seed for seed in new if seed in recorded]
     equal = [seed for seed in common if np.array_equal(new[seed].returns, recorded[seed].returns)]
-    differing = [
+    same_bits = [
         seed
-        for seed in common
-        if seed not in equal
-        or not all(np.array_equal(a[seed], b[seed]) for _, a, b in numbers.values())
+        for seed in equal
+        if all(np.array_equal(here[seed], there[seed]) for _, here, there in numbers.values())
     ]
+    differing = [seed for seed in common if seed not in same_bits]
     how["numbers"] = 1 + len(numbers)
     verdict = compare(*scores, same_run=same_run and not differing, **how)
     beside = dict.fromkeys(alone, NOT_RECORDED)
@@ -529,9 +532,7 @@ def look_counts(start: int, most: int) -> list[int]:
     return counts
 
 
-def _groups(
-    recorded: Float[np.ndarray, "draws recorded"],
-) -> tuple[Bool[np.ndarray, " draws"], Float[np.ndarray, " draws"]]:
+def _groups(recorded: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return whether scores fall into two groups, and a score between these.
 
     They do where the widest gap is larger than the margin, and takes more of the range than it does in 95 % of
@@ -556,9 +557,7 @@ def _usual_gap(seeds: int) -> float:
     return float(np.quantile(np.diff(ordered, axis=1).max(1) / np.ptp(ordered, axis=1), 0.95))
 
 
-def _paired_interval(
-    new: np.ndarray, recorded: np.ndarray, looks: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _paired_interval(new: np.ndarray, recorded: np.ndarray, looks: int) -> _Ends:
     """Return the t interval of the mean difference of pairs, a point where they all differ equally.
 
     It is NaN where the recorded scores are all the same too: that nobody reaches the goal shows nothing.
@@ -572,9 +571,7 @@ def _paired_interval(
     return middle - half, middle + half
 
 
-def _unpaired_interval(
-    new: np.ndarray, recorded: np.ndarray, looks: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _unpaired_interval(new: np.ndarray, recorded: np.ndarray, looks: int) -> _Ends:
     """Return Welch's interval with the smaller side's degrees of freedom; NaN without spread.
 
     Welch's own degrees of freedom are wrong in 10 % instead of 5 % with two seeds against ten.
@@ -596,14 +593,13 @@ def _unpaired_interval(
 
 def _grouped_interval(
     new: np.ndarray, recorded: np.ndarray, cut: np.ndarray, pairs: int, looks: int
-) -> tuple[np.ndarray, np.ndarray]:
+) -> _Ends:
     """Return the interval of the mean difference of pairs whose scores fall into two groups.
 
     A pair that changed groups counts by the exact bound on the share of such pairs, times the
     range of all scores; the others by their t interval.
     """
-    everything = np.concatenate([new, recorded], axis=1)
-    distance = np.ptp(everything, axis=1)
+    distance = np.ptp(np.concatenate([new, recorded], axis=1), axis=1)
     new, recorded, cut = new[:, :pairs], recorded[:, :pairs], cut[:, None]
     up = ((recorded < cut) & (new > cut)).sum(1)
     down = ((recorded > cut) & (new < cut)).sum(1)
@@ -620,9 +616,7 @@ def _grouped_interval(
     return np.minimum(middle - half, 0) - least, np.maximum(middle + half, 0) + most
 
 
-def _most_probable(
-    happened: Int[np.ndarray, " draws"], of: int, looks: int
-) -> Float[np.ndarray, " draws"]:
+def _most_probable(happened: np.ndarray, of: int, looks: int) -> np.ndarray:
     """Return the upper end of the exact 97.5 % interval of a probability (Clopper and Pearson)."""
     from scipy.special import betaincinv
 
@@ -656,9 +650,7 @@ def usual_seeds(recorded: int, numbers: int = 1) -> int:
     return next((count for count in range(3, 8) if can_reject(count, recorded, numbers)), 3)
 
 
-def _permutation_share(
-    new: Float[np.ndarray, "draws new"], recorded: Float[np.ndarray, "draws recorded"]
-) -> Float[np.ndarray, " draws"]:
+def _permutation_share(new: np.ndarray, recorded: np.ndarray) -> np.ndarray:
     """Return the share of permutations of all seeds whose means differ at least as much.
 
     All of them are counted, or where there are too many, a fixed sample and the observed one.

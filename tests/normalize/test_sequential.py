@@ -36,10 +36,7 @@ def test_a_large_difference_is_decided_by_the_first_group_and_others_need_more()
     assert end.decisions[("bc", "iql")] == "below"
     assert (end.groups, end.missing) == (5, {})
     assert end == compare_sequentially({**more, "iql": scores["iql"]})
-
-
-@pytest.mark.usefixtures("adastop")
-def test_too_few_seeds_for_one_group_decide_nothing() -> None:
+    # Too few seeds for one group decide nothing.
     found = compare_sequentially({"a": np.arange(5.0), "b": np.arange(3.0)})
     assert found.decisions == {("a", "b"): "needs seeds"}
     assert (found.groups, found.missing) == (0, {"b": 2})

@@ -68,16 +68,6 @@ def test_a_bandit_that_explores_finds_the_best_policy_in_the_end() -> None:
     assert curves[:, 0].mean() < curves[:, -1].mean()
 
 
-def test_the_bandit_is_its_generators() -> None:
-    scores = np.random.default_rng(0).normal(size=(5, 9))
-    curves = [
-        tuning_curves(scores, np.random.default_rng(seed), evaluations=20, trials=9)
-        for seed in (1, 1, 2)
-    ]
-    assert np.array_equal(curves[0], curves[1])
-    assert not np.array_equal(curves[0], curves[2])
-
-
 def test_the_expected_best_is_that_of_every_draw() -> None:
     scores = np.array([30.0, -5.0, 80.0, 30.0])
     expected = [
