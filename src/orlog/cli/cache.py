@@ -6,17 +6,15 @@ import dataclasses
 import datetime as dt
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from orlog.base.terminal import say, show_table, waits
-from orlog.cli.options import AsJson, Versions, command, command_group, read_bytes, show
+from orlog.base.terminal import say, waits
+from orlog.cli.options import AsJson, Versions, command, command_group, read_bytes
+from orlog.cli.results import show, show_rows
 from orlog.errors import StorageError
 from orlog.manifests.names import size_text
-
-if TYPE_CHECKING:
-    from orlog.datasets.home.holdings import CachedVersion
 
 cache = command_group(
     "cache", "The datasets on this machine, and the space that they take.", "orlog cache list"
@@ -37,11 +35,11 @@ def list_versions(as_json: AsJson = False) -> None:
     from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
     from orlog.runs.results import results_folder, stored_space
 
-    versions, packs, kept = cached_versions(), cached_packs(), kept_versions()
+    packs, kept = cached_packs(), kept_versions()
     body = {
         "folder": datasets_folder(),
         "total_bytes": total_bytes(),
-        "versions": [dataclasses.asdict(one) for one in versions],
+        "versions": [dataclasses.asdict(one) for one in cached_versions()],
         "packs_folder": packs_folder(),
         "packs_bytes": sum(one.size_bytes for one in packs if one.folder.parent == packs_folder()),
         "packs": [
@@ -64,84 +62,61 @@ def list_versions(as_json: AsJson = False) -> None:
         "results_folder": results_folder(),
         "results": stored_space()._asdict(),
     }
-
-    def text(body: dict[str, Any]) -> None:
-        if versions:
-            _show_versions(versions)
-            say()
-        say(f"folder: {body['folder']}")
-        say(f"in all: {size_text(body['total_bytes'])}, shared files counted once")
-        if packs:
-            say()
-            headings = ("pack of", "version", "what", "size", "last used", "folder")
-            show_table(headings, [_pack_row(one) for one in body["packs"]], numbers=(3,))
-            say(f"\npacks: {body['packs_folder']}\nin all: {size_text(body['packs_bytes'])}")
-        if kept:
-            rows = [
-                (
-                    f"{one['name']}@{one['version']}",
-                    size_text(one["size_bytes"]),
-                    size_text(one["whole_bytes"]),
-                    _days_ago(one["used"]),
-                )
-                for one in body["in_place"]
-            ]
-            say()
-            show_table(("read in place", "kept", "of", "last opened"), rows)
-            limit = f"of at most {size_text(body['in_place_limit'])} (ORLOG_CACHE)"
-            say(f"\nread in place: {body['in_place_folder']}")
-            say(f"in all: {size_text(body['in_place_bytes'])} {limit}")
-        results = body["results"]
-        if results["finished"] or results["begun"]:
-            counts = f"{results['finished']:,} finished, {results['begun']:,} begun"
-            say(f"\nresults: {body['results_folder']}")
-            say(f"in all: {size_text(results['size_bytes'])}; {counts}")
-
-    show(body, as_json, text)
+    show(body, as_json, _print_space)
 
 
-def _show_versions(versions: Sequence[CachedVersion]) -> None:
+def _print_space(body: dict[str, Any]) -> None:
+    if body["versions"]:
+        _show_versions(body["versions"])
+        say()
+    say(f"folder: {body['folder']}")
+    say(f"in all: {size_text(body['total_bytes'])}, shared files counted once")
+    if body["packs"]:
+        rows = []
+        for pack in body["packs"]:
+            versions = ", ".join(dict.fromkeys(one.partition("@")[2] for one in pack["versions"]))
+            view = "view of " if pack["is_view"] and versions else ""
+            kind = "" if pack["kind"] == "pack" else pack["kind"]
+            rows.append({**pack, "versions": f"{view}{versions}", "kind": kind})
+        say()
+        show_rows(rows, "name=pack_of versions=version kind=what size_bytes=size last_used folder")
+        say(f"\npacks: {body['packs_folder']}\nin all: {size_text(body['packs_bytes'])}")
+    if body["in_place"]:
+        say()
+        columns = "name=read_in_place version size_bytes=kept whole_bytes=of used=last_opened"
+        show_rows(body["in_place"], columns)
+        limit = f"of at most {size_text(body['in_place_limit'])} (ORLOG_CACHE)"
+        say(f"\nread in place: {body['in_place_folder']}")
+        say(f"in all: {size_text(body['in_place_bytes'])} {limit}")
+    results = body["results"]
+    if results["finished"] or results["begun"]:
+        counts = f"{results['finished']:,} finished, {results['begun']:,} begun"
+        say(f"\nresults: {body['results_folder']}")
+        say(f"in all: {size_text(results['size_bytes'])}; {counts}")
+
+
+def _show_versions(versions: Sequence[dict[str, Any]]) -> None:
     from orlog.datasets.home.folders import datasets_folder
 
     rows = [
-        (
-            one.name,
-            one.version,
-            "" if one.kind == "version" else one.kind,
-            size_text(one.size_bytes),
-            size_text(one.shared_bytes) if one.shared_bytes else "-",
-            _short(one.came_from) or "-",
-            _days_ago(one.last_used),
-            "pinned" if one.is_pinned else "",
-            "" if one.home == datasets_folder() else str(one.home),
-        )
+        {
+            **one,
+            "kind": "" if one["kind"] == "version" else one["kind"],
+            "shared_bytes": one["shared_bytes"] or None,
+            "came_from": _short(one["came_from"]),
+            "is_pinned": "pinned" if one["is_pinned"] else "",
+            "home": "" if one["home"] == datasets_folder() else one["home"],
+        }
         for one in versions
     ]
-    headings = ("name", "version", "what", "size", "shared", "from", "last used", "pin", "home")
-    show_table(headings, rows, numbers=(3, 4), spare=("shared", "home"))
-
-
-def _pack_row(pack: dict[str, Any]) -> tuple[str, ...]:
-    versions = ", ".join(dict.fromkeys(name.partition("@")[2] for name in pack["versions"]))
-    return (
-        pack["name"] or "-",
-        ("view of " * pack["is_view"] + versions) if versions else "-",
-        "" if pack["kind"] == "pack" else pack["kind"],
-        size_text(pack["size_bytes"]),
-        _days_ago(pack["last_used"]),
-        str(pack["folder"]),
-    )
+    columns = "name version kind=what size_bytes=size shared_bytes=shared came_from=from last_used is_pinned=pin home"
+    show_rows(rows, columns, spare=("shared", "home"))
 
 
 def _short(origin: str) -> str:
     """Return where something is from; of an address or a path in at most 44 characters, its beginning and its end."""
     is_short = "/" not in origin or len(origin) <= 44
     return origin if is_short else f"{origin[:26]}..{origin[-16:]}"
-
-
-def _days_ago(time: dt.datetime) -> str:
-    days = max(0, (dt.datetime.now(dt.UTC) - time).days)
-    return "within a day" if days == 0 else f"{days} days ago"
 
 
 @command("orlog cache gc --unused 60 --max-size 50G --dry-run", cache)
@@ -154,12 +129,11 @@ def gc(unused: int | None = None, max_size: str | None = None, dry_run: bool = F
     given), and those in shared homes. Packs can always be made again; those that a process has open stay.
 
     Options:
-        unused (DAYS, >= 0): Also remove packs, downloaded versions and what is kept of those read in
-            place that were not opened for this many days, and interrupted downloads and files moved
-            aside by a repair of the same age.
-        max_size (SIZE): Also remove what is kept of versions read in place, then packs, then
-            downloaded versions, least recently opened first, until the rest fits this size, such as
-            500M or 50G.
+        unused (DAYS, >= 0): Also remove packs, downloaded versions and what is kept of those read in place that were
+            not opened for this many days, and interrupted downloads and files moved aside by a repair of the same
+            age.
+        max_size (SIZE): Also remove what is kept of versions read in place, then packs, then downloaded versions,
+            least recently opened first, until the rest fits this size, such as 500M or 50G.
         dry_run: Only print what would be removed.
     """
     from orlog.datasets.home.garbage import collect_garbage, total_bytes
@@ -257,7 +231,7 @@ def delete(name: Versions, yes: bool = False) -> None:
         check_deletable(one.name, one.version)
     versions, freed = plan_deletion(wanted)
     packs = packs_of(wanted)
-    _show_versions(versions)
+    _show_versions([dataclasses.asdict(one) for one in versions])
     say()
     for version in versions:
         if version.kind in ("version", "strange"):

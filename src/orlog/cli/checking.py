@@ -13,17 +13,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.text import Text
 
+import orlog
 from orlog.base.terminal import progress_bar, progress_bars, say, show_table, tell
-from orlog.cli.options import (
-    AsJson,
-    Imports,
-    Name,
-    Transfer,
-    TrustEnvironment,
-    Workers,
-    command,
-    show,
-)
+from orlog.cli.options import AsJson, Imports, Name, Transfer, TrustEnvironment, Workers, command
+from orlog.cli.results import show
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted, is_url
 
@@ -63,14 +56,12 @@ def verify(
         name: Name, path or URL of a dataset.
         repair: Download again what is damaged or missing.
         quick: Skip files verified before whose size, times and inode are unchanged.
-        values: Also decode every value, and check the BLAKE3 of the columns, their counts of
-            infinities and NaN, hashes of chunks, and that each file belongs to a column.
+        values: Also decode every value, and check the BLAKE3 of the columns, their counts of infinities and NaN,
+            hashes of chunks, and that each file belongs to a column.
         offline: Do not ask its source whether it still offers this digest.
         in_place: Check it where it is, in a registry or at a URL.
-        sample (PERCENT, default: 100%): With --in-place, check only this share of the chunks, such
-            as 1%.
-        whole_files: With --in-place, also check a version without hashes of chunks: each file is
-            fetched whole.
+        sample (PERCENT, default: 100%): With --in-place, check only this share of the chunks, such as 1%.
+        whole_files: With --in-place, also check a version without hashes of chunks: each file is fetched whole.
     """
     if (in_place or whole_files or sample is not None) and (
         not in_place or repair or quick or values or offline
@@ -167,7 +158,6 @@ def _verify(
 
 def _repair(name: str, transfer: dict[str, Any], as_json: bool) -> bool:
     """Download again what is damaged or missing of the versions that a name stands for; it raises where it cannot."""
-    from orlog.datasets.download.download import repair_dataset
     from orlog.datasets.reading.finding import folders_to_repair
 
     def text(body: dict[str, Any]) -> None:
@@ -180,7 +170,7 @@ def _repair(name: str, transfer: dict[str, Any], as_json: bool) -> bool:
 
     for folder in folders_to_repair(name):
         with progress_bars() as update:
-            problems = repair_dataset(
+            problems = orlog.repair_dataset(
                 folder,
                 progress=functools.partial(update, "repair", in_bytes=True),
                 on_objects=functools.partial(update, "files"),
@@ -313,13 +303,11 @@ def audit(
 
     Options:
         html (FILE): Also write a page with all of it there.
-        against (NAME): A held-out dataset or view, such as a test set, that must share nothing with
-            this one. May be repeated.
+        against (NAME): A held-out dataset or view, such as a test set, that must share nothing with this one. May be
+            repeated.
     """
-    from orlog.datasets.audit.audit import audit as audit_dataset
-
     with progress_bar("audit") as update:
-        audited = audit_dataset(
+        audited = orlog.audit(
             _audited(name),
             against=[_audited(other) for other in against or ()],
             trust_environment=trust_environment,
@@ -338,11 +326,10 @@ def audit(
 
 def _opened(name: str) -> Dataset | None:
     """Return what a name or URL stands for; None for a part of a version, or what cannot be opened."""
-    from orlog.datasets.loading import load_dataset
     from orlog.errors import OrlogError, TransferError
 
     try:
-        return load_dataset(name, in_place=True if is_url(name) else None)
+        return orlog.load_dataset(name, in_place=True if is_url(name) else None)
     except TransferError:
         raise
     except OrlogError:

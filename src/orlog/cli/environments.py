@@ -30,11 +30,11 @@ class Finetuning:
     Options:
         steps (--steps, >= 1): Steps in the environment; each is followed by an update.
         settings (--set): A setting that differs from the run's, as name=value.
-        prior: Share of the dataset in each batch, 0 to 1; or even: each step of the dataset and of
-            the environment has the same chance.
+        prior: Share of the dataset in each batch, 0 to 1; or even: each step of the dataset and of the environment
+            has the same chance.
         random_steps (>= 0): Steps with random actions before the first update.
-        noise (>= 0, default: explore as the algorithm does): Deviation of noise on actions, whose
-            bounds count as -1 and 1.
+        noise (>= 0, default: explore as the algorithm does): Deviation of noise on actions, whose bounds count as -1
+            and 1.
         out (default: runs/finetune/ALGO/NAME/seed-N): Folder of the new run.
         resume: Continue from the new run's checkpoint.
         evaluations (>= 0): Points on the learning curve after the start; 0: none.

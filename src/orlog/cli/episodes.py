@@ -9,7 +9,9 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from orlog.base.terminal import console, print_json, say, show_facts, show_table
+import orlog
+from orlog.base.terminal import console, say, show_facts, show_table
+from orlog.cli.results import facts, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +24,13 @@ PIPE_WIDTH = 60  # of a line of characters where the output is no terminal
 FRAMES = 3
 MOST_TEXTS = 5
 MOST_TURNS = 30
+LONGEST_TEXT = 500
+ENDS = {
+    (True, True): "terminated: the task itself ended",
+    (True, False): "terminated: the task itself ended",
+    (False, True): "truncated: it was cut off",
+    (False, False): "neither terminated nor truncated: the recording stops there",
+}
 
 
 def show_episode(name: str, number: int, *, as_json: bool) -> None:
@@ -29,49 +38,65 @@ def show_episode(name: str, number: int, *, as_json: bool) -> None:
 
     Raises NotFoundError if there is none of this number.
     """
-    from orlog.datasets.loading import load_dataset
     from orlog.errors import NotFoundError
 
-    dataset = load_dataset(name)
+    dataset = orlog.load_dataset(name)
     count = dataset.total_episodes
     if not -count <= number < count:
         raise NotFoundError(
             f"{dataset.name}: there is no episode {number}; its {count:,} are numbered from 0."
         )
     episode = dataset[number]
-    if as_json:
-        print_json(_as_document(dataset, episode))
-        return
-    show_facts(_facts(dataset, episode))
-    say()
-    _show_courses(episode, dataset.dimension_names)
-    _show_texts(episode)
-    _show_frames(episode)
+
+    def text(body: dict[str, Any]) -> None:
+        policy = dataset.manifest.behavior_policy
+        show_facts(
+            [
+                ("dataset", f"{body['name']}@{body['version']}"),
+                ("episode", f"{body['episode']} of {body['episodes']:,}"),
+                *facts(body, "steps return"),
+                ("end", ENDS[body["terminated"], body["truncated"]]),
+                *([] if episode.seed is None else [("seed of its reset", str(episode.seed))]),
+                *((name, value) for name, value in body["metadata"].items() if value),
+                *([("behavior policy", policy)] if policy else []),
+            ]
+        )
+        say()
+        _show_courses(episode, dataset.dimension_names)
+        _show_texts(episode)
+        _show_frames(episode)
+
+    show(_document(dataset, episode), as_json, text)
 
 
-def _facts(dataset: Dataset, episode: Episode) -> list[tuple[str, str]]:
-    facts = [
-        ("dataset", f"{dataset.name}@{dataset.version}"),
-        ("episode", f"{episode.index} of {dataset.total_episodes:,}"),
-        ("steps", f"{len(episode):,}"),
-        ("return", f"{episode.rewards.sum():,.6g}"),
-        ("end", _end(episode)),
-    ]
-    if episode.seed is not None:
-        facts.append(("seed of its reset", str(episode.seed)))
-    facts += [(key, str(value)) for key, value in episode.metadata.items() if str(value)]
-    if dataset.manifest.behavior_policy:
-        facts.append(("behavior policy", dataset.manifest.behavior_policy))
-    return facts
+def _document(dataset: Dataset, episode: Episode) -> dict[str, Any]:
+    from orlog.datasets.looking.leaves import leaves_of
 
-
-def _end(episode: Episode) -> str:
-    """Return in words how an episode ended."""
-    if episode.terminations[-1:].any():
-        return "terminated: the task itself ended"
-    if episode.truncations[-1:].any():
-        return "truncated: it was cut off"
-    return "neither terminated nor truncated: the recording stops there"
+    columns: dict[str, Any] = {}
+    for name, column in leaves_of(episode):
+        if not isinstance(column, np.ndarray):
+            columns[name] = {"rows": len(column)}
+            continue
+        is_known = column.dtype.kind in "biuf" and np.isfinite(column).any()
+        columns[name] = {
+            "shape": column.shape,
+            "dtype": str(column.dtype),
+            "least": float(np.nanmin(column)) if is_known else None,
+            "most": float(np.nanmax(column)) if is_known else None,
+        }
+    return {
+        "name": dataset.name,
+        "version": dataset.version,
+        "episode": episode.index,
+        "episodes": dataset.total_episodes,
+        "steps": len(episode),
+        "return": float(episode.rewards.sum()),
+        "terminated": bool(episode.terminations[-1:].any()),
+        "truncated": bool(episode.truncations[-1:].any()),
+        "seed": episode.seed,
+        "metadata": {key: str(value) for key, value in episode.metadata.items()},
+        "columns": columns,
+    }
 
 
 def _show_courses(episode: Episode, names: Mapping[str, Sequence[str]]) -> None:
@@ -103,61 +128,47 @@ def _range(values: np.ndarray) -> tuple[str, str]:
 
 
 def _show_texts(episode: Episode) -> None:
-    """Print the first texts of each column, those that repeat the one before left out."""
+    """Print the first texts of each column, those that repeat the one before left out.
+
+    Texts that an agent read are shown in turn with what it answered.
+    """
     from orlog.datasets.looking.leaves import texts_of
 
     columns = texts_of(episode)
-    said = columns.get("actions") or _choices(episode.actions)
-    told = {name: texts for name, texts in columns.items() if name.startswith("observations")}
-    if told and said:
-        _show_dialogue(told, said)
+    actions = episode.actions
+    answers = columns.get("actions", [])
+    if not answers and isinstance(actions, np.ndarray) and actions.ndim == 1:
+        answers = list(map(str, actions.tolist())) if actions.dtype.kind in "iu" else []
+    read = {name: texts for name, texts in columns.items() if name.startswith("observations")}
+    if read and answers:
+        _show_dialogue(read, answers)
         columns = {name: texts for name, texts in columns.items() if name.startswith("infos")}
     for name, texts in columns.items():
-        changes = [
-            step for step in range(len(texts)) if step == 0 or texts[step] != texts[step - 1]
-        ]
-        say()
-        say(name, style="bold")
+        changes = [step for step, text in enumerate(texts) if step == 0 or text != texts[step - 1]]
+        say(f"\n{name}", style="bold")
         for step in changes[:MOST_TEXTS]:
-            say(f"  step {step}: {texts[step][:500]}")
+            say(f"  step {step}: {texts[step][:LONGEST_TEXT]}")
         if len(changes) > MOST_TEXTS:
             say(f"  and {len(changes) - MOST_TEXTS} more")
 
 
-def _choices(actions: Any) -> list[str]:
-    """Return actions that are numbers of choices, as texts; nothing for others."""
-    is_numbered = (
-        isinstance(actions, np.ndarray) and actions.ndim == 1 and actions.dtype.kind in "iu"
-    )
-    return list(map(str, actions.tolist())) if is_numbered else []
-
-
-def _show_dialogue(told: Mapping[str, list[str]], said: list[str]) -> None:
-    """Print what the agent was told and what it said, in turn; a text that stays the same is told once."""
-    say()
-    say("observations, and actions after >", style="bold")
-    count = len(next(iter(told.values())))
+def _show_dialogue(read: Mapping[str, list[str]], answers: list[str]) -> None:
+    """Print what the agent read and what it answered, in turn; a text that stays the same is printed once."""
+    say("\nobservations, and actions after >", style="bold")
+    count = len(next(iter(read.values())))
     for step in range(min(count, MOST_TURNS + 1)):
-        several = len(told) > 1
-        lines = [
-            line
-            for name, texts in told.items()
-            if not several or step == 0 or texts[step] != texts[step - 1]
-            for line in _told(name.rpartition("/")[2] if several else "", texts[step])
-        ]
+        lines: list[str] = []
+        for name, texts in read.items():
+            if len(read) == 1 or step == 0 or texts[step] != texts[step - 1]:
+                title = f"{name.rpartition('/')[2]}: " if len(read) > 1 else ""
+                lines += f"{title}{texts[step][:LONGEST_TEXT]}".splitlines()
         say(f"  step {step}: {lines[0] if lines else 'the same'}")
         for line in lines[1:]:
             say(f"    {line}")
-        if step < len(said):
-            say(f"    > {said[step][:500]}")
+        if step < len(answers):
+            say(f"    > {answers[step][:LONGEST_TEXT]}")
     if count > MOST_TURNS + 1:
         say(f"  and {count - MOST_TURNS - 1} more steps")
-
-
-def _told(name: str, text: str) -> list[str]:
-    """Return the lines of a text, the first one after its name."""
-    first, *others = text[:500].splitlines() or [""]
-    return [f"{name}: {first}" if name else first, *others]
 
 
 def _show_frames(episode: Episode) -> None:
@@ -165,13 +176,11 @@ def _show_frames(episode: Episode) -> None:
     from orlog.datasets.looking.leaves import as_picture, frames_of
 
     for name, rows in frames_of(episode).items():
-        say()
         chosen = np.linspace(0, len(rows) - 1, min(FRAMES, len(rows))).round().astype(int)
-        say(f"{name}, steps {', '.join(map(str, chosen))}", style="bold")
+        say(f"\n{name}, steps {', '.join(map(str, chosen))}", style="bold")
         if console.color_system is None or console.no_color or not console.file.isatty():
-            say(
-                f"  frames of {'x'.join(map(str, rows.shape[1:]))}; a terminal with colors shows them"
-            )
+            size = "x".join(map(str, rows.shape[1:]))
+            say(f"  frames of {size}; a terminal with colors shows them")
             continue
         columns = (console.width - 2) // len(chosen) - 1
         pictures = [_picture(as_picture(rows[row]), min(columns, 48)) for row in chosen]
@@ -191,38 +200,8 @@ def _picture(frame: np.ndarray, columns: int) -> list[Text]:
         Text.assemble(
             *(
                 ("▀", Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower)))
-                for upper, lower in zip(pixels[2 * line], pixels[2 * line + 1], strict=True)
+                for upper, lower in zip(upper_line, lower_line, strict=True)
             )
         )
-        for line in range(lines)
+        for upper_line, lower_line in zip(pixels[::2], pixels[1::2], strict=True)
     ]
-
-
-def _as_document(dataset: Dataset, episode: Episode) -> dict[str, Any]:
-    from orlog.datasets.looking.leaves import leaves_of
-
-    columns: dict[str, Any] = {}
-    for name, column in leaves_of(episode):
-        if isinstance(column, np.ndarray):
-            least, most = _range(column) if column.dtype.kind in "biuf" else ("-", "-")
-            columns[name] = {
-                "shape": column.shape,
-                "dtype": str(column.dtype),
-                "least": None if least == "-" else float(np.nanmin(column)),
-                "most": None if most == "-" else float(np.nanmax(column)),
-            }
-        else:
-            columns[name] = {"rows": len(column)}
-    return {
-        "name": dataset.name,
-        "version": dataset.version,
-        "episode": episode.index,
-        "episodes": dataset.total_episodes,
-        "steps": len(episode),
-        "return": float(episode.rewards.sum()),
-        "terminated": bool(episode.terminations[-1:].any()),
-        "truncated": bool(episode.truncations[-1:].any()),
-        "seed": episode.seed,
-        "metadata": {key: str(value) for key, value in episode.metadata.items()},
-        "columns": columns,
-    }

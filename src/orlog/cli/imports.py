@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import orlog
 from orlog.base.terminal import (
     lines_in_cell,
     progress_bar,
@@ -32,44 +33,39 @@ class Importing:
     """What files do not say of themselves, under the names that `import_dataset` has for it.
 
     Options:
-        format (FORMAT, default: what the files look like): Format of the files, such as d4rl, or a
-            file of your own that declares one.
-        horizon (STEPS, >= 1): Steps after which the environment truncates, for files that do not
-            say where; the rule is in docs/formats.md.
-        columns (--map NAME=COLUMNS): For tables, HDF5, npz, Zarr and recordings of any layout:
-            which columns, arrays or topics are the observation, action, reward, terminated,
-            truncated or infos/NAME, such as observation=obs_*. For HDF5 and Zarr also
-            episodes/NAME: an attribute such as @current_task or @ep_meta:lang.
-        episode (COLUMN): What an episode is: a column or an array that tells them apart, an array
-            of ends, file for a file each, row for a row each of arrays [episodes, time, ..], # for
-            the arrays of a number each (--map observation=states_#), or a pattern of groups such
-            as demo_*.
+        format (FORMAT, default: what the files look like): Format of the files, such as d4rl, or a file of your own
+            that declares one.
+        horizon (STEPS, >= 1): Steps after which the environment truncates, for files that do not say where; the rule
+            is in docs/formats.md.
+        columns (--map NAME=COLUMNS): For tables, HDF5, npz, Zarr and recordings of any layout: which columns, arrays
+            or topics are the observation, action, reward, terminated, truncated or infos/NAME, such as
+            observation=obs_*. For HDF5 and Zarr also episodes/NAME: an attribute such as @current_task or
+            @ep_meta:lang.
+        episode (COLUMN): What an episode is: a column or an array that tells them apart, an array of ends, file for a
+            file each, row for a row each of arrays [episodes, time, ..], # for the arrays of a number each (--map
+            observation=states_#), or a pattern of groups such as demo_*.
         step (COLUMN): For tables: what counts an episode's steps.
-        length (COLUMN): An episode's length: a column of a table, or with --episode row an array of
-            lengths or a mask.
+        length (COLUMN): An episode's length: a column of a table, or with --episode row an array of lengths or a
+            mask.
         sort: For tables: put rows in the order of episodes and steps.
-        task (NAME): The task whose rewards are taken, or the vault that is read, if there are
-            several.
+        task (NAME): The task whose rewards are taken, or the vault that is read, if there are several.
         no_video: For LeRobotDatasets: leave out the frames of videos.
         partial: Read what is there of files that are shorter than their own index.
         rate (HZ, >= 1e-6): For recordings of robots (MCAP, bags): rows a second.
-        ends (HOW): How episodes ended where the files do not say it: terminated, truncated or
-            unknown. Where they state success, terminated holds for those that succeeded.
-        reward (FROM): Rewards in place of those of the files: constant, constant=NUMBER, success (1
-            where an episode succeeded), or FILE.py:function.
-        shift (COLUMN=ROWS): Move a column of steps by rows within each episode: action=-1 where each
-            observation was recorded after the action of its row (LIBERO). Rewards and infos move
-            with the action.
+        ends (HOW): How episodes ended where the files do not say it: terminated, truncated or unknown. Where they
+            state success, terminated holds for those that succeeded.
+        reward (FROM): Rewards in place of those of the files: constant, constant=NUMBER, success (1 where an episode
+            succeeded), or FILE.py:function.
+        shift (COLUMN=ROWS): Move a column of steps by rows within each episode: action=-1 where each observation was
+            recorded after the action of its row (LIBERO). Rewards and infos move with the action.
         flip (COLUMN): Turn frames that are stored upside down (OpenGL), such as observation/image.
-        bgr (COLUMN): Swap red and blue of frames, as where cv2 encoded them, such as
-            observation/image.
+        bgr (COLUMN): Swap red and blue of frames, as where cv2 encoded them, such as observation/image.
         like (NAME): A benchmark's dataset whose environment, bounds and references hold, such as
             d4rl/hopper-medium-v2.
-        environment (ID[,NAME=VALUE..]): The environment that the data are of, with its spaces and
-            time limit, such as Pendulum-v1 or Pendulum-v1,g=9.81.
-        bounds (SPACE=LOW:HIGH): Bounds of the action or the observation, each a number or one for
-            each dimension: action=-2:2, observation=-1,-1,0:1,1,9. Either side may be left out:
-            action=-1: has a lower bound only.
+        environment (ID[,NAME=VALUE..]): The environment that the data are of, with its spaces and time limit, such as
+            Pendulum-v1 or Pendulum-v1,g=9.81.
+        bounds (SPACE=LOW:HIGH): Bounds of the action or the observation, each a number or one for each dimension:
+            action=-2:2, observation=-1,-1,0:1,1,9. Either side may be left out: action=-1: has a lower bound only.
         description: What the data are.
         license: SPDX identifier of the data.
         dry_run: Read the files and show what they hold; keep nothing.
@@ -203,12 +199,11 @@ def import_files(
         name: Name of the dataset, NAME or NAME@VERSION; 1.0.0 by default.
         workers (>= 1, default: 1): Processes to use; with --executor, jobs at a time.
     """
-    from orlog.datasets.importing import import_dataset
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     execute = where.on_cluster()
     with progress_bar("import") as update:
-        folder = import_dataset(
+        folder = orlog.import_dataset(
             files,
             name,
             **given.arguments(),
@@ -282,15 +277,11 @@ def export(
         observation (KEY): Write one part of a Dict of observations, such as state.
         video: For LeRobotDatasets: frames as videos, not images.
         rate (HZ, >= 1): For LeRobotDatasets: steps a second.
-        codebase (VERSION, default: v3.0): For LeRobotDatasets: v3.0, or v2.1, which many tools
-            still read.
+        codebase (VERSION, default: v3.0): For LeRobotDatasets: v3.0, or v2.1, which many tools still read.
     """
-    from orlog.datasets.exporting import export_dataset
-    from orlog.datasets.loading import load_dataset
-
-    dataset = load_dataset(name)
+    dataset = orlog.load_dataset(name)
     with progress_bar("export") as update:
-        export_dataset(
+        orlog.export_dataset(
             dataset,
             folder,
             to=to,

@@ -33,8 +33,8 @@ def open_viewer(
     On another machine: ssh -L 8000:127.0.0.1:PORT HOST, then the address with port 8000.
 
     Options:
-        names (NAME_OR_FILE...): Datasets by name or path, files of views, folders of runs, reports;
-            two datasets stand side by side.
+        names (NAME_OR_FILE...): Datasets by name or path, files of views, folders of runs, reports; two datasets
+            stand side by side.
         port (>= 0, default: a free one): Port on 127.0.0.1.
         browser: Open the page in the browser.
     """

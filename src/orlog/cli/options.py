@@ -17,21 +17,20 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import orlog
 from orlog.algos.algorithms import ALGORITHMS, known_as
 from orlog.base.processes import cores
-from orlog.base.terminal import print_json, say, show_facts
+from orlog.base.terminal import say, show_facts
 from orlog.manifests.names import bytes_of, counted, size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.publish.publish import Sign
     from orlog.runs.jobs import Executor
 
-Result = TypeVar("Result")
 CORES = cores()
 app = typer.Typer(
     name="orlog",
@@ -102,14 +101,6 @@ def _greet() -> None:
             ("help", "orlog --help"),
         ]
     )
-
-
-def show(result: Result, as_json: bool, text: Callable[[Result], None]) -> None:
-    """Print a result as one JSON document, or in words as `text` does."""
-    if as_json:
-        print_json(result)
-    else:
-        text(result)
 
 
 def command(
@@ -373,8 +364,7 @@ class Executing:
     Options:
         executor: Where jobs run: processes, ray or slurm.
         address: Ray: its cluster, as HOST:PORT, or auto for the one here.
-        executor_option (NAME=VALUE): SLURM: partition=NAME, time=MINUTES, memory=GIGABYTES. May be
-            repeated.
+        executor_option (NAME=VALUE): SLURM: partition=NAME, time=MINUTES, memory=GIGABYTES. May be repeated.
     """
 
     executor: str = "processes"

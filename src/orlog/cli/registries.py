@@ -9,8 +9,10 @@ from typing import Any
 
 import typer
 
-from orlog.base.terminal import lines_in_cell, progress_bars, say, show_table, tell, waits
-from orlog.cli.options import AsJson, Name, Signing, Transfer, command, command_group, show
+import orlog
+from orlog.base.terminal import progress_bars, say, tell, waits
+from orlog.cli.options import AsJson, Name, Signing, Transfer, command, command_group
+from orlog.cli.results import show, show_rows
 from orlog.manifests.names import counted
 
 registries = command_group(
@@ -32,18 +34,15 @@ def download(
 
     Options:
         name: Dataset's name, or the URL of a version's folder.
-        episodes (A:B,.., default: all): Only the files that hold these episodes: 0:100 are the
-            first hundred.
-        columns (NAME,.., default: all): Keep only these of the optional columns: infos/.., parts of
-            observations, ..
+        episodes (A:B,.., default: all): Only the files that hold these episodes: 0:100 are the first hundred.
+        columns (NAME,.., default: all): Keep only these of the optional columns: infos/.., parts of observations, ..
     """
-    from orlog.datasets.download.download import download_dataset
     from orlog.datasets.home.origin import read_origin
     from orlog.datasets.home.presence import is_partial, present_objects
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     with progress_bars() as update:
-        folder = download_dataset(
+        folder = orlog.download_dataset(
             name,
             episodes=_positions(episodes),
             columns=None if columns is None else [one for one in columns.split(",") if one],
@@ -108,13 +107,12 @@ def publish(
         no_hashes: Publish a version without hashes of its chunks, which is meant for downloads.
         jobs (>= 1): Files to transfer at once.
     """
-    from orlog.datasets.publish.publish import publish_dataset
     from orlog.datasets.reading.finding import stored_folder
 
     signer = signing.signer()
     folder = stored_folder(name)
     with progress_bars() as update:
-        url = publish_dataset(
+        url = orlog.publish_dataset(
             folder,
             target,
             sign=signer,
@@ -146,12 +144,11 @@ def add(
         name: Its name on this machine: a word.
         url: Its URL (https, http, file, s3, hf, ..) or a folder.
         mirrors (--mirror URL): Another place with the same files; may be repeated.
-        public_keys (--key KEY): Public key that signs it; then unsigned indexes and versions are
-            refused. May be repeated.
+        public_keys (--key KEY): Public key that signs it; then unsigned indexes and versions are refused. May be
+            repeated.
         first: Ask it before the others, not after them.
         in_place: Read its versions where they are: only what is needed is fetched, and checked.
-        whole_files: With --in-place: also read versions without hashes of chunks, whose files are
-            fetched whole.
+        whole_files: With --in-place: also read versions without hashes of chunks, whose files are fetched whole.
     """
     from orlog.datasets.home.registries import add_registry
 
@@ -182,17 +179,15 @@ def list_registries(as_json: AsJson = False) -> None:
 
     def text(body: dict[str, Any]) -> None:
         rows = [
-            (
-                one["name"],
-                (one["url"] or "shipped with orlog") + " (read in place)" * one["in_place"],
-                lines_in_cell(one["mirrors"] or ["-"]),
-                lines_in_cell([f"{key[:DIGITS]}.." for key in one["keys"]] or ["not signed"])
-                if one["url"]
-                else "-",
-            )
+            {
+                **one,
+                "url": (one["url"] or "shipped with orlog") + " (read in place)" * one["in_place"],
+                "keys": [f"{key[:DIGITS]}.." for key in one["keys"]]
+                or ("not signed" if one["url"] else "-"),
+            }
             for one in body["registries"]
         ]
-        show_table(("name", "URL", "mirrors", "signed by"), rows)
+        show_rows(rows, "name url=URL mirrors keys=signed_by")
         has_own = len(rows) > len(SHIPPED)
         say(f"\nfile: {body['file']}" if has_own else "\nadd one: orlog registry add NAME URL")
 

@@ -11,20 +11,12 @@ import numpy as np
 import typer
 from rich.text import Text
 
+import orlog
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import (
-    ago,
-    console,
-    print_json,
-    printable,
-    progress_bar,
-    say,
-    show_facts,
-    show_table,
-    tell,
-)
+from orlog.base.terminal import print_json, printable, progress_bar, say, show_facts, tell
 from orlog.cli.episodes import show_episode
-from orlog.cli.options import AsJson, Name, command, show
+from orlog.cli.options import AsJson, Name, command
+from orlog.cli.results import facts, in_words, show, show_rows
 from orlog.errors import InvalidNameError, NotFoundError, OrlogError
 from orlog.manifests.families import find_family
 from orlog.manifests.names import counted, size_text
@@ -63,13 +55,11 @@ def list_datasets(
     registry of yours that does not answer is named on stderr.
 
     Options:
-        pattern ([PATTERN], default: all): Only names that contain this text, or match it if it has
-            *, ? or [ in it.
+        pattern ([PATTERN], default: all): Only names that contain this text, or match it if it has *, ? or [ in it.
         remote: List what can be downloaded, and what of it is here.
         benchmark (NAME, default: all): Only datasets of this benchmark: the first part of their names.
         search (TEXT, default: all): Only datasets with this text in name or description, in any case.
-        family (NAME, default: all): Only datasets of this family, such as safety or goals
-            (docs/families.md).
+        family (NAME, default: all): Only datasets of this family, such as safety or goals (docs/families.md).
         here: List only what is on this machine.
         every (--all): List what is here and what can be downloaded together.
     """
@@ -90,9 +80,9 @@ def list_datasets(
     chosen = matching(listed, pattern, benchmark, search, family)
     _tell_silent(problems)
 
-    def text(_: object) -> None:
-        only_remote = remote and not every
-        (_print_remote if only_remote else _print_all)(chosen)
+    rows = [dataclasses.asdict(one) for one in chosen]
+
+    def text(body: dict[str, Any]) -> None:
         benchmarks = {name.partition("/")[0] for name in listed}
         if benchmark and benchmark.lower() not in benchmarks:
             tell(f"no dataset is of {benchmark}; there are {', '.join(sorted(benchmarks))}.")
@@ -100,61 +90,39 @@ def list_datasets(
             given = {"": pattern, "--benchmark ": benchmark, "--search ": search}
             given["--family "] = family
             asked = ", ".join(f"{name}{value}" for name, value in given.items() if value)
-            more = (
-                ""
-                if remote or every
-                else f"; to search what can be downloaded, run: orlog list --all {pattern}".rstrip()
-            )
-            tell(f"no dataset is found for {asked or 'this'}{more}")
-        if not only_remote:
-            say(f"\nfolder: {datasets_folder()}")
-        elif chosen:
-            say(
-                f"\n{counted(len(chosen), 'dataset')}; files and checksums: orlog show NAME; to get one: orlog download NAME"
-            )
+            more = f"; to search what can be downloaded, run: orlog list --all {pattern}".rstrip()
+            tell(f"no dataset is found for {asked or 'this'}{'' if remote or every else more}")
+        elif remote and not every:
+            shown = [
+                {**row, "size": _size(one), "license": one.license or "-", "here": _note(one)}
+                for row, one in zip(rows, chosen, strict=True)
+            ]
+            show_rows(shown, "name version size license here", spare=("license", "version"))
+            count = counted(len(chosen), "dataset")
+            say(f"\n{count}; files and checksums: orlog show NAME; to get one: orlog download NAME")
             unknown = sum(_size(one) == "-" and not one.has_checksum for one in chosen)
             if unknown:
                 say(f"{unknown:,} without size and checksum: their first download is trusted.")
+        else:
+            shown = [
+                {**row, "size": _size(one), "returns": _returns(one), "state": _state(one)}
+                for row, one in zip(rows, chosen, strict=True)
+            ]
+            columns = "name version steps size returns last_used=used state"
+            show_rows(shown, columns, spare=("steps", "used", "size", "returns", "version"))
+            if any(one.source == "catalogue" for one in chosen):
+                tell(
+                    "\nto have one that is not here: orlog build NAME, or load_dataset(NAME, build=True)"
+                )
+        if not remote or every:
+            say(f"\nfolder: {body['folder']}")
 
-    rows = [dataclasses.asdict(one) for one in chosen]
     show({"folder": datasets_folder(), "datasets": rows, "unreachable": problems}, as_json, text)
 
 
 def _tell_silent(problems: dict[str, str]) -> None:
     for registry, problem in problems.items():
         tell(f"the registry {registry} does not answer: {problem}.")
-
-
-def _print_all(chosen: list[Listed]) -> None:
-    rows = [
-        (
-            one.name,
-            one.version,
-            "-" if one.steps is None else f"{one.steps:,}",
-            _size(one),
-            _returns(one),
-            "" if one.last_used is None else ago(one.last_used.timestamp()),
-            _state(one),
-        )
-        for one in chosen
-    ]
-    headings = ("name", "version", "steps", "size", "returns", "used", "state")
-    spare = ("steps", "used", "size", "returns", "version")
-    show_table(headings, rows, numbers=(2, 3), spare=spare)
-    if any(one.source == "catalogue" for one in chosen):
-        tell("\nto have one that is not here: orlog build NAME, or load_dataset(NAME, build=True)")
-
-
-def _print_remote(chosen: list[Listed]) -> None:
-    """Print a line for each; a table of rich would take longer than all the rest."""
-    heading = ("name", "version", "size", "license", "here")
-    rows = [(one.name, one.version, _size(one), one.license or "-", _note(one)) for one in chosen]
-    widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
-    # A name that is too long for the terminal moves its own line only.
-    widths[0] = min(widths[0], max(20, console.width - sum(widths[1:4]) - 12))
-    for number, (name, version, size, license_id, here) in enumerate((heading, *rows)):
-        line = f"{name:{widths[0]}}  {version:{widths[1]}}  {size:>{widths[2]}}  {license_id:{widths[3]}}  {here}"
-        say(line, style="" if number else "bold")
 
 
 def _returns(one: Listed) -> str:
@@ -218,8 +186,7 @@ def show_dataset(
     Options:
         episode (N): Show one episode: the course of each column, texts and frames.
         as_croissant (--croissant): Print Croissant, which catalogues of datasets ask for.
-        card (FILE): Write a dataset card there, as publish does on the Hugging Face Hub, and its
-            picture beside it.
+        card (FILE): Write a dataset card there, as publish does on the Hugging Face Hub, and its picture beside it.
     """
     from orlog.manifests.benchmarks import as_listed
 
@@ -250,9 +217,8 @@ def show_dataset(
 
 
 def _whole_version(name: str) -> Dataset:
-    from orlog.datasets.loading import load_dataset
 
-    dataset = load_dataset(name)
+    dataset = orlog.load_dataset(name)
     if dataset.operation is not None:
         raise ValueError(f"{name}: a view has no files of its own; store it first: orlog save.")
     return dataset
@@ -261,7 +227,6 @@ def _whole_version(name: str) -> Dataset:
 def _write_card(name: str, path: Path) -> None:
     """Write the dataset card and its picture; a file that orlog did not write is not replaced."""
     from orlog.base.files import replace_file, storage_errors
-    from orlog.datasets.audit.audit import audit
     from orlog.datasets.publish.card import dataset_card, is_own_card
 
     dataset, picture = _whole_version(name), path.with_suffix(".svg")
@@ -272,7 +237,7 @@ def _write_card(name: str, path: Path) -> None:
                 f"{path}: orlog did not write this file, so it is not replaced; choose another one."
             )
     with progress_bar("audit") as update:
-        audited = audit(dataset, progress=update)
+        audited = orlog.audit(dataset, progress=update)
     card = dataset_card(dataset, audited, f"{dataset.name}@{dataset.version}")
     with storage_errors(path):
         replace_file(picture, card.picture.encode())
@@ -338,29 +303,23 @@ def _offered(offers: list[Offered]) -> dict[str, Any]:
 def _print_elsewhere(known: dict[str, Any], name: str, missing: str) -> None:
     from orlog.manifests.benchmarks import find_benchmark_dataset
 
-    is_offered = "version" in known
-    lines = [("name", name if is_offered else known["name"])]
-    if is_offered:
-        rounded = known.get("about_bytes") if known["size_bytes"] is None else None
-        size = f"about {size_text(rounded)}" if rounded else size_text(known["size_bytes"])
-        lines += [("version", known["version"]), ("from", known["source"])]
-        lines += [("also", f"{one['version']} from {one['source']}") for one in known["others"]]
-        for key in ("description", "format", "license", "digest", "episodes", "steps"):
-            if key in known:
-                text = known[key] or ("not known" if key == "license" else "-")
-                lines.append((key, f"{text:,}" if isinstance(text, int) else text))
-        lines.append(("size", size))
-        if known.get("audit"):
-            lines.append(("audit", AUDIT_SKIPPED))
     benchmark = find_benchmark_dataset(name)
+    lines = [("name", name if "version" in known else known["name"])]
+    lines += facts(known, "version source=from")
+    lines += [("also", f"{one['version']} from {one['source']}") for one in known.get("others", [])]
+    lines += facts(known, "description format")
+    lines += [("license", known["license"] or "not known")] if "license" in known else []
+    lines += facts(known, "digest episodes steps size_bytes=size")
+    if known.get("size_bytes") is None:
+        lines += [("size", f"about {size}") for _, size in facts(known, "about_bytes")]
+    lines += [("audit", AUDIT_SKIPPED)] if known.get("audit") else []
     if benchmark is not None:
         lines += [("benchmark", benchmark.benchmark.title), *known["facts"].items()]
     show_facts(lines, alarming=ALARMING)
     for file in known.get("files", []):  # on lines that can be copied, however long they are
-        size = f"  {size_text(file['size_bytes'])}" if file["size_bytes"] is not None else ""
         sums = [f"{kind} {file[kind]}" for kind in ("sha256", "md5") if file[kind]]
         doubt = [NOT_EQUAL] if len(file["urls"]) > 1 and not sums else []
-        say(f"\n{file['path']}{size}")
+        say(f"\n{file['path']}  {in_words('size_bytes', file['size_bytes'])}".rstrip())
         for text in (*(sums or [NO_CHECKSUM]), *file["urls"], *doubt):
             say(f"  {text}")
     say(f"\n{missing or f'{name}: orlog knows no version to download.'}")
@@ -372,7 +331,6 @@ def _find(name: str) -> tuple[Manifest, Dataset | None, Path | None]:
     Raises NotFoundError if it neither is here nor ships with orlog.
     """
     from orlog.datasets.home.presence import is_partial
-    from orlog.datasets.loading import load_dataset
     from orlog.datasets.reading.finding import as_folder, folders_to_verify
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
     from orlog.manifests.names import is_url, parse_name
@@ -380,7 +338,7 @@ def _find(name: str) -> tuple[Manifest, Dataset | None, Path | None]:
 
     wanted = None if as_folder(name) is not None or is_url(name) else parse_name(name)
     try:
-        dataset = load_dataset(name)
+        dataset = orlog.load_dataset(name)
     except NotFoundError:
         with contextlib.suppress(NotFoundError, ValueError):  # none, or a view of several
             (folder,) = folders_to_verify(name)
@@ -498,31 +456,23 @@ def _print_known(known: dict[str, Any], manifest: Manifest, dataset: Dataset | N
         lines.append((f"reference returns ({kind})", f"{text}; {references['source']}"))
     show_facts(lines, alarming=ALARMING)
     say()
-    rows = [
-        (
-            column["name"],
-            column["dtype"],
-            str(tuple(column["shape"])),
-            "-" if column["rows"] is None else f"{column['rows']:,}",
-        )
-        for column in known["columns"]
-    ]
-    show_table(("column", "type", "row", "rows"), rows, numbers=(3,))
+    rows = [{**column, "shape": str(tuple(column["shape"]))} for column in known["columns"]]
+    show_rows(rows, "name=column dtype=type shape=row rows")
     _print_versions(known["versions"], known["version"])
-    if known["baselines"]:
+    baselines = known["baselines"]
+    if baselines:
         rows = [
-            (
-                algorithm_title(one["algorithm"]),
-                f"{one['normalized_score']:z.1f}",
-                str(one["seeds"]),
-                str(one["settings_tried"] or "not noted"),
-            )
-            for one in known["baselines"]
+            {
+                **one,
+                "algorithm": algorithm_title(one["algorithm"]),
+                "normalized_score": f"{one['normalized_score']:z.1f}",
+                "settings_tried": one["settings_tried"] or "not noted",
+            }
+            for one in baselines
         ]
         say()
-        columns = ("recorded baseline", "score", "seeds", "settings tried")
-        show_table(columns, rows, numbers=(1, 2, 3))
-        others = sum(not one["is_of_these_data"] for one in known["baselines"])
+        show_rows(rows, "algorithm=recorded_baseline normalized_score=score seeds settings_tried")
+        others = sum(not one["is_of_these_data"] for one in baselines)
         if others:
             which = "all were" if others == len(rows) else f"{others} of them were"
             say(f"{which} trained on other data than these: the digests differ.")
@@ -554,6 +504,6 @@ def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:
             use = f"; use {one['use']}" if one["use"] else ""
             note = f"{one['status']}: {one['reason']}{use}" + (f" ({note})" if note else "")
         name = f"{one['version']} (shown)" if one["version"] == shown else one["version"]
-        rows.append((name, one["digest"][:19], f"{one['episodes']:,}", one["state"], note))
+        rows.append({**one, "version": name, "digest": one["digest"][:19], "changes": note})
     say()
-    show_table(("version", "digest", "episodes", "state", "changes"), rows, numbers=(2,))
+    show_rows(rows, "version digest episodes state changes")

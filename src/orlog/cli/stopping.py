@@ -19,18 +19,13 @@ _Handlers: TypeAlias = dict[signal.Signals, Any]
 
 STANDS = {
     "audit": "an audit changes nothing",
-    "build": "a build that is not finished leaves nothing",
-    "download": "files that arrived stay, and are not fetched again",
-    "evaluate": "each run keeps its last evaluation that is complete",
-    "export": "an export that is not finished leaves nothing",
-    "import": "downloaded files stay, and an import that is not finished leaves nothing else",
-    "ope": "an estimate keeps nothing; fewer steps of each fit are faster: --fqe-steps",
-    "publish": "files that arrived stay; readers see a version once all of it is there",
-    "quickstart": "the dataset, finished runs and the last checkpoints of others stay",
-    "reproduce": "finished runs and the last checkpoints of others stay",
-    "train": "a run keeps its last checkpoint",
-    "finetune": "a run keeps its last checkpoint",
+    "build export": "what is not finished leaves nothing",
     "verify": "checking changes nothing, and files that --repair fetched stay",
+    "download publish import": "files that arrived stay, and are not fetched or sent again",
+    "evaluate": "each run keeps its last evaluation that is complete",
+    "train finetune": "a run keeps its last checkpoint",
+    "reproduce sweep quickstart": "finished runs and the last checkpoints of others stay",
+    "ope": "an estimate keeps nothing; fewer steps of each fit are faster: --fqe-steps",
 }
 """What stands of a command that was stopped at any moment."""
 OTHERWISE = "what was finished stays, and nothing is half written"
@@ -68,7 +63,9 @@ def stopped_by_signals() -> Iterator[None]:
         _handle(usual)
         name = "Ctrl-C" if stopped_by == signal.SIGINT else "SIGTERM"
         words = sys.argv[1:]
-        stands = next((STANDS[word] for word in words if word in STANDS), OTHERWISE)
+        stands = next(
+            (text for names, text in STANDS.items() if {*words} & {*names.split()}), OTHERWISE
+        )
         tell(f"stopped by {name}: {stands}.\nto go on, run: {command_to_go_on()}")
         sys.exit(128 + stopped_by)
     finally:

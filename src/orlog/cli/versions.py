@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import orlog
 from orlog.base.terminal import progress_bar, say, show_table, tell, waits
 from orlog.cli.options import (
     CORES,
@@ -19,8 +20,8 @@ from orlog.cli.options import (
     Name,
     argument,
     command,
-    show,
 )
+from orlog.cli.results import show
 from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
 from orlog.manifests.names import counted
 
@@ -55,7 +56,6 @@ def build(
         replace: Build again even if it is here.
         record: Record manifest and statistics among those that ship (maintainers).
     """
-    from orlog.datasets.loading import load_dataset
     from orlog.datasets.recipes.build import build_dataset
     from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
     from orlog.datasets.store.verify import verify_folder
@@ -76,7 +76,7 @@ def build(
         raise IntegrityError(
             f"{folder}: files of the version that is here are damaged; to build it again, run: orlog build {name} --replace"
         )
-    dataset = load_dataset(folder)
+    dataset = orlog.load_dataset(folder)
     comparison = compare_with_recorded(dataset)
     if record:
         if is_rebuild(dataset.manifest):
@@ -124,12 +124,10 @@ def save(
         description (default: that of its source): What the data are.
         changes: What is new since the previous version.
     """
-    from orlog.datasets.loading import load_dataset
     from orlog.datasets.recording.converting import convert_dataset
-    from orlog.datasets.recording.saving import save_dataset
     from orlog.manifests.names import parse_name
 
-    dataset = load_dataset(name)
+    dataset = orlog.load_dataset(name)
     if where is not None:
         dataset = dataset.filter_episodes(where)
     if top is not None:
@@ -159,7 +157,7 @@ def save(
             folder = convert_dataset(dataset, target, **how, progress=update)
         else:
             wanted = parse_name(target)
-            folder = save_dataset(
+            folder = orlog.save_dataset(
                 dataset,
                 wanted.name,
                 version=wanted.version or "1.0.0",
@@ -168,7 +166,7 @@ def save(
                 **how,
                 progress=update,
             )
-    saved = load_dataset(folder)
+    saved = orlog.load_dataset(folder)
     say(f"{saved.name}@{saved.version} is in {folder}\n{saved.digest}")
 
 
@@ -185,10 +183,9 @@ def _slice(text: str) -> slice:
 @command("orlog diff pointmaze/umaze-v1 pointmaze/umaze-mini-v1")
 def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
     """Show which metadata, columns and episodes differ between two datasets or versions."""
-    from orlog.datasets.loading import load_dataset
     from orlog.manifests.diff import diff_datasets
 
-    differences = diff_datasets(load_dataset(before), load_dataset(after))
+    differences = diff_datasets(orlog.load_dataset(before), orlog.load_dataset(after))
     show(differences.to_json(), as_json, lambda _: _print_differences(differences))
 
 
@@ -376,8 +373,8 @@ def mark(
 
     Options:
         name: Dataset with its version, NAME@VERSION.
-        status: superseded: there is a better one. yanked: must not be used; names without a version
-            skip it. good: neither.
+        status: superseded: there is a better one. yanked: must not be used; names without a version skip it. good:
+            neither.
         reason: Why, in a sentence.
         use: Version or dataset to use instead.
     """

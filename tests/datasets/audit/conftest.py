@@ -31,7 +31,7 @@ def findings_do_not_depend_on_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(audits, "episode_ranges", in_several)
             patch.setattr(audits, "do_jobs", here)
-            assert audits.audit(*given, **options, workers=2) == found
+            assert audits.audit(*given, **options | {"workers": 2}) == found
         return found
 
     monkeypatch.setattr(orlog, "audit", audit)
