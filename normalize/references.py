@@ -23,9 +23,7 @@ from orlog.manifests.benchmarks import BenchmarkDataset
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import convert_json, parse_json, read_small_file
 
-MEASURED = "measured with orlog"
-"""The source of references whose policies were both run here."""
-
+MEASURED = "measured with orlog"  # the source of references whose policies were both run here
 LARGEST_REWARDS = {
     "CartPole-v?": 1.0,
     "PointMaze_*": 1.0,

@@ -33,12 +33,8 @@ Interval: TypeAlias = tuple[float, float]
 Runs: TypeAlias = Float[np.ndarray, "*resamples seeds tasks"]
 Values: TypeAlias = Float[np.ndarray, "*resamples"]
 
-LARGEST = 1e150
-"""Scores must be smaller, so that their variance is a number."""
-
-FEWEST_SEEDS = 3
-"""Seeds that a method needs to be ranked."""
-
+LARGEST = 1e150  # scores must be smaller, so that their variance is a number
+FEWEST_SEEDS = 3  # seeds that a method needs to be ranked
 USUAL_EPISODES = 100
 """Episodes of each seed that it needs where no other number was recorded, if another method has so many."""
 

@@ -26,9 +26,7 @@ from orlog.normalize.statistics import check_finite
 EXPLORATION = 2.0
 """Weight of the bandit's exploration, as in unifloral: for scores where 100 is the expert's."""
 
-MOST_EVALUATIONS = 10**8
-"""Most evaluations of all trials together, whose scores are kept in memory."""
-
+MOST_EVALUATIONS = 10**8  # most evaluations of all trials together, whose scores are kept in memory
 POLICIES = 8
 """Policies that a user trains, as in unifloral's plots: each trial of the bandit draws so many."""
 

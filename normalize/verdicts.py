@@ -38,12 +38,8 @@ from orlog.manifests.names import counted
 from orlog.normalize.baselines import Baseline
 from orlog.normalize.metrics import METRICS, EpisodeOutcomes, of_fields
 
-MARGIN = 5.0
-"""Difference of normalized scores, in points, that counts as none."""
-
-ERROR = 0.05
-"""Share of comparisons of equal algorithms that may be called not consistent."""
-
+MARGIN = 5.0  # difference of normalized scores, in points, that counts as none
+ERROR = 0.05  # share of comparisons of equal algorithms that may be called not consistent
 INTERVAL_ERROR = 0.01
 """One minus the confidence of the interval of the difference, which decides on *same*."""
 
@@ -53,9 +49,7 @@ POWER = 0.8
 MOST_SEEDS = 1000
 """Most new seeds that are considered when a verdict says how many more would settle it."""
 
-ROUNDING = 1e-9
-"""Difference of scores, in points, that rounding explains."""
-
+ROUNDING = 1e-9  # difference of scores, in points, that rounding explains
 _MOST_ARRANGEMENTS = 20_000
 _SAMPLED_ARRANGEMENTS = 4_999
 
@@ -67,7 +61,9 @@ VERDICT_NOTE = (
 
 Word = Literal["identical", "same", "consistent", "unsettled", "not consistent", "contradicted"]
 NOT_RECORDED = "not recorded"
-NO_SPREAD = "without spread, as recorded"
+NO_SPREAD = (
+    "without spread, as recorded"  # equal seeds equal the recorded ones, which shows nothing
+)
 _WEAKER = ("identical", "same", "consistent", "unsettled", "not consistent")
 
 Scores: TypeAlias = Mapping[int, np.ndarray]
@@ -86,26 +82,21 @@ class Verdict:
     Attributes:
         word: The verdict: of several numbers, the weakest of theirs.
         of: The number that `word` and all below are of, with its unit; empty for the score.
-        beside: Of several numbers, the verdict's word of each of the others, or `NOT_RECORDED`, or `NO_SPREAD`
-            where equal seeds equal the recorded ones, which shows nothing.
+        beside: Of several numbers, the word of each of the others, or `NOT_RECORDED`, or `NO_SPREAD`.
         seeds: Number of new seeds.
         recorded_seeds: Number of recorded seeds.
         mean: New mean score.
         difference: New minus recorded mean score, in points; over the pairs if seeds are paired.
         interval: Interval of the difference, or None.
         confidence: Confidence of this interval.
-        pairs: Number of seeds that were compared with the same seed of the recording; 0 if the
-            means of all seeds were compared.
+        pairs: Number of seeds compared with the same seed of the recording; 0 if means of all seeds are.
         prediction: Prediction interval of the recorded seeds for the mean of the new ones, or None.
-        detectable: Smallest difference of all seeds alike, in points, that would have been noticed:
-            not called the same where the verdict is same, and called not consistent where it is
-            another one; None if no difference could be.
+        detectable: Smallest difference of all seeds, in points, that would have been noticed, or None.
         power: Probability with which it would have been.
-        unseen_share: Of same and consistent, the largest share of seeds, from 0 to 1, that may do what
-            none of the new ones showed, such as fail: a bound at 95 %. Otherwise None.
-        more_seeds: Number of further seeds that would settle whether it is the same, with 80 %
-            probability if difference and spread stay as they are; None if it is settled, or if no
-            number of new seeds would do.
+        unseen_share: Of same and consistent, the largest share of seeds (0 to 1, a bound at 95 %) that may do what
+            none of the new ones showed, such as fail. Otherwise None.
+        more_seeds: Number of further seeds that would settle it, with 80 % probability if difference and
+            spread stay as they are; None if it is settled, or if no number of new seeds would do.
         reason: Why the verdict is not a stronger one; may be empty.
         margin: Difference that counts as none.
         looks: Number of times that the comparison is made while seeds are added.
@@ -335,11 +326,12 @@ def judged_numbers(
             for side in (new, recorded)
         )
         if of_recorded and (len(of_new), len(of_recorded)) == (len(new), len(recorded)):
-            numbers[name] = (
-                next(iter(of_recorded.values()))[0],
-                {seed: values for seed, (_, values) in of_new.items()},
-                {seed: values for seed, (_, values) in of_recorded.items()},
+            unit = next(iter(of_recorded.values()))[0]
+            here, there = (
+                {seed: values for seed, (_, values) in side.items()}
+                for side in (of_new, of_recorded)
             )
+            numbers[name] = unit, here, there
         elif of_new or of_recorded:
             alone.append(name)
     return numbers, alone
@@ -699,10 +691,17 @@ def noticed_difference(
     others = len(recorded)
     if others < 2 or np.ptp(recorded) <= ROUNDING or not can_reject(new, others, looks):
         return None
+    from scipy.special import ndtr
+
     number = math.comb(new + others, new)
     level = math.floor(ERROR / looks * number) / number
-    unit = math.sqrt(1 / new + 1 / others) * float(recorded.std(ddof=1))
-    return unit * _noncentrality(_t(1 - level / 2, others - 1).item(), others - 1, POWER + 0.02)
+    bounds = _t(1 - level / 2, others - 1).item() * _spreads(others - 1)
+    low, high = 0.0, 2.0 * float(bounds.max()) + 10
+    for _ in range(60):  # how many standard errors exceed the bound with that probability
+        middle = (low + high) / 2
+        reached = float((ndtr(middle - bounds) + ndtr(-middle - bounds)).mean())
+        low, high = (middle, high) if reached < POWER + 0.02 else (low, middle)
+    return math.sqrt(1 / new + 1 / others) * float(recorded.std(ddof=1)) * high
 
 
 def unseen_share(seeds: int, *, looks: int = 1) -> float:
@@ -723,19 +722,6 @@ def seeds_to_exclude(share: float, recorded: Collection[int] = ()) -> int:
         if unseen_share(pairs or count) <= share:
             return count
     raise AssertionError("some number of seeds excludes any share")
-
-
-def _noncentrality(bound: float, freedom: int, power: float) -> float:
-    """Return how many standard errors of difference exceed a t bound with a probability."""
-    from scipy.special import ndtr
-
-    bounds = bound * _spreads(freedom)
-    low, high = 0.0, 2.0 * float(bounds.max()) + 10
-    for _ in range(60):
-        middle = (low + high) / 2
-        reached = float((ndtr(middle - bounds) + ndtr(-middle - bounds)).mean())
-        low, high = (middle, high) if reached < power else (low, middle)
-    return high
 
 
 @functools.lru_cache(maxsize=2048)

@@ -62,12 +62,10 @@ THEIRS = """
         "dr": obp.DoublyRobust().estimate_policy_value(**given, **model),
         "sndr": obp.SelfNormalizedDoublyRobust().estimate_policy_value(**given, **model),
     }
-    every = np.arange(rounds)
+    taken = np.arange(rounds), actions, positions
     np.savez(
-        "logged.npz", rewards=rewards, chances=chances,
-        target=target[every, actions, positions],
-        q_values=modelled[every, actions, positions],
-        state_values=(target * modelled).sum(1)[every, positions],
+        "logged.npz", rewards=rewards, chances=chances, target=target[taken], q_values=modelled[taken],
+        state_values=(target * modelled).sum(1)[taken[0], positions],
     )
     print(json.dumps(found))
 """

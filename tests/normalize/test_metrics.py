@@ -293,26 +293,22 @@ def test_the_volume_is_that_of_counted_cells(objectives: int) -> None:
         assert hypervolume(points, np.zeros(objectives)) == cells
 
 
-def over_weights(
-    weights: np.ndarray, gained: np.ndarray, dataset: str = "lab/two-v1"
-) -> EpisodeOutcomes:
-    metrics = {"episode_weights": weights, "hypervolume": gained}
-    return EpisodeOutcomes(returns=gained.sum(1), metrics=metrics, dataset=dataset)
+def over_weights(weights: Any, gained: Any, dataset: str = "lab/two-v1") -> EpisodeOutcomes:
+    return played(dataset, episode_weights=weights, hypervolume=gained)
 
 
 def test_episodes_of_the_same_weights_are_one_point() -> None:
-    weights = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    run = over_weights(weights, np.array([[4.0, 0.0], [1.0, 3.0], [2.0, 2.0]]))
+    weights = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+    run = over_weights(weights, [[4.0, 0.0], [1.0, 3.0], [2.0, 2.0]])
     assert points_of(run).tolist() == [[1, 3], [3, 1]]
-    (one,) = numbers_of([run])
-    assert (one.name, one.value, one.note) == ("hypervolume", 5.0, "")
-    (both,) = numbers_of([run, over_weights(weights, np.array([[4.0, 2], [1.0, 3.0], [2.0, 2.0]]))])
+    (number,) = numbers_of([run])
+    assert (number.name, number.value, number.note) == ("hypervolume", 5.0, "")
+    (both,) = numbers_of([run, over_weights(weights, [[4.0, 2.0], [1.0, 3.0], [2.0, 2.0]])])
     assert both.value == (5 + 7) / 2
     assert both.interval is not None
-    bare = EpisodeOutcomes(returns=np.zeros(1), metrics={"hypervolume": np.ones((1, 2))})
-    assert numbers_of([bare]) == []
+    assert numbers_of([played(hypervolume=[[1.0, 1.0]])]) == []
     with pytest.raises(ValueError, match="lab/two-v1: an episode has 2 objectives and 3 weights"):
-        points_of(over_weights(np.ones((1, 3)) / 3, np.ones((1, 2))))
+        points_of(over_weights([[1.0, 1.0, 1.0]], [[1.0, 1.0]]))
 
 
 def test_that_of_a_known_front_is_said_beside() -> None:
@@ -325,9 +321,6 @@ def test_that_of_a_known_front_is_said_beside() -> None:
     for width, height in points:
         by_hand, before = by_hand + (width - before) * height, width
     assert whole == pytest.approx(by_hand, rel=1e-6)
-    weights = np.array([[1.0, 0.0]])
-    (one,) = numbers_of(
-        [over_weights(weights, np.array([[23.7, -19.0]]), "objectives/treasure-v1")]
-    )
+    (one,) = numbers_of([over_weights([[1.0, 0.0]], [[23.7, -19.0]], "objectives/treasure-v1")])
     assert one.value == pytest.approx(23.7 * 6)
     assert f"{whole:.3f} is that of the known front" in str(one)

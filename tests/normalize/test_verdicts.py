@@ -158,16 +158,6 @@ def test_the_share_that_may_fail_unseen_is_the_exact_bound_of_the_binomial(
     assert [seeds_to_exclude(share, range(8)) for share in (0.4, 0.32, 0.3)] == [6, 8, 17]
 
 
-def test_a_collapse_that_no_recorded_seed_shows_is_called_same_as_often_as_no_new_seed_shows_it() -> (
-    None
-):
-    for sizes, unseen in (((3, 8), 0.9**3), ((8, 8), 0.9**8)):
-        new, recorded = drawn.collapsed(sizes, 0.1, 60.0, draws=DRAWS)
-        same = judge(new, recorded, pairs=sizes[0]).same
-        assert unseen - 0.12 < same.mean() <= unseen + 0.02
-        assert not same[(new < recorded[:, : sizes[0]] - 30).any(1)].any()
-
-
 # Step 1.
 
 
