@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orlog.base.files import absolute_path, make_folder, storage_errors, sync, write_durably
+from orlog.base.files import absolute_path, make_folder, replace_file, storage_errors
 from orlog.datasets.reading.operations import apply_operation
 from orlog.datasets.reading.source import MOST_EPISODES, Source, SourceT
 from orlog.errors import (
@@ -66,16 +66,10 @@ def save_view(dataset: Source, path: Path, *, replace: bool = False) -> Path:
             f"{dataset.name}: the view takes {len(data)} bytes of JSON, more than {LARGEST_VIEW}; "
             "store it with save_dataset."
         )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     with storage_errors(path):
         make_folder(path.parent)
         _check_replaceable(path, dataset.digest, replace=replace)
-        try:
-            write_durably(temporary, data)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync(path.parent)
+        replace_file(path, data, alone=False)
     return path
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from orlog.base.files import too_many_files
+from orlog.base.files import refuse_too_many_files
 from orlog.datasets.store.codecs import CODECS
 from orlog.datasets.store.encoding import Encoding
 from orlog.errors import IntegrityError, clause
@@ -175,8 +175,7 @@ class Shard:
         try:
             self._file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         except OSError as error:
-            if (limit := too_many_files(path, error)) is not None:
-                raise limit from error
+            refuse_too_many_files(path, error)
             raise IntegrityError(
                 f"{self.name}: expected {size_bytes} bytes, found no file that can be read: "
                 f"{error.strerror or error}.",

@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 import blake3
 import numpy as np
 
-from orlog.base.files import hash_file, too_many_files
+from orlog.base.files import hash_file, refuse_too_many_files
 from orlog.datasets.home.deletion import FolderSeen, unless_deleted
 from orlog.datasets.home.presence import PARTIAL_FILE, is_partial, present_objects
 from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
@@ -228,8 +228,7 @@ def _check_content(
 
 
 def _unreadable(item: StoredObject, error: OSError) -> Problem:
-    if (limit := too_many_files(item.path, error)) is not None:
-        raise limit from error
+    refuse_too_many_files(item.path, error)
     return Problem(
         item.path, "unreadable", f"sha256 {item.sha256}", f"an error: {error.strerror or error}"
     )

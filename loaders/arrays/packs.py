@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from orlog.base.files import put_in_place, too_many_files, unfinished_folder
+from orlog.base.files import put_in_place, refuse_too_many_files, unfinished_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import FormatVersionError, IntegrityError, StorageError
 from orlog.loaders.arrays.arrays import Arrays, Mixture, missing_finals, with_infos
@@ -290,8 +290,7 @@ def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mma
     except OSError as error:
         if isinstance(error, IntegrityError):
             raise
-        if (limit := too_many_files(path, error)) is not None:
-            raise limit from error
+        refuse_too_many_files(path, error)
         if error.errno == errno.ENOMEM:
             raise StorageError(
                 f"{path}: cannot be mapped: {error.strerror}; raise the limit of address space: "

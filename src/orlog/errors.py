@@ -188,3 +188,8 @@ def wrong_type(parameter: str, expected: str, value: object) -> TypeError:
 def clause(error: BaseException) -> str:
     """Return an error's message without its full stop, to stand inside a longer sentence."""
     return str(error).removesuffix(".")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without its full stop: a library's may be long."""
+    return str(error).strip().partition("\n")[0].removesuffix(".")

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from orlog.errors import OrlogError, StorageError
+from orlog.errors import OrlogError, StorageError, first_line
 
 _fcntl: Any
 try:
@@ -155,14 +155,13 @@ def link_or_copy(source: Path, target: Path) -> None:
             unfinished.unlink(missing_ok=True)
 
 
-def too_many_files(where: object, error: OSError) -> StorageError | None:
-    """Return what to raise if an error says that too many files are open; None if it does not."""
-    if error.errno not in (errno.EMFILE, errno.ENFILE):
-        return None
-    return StorageError(
-        f"{where}: too many files are open; close some, or raise the limit: ulimit -n 4096",
-        errno=error.errno,
-    )
+def refuse_too_many_files(where: object, error: OSError) -> None:
+    """Raise StorageError if an error says that too many files are open."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        raise StorageError(
+            f"{where}: too many files are open; close some, or raise the limit: ulimit -n 4096",
+            errno=error.errno,
+        ) from error
 
 
 class BusyError(StorageError):
@@ -195,7 +194,7 @@ def _storage_error(path: Path, error: OSError) -> StorageError:
     if number in errno.errorcode:
         reason = os.strerror(number)
     else:
-        reason = (error.strerror or str(error)).partition("\n")[0].rstrip(".")
+        reason = error.strerror or first_line(error)
     if number in (*NO_ROOM, errno.EACCES, errno.EPERM, errno.EROFS):
         first = "free some space" if number in NO_ROOM else "change who may write there"
         in_home = path.absolute().is_relative_to(home_folder())

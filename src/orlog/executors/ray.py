@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from orlog.base.jobs import keep_busy
 from orlog.base.processes import result_or_error
 from orlog.datasets.download.credentials import bringing_queries
-from orlog.errors import WorkerDiedError, needing
+from orlog.errors import WorkerDiedError, first_line, needing
 from orlog.manifests.environments import IMPORTS
 
 CONNECT_SECONDS = 10.0
@@ -44,7 +44,7 @@ def execute(
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # ray raises errors of many kinds
         raise WorkerDiedError(
-            f"no cluster of Ray answers at {address}: {_first_line(error)}; start it with ray start --head, or give "
+            f"no cluster of Ray answers at {address}: {first_line(error)}; start it with ray start --head, or give "
             "address=HOST:PORT of one that runs."
         ) from error
 
@@ -56,7 +56,7 @@ def execute(
         except ray.exceptions.RayError as error:
             return WorkerDiedError(
                 "its process or its node was lost four times, often because memory ran out: "
-                f"{_first_line(error)}."
+                f"{first_line(error)}."
             )
 
     try:
@@ -73,7 +73,3 @@ def execute(
         )
     finally:
         ray.shutdown()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].removesuffix(".")

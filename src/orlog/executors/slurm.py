@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from orlog.base.jobs import keep_busy
 from orlog.base.processes import result_or_error
 from orlog.datasets.home.folders import datasets_folder
-from orlog.errors import NotFoundError, WorkerDiedError, needing
+from orlog.errors import NotFoundError, WorkerDiedError, first_line, needing
 
 AT_A_TIME = 100
 LOOK_SECONDS = 2.0
@@ -71,7 +71,7 @@ def execute(
             return queue.submit(_Resumed(function, job))
         except submitit.core.utils.FailedJobError as error:
             raise WorkerDiedError(
-                f"SLURM does not queue the job: {_first_line(error)}; change the options (--executor-option), or ask "
+                f"SLURM does not queue the job: {first_line(error)}; change the options (--executor-option), or ask "
                 "those who run the cluster."
             ) from error
 
@@ -80,7 +80,7 @@ def execute(
             return submitted.result()
         except submitit.core.utils.UncompletedJobError as error:
             return WorkerDiedError(
-                f"it ended without a result, often because memory or time ran out: {_first_line(error)}."
+                f"it ended without a result, often because memory or time ran out: {first_line(error)}."
             )
 
     return keep_busy(
@@ -110,10 +110,6 @@ def _ended(busy: Sequence[Any]) -> list[Any]:
     if not done:
         sleep(LOOK_SECONDS)
     return done
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].removesuffix(".")
 
 
 @dataclasses.dataclass
