@@ -184,8 +184,9 @@ def bars(spread: Histogram, label: str) -> str:
         _line(0, 100, WIDTH, 100, "axis"),
         _text(0, 12, f"tallest: {spread.counts.max():,}", kind="faint"),
         _text(0, 114, f"{spread.least:,.4g}"),
-        _text(WIDTH, 114, f"{spread.most:,.4g}", "end"),
     ]
+    if spread.most > spread.least:
+        drawn.append(_text(WIDTH, 114, f"{spread.most:,.4g}", "end"))
     return _picture(118, f"{label}: {spread.least:,.4g} to {spread.most:,.4g}", drawn)
 
 

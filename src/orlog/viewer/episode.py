@@ -42,7 +42,6 @@ LONGEST_TEXT = 20_000
 ALL_TEXT = 2_000_000
 SAMPLED_FRAMES = 8
 NESTED = "nested values of any length are not shown here; read them in Python: dataset[i]."
-MISSING_FINAL = "episodes/final_observation_missing"
 
 
 def episode_of(shown: Shown, episode: int, steps: slice, numbers: int) -> dict[str, Any]:
@@ -65,7 +64,6 @@ def episode_of(shown: Shown, episode: int, steps: slice, numbers: int) -> dict[s
         "policy": stored.manifest.behavior_policy,
         "version": f"{stored.manifest.name}@{version_of(stored.manifest)}",
         "stored_as": position,
-        "final_missing": _final_missing(shown, episode),
         "series": list(_series(shown, episode, steps, numbers)),
         "texts": list(_texts(shown, episode)),
         "frames": list(_frames(shown, episode)),
@@ -239,15 +237,6 @@ def _values(shown: Shown, episode: int, path: str, *, is_text: bool) -> list[str
         found.append(text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)")
         left -= len(found[-1])
     return found
-
-
-def _final_missing(shown: Shown, episode: int) -> bool:
-    if MISSING_FINAL not in shown.dataset.columns:
-        return False
-    try:
-        return bool(shown.rows(MISSING_FINAL, episode)[0])
-    except (OrlogError, OSError):
-        return False
 
 
 def places_of(shown: Shown, episode: int, step: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -31,21 +31,6 @@ Source: TypeAlias = Literal["states", "actions", ""]
 TOLERANCE = 1e-4
 LONGEST_REPLAY = 100_000
 CLOSE_SECONDS = 5
-
-
-class Rendered(NamedTuple):
-    """A picture that was rendered.
-
-    Attributes:
-        png: The picture, as a PNG file.
-        differs: First step of a replay whose observation is not the recorded one; None if none is.
-        equals: Last step of a replay whose observations are all as recorded; None if one differs, or
-            nothing was replayed.
-    """
-
-    png: bytes
-    differs: int | None
-    equals: int | None
 
 
 @dataclasses.dataclass
@@ -79,8 +64,11 @@ class Renderer:
         )
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "rendering")
 
-    def picture(self, shown: Shown, episode: int, step: int) -> Rendered:
-        """Return the picture of the state before a step; after the last step, that step is taken again.
+    def picture(self, shown: Shown, episode: int, step: int) -> tuple[bytes, dict[str, int]]:
+        """Return the picture of the state before a step as PNG; after the last step, that step is taken again.
+
+        With a replay comes `differs`, its first step whose observation is not the recorded one, or `equals`, its
+        last step if all observations so far are as recorded.
 
         Raises NotFoundError if nothing was recorded to render from, or the environment is not known here;
         SimulatorError if the environment may not, or cannot, be made or drawn; MissingExtraError if its
@@ -96,7 +84,7 @@ class Renderer:
                 self._thread.submit(replay.env.close).result(CLOSE_SECONDS)
         self._replays.clear()
 
-    def _picture(self, shown: Shown, position: int, step: int) -> Rendered:
+    def _picture(self, shown: Shown, position: int, step: int) -> tuple[bytes, dict[str, int]]:
         dataset = shown.dataset
         shown.stored(position)  # whether there is one
         episode = self._episode(shown, position)
@@ -130,9 +118,11 @@ class Renderer:
             raise SimulatorError(
                 f"{dataset.name}: the environment renders {picture.dtype} {picture.shape}, no frame of uint8 (height, width, 3)."
             )
-        is_late = replay.differs is not None and replay.differs <= step
-        equals = None if source == "states" or is_late else step
-        return Rendered(png_bytes(picture), replay.differs if is_late else None, equals)
+        if source == "states":
+            return png_bytes(picture), {}
+        differs = replay.differs
+        is_equal = differs is None or differs > step
+        return png_bytes(picture), {"equals": step} if is_equal else {"differs": differs or 0}
 
     def _make(self, shown: Shown) -> Any:
         if sys.platform == "linux" and not os.environ.get("DISPLAY"):

@@ -234,9 +234,8 @@ class Viewer:
 
     def render(self, dataset: int, episode: int, step: int = 0) -> Response:
         """Return a picture that the environment draws here."""
-        png, differs, equals = self._renderer.picture(self._shown(dataset), episode, step)
-        notes = {"x-differs": differs, "x-equals": equals}
-        headers = {name: str(value) for name, value in notes.items() if value is not None}
+        png, compared = self._renderer.picture(self._shown(dataset), episode, step)
+        headers = {f"x-{name}": str(value) for name, value in compared.items()}
         return Response(png, headers=headers, media_type="image/png")
 
     def runs(self, number: int) -> dict[str, Any]:

@@ -26,49 +26,41 @@ async function start() {
   show();
 }
 
+// The views: their address, their tab, and what draws them from the rest of the path and what is asked.
 function views() {
   const { datasets, runs, reports } = page.opened;
-  const found = [];
-  if (datasets.length) {
-    found.push([`#/${page.dataset}/episodes`, "Episodes"], [`#/${page.dataset}/dataset`, "Dataset"]);
-    found.push(["#/compare", "Side by side"]);
-  }
-  if (datasets.length > 1) found.push(["#/differences", "Differences"]);
-  runs.forEach((name, index) => found.push([`#/runs/${index}`, runs.length > 1 ? `Runs: ${name}` : "Runs"]));
-  reports.forEach((name, index) => found.push([`#/report/${index}`, reports.length > 1 ? `Report: ${name}` : "Report"]));
+  const at = page.dataset;
+  const found = datasets.length ? [
+    [`#/${at}/episodes`, "Episodes", ([episode], asked) => episodes(at, episode, Number(asked.get("step") || 0))],
+    [`#/${at}/dataset`, "Dataset", () => datasetView(at, datasets[at], page.opened)],
+    ["#/compare", "Side by side", (_, asked) => compare(asked)],
+  ] : [];
+  if (datasets.length > 1) found.push(["#/differences", "Differences", (_, asked) => differences(page.opened, asked)]);
+  runs.forEach((name, index) => found.push([`#/runs/${index}`, runs.length > 1 ? `Runs: ${name}` : "Runs", () => runsView(index, page.opened)]));
+  reports.forEach((name, index) => found.push([`#/report/${index}`, reports.length > 1 ? `Report: ${name}` : "Report",
+    () => element("iframe", { class: "report", sandbox: true, src: `api/report/${index}`, title: "Report" })]));
   return found;
 }
 
 function show() {
-  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const [first, second, third] = path.split("/");
-  const asked = new URLSearchParams(query);
-  page.view = null;
-  const { datasets } = page.opened;
+  const [path, query] = location.hash.split("?");
+  const first = path.split("/")[1];
   if (!first) {
     location.replace(views()[0][0]);
     return;
   }
-  if (datasets[first]) page.dataset = Number(first);
-  drawTabs(path);
-  if (datasets[first] && second === "episodes") showEpisodes(Number(first), third, Number(asked.get("step") || 0));
-  else if (datasets[first] && second === "dataset") main.replaceChildren(datasetView(Number(first), datasets[first], page.opened));
-  else if (first === "compare" && datasets.length) {
-    const { root, view } = sideBySide(page.opened, asked, page.dataset, page.lists.get(page.dataset)?.list.chosen ?? 0);
-    page.view = { view };
-    main.replaceChildren(root);
-  } else if (first === "differences" && datasets.length > 1) main.replaceChildren(differences(page.opened, asked));
-  else if (first === "runs" && page.opened.runs[second]) main.replaceChildren(runsView(second, page.opened));
-  else if (first === "report" && page.opened.reports[second]) showReport(second);
-  else main.replaceChildren(element("div", { class: "sheet" }, problem(new Error("There is no such view; choose one above."))));
+  page.view = null;
+  if (page.opened.datasets[first]) page.dataset = Number(first);
+  const chosen = views().find(([address]) => `${path}/`.startsWith(`${address}/`));
+  drawTabs(chosen?.[0]);
+  main.replaceChildren(chosen ? chosen[2](path.slice(chosen[0].length + 1).split("/"), new URLSearchParams(query))
+    : element("div", { class: "sheet" }, problem(new Error("There is no such view; choose one above."))));
+  page.view?.list?.draw();
 }
 
-function drawTabs(path) {
+function drawTabs(shown) {
   const { datasets } = page.opened;
-  const links = views().map(([address, text]) => {
-    const is = `#/${path}`.startsWith(address);
-    return element("a", { href: address, "aria-current": is ? "page" : null }, text);
-  });
+  const links = views().map(([address, text]) => element("a", { href: address, "aria-current": address === shown ? "page" : null }, text));
   const picker = datasets.length > 1
     ? choice("Dataset", datasets.map((one, index) => [index, one.title]), page.dataset, (index) => {
       location.hash = `#/${index}/episodes`;
@@ -79,7 +71,13 @@ function drawTabs(path) {
   document.title = `${datasets[page.dataset]?.title || "runs"} · orlog`;
 }
 
-function showEpisodes(index, episode, step) {
+function compare(asked) {
+  const { root, view } = sideBySide(page.opened, asked, page.dataset, page.lists.get(page.dataset)?.list.chosen ?? 0);
+  page.view = { view };
+  return root;
+}
+
+function episodes(index, episode, step) {
   if (!page.lists.has(index)) {
     const list = new EpisodeList(page.opened.datasets[index], index, page.opened);
     const view = new EpisodeView(index, null);
@@ -94,22 +92,16 @@ function showEpisodes(index, episode, step) {
     };
     list.left = (is) => view.left(is);
     list.shown = () => list.chosen == null && list.matching && list.move(0);
-    const root = element("div", { class: "browse" }, list.root, view.root);
-    page.lists.set(index, { list, view, root });
+    page.lists.set(index, { list, view, root: element("div", { class: "browse" }, list.root, view.root) });
   }
   const { list, view, root } = page.lists.get(index);
   page.view = { list, view };
-  main.replaceChildren(root);
-  if (episode != null && episode !== "") {
+  if (episode) {
     const chosen = Number(episode);
     if (view.episode !== chosen || step) view.load(chosen, () => step);
     list.reveal(chosen);
   }
-  list.draw();
-}
-
-function showReport(index) {
-  main.replaceChildren(element("iframe", { class: "report", sandbox: true, src: `api/report/${index}`, title: "Report" }));
+  return root;
 }
 
 function press(event) {

@@ -113,7 +113,7 @@ export class EpisodeView {
   showFacts() {
     const { head } = this;
     this.title.textContent = `Episode ${number(this.episode)}`;
-    const { episode: _, returns, lengths, end, ...own } = head.facts;
+    const { episode: _, returns, lengths, end, final_observation_missing: isMissing, ...own } = head.facts;
     const ended = { terminated: "the task itself ended", truncated: "it was cut off; values go on",
       "no flag": "the recording stopped without a flag" }[end] || "";
     const facts = [
@@ -124,7 +124,7 @@ export class EpisodeView {
       ["stored as", `episode ${number(head.stored_as)} of ${head.version}`],
       ...Object.entries(head.errors).map(([name, text]) => [name, element("span", { class: "error" }, text)]),
     ];
-    if (head.final_missing) facts.push(["final observation", "was never recorded; what is drawn there is zeros"]);
+    if (isMissing) facts.push(["final observation", "was never recorded; what is drawn there is zeros"]);
     say(`Episode ${this.episode}: ${number(lengths)} steps, return ${number(returns)}, ${end}.`);
     this.facts.replaceChildren(...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
   }

@@ -122,30 +122,31 @@ export class EpisodeList {
     this.show(true);
   }
 
+  // Returns a page of the list, or why there is none; of another order than is shown by now, null.
+  async fetch(index) {
+    const order = this.order;
+    const page = await get(`${this.path}/episodes`, { ...this.query, first: index * PAGE, count: PAGE })
+      .catch((error) => ({ error: error.message, matching: 0, columns: { episode: [] }, errors: {} }));
+    if (order !== this.order) return null;
+    this.pages.set(index, page);
+    this.measure(page);
+    if (page.error) this.note.replaceChildren(problem(new Error(page.error)));
+    return page;
+  }
+
   async show(isFiltered = false) {
     // Pages of another order are not this one's, whenever they come.
     const order = ++this.order;
     this.pages.clear();
     this.note.replaceChildren();
-    try {
-      const first = await get(`${this.path}/episodes`, { ...this.query, first: 0, count: PAGE });
-      if (order !== this.order) return;
-      this.pages.set(0, first);
-      this.measure(first);
-      this.matching = first.matching;
-      const all = this.dataset.episodes;
-      this.count.textContent = this.where ? `${number(first.matching)} of ${number(all)} episodes` : `${number(all)} episodes`;
-      this.save.disabled = !this.where || !first.matching;
-      say(this.count.textContent);
-      for (const [name, text] of Object.entries(first.errors))
-        this.note.append(problem(new Error(`${name}: ${text}`)));
-    } catch (error) {
-      if (order !== this.order) return;
-      this.matching = 0;
-      this.save.disabled = true;
-      this.count.textContent = "no list";
-      this.note.replaceChildren(problem(error));
-    }
+    const first = await this.fetch(0);
+    if (!first) return;
+    this.matching = first.matching;
+    this.save.disabled = !this.where || !first.matching;
+    const all = `${number(this.dataset.episodes)} episodes`;
+    this.count.textContent = first.error ? "no list" : this.where ? `${number(first.matching)} of ${all}` : all;
+    if (!first.error) say(this.count.textContent);
+    for (const [name, text] of Object.entries(first.errors)) this.note.append(problem(new Error(`${name}: ${text}`)));
     this.space.style.height = `${this.height}px`;
     this.box.setAttribute("aria-rowcount", this.matching + 1);
     this.box.scrollTop = 0;
@@ -202,25 +203,12 @@ export class EpisodeList {
   }
 
   page(index) {
-    const found = this.pages.get(index);
-    if (found) {
-      this.pages.delete(index); // the newest is last
-      this.pages.set(index, found);
-      return found.waiting ? null : found;
-    }
-    this.pages.set(index, { waiting: true });
+    const found = this.pages.get(index) || { waiting: true };
+    const isNew = !this.pages.delete(index);
+    this.pages.set(index, found); // the newest is last
     if (this.pages.size > KEPT) this.pages.delete(this.pages.keys().next().value);
-    const order = this.order;
-    get(`${this.path}/episodes`, { ...this.query, first: index * PAGE, count: PAGE })
-      .catch((error) => ({ error: error.message, columns: { episode: [] } }))
-      .then((page) => {
-        if (order !== this.order) return;
-        this.pages.set(index, page);
-        if (!page.error) this.measure(page);
-        if (page.error) this.note.replaceChildren(problem(new Error(page.error)));
-        this.draw();
-      });
-    return null;
+    if (isNew) this.fetch(index).then((page) => page && this.draw());
+    return found.waiting ? null : found;
   }
 
   choose(episode, row) {
