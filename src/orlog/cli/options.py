@@ -5,7 +5,7 @@ A parameter is an option. Its type and default are in the signature, its help un
     html (FILE): Also write a page with all of it there.
 
 What stands in parentheses is what the page of help shows of it: its name where it is another one (`--map`), what
-stands for its value (`FILE`), its least value (`>= 1`), its default in words (`default: all`). A parameter that is a
+stands for its value (`FILE`), its least value (`>= 1`), its default in words, last (`default: all`). A parameter that is a
 dataclass stands for an option for each of its fields.
 """
 
@@ -104,12 +104,12 @@ def _greet() -> None:
 
 
 def command(
-    example: str, group: typer.Typer = app, name: str | None = None
+    example: str, group: typer.Typer = app, name: str | None = None, **more: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function a command of a group, under its own name or another, with an example in its help."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        group.command(name, epilog=f"Example: {example}")(takes_options(function))
+        group.command(name, epilog=f"Example: {example}", **more)(takes_options(function))
         return function
 
     return add
@@ -171,7 +171,8 @@ def argument(how: str, text: str, **more: Any) -> Any:
 def _parts(how: str) -> tuple[list[str], dict[str, Any]]:
     """Return the names of an option, and what else stands in parentheses under the names that typer has for it."""
     names: list[str] = []
-    parts: dict[str, Any] = {}
+    how, _, default = how.partition("default: ")
+    parts: dict[str, Any] = {"show_default": default} if default else {}
     for part in filter(None, how.split(", ")):
         if part.startswith("--"):
             name, _, part = part.partition(" ")
@@ -179,8 +180,6 @@ def _parts(how: str) -> tuple[list[str], dict[str, Any]]:
         if part.startswith(">= "):
             number = part.removeprefix(">= ")
             parts["min"] = int(number) if number.isdecimal() else float(number)
-        elif part.startswith("default: "):
-            parts["show_default"] = part.removeprefix("default: ")
         elif part:
             parts["metavar"] = part
     return names, parts

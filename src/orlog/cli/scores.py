@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from orlog.algos.algorithms import algorithm_title, known_as
 from orlog.base.terminal import console, print_json, progress_bar, say, show_table, tell
-from orlog.cli.options import AsJson, Imports, OptionalName, TrustEnvironment, app
+from orlog.cli.options import AsJson, Imports, OptionalName, TrustEnvironment, command
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
@@ -18,42 +18,21 @@ if TYPE_CHECKING:
     from orlog.runs.baseline_scores import Section
 
 
-@app.command(
-    epilog="Example: orlog scores d4rl/hopper-medium-v2, or orlog scores d4rl/hopper-medium-v2 2000",
+@command(
+    "orlog scores d4rl/hopper-medium-v2, or orlog scores d4rl/hopper-medium-v2 2000",
     context_settings={"ignore_unknown_options": True},  # a return may be negative
 )
 def scores(
     name: OptionalName = None,
-    returns: Annotated[
-        list[float] | None,
-        typer.Argument(metavar="[RETURN..]", help="Undiscounted returns of episodes to score."),
-    ] = None,
-    costs: Annotated[
-        list[float] | None, typer.Option("--cost", help="Cost of an episode, once for each return.")
-    ] = None,
-    cost_limit: Annotated[
-        float | None, typer.Option(min=0, help="The cost that an episode may have on average.")
-    ] = None,
-    algorithm: Annotated[str | None, typer.Option(help="Show the scores of this one only.")] = None,
-    benchmark: Annotated[
-        str | None,
-        typer.Option(help="Show a benchmark as a matrix: d4rl, atari, dsrl, neorl2, ogbench."),
-    ] = None,
-    random: Annotated[
-        bool, typer.Option("--random", help="Measure the random policy: score 0.")
-    ] = False,
-    expert: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN|recipe|NUMBER",
-            help="Measure the expert, score 100: the folder of a trained run, or the controller of "
-            "the dataset's recipe. Or take a published return, with its --source.",
-        ),
-    ] = None,
-    source: Annotated[str, typer.Option(help="Where the number was published.")] = "",
-    episodes: Annotated[
-        int | None, typer.Option(min=1, help="Episodes per policy.", show_default="1000")
-    ] = None,
+    returns: list[float] | None = None,
+    costs: list[float] | None = None,
+    cost_limit: float | None = None,
+    algorithm: str | None = None,
+    benchmark: str | None = None,
+    random: bool = False,
+    expert: str | None = None,
+    source: str = "",
+    episodes: int | None = None,
     trust_environment: TrustEnvironment = False,
     _imports: Imports = None,
     as_json: AsJson = False,
@@ -65,6 +44,18 @@ def scores(
 
     With --random and --expert it measures the two references and keeps them in $ORLOG_HOME/references, for all
     datasets of that environment. With --benchmark in place of a name, it shows a matrix for each protocol.
+
+    Options:
+        returns ([RETURN..]): Undiscounted returns of episodes to score.
+        costs (--cost): Cost of an episode, once for each return.
+        cost_limit (>= 0): The cost that an episode may have on average.
+        algorithm: Show the scores of this one only.
+        benchmark: Show a benchmark as a matrix: d4rl, atari, dsrl, neorl2, ogbench.
+        random: Measure the random policy: score 0.
+        expert (RUN|recipe|NUMBER): Measure the expert, score 100: the folder of a trained run, or the controller of
+            the dataset's recipe. Or take a published return, with its --source.
+        source: Where the number was published.
+        episodes (>= 1, default: 1000): Episodes per policy.
     """
     if (name is None) == (benchmark is None):
         raise typer.BadParameter("give either the name of a dataset or --benchmark.")

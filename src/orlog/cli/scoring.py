@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,8 +18,9 @@ from orlog.cli.options import (
     Imports,
     TrustEnvironment,
     Workers,
-    app,
+    command,
 )
+from orlog.cli.results import show
 from orlog.cli.scores import say_caveats
 from orlog.manifests.names import counted
 
@@ -27,36 +28,15 @@ if TYPE_CHECKING:
     from orlog.runs.evaluating import Score
 
 
-@app.command(epilog="Example: orlog evaluate runs/iql/pointmaze/umaze-v1/seed-0")
+@command("orlog evaluate runs/iql/pointmaze/umaze-v1/seed-0")
 def evaluate(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of runs, or of several such as seeds."),
-    ],
+    runs: list[Path],
     dataset: DatasetOfRun = None,
     algorithm: AlgorithmOfRun = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.json",
-            help="Also write what the runs score, with every episode's return; to a folder, a file for each method "
-            "and dataset.",
-        ),
-    ] = None,
-    tried: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="With --out: how many settings you tried to choose these, themselves counted.",
-        ),
-    ] = None,
-    video: Annotated[
-        bool,
-        typer.Option(
-            "--video", help="Also film the worst, the median and the best episode, as mp4 files."
-        ),
-    ] = False,
+    episodes: int = 100,
+    out: Path | None = None,
+    tried: int | None = None,
+    video: bool = False,
     trust_environment: TrustEnvironment = False,
     _imports: Imports = None,
     as_json: AsJson = False,
@@ -70,6 +50,14 @@ def evaluate(
     that cannot be are named at the end, and the exit code is then 1.
 
     The file that --out writes is for others: orlog compare reads it, and orlog reproduce runs a seed of it again.
+
+    Options:
+        runs (RUN...): Folders of runs, or of several such as seeds.
+        episodes (>= 1): Episodes to run.
+        out (FILE.json): Also write what the runs score, with every episode's return; to a folder, a file for each
+            method and dataset.
+        tried (>= 1): With --out: how many settings you tried to choose these, themselves counted.
+        video: Also film the worst, the median and the best episode, as mp4 files.
     """
     from orlog.algos.training.runs import RUN_FILE
     from orlog.errors import OrlogError
@@ -161,37 +149,16 @@ def _print_result(result: Score, episodes: int) -> None:
             )
 
 
-@app.command(epilog="Example: orlog ope runs/iql/pointmaze/umaze-v1/seed-0")
+@command("orlog ope runs/iql/pointmaze/umaze-v1/seed-0")
 def ope(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN..", help="Folders of runs on one dataset.")
-    ],
+    runs: list[Path],
     dataset: DatasetOfRun = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            help="Path or name of other data, such as a split: first observations, weights and "
-            "corrections are theirs, while Q is fitted to what the runs were trained on."
-        ),
-    ] = None,
+    on: str | None = None,
     algorithm: AlgorithmOfRun = None,
-    discount: Annotated[
-        float | None,
-        typer.Option(help="Weight of the next step.", show_default="the algorithm's, or 0.99"),
-    ] = None,
-    episodes: Annotated[
-        int, typer.Option(min=0, help="Episodes of each checkpoint; 0 needs no environment.")
-    ] = 20,
-    fqe_steps: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Steps of each fit of fitted Q evaluation; a note says what more would give.",
-        ),
-    ] = 4_000,
-    fqe_fits: Annotated[
-        int, typer.Option(min=1, help="Fits for each checkpoint, whose spread is in the interval.")
-    ] = 5,
+    discount: float | None = None,
+    episodes: int = 20,
+    fqe_steps: int = 4_000,
+    fqe_fits: int = 5,
     trust_environment: TrustEnvironment = False,
     _imports: Imports = None,
     workers: Workers = 1,
@@ -204,6 +171,15 @@ def ope(
 
     One checkpoint takes a minute or two on a small dataset, most of it for the steps of fitted Q evaluation.
     With --workers several checkpoints are judged at a time.
+
+    Options:
+        runs (RUN..): Folders of runs on one dataset.
+        on: Path or name of other data, such as a split: first observations, weights and corrections are theirs,
+            while Q is fitted to what the runs were trained on.
+        discount (default: the algorithm's, or 0.99): Weight of the next step.
+        episodes (>= 0): Episodes of each checkpoint; 0 needs no environment.
+        fqe_steps (>= 1): Steps of each fit of fitted Q evaluation; a note says what more would give.
+        fqe_fits (>= 1): Fits for each checkpoint, whose spread is in the interval.
     """
     from orlog.algos.fitted_q_evaluation import FQESettings
     from orlog.runs.off_policy import evaluate_off_policy
@@ -221,11 +197,7 @@ def ope(
             workers=workers,
             progress=update,
         )
-    body = result.to_json()
-    if as_json:
-        print_json(body)
-    else:
-        _print_estimates(body, len(runs) > 1)
+    show(result.to_json(), as_json, lambda body: _print_estimates(body, len(runs) > 1))
 
 
 _QUALITY = {
