@@ -79,7 +79,6 @@ def list_datasets(
         listed = {**offered, **listed} if every else offered
     chosen = matching(listed, pattern, benchmark, search, family)
     _tell_silent(problems)
-
     rows = [dataclasses.asdict(one) for one in chosen]
 
     def text(body: dict[str, Any]) -> None:
@@ -87,35 +86,31 @@ def list_datasets(
         if benchmark and benchmark.lower() not in benchmarks:
             tell(f"no dataset is of {benchmark}; there are {', '.join(sorted(benchmarks))}.")
         elif not chosen:
-            given = {"": pattern, "--benchmark ": benchmark, "--search ": search}
-            given["--family "] = family
+            given = {"": pattern, "benchmark ": benchmark, "search ": search, "family ": family}
             asked = ", ".join(f"{name}{value}" for name, value in given.items() if value)
             more = f"; to search what can be downloaded, run: orlog list --all {pattern}".rstrip()
             tell(f"no dataset is found for {asked or 'this'}{'' if remote or every else more}")
-        elif remote and not every:
-            shown = [
-                {**row, "size": _size(one), "license": one.license or "-", "here": _note(one)}
-                for row, one in zip(rows, chosen, strict=True)
-            ]
-            show_rows(shown, "name version size license here", spare=("license", "version"))
-            count = counted(len(chosen), "dataset")
-            say(f"\n{count}; files and checksums: orlog show NAME; to get one: orlog download NAME")
+        columns = "name version steps size license source=from returns last_used=used state"
+        if remote and not every:
+            columns = "name version size license state"
+        spare = ("steps", "used", "license", "from", "size", "returns", "version")
+        shown = [
+            {**row, "size": _size(one), "returns": _returns(one), "state": _state(one)}
+            for row, one in zip(rows, chosen, strict=True)
+        ]
+        if shown:
+            show_rows(shown, columns, spare=[one for one in spare if one in columns])
+        sources = {one.source for one in chosen}
+        if "catalogue" in sources:
+            tell(
+                "\nto have one that is not here: orlog build NAME, or load_dataset(NAME, build=True)"
+            )
+        if sources - {"catalogue", None}:
+            tell("\nfiles and checksums: orlog show NAME; to get one: orlog download NAME")
             unknown = sum(_size(one) == "-" and not one.has_checksum for one in chosen)
             if unknown:
-                say(f"{unknown:,} without size and checksum: their first download is trusted.")
-        else:
-            shown = [
-                {**row, "size": _size(one), "returns": _returns(one), "state": _state(one)}
-                for row, one in zip(rows, chosen, strict=True)
-            ]
-            columns = "name version steps size returns last_used=used state"
-            show_rows(shown, columns, spare=("steps", "used", "size", "returns", "version"))
-            if any(one.source == "catalogue" for one in chosen):
-                tell(
-                    "\nto have one that is not here: orlog build NAME, or load_dataset(NAME, build=True)"
-                )
-        if not remote or every:
-            say(f"\nfolder: {body['folder']}")
+                tell(f"{unknown:,} without size and checksum: their first download is trusted.")
+        say(f"\n{counted(len(chosen), 'dataset')}; folder: {body['folder']}")
 
     show({"folder": datasets_folder(), "datasets": rows, "unreachable": problems}, as_json, text)
 
@@ -146,28 +141,13 @@ def _size(one: Listed) -> str:
     return f"~{size_text(one.about_bytes)}" if is_rounded else size_text(one.size_bytes)
 
 
-def _note(one: Listed) -> str:
-    """Return what is here of a dataset that can be downloaded, and what is to be known of it."""
-    unread = "by hf download" if one.format == "lerobot" else "cannot be read"
-    notes = (
-        {"not here": "", "here": "yes"}.get(one.state, one.state),
-        "not audited" if one.audit else "",
-        unread if one.problem else "",
-    )
-    return ", ".join(filter(None, notes)) or "-"
-
-
 def _state(one: Listed) -> str:
-    audit = ", published without an audit" if one.audit else ""
+    """Return whether a dataset is here, and what else is to be known before it is used."""
     if one.problem is not None and one.source is None:
         return f"damaged: {one.problem}" if one.state == "damaged" else one.problem
-    if one.source == "catalogue":
-        return "not here"
-    if one.problem is not None:
-        return f"not here; {one.problem}"
-    if one.source is not None:
-        return f"not here; get it from {one.source} with orlog download{audit}"
-    return f"{one.state}{f', {one.rebuild}' if one.rebuild else ''}{audit}"
+    unread = "by hf download" if one.format == "lerobot" else "cannot be read"
+    audit = "published without an audit" if one.audit else ""
+    return ", ".join(filter(None, (one.state, one.rebuild, audit, unread if one.problem else "")))
 
 
 @command("orlog show pointmaze/umaze-v1 --episode 7", name="show")
@@ -217,7 +197,6 @@ def show_dataset(
 
 
 def _whole_version(name: str) -> Dataset:
-
     dataset = orlog.load_dataset(name)
     if dataset.operation is not None:
         raise ValueError(f"{name}: a view has no files of its own; store it first: orlog save.")
