@@ -157,9 +157,9 @@ def test_a_version_published_without_an_audit_says_so_wherever_it_is(
     add_registry("lab", str(tmp_path / "lab"))
     (listed,) = json.loads(run("list", "--remote", MINI, "--json")[0])["datasets"]
     assert (listed["audit"], listed["source"], listed["state"]) == ("skipped", "lab", "not here")
-    assert "not audited" in run("list", "--remote", MINI)[0]
+    assert "not here, published without an audit" in run("list", "--remote", MINI)[0]
     orlog.download_dataset(MINI)
-    assert "yes, not audited" in run("list", "--remote", MINI)[0]
+    assert "here, published without an audit" in run("list", "--remote", MINI)[0]
     assert "here, published without an audit" in run("list", MINI)[0]
     assert json.loads(run("show", MINI, "--json")[0])["audit"] == "skipped"
     assert "skipped: published without one" in run("show", MINI)[0]
