@@ -8,7 +8,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,7 +16,6 @@ from orlog.base.terminal import print_json, progress_bar, progress_bars, say, sa
 from orlog.cli.advice import in_options
 from orlog.cli.options import (
     CORES,
-    PROCESSES,
     AsJson,
     Begun,
     Executing,
@@ -25,8 +24,7 @@ from orlog.cli.options import (
     OptionalName,
     Steps,
     TrustEnvironment,
-    app,
-    takes_options,
+    command,
 )
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted
@@ -36,9 +34,6 @@ if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
     from orlog.runs.reproducing import Reproduction
 
-
-OUT = Path("runs/reproduce")
-SWEEP = Path("runs/sweep")
 
 NOT_CONSISTENT, ERROR, DAMAGE, UNSETTLED = 1, 2, 3, 4
 """Exit codes of verdicts; 0 is good."""
@@ -59,97 +54,79 @@ def errors_are_no_verdict() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How runs are trained, scored and judged."""
+    """How runs are trained, scored and judged.
 
-    seeds: Annotated[
-        str,
-        typer.Option(
-            help="How many training seeds, from 0; or which, as 0-4 or 0,2,5.",
-            show_default="3, or where 3 were recorded 4, or 5 if cost, success or the like is judged too",
-        ),
-    ] = ""
-    require_same: Annotated[
-        bool,
-        typer.Option("--require-same", help="Exit with code 4 if it is not shown to be the same."),
-    ] = False
-    largest_share: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="With --require-same: largest share of seeds that may fail unseen; 0.4 takes 6 seeds.",
-        ),
-    ] = None
-    episodes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Evaluation episodes per seed.",
-            show_default="as many as were recorded, or 100",
-        ),
-    ] = None
+    Options:
+        seeds (SEEDS, default: as many as can show a difference): How many training seeds, from 0; or which, as 0-4
+            or 0,2,5.
+        require_same: Exit with code 4 if it is not shown to be the same.
+        largest_share (SHARE): With --require-same: largest share of seeds that may fail unseen; 0.4
+            takes 6 seeds.
+        episodes (>= 1, default: as many as were recorded or else 100): Evaluation episodes per seed.
+        evaluations (>= 1): Evaluations during the training of each run.
+        workers (>= 1, default: as many as there are cores): Jobs at a time.
+        record: Record the scores as the baseline (maintainers).
+    """
+
+    seeds: str = ""
+    require_same: bool = False
+    largest_share: float | None = None
+    episodes: int | None = None
     steps: Steps = None
-    evaluations: Annotated[
-        int, typer.Option(min=1, help="Evaluations during the training of each run.")
-    ] = 5
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Jobs at a time.", show_default="as many as there are cores"),
-    ] = None
+    evaluations: int = 5
+    workers: int | None = None
     where: Executing
-    record: Annotated[
-        bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
-    ] = False
+    record: bool = False
     trust_environment: TrustEnvironment = False
     imports: Imports = None
     as_json: AsJson = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reproducing(Scoring):
-    """How one algorithm is reproduced on one dataset, and when that is enough."""
+class Reproducing:
+    """How one algorithm is reproduced on one dataset, and when that is enough.
 
-    sequential: Annotated[
-        bool, typer.Option("--sequential", help="Add seeds until the verdict is settled.")
-    ] = False
-    max_seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Most seeds with --sequential.", show_default="as many as were recorded"
-        ),
-    ] = None
-    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = OUT
-    resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs.")] = False
-    own_algorithm: Annotated[
-        str | None,
-        typer.Option(
-            "--algorithm",
-            metavar="FILE.py:CLASS",
-            help="The algorithm of a FILE.json, if it is not one of orlog's.",
-        ),
-    ] = None
+    Options:
+        sequential: Add seeds until the verdict is settled.
+        max_seeds (>= 1, default: as many as were recorded): Most seeds with --sequential.
+        out: Folder for the runs.
+        resume: Continue interrupted runs.
+        own_algorithm (--algorithm FILE.py:CLASS): The algorithm of a FILE.json, if it is not one of
+            orlog's.
+    """
+
+    sequential: bool = False
+    max_seeds: int | None = None
+    out: Path = Path("runs/reproduce")
+    resume: bool = False
+    own_algorithm: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sweeping(Scoring):
-    """Which algorithms are swept over which datasets."""
+class Sweeping:
+    """Which algorithms are swept over which datasets.
 
-    algorithms: Annotated[
-        str, typer.Option(metavar="NAME,..", help="Algorithms, with commas between them.")
-    ]
-    suite: Annotated[
-        str | None, typer.Option(help="Datasets of the catalogue that begin so, or all.")
-    ] = None
-    datasets: Annotated[
-        str | None, typer.Option(metavar="NAME,..", help="Datasets, with commas between them.")
-    ] = None
-    out: Annotated[Path, typer.Option(help="Folder for the report, report.html.")] = SWEEP
+    Options:
+        algorithms (--algorithms NAME,..): Algorithms, with commas between them.
+        suite: Datasets of the catalogue that begin so, or all.
+        datasets (NAME,..): Datasets, with commas between them.
+        out: Folder for the report, report.html.
+    """
+
+    algorithms: str
+    suite: str | None = None
+    datasets: str | None = None
+    out: Path = Path("runs/sweep")
 
 
-@app.command(epilog="Example: orlog reproduce iql pointmaze/umaze-v1 --seeds 3")
+@command("orlog reproduce iql pointmaze/umaze-v1 --seeds 3")
 @errors_are_no_verdict()
-@takes_options
 def reproduce(
-    algorithm: OptionalAlgorithm = None, name: OptionalName = None, *, given: Reproducing
+    algorithm: OptionalAlgorithm = None,
+    name: OptionalName = None,
+    *,
+    scoring: Scoring,
+    given: Reproducing,
 ) -> None:
     """Train and score an algorithm on a dataset by its recipe, and compare with its recorded baseline.
 
@@ -168,29 +145,29 @@ def reproduce(
     from orlog.runs.sweeps import load_or_make
 
     if algorithm is not None and algorithm.endswith(".json"):
-        _reproduce_file(Path(algorithm), name, given)
+        _reproduce_file(Path(algorithm), name, scoring, given)
         return
     if algorithm is None or name is None:
         raise typer.BadParameter("name an algorithm and a dataset; for many, see orlog sweep.")
     Begun.more = ("--resume",)
-    seeds, most = _seeds(given, [algorithm], [name]), given.max_seeds
+    seeds, most = _seeds(scoring, [algorithm], [name]), given.max_seeds
     if most is not None and not given.sequential:
         raise typer.BadParameter("--max-seeds is only for --sequential; add it, or use --seeds.")
     if most is not None and most < len(seeds):
         raise typer.BadParameter(f"--max-seeds {most} is less than --seeds {len(seeds)}.")
-    _check_share(given, range(most or 10**6) if given.sequential else seeds)
+    _check_share(scoring, range(most or 10**6) if given.sequential else seeds)
     make_config(algorithm, {})
-    executor = given.where.chosen()
+    executor = scoring.where.chosen()
     with progress_bars() as update:
         dataset = load_or_make(name, CORES, update)
-    if given.record:
+    if scoring.record:
         _check_recordable(dataset, name)
-    if given.require_same or given.sequential:
-        reproducing.check_comparable(algorithm, dataset, given.steps)
+    if scoring.require_same or given.sequential:
+        reproducing.check_comparable(algorithm, dataset, scoring.steps)
     baseline = read_baseline(algorithm, dataset.name)
     recorded = [*map(int, baseline.returns)] if baseline is not None else []
     if not given.sequential:
-        _check_share(given, seeds, recorded)
+        _check_share(scoring, seeds, recorded)
     counts = [len(seeds)]
     if given.sequential:
         counts = look_counts(len(seeds), max(len(seeds), most or len(recorded)))
@@ -199,34 +176,31 @@ def reproduce(
         dataset,
         given.out,
         seeds=reproducing.more_seeds(algorithm, dataset.name, seeds, counts[-1]),
-        episodes=given.episodes or recorded_episodes(algorithm, dataset.name),
-        options=_train_options(given),
+        episodes=scoring.episodes or recorded_episodes(algorithm, dataset.name),
+        options=_train_options(scoring),
         resume=given.resume,
     )
     with progress_bars() as update:
         result = reproducing.reproduce(
             jobs,
             counts,
-            workers=given.workers,
+            workers=scoring.workers,
             executor=executor,
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
             on_look=lambda result: tell(f"{counted(len(result.seeds), 'seed')}: {result.verdict}"),
         )
-    if given.as_json:
+    if scoring.as_json:
         print_json(result.to_json())
     else:
         show_results([result])
-    if given.record:
-        _record(result, given.as_json)
-    _end_with_verdicts([result], given)
+    if scoring.record:
+        _record(result, scoring.as_json)
+    _end_with_verdicts([result], scoring)
 
 
-@app.command(
-    epilog="Example: orlog sweep --suite pointmaze --algorithms bc,iql,td3bc --seeds 0-4 --out sweep"
-)
+@command("orlog sweep --suite pointmaze --algorithms bc,iql,td3bc --seeds 0-4 --out sweep")
 @errors_are_no_verdict()
-@takes_options
-def sweep(*, given: Sweeping) -> None:
+def sweep(*, scoring: Scoring, given: Sweeping) -> None:
     """Train and score many algorithms on many datasets, and write a report.
 
     Its results are kept in ORLOG_HOME: give the same command again and it goes on where it was interrupted.
@@ -244,20 +218,20 @@ def sweep(*, given: Sweeping) -> None:
         raise typer.BadParameter("give either --suite or --datasets.")
     algorithms = _names(given.algorithms)
     names = suite_datasets(given.suite) if given.suite is not None else _names(given.datasets or "")
-    seeds = _seeds(given, algorithms, names)
-    _check_share(given, seeds)
-    executor = given.where.chosen()
+    seeds = _seeds(scoring, algorithms, names)
+    _check_share(scoring, seeds)
+    executor = scoring.where.chosen()
     with progress_bars() as update:
         planned = plan_sweep(
             names,
             algorithms,
             seeds=seeds,
-            episodes=given.episodes,
-            options=_train_options(given),
+            episodes=scoring.episodes,
+            options=_train_options(scoring),
             processes=CORES,
             on_build=update,
         )
-    for dataset in sorted({job.dataset for job in planned.jobs} if given.record else ()):
+    for dataset in sorted({job.dataset for job in planned.jobs} if scoring.record else ()):
         _check_recordable(load_dataset(dataset), dataset)
     say_notes([in_options(note) for note in planned.left_out], tell)
     damaged: list[str] = []
@@ -265,7 +239,7 @@ def sweep(*, given: Sweeping) -> None:
         with progress_bar("jobs") as update_jobs:
             run_sweep(
                 planned,
-                workers=given.workers,
+                workers=scoring.workers,
                 executor=executor,
                 progress=update_jobs,
                 note=damaged.append,
@@ -275,7 +249,7 @@ def sweep(*, given: Sweeping) -> None:
         for failure in planned.failures:
             tell(f"{failure.what}: {in_options(failure.message)}", label="failed")
     results = planned.results()
-    if given.as_json:
+    if scoring.as_json:
         print_json(
             {
                 "results": [one.to_json() for one in results],
@@ -289,13 +263,13 @@ def sweep(*, given: Sweeping) -> None:
         title = f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
         page = given.out / "report.html"
         write_sweep_page(planned, results, page, title=title)
-        if given.as_json:
+        if scoring.as_json:
             tell(f"report: {page}")
         else:
             show_results(results, page)
-    for result in results if given.record else []:
+    for result in results if scoring.record else []:
         if len(result.seeds) == len(seeds):
-            _record(result, given.as_json)
+            _record(result, scoring.as_json)
         else:
             tell(
                 f"note: {result.record.algorithm} on {result.record.dataset} is not recorded: "
@@ -305,33 +279,43 @@ def sweep(*, given: Sweeping) -> None:
         raise typer.Exit(DAMAGE)
     if planned.failures or not results:
         raise typer.Exit(ERROR)
-    _end_with_verdicts(results, given)
+    _end_with_verdicts(results, scoring)
 
 
-def _reproduce_file(path: Path, name: str | None, given: Reproducing) -> None:
+def _reproduce_file(path: Path, name: str | None, scoring: Scoring, given: Reproducing) -> None:
     """Run seeds of a file of scored runs again, and print the verdict in one line."""
     from orlog.runs.reproducing import OUTCOMES, reproduce_file
     from orlog.runs.seeds import parse_seeds
 
-    kept = {"seeds", "out", "own_algorithm", "trust_environment", "imports", "as_json", "where"}
-    for field in dataclasses.fields(given):
-        if field.name not in {*kept, "workers"} and getattr(given, field.name) != field.default:
-            option = field.name.replace("_", "-")
-            raise typer.BadParameter(f"--{option} is not for a file, which says how it was run.")
+    kept = (
+        "seeds",
+        "out",
+        "own_algorithm",
+        "trust_environment",
+        "imports",
+        "as_json",
+        "where",
+        "workers",
+    )
+    for options in (scoring, given):
+        for field in dataclasses.fields(options):
+            if field.name not in kept and getattr(options, field.name) != field.default:
+                word = field.name.replace("_", "-")
+                raise typer.BadParameter(f"--{word} is not for a file, which says how it was run.")
     if name is not None:
         raise typer.BadParameter(f"{name}: a file names its dataset itself; leave it out.")
     with progress_bars() as update:
         verdict = reproduce_file(
             path,
             given.out / path.stem,
-            seeds=parse_seeds(given.seeds) if given.seeds else (),
+            seeds=parse_seeds(scoring.seeds) if scoring.seeds else (),
             algorithm=given.own_algorithm,
-            trust_environment=given.trust_environment,
-            workers=given.workers,
+            trust_environment=scoring.trust_environment,
+            workers=scoring.workers,
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
         )
     outcome = OUTCOMES[verdict.word]
-    if given.as_json:
+    if scoring.as_json:
         body = {**dataclasses.asdict(verdict), "text": str(verdict)}
         print_json({"file": str(path), "outcome": outcome, "verdict": body})
     else:
@@ -340,39 +324,41 @@ def _reproduce_file(path: Path, name: str | None, given: Reproducing) -> None:
         raise typer.Exit(NOT_CONSISTENT if outcome == "contradicts" else UNSETTLED)
 
 
-def _train_options(given: Scoring) -> TrainOptions:
+def _train_options(scoring: Scoring) -> TrainOptions:
     from orlog.algos.training.options import TrainOptions
 
     return TrainOptions(
-        steps=given.steps, evaluations=given.evaluations, trust_environment=given.trust_environment
+        steps=scoring.steps,
+        evaluations=scoring.evaluations,
+        trust_environment=scoring.trust_environment,
     )
 
 
-def _end_with_verdicts(results: Sequence[Reproduction], given: Scoring) -> None:
+def _end_with_verdicts(results: Sequence[Reproduction], scoring: Scoring) -> None:
     """End with the exit code of the verdicts."""
     verdicts = [result.verdict for result in results]
     words = {None if verdict is None else verdict.word for verdict in verdicts}
     if {"not consistent", "contradicted"} & words:
         raise typer.Exit(NOT_CONSISTENT)
-    share = 1.0 if given.largest_share is None else given.largest_share
+    share = 1.0 if scoring.largest_share is None else scoring.largest_share
     are_same = all(
         verdict is not None
         and verdict.word in ("identical", "same")
         and (verdict.unseen_share or 0.0) <= share
         for verdict in verdicts
     )
-    if "unsettled" in words or (given.require_same and not are_same):
+    if "unsettled" in words or (scoring.require_same and not are_same):
         raise typer.Exit(UNSETTLED)
 
 
-def _check_share(given: Scoring, seeds: Sequence[int], recorded: Sequence[int] = ()) -> None:
+def _check_share(scoring: Scoring, seeds: Sequence[int], recorded: Sequence[int] = ()) -> None:
     """Refuse a share before any training if these seeds can never show it."""
     from orlog.normalize.verdicts import pairs_used, seeds_to_exclude, unseen_share
 
-    share = given.largest_share
+    share = scoring.largest_share
     if share is None:
         return
-    if not given.require_same:
+    if not scoring.require_same:
         raise typer.BadParameter("--largest-share is only for --require-same; add it.")
     if not 0.001 <= share < 1:
         raise typer.BadParameter(f"--largest-share {share:g} is not between 0.001 and 1.")
@@ -386,15 +372,15 @@ def _check_share(given: Scoring, seeds: Sequence[int], recorded: Sequence[int] =
         )
 
 
-def _seeds(given: Scoring, algorithms: Sequence[str], names: Sequence[str]) -> list[int]:
+def _seeds(scoring: Scoring, algorithms: Sequence[str], names: Sequence[str]) -> list[int]:
     """Return the seeds that are given, or as many as can show a difference from each baseline."""
     from orlog.algos.algorithms import known_as
     from orlog.normalize.baselines import read_baseline
     from orlog.normalize.verdicts import judged_numbers, recorded_outcomes, usual_seeds
     from orlog.runs.seeds import parse_seeds
 
-    if given.seeds:
-        return parse_seeds(given.seeds)
+    if scoring.seeds:
+        return parse_seeds(scoring.seeds)
     counts = [3]
     for algorithm, name in itertools.product(map(known_as, algorithms), names):
         baseline = read_baseline(algorithm, name.partition("@")[0])
@@ -428,28 +414,18 @@ def _record(result: Reproduction, as_json: bool) -> None:
     (tell if as_json else say)(f"recorded in {path}")
 
 
-@app.command(epilog="Example: orlog quickstart")
+@command("orlog quickstart")
 def quickstart(
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the runs and the page; with runs of a quickstart that was stopped, it goes on.",
-            show_default="orlog-quickstart, -2, ..",
-        ),
-    ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help=PROCESSES, show_default="number of cores")
-    ] = CORES,
-    smoke: Annotated[
-        bool,
-        typer.Option(
-            "--smoke",
-            help="A run of seconds that shows that everything works; its scores mean nothing.",
-        ),
-    ] = False,
-    as_json: AsJson = False,
+    *, out: Path | None = None, workers: int = CORES, smoke: bool = False, as_json: AsJson = False
 ) -> None:
-    """Build, verify, train, score and compare on one dataset, and write a page about it."""
+    """Build, verify, train, score and compare on one dataset, and write a page about it.
+
+    Options:
+        out (default: a new orlog-quickstart): Folder for the runs and the page; with runs of a
+            quickstart that was stopped, it goes on.
+        workers (>= 1, default: number of cores): Processes to use.
+        smoke: A run of seconds that shows that everything works; its scores mean nothing.
+    """
     from orlog.runs.quickstart import quickstart as run
 
     folder = out or _free_folder("orlog-quickstart")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
-from orlog.base.terminal import print_json, say, show_table, tell
+from orlog.base.terminal import print_json, progress_bars, say, show_table, tell
 from orlog.cli.advice import in_options
 from orlog.cli.options import (
     CORES,
@@ -28,16 +29,14 @@ from orlog.cli.options import (
     Settings,
     Steps,
     TrustEnvironment,
-    app,
+    command,
     read_bytes,
-    takes_options,
 )
 from orlog.cli.stopping import command_to_go_on
 from orlog.errors import StoppedError
 from orlog.manifests.names import counted, is_url, size_text
 
 if TYPE_CHECKING:
-    from orlog.algos.presets import Recipe
     from orlog.algos.training.options import Hooks, TrainOptions
     from orlog.datasets.reading.dataset import Dataset
     from orlog.runs.progress import Status
@@ -48,92 +47,51 @@ ASKED_ABOVE = 10e9  # bytes of a dataset that is read in place
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a run, or several that differ in their seeds, are asked for."""
+    """What a run, or several that differ in their seeds, are asked for.
 
-    seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches and noise.")] = 0
-    seeds: Annotated[
-        str,
-        typer.Option(
-            metavar="SEEDS",
-            help="How many seeds, from 0, each in a process of its own; or which, as 0-4 or 0,2,5.",
-            show_default=False,
-        ),
-    ] = ""
-    processes: Annotated[
-        int,
-        typer.Option(
-            min=1, help="How many seeds to train at a time.", show_default="number of cores"
-        ),
-    ] = CORES
-    cache: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE",
-            help="How much to keep on the disk of datasets that are read in place, such as 20G.",
-            show_default="20G, or ORLOG_CACHE",
-        ),
-    ] = ""
+    Options:
+        seed (>= 0): Seed of networks, batches and noise.
+        seeds (SEEDS): How many seeds, from 0, each in a process of its own; or which, as 0-4 or 0,2,5.
+        processes (>= 1, default: number of cores): How many seeds to train at a time.
+        cache (SIZE, default: 20G or ORLOG_CACHE): How much to keep on the disk of datasets that are
+            read in place, such as 20G.
+        preset (default: the recipe's or the authors'): Whose settings: authors, corl, .. where
+            published for the dataset; none for the algorithm's defaults.
+        out (default: runs/ALGO/NAME/seed-N; for a view its name too): Folder of the run; with --seeds,
+            of the folders seed-N.
+        resume: Continue from the checkpoint in the folder; with the folder of a run in place of
+            the dataset, or alone, all options are those of its record. --steps may ask for more.
+        evaluations (>= 0): Points on the learning curve; 0 needs no environment.
+        curve_episodes (>= 1): Episodes at each of these points.
+        keep_checkpoints: Keep that of each of these points, as orlog ope needs.
+        stream (--stream/--no-stream, default: yes where they are read in place): Read
+            the data block by block instead of all of them into memory; those of a URL in place.
+        precision (PRECISION): Of the products between hidden layers: float32, or bf16 where that is
+            faster.
+    """
+
+    seed: int = 0
+    seeds: str = ""
+    processes: int = CORES
+    cache: str = ""
     settings: Settings = None
     steps: Steps = None
-    preset: Annotated[
-        str,
-        typer.Option(
-            help="Whose settings: authors, corl, .. where published for the dataset; none for the "
-            "algorithm's defaults.",
-            show_default="the recipe's or the authors'",
-        ),
-    ] = ""
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the run; with --seeds, of the folders seed-N.",
-            show_default="runs/ALGO/NAME/seed-N; for a view its name too",
-        ),
-    ] = None
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue from the checkpoint in the folder; with the folder of a run in place of "
-            "the dataset, or alone, all options are those of its record. --steps may ask for more.",
-        ),
-    ] = False
+    preset: str = ""
+    out: Path | None = None
+    resume: bool = False
     overwrite: Overwrite = False
-    evaluations: Annotated[
-        int, typer.Option(min=0, help="Points on the learning curve; 0 needs no environment.")
-    ] = 5
-    curve_episodes: Annotated[
-        int, typer.Option(min=1, help="Episodes at each of these points.")
-    ] = 20
-    keep_checkpoints: Annotated[
-        bool,
-        typer.Option(
-            "--keep-checkpoints", help="Keep that of each of these points, as orlog ope needs."
-        ),
-    ] = False
-    stream: Annotated[
-        bool | None,
-        typer.Option(
-            "--stream/--no-stream",
-            help="Read the data block by block instead of all of them into memory; those of a URL in place.",
-            show_default="yes where they are read in place, if the algorithm can",
-        ),
-    ] = None
+    evaluations: int = 5
+    curve_episodes: int = 20
+    keep_checkpoints: bool = False
+    stream: bool | None = None
     device: Device = "cpu"
-    precision: Annotated[
-        str,
-        typer.Option(
-            metavar="PRECISION",
-            help="Of the products between hidden layers: float32, or bf16 where that is faster.",
-        ),
-    ] = "float32"
+    precision: str = "float32"
     log: Log = "none"
     trust_environment: TrustEnvironment = False
     imports: Imports = None
 
 
-@app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seeds 0-3 --expectile 0.8")
-@takes_options
+@command("orlog train iql pointmaze/umaze-v1 --seeds 0-3 --expectile 0.8")
 def train(
     context: typer.Context,
     algorithm: Algorithm,
@@ -152,59 +110,61 @@ def train(
 
     With --seeds, a seed that fails does not end the others; the exit code is then 1.
     """
-    from orlog.algos.algorithms import algorithm_name
-    from orlog.algos.presets import recipe_for
     from orlog.algos.settings import check_for_any_form
     from orlog.algos.training.commands import setting_text
     from orlog.algos.training.devices import find_device
     from orlog.algos.training.runs import run_folder
-    from orlog.datasets.loading import load_dataset
     from orlog.runs.progress import check_log
     from orlog.runs.run_folders import replacing
-    from orlog.runs.seeds import parse_seeds
+    from orlog.runs.seeds import parse_seeds, seed_folders
 
     if given.cache:
         read_bytes(given.cache, "a size such as 500M or 20G")
         os.environ["ORLOG_CACHE"] = given.cache
-    several = parse_seeds(given.seeds) if given.seeds else []
-    if several and given.seed:
+    seeds = parse_seeds(given.seeds) if given.seeds else []
+    if seeds and given.seed:
         raise typer.BadParameter("--seed is for one seed; name all of them with --seeds.")
-    options, out = train_options(given), given.out
-    settings = given.settings or []
+    options, folder, settings = train_options(given), given.out, given.settings or []
     run = _run_to_resume(algorithm, name) if given.resume else None
     if run is None and name is None:
         raise typer.BadParameter("name a dataset too; with --resume, the folder of a run will do.")
-    if run is not None and (several or out is not None):
-        raise typer.BadParameter(f"--seeds and --out cannot be given with the run {run}.")
     if run is not None:
-        changed = [one for one in options.__struct_fields__ if _is_given(context, one)]
+        if seeds or folder is not None:
+            raise typer.BadParameter(f"--seeds and --out cannot be given with the run {run}.")
+        changed = [field for field in options.__struct_fields__ if _is_given(context, field)]
         algorithm, dataset, options = _recorded(run, algorithm if name else "", options, changed)
         settings = [f"{key}={setting_text(one)}" for key, one in (options.settings or {}).items()]
-        out = run
+        folder = run
     else:
         # What is wrong is said before the data are looked for.
         check_for_any_form(algorithm, options.settings or {})
         find_device(options.device)
         check_log(options.log)
-        # A URL is downloaded first, unless it is to be streamed.
-        dataset = load_dataset(
-            name or "", in_place=True if given.stream and is_url(name or "") else None
-        )
+        dataset = _dataset(name or "", given.stream)
         options = _choose_stream(algorithm, dataset, options, given.stream)
-    recipe = recipe_for(algorithm_name(algorithm), dataset, preset=options.preset)
-
-    def introduce(steps: int, taken: Sequence[str] = ()) -> None:
-        _introduce(algorithm, dataset, recipe, steps, settings, taken)
-
-    if several:
-        introduce(options.steps or recipe.steps)
-        _train_several(algorithm, dataset, several, given, options, as_json)
+    introduce = functools.partial(_introduce, algorithm, dataset, options.preset, settings)
+    if seeds:
+        introduce(options.steps)
+        folders = seed_folders(algorithm, dataset, seeds, folder)
+        with replacing(folders.values(), given.overwrite, resume=given.resume):
+            _train_several(algorithm, dataset, folders, options, given, as_json)
         return
-    folder = out or run_folder("runs", algorithm, dataset, options.seed)
+    folder = folder or run_folder("runs", algorithm, dataset, options.seed)
     with replacing([folder], given.overwrite, resume=given.resume):
-        cache = ["--cache", given.cache] if given.cache else []
-        end = _train_one(algorithm, dataset, folder, options, given.resume, introduce, cache)
+        end = _train_one(algorithm, dataset, folder, options, given, introduce)
     print_runs([folder], end, as_json=as_json)
+
+
+def _dataset(name: str, stream: bool | None) -> Dataset:
+    """Return a dataset; one of the catalogue that is not here is built, and a URL that is to be streamed read in place."""
+    from orlog.datasets.loading import load_dataset
+    from orlog.datasets.recipes.catalogue import catalogue
+    from orlog.runs.sweeps import load_or_make
+
+    if name.partition("@")[0] not in catalogue():
+        return load_dataset(name, in_place=True if stream and is_url(name) else None)
+    with progress_bars() as update:
+        return load_or_make(name, CORES, update)
 
 
 def _choose_stream(
@@ -246,11 +206,15 @@ def train_options(given: Any) -> TrainOptions:
     """Return what a run is asked for, from the options of a command that have the same names."""
     from orlog.algos.training.options import TrainOptions
 
+    settings: dict[str, object] = {}
+    for text in given.settings or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes name=value, such as expectile=0.8; found {text!r}.")
+        settings[name.strip()] = value.strip()
     names = [name for name in TrainOptions.__struct_fields__ if hasattr(given, name)]
-    asked = {name: getattr(given, name) for name in names}
-    if asked.get("stream", True) is None:
-        del asked["stream"]
-    return TrainOptions(**asked | {"settings": read_settings(given.settings)})
+    asked = {name: getattr(given, name) for name in names} | {"settings": settings}
+    return TrainOptions(**asked | {"stream": bool(asked.get("stream"))})
 
 
 def _run_to_resume(first: str, second: str | None) -> Path | None:
@@ -281,11 +245,9 @@ def _recorded(
     from orlog.errors import NotFoundError, clause
 
     record = read_run(run)
+    again = run_command(run, record, more=["--resume"])
     if record.online is not None and record.online.run:
-        raise ValueError(
-            f"{run} is a fine-tuned run; continue it with: "
-            f"{run_command(run, record, more=['--resume'])}"
-        )
+        raise ValueError(f"{run} is a fine-tuned run; continue it with: {again}")
     if ":" in record.algorithm and not algorithm:  # code that a record names is not run
         raise ValueError(
             f"{run}: trained with {record.algorithm}, which is not part of orlog; name its file "
@@ -296,41 +258,42 @@ def _recorded(
         dataset = dataset_of_run(run, record)
     except NotFoundError as error:
         raise NotFoundError(
-            f"{clause(error)}; or name its path in place of {record.dataset}@{record.version} in: "
-            f"{run_command(run, record, more=['--resume'])}"
+            f"{clause(error)}; or name its path in place of {record.dataset}@{record.version} in: {again}"
         ) from error
-    found = record.options()
-    changed = {one: getattr(options, one) for one in given if one != "settings"}
+    recorded = record.options()
+    changed = {name: getattr(options, name) for name in given if name != "settings"}
     changed["trust_environment"] = options.trust_environment  # consent is not taken from a file
-    changed["settings"] = {**(found.settings or {}), **(options.settings or {})}
-    return algorithm or record.algorithm, dataset, msgspec.structs.replace(found, **changed)
+    changed["settings"] = {**(recorded.settings or {}), **(options.settings or {})}
+    return algorithm or record.algorithm, dataset, msgspec.structs.replace(recorded, **changed)
 
 
 def _introduce(
     algorithm: str,
     dataset: Dataset,
-    recipe: Recipe,
-    steps: int,
+    preset: str,
     settings: Sequence[str],
-    taken: Sequence[str],
+    steps: int | None,
+    taken: Sequence[str] = (),
 ) -> None:
     """Print what it trains by, and where that is from."""
     from orlog.algos.algorithms import algorithm_name
-    from orlog.algos.presets import DEFAULTS, preset_names
+    from orlog.algos.presets import DEFAULTS, preset_names, recipe_for
 
-    for line in recipe.lines(steps):
+    name = algorithm_name(algorithm)
+    recipe = recipe_for(name, dataset, preset=preset)
+    for line in recipe.lines(steps or recipe.steps):
         tell(line)
     if settings:
         tell(f"changed with --set: {', '.join(settings)}")
     for line in taken:
         tell(f"from the data: {line}")
-    others = preset_names(algorithm_name(algorithm), dataset)
-    others.remove(recipe.preset)
+    others = [
+        "none, which is the algorithm's defaults" if one == DEFAULTS else one
+        for one in preset_names(name, dataset)
+        if one != recipe.preset
+    ]
     if others:
-        named = [
-            "none, which is the algorithm's defaults" if one == DEFAULTS else one for one in others
-        ]
-        tell(f"other presets: {', '.join(named)} (--preset)")
+        tell(f"other presets: {', '.join(others)} (--preset)")
 
 
 @contextlib.contextmanager
@@ -342,18 +305,18 @@ def watched_run(
     *,
     resume: bool,
     again: Callable[[], str],
-    introduce: Callable[[int], None] = lambda _steps: None,
-    on_setting: Callable[[str], None] = lambda _text: None,
+    introduce: Callable[[int, Sequence[str]], None] = lambda _steps, _taken: None,
 ) -> Iterator[Hooks]:
     """Show a line of a run while it is trained, copy its log, and let signals stop it.
 
     It yields the hooks that do so. The line begins with `label`, and after a signal `again` returns
-    the command that continues. `introduce` is called with the number of steps before the first one,
-    `on_setting` with a line on each setting that is taken from the data.
+    the command that continues. `introduce` is called before the first step with the number of steps,
+    and a line on each setting that is taken from the data.
     """
     from orlog.runs.progress import Watcher, status_lines, watching
 
     request, has_begun = StopRequest(), False
+    taken: list[str] = []
     with contextlib.ExitStack() as stack:
         update = stack.enter_context(status_lines())
         watcher = Watcher(dataset, lambda status: update(label, status))
@@ -365,17 +328,15 @@ def watched_run(
             if not has_begun:
                 has_begun, Begun.more = True, ("--resume",)
                 stack.enter_context(request.noted())
-                introduce(total)
-                if resume:
-                    tell(
-                        f"resuming from step {step:,} of {total:,}"
-                        if step
-                        else "no checkpoint; starting from step 0"
-                    )
-            watcher.progress(step, total)
+                introduce(total, taken)
+                if resume and step:
+                    tell(f"resuming from step {step:,} of {total:,}")
+                elif resume:
+                    tell("no checkpoint; starting from step 0")
+            hooks.progress(step, total)
 
         try:
-            yield dataclasses.replace(hooks, progress=show, note=tell, tell=on_setting)
+            yield dataclasses.replace(hooks, progress=show, note=tell, tell=taken.append)
         except StoppedError as stopped:
             tell(
                 f"stopped at step {stopped.step:,}, with a checkpoint; to continue, run: {again()}"
@@ -388,37 +349,35 @@ def _train_one(
     dataset: Dataset,
     folder: Path,
     options: TrainOptions,
-    resume: bool,
+    given: Training,
     introduce: Callable[[int, Sequence[str]], None],
-    more: Sequence[str],
 ) -> str:
-    """Train a run, and return what to say in the end; `more` words stand in the command that goes on."""
+    """Train a run, and return what to say in the end."""
     from orlog.algos.training.commands import evaluate_command, resume_command
     from orlog.algos.training.runs import read_run
     from orlog.algos.training.train import train_run
 
-    taken: list[str] = []
+    cache = ["--cache", given.cache] if given.cache else []
     with watched_run(
         f"{algorithm_title(algorithm)} seed {options.seed}",
         dataset,
         folder,
         options.log,
-        resume=resume,
-        again=lambda: resume_command(folder, read_run(folder), dataset, algorithm, more),
-        introduce=lambda total: introduce(total, taken),
-        on_setting=taken.append,
+        resume=given.resume,
+        again=lambda: resume_command(folder, read_run(folder), dataset, algorithm, cache),
+        introduce=introduce,
     ) as hooks:
-        record = train_run(algorithm, dataset, folder, options, hooks, resume=resume)
+        record = train_run(algorithm, dataset, folder, options, hooks, resume=given.resume)
     advice = f"{dataset.name} names no environment, so there is nothing to evaluate it in"
     if dataset.environment is not None:
         own = algorithm if ":" in algorithm else None
         advice = f"run: {evaluate_command(folder, record, dataset, own, options.trust_environment)}"
-    done = f"{algorithm_title(algorithm, record.config)} for {counted(record.steps, 'step')}"
-    return f"trained {done}; {advice}"
+    title = algorithm_title(algorithm, record.config)
+    return f"trained {title} for {counted(record.steps, 'step')}; {advice}"
 
 
 def print_runs(
-    folders: Sequence[Path], end: str, failures: Mapping[int, str] | None = None, *, as_json: bool
+    folders: Iterable[Path], end: str, failures: Mapping[int, str] | None = None, *, as_json: bool
 ) -> None:
     """Print what was trained, in words or as JSON; `failures` say why by the number of a seed."""
     from orlog.runs.run_folders import find_run_folders
@@ -434,60 +393,54 @@ def print_runs(
 def _train_several(
     algorithm: str,
     dataset: Dataset,
-    seeds: Sequence[int],
-    given: Training,
+    folders: Mapping[int, Path],
     options: TrainOptions,
+    given: Training,
     as_json: bool,
 ) -> None:
+    """Train several seeds, print a line for each, and the command that continues those that are not finished."""
     from orlog.runs.progress import status_lines
-    from orlog.runs.run_folders import replacing
-    from orlog.runs.seeds import seed_folders, train_seeds
+    from orlog.runs.seeds import train_seeds
 
     request, Begun.more = StopRequest(), ("--resume",)
     noted: set[str] = set()
     with status_lines() as update, request.noted():
 
         def show(seed: int, status: Status) -> None:
-            for note in status.notes:
-                if note not in noted:
-                    noted.add(note)
-                    tell(note)
+            for note in filter(lambda note: note not in noted, status.notes):
+                noted.add(note)
+                tell(note)
             update(f"{algorithm_title(algorithm)} seed {seed}", status)
 
-        folders = seed_folders(algorithm, dataset, seeds, given.out)
-        with replacing(folders.values(), given.overwrite, resume=given.resume):
-            ends = train_seeds(
-                algorithm,
-                dataset,
-                folders,
-                options,
-                processes=min(given.processes, len(seeds)),
-                resume=given.resume,
-                show=show,
-                stop=lambda: request.signal != 0,
-            )
+        ends = train_seeds(
+            algorithm,
+            dataset,
+            folders,
+            options,
+            processes=min(given.processes, len(folders)),
+            resume=given.resume,
+            show=show,
+            stop=lambda: request.signal != 0,
+        )
     failures = {seed: in_options(end.message) for seed, end in ends.items() if end.message}
     if as_json:
-        print_runs([*folders.values()], "", failures, as_json=True)
+        print_runs(folders.values(), "", failures, as_json=True)
     else:
         _print_ends(ends, folders)
-    unfinished = [end for end in ends.values() if end.state != "finished"]
     failed: dict[tuple[str, str], list[str]] = {}  # seeds, by what they say: often all the same
-    for seed, end in ends.items():
-        if end.message:
-            failed.setdefault((end.details, end.message), []).append(str(seed))
-    for (details, message), of_seeds in failed.items():
-        which = "seed" if len(of_seeds) == 1 else "seeds"
-        tell(f"{details}error: {which} {', '.join(of_seeds)}: {in_options(message)}")
+    for seed, message in failures.items():
+        failed.setdefault((ends[seed].details, message), []).append(str(seed))
+    for (details, message), seeds in failed.items():
+        which = "seed" if len(seeds) == 1 else "seeds"
+        tell(f"{details}error: {which} {', '.join(seeds)}: {message}")
+    unfinished = sum(end.state != "finished" for end in ends.values())
     if unfinished:
         tell(
-            f"{len(unfinished)} of {len(ends)} seeds are not finished; to continue them, run: "
+            f"{unfinished} of {len(ends)} seeds are not finished; to continue them, run: "
             f"{command_to_go_on()}"
         )
-    if request.signal:
-        raise typer.Exit(128 + request.signal)
-    if unfinished:
-        raise typer.Exit(1)
+    if request.signal or unfinished:
+        raise typer.Exit(128 + request.signal if request.signal else 1)
 
 
 def _print_ends(ends: Mapping[int, Status], folders: Mapping[int, Path]) -> None:
@@ -499,14 +452,3 @@ def _print_ends(ends: Mapping[int, Status], folders: Mapping[int, Path]) -> None
         rows.append([str(seed), end.state, f"{end.step:,}", score, speed, str(folders[seed])])
     last = f"last {'score' if is_normalized else 'return'}"
     show_table(("seed", "state", "step", last, "updates/s", "folder"), rows, numbers=(0, 2, 3, 4))
-
-
-def read_settings(given: Sequence[str] | None) -> dict[str, object]:
-    """Return the settings that are given as name=value."""
-    settings: dict[str, object] = {}
-    for text in given or []:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"--set takes name=value, such as expectile=0.8; found {text!r}.")
-        settings[name.strip()] = value.strip()
-    return settings
