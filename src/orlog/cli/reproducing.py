@@ -284,7 +284,7 @@ def sweep(*, scoring: Scoring, given: Sweeping) -> None:
 
 def _reproduce_file(path: Path, name: str | None, scoring: Scoring, given: Reproducing) -> None:
     """Run seeds of a file of scored runs again, and print the verdict in one line."""
-    from orlog.runs.reproducing import OUTCOMES, reproduce_file
+    from orlog.runs.reproducing import OUTCOMES, reproduce_file, verdict_json
     from orlog.runs.seeds import parse_seeds
 
     kept = (
@@ -316,8 +316,7 @@ def _reproduce_file(path: Path, name: str | None, scoring: Scoring, given: Repro
         )
     outcome = OUTCOMES[verdict.word]
     if scoring.as_json:
-        body = {**dataclasses.asdict(verdict), "text": str(verdict)}
-        print_json({"file": str(path), "outcome": outcome, "verdict": body})
+        print_json({"file": str(path), "outcome": outcome, "verdict": verdict_json(verdict)})
     else:
         say(f"{outcome}: {verdict}")
     if outcome != "confirms":

@@ -19,9 +19,8 @@ from orlog.normalize.rollouts import InformedPolicy, PolicyWithMemory
 class RunPolicy:
     """The policy of a run: a callable from observations of the environment to actions.
 
-    An observation as `env.reset()` gives it becomes an action that `env.step` takes. A batch of
-    observations, as a vector environment gives it, becomes a batch of actions. The shapes in the
-    observation space decide which of the two it is.
+    An observation as `env.reset()` gives it becomes an action that `env.step` takes, and a batch of
+    observations, as a vector environment gives it, a batch of actions.
 
         policy = orlog.load_policy("runs/iql/pointmaze/umaze-v1/seed-0")
         observation, _ = env.reset(seed=0)
@@ -54,10 +53,7 @@ class RunPolicy:
         self._policy = loaded.policy
         self._environments = 0  # whose episodes it remembers
         self._begins = True
-        self._leaves = [
-            (leaf.keys, tuple(leaf.space.shape or ()))
-            for leaf in space_leaves(dataset.observation_space)
-        ]
+        self._leaves = [*space_leaves(dataset.observation_space)]
 
     def __repr__(self) -> str:
         """Return algorithm, dataset, seed and step in one line."""
@@ -144,42 +140,43 @@ class RunPolicy:
             self._policy.reward(self._of_each("reward", rewards, np.float64))
 
     def _of_each(self, name: str, values: Any, dtype: type) -> np.ndarray:
-        found: np.ndarray = np.asarray(values, dtype).reshape(-1)
-        if self._begins or len(found) != self._environments:
-            acted = 0 if self._begins else self._environments
+        array: np.ndarray = np.asarray(values, dtype).reshape(-1)
+        acted = 0 if self._begins else self._environments
+        if len(array) != acted:
             raise SchemaError(
                 f"{self.run.folder}: policy.{name} takes one value for each environment, of which "
-                f"{acted} have acted in the present episodes; found {len(found)} values."
+                f"{acted} have acted in the present episodes; found {len(array)} values."
             )
-        return found
+        return array
 
     def _count(self, observations: Any) -> int | None:
         """Return how many observations a batch has, None for a single one."""
         counts: set[int | None] = set()
-        for keys, shape in self._leaves:
-            found: Any = observations
+        for leaf in self._leaves:
+            part, shape = observations, tuple(leaf.space.shape or ())
+            place = "".join(f"[{key!r}]" for key in leaf.keys)
             try:
-                for key in keys:
-                    found = found[key]
+                for key in leaf.keys:
+                    part = part[key]
             except (KeyError, IndexError, TypeError) as error:
-                raise SchemaError(self._misfit(keys, "is missing")) from error
-            present = np.shape(found)
+                raise self._misfit(f"{place} is missing") from error
+            present = np.shape(part)
             if present == shape:
                 counts.add(None)
             elif present[1:] == shape and len(present) == len(shape) + 1:
                 counts.add(present[0])
             else:
-                one, many = list(shape), ["n", *shape]
-                text = f"has the shape {list(present)} instead of {one} or, in a batch, {many}"
-                raise SchemaError(self._misfit(keys, text.replace("'", "")))
+                single, batch = (", ".join(map(str, one)) for one in (shape, ("n", *shape)))
+                raise self._misfit(
+                    f"{place} has the shape {list(present)} instead of [{single}] or, in a batch, [{batch}]"
+                )
         if len(counts) != 1:
-            raise SchemaError(self._misfit((), "has parts of different numbers of environments"))
+            raise self._misfit(" has parts of different numbers of environments")
         return counts.pop()
 
-    def _misfit(self, keys: tuple[str | int, ...], text: str) -> str:
-        place = "".join(f"[{key!r}]" for key in keys)
-        return (
-            f"{self.run.folder}: observation{place} {text}; the policy takes observations of "
+    def _misfit(self, text: str) -> SchemaError:
+        return SchemaError(
+            f"{self.run.folder}: observation{text}; the policy takes observations of "
             f"{self.observation_space}, as its environment gives them."
         )
 

@@ -161,42 +161,46 @@ class Reproduction:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON; scores are None without references."""
-        record, scores, verdict, baseline = self.record, self.scores, self.verdict, self.baseline
-        means = self.recorded_scores
+        scores, baseline, means = self.scores, self.baseline, self.recorded_scores
         seeds = [score.to_json() for score in self.seeds.values()]
+        recorded = None
+        if baseline is not None and means:
+            names = ("processor", "settings_tried", "tuning_seeds")
+            recorded = {"normalized_score": sum(means) / len(means), "seeds": len(means)}
+            recorded |= {name: getattr(baseline, name) for name in names}
+        of_all = (
+            "algorithm",
+            "dataset",
+            "version",
+            "digest",
+            "steps",
+            "config",
+            "settings",
+            "protocol",
+        )
         of_each = ("seed", "mean_return", "normalized_score", "returns", "metrics")
         return {
-            "algorithm": record.algorithm,
-            "dataset": record.dataset,
-            "version": record.version,
-            "digest": record.digest,
-            "steps": record.steps,
-            "config": record.config,
-            "settings": record.every_setting,
+            **{name: seeds[0][name] for name in of_all},
             "mean_return": float(self.returns.mean()),
             "normalized_score": None if scores is None else float(scores.mean()),
             "score_interval": self.interval,
-            "baseline": {
-                "normalized_score": sum(means) / len(means),
-                "seeds": len(means),
-                "processor": baseline.processor,
-                "settings_tried": baseline.settings_tried,
-                "tuning_seeds": baseline.tuning_seeds,
-            }
-            if baseline is not None and means
-            else None,
-            "verdict": verdict and {**dataclasses.asdict(verdict), "text": str(verdict)},
+            "baseline": recorded,
+            "verdict": self.verdict and verdict_json(self.verdict),
             "not_compared": self.not_compared or None,
             "notes": self.notes,
             "caveats": self.caveats,
             "numbers": [number.to_json() for number in self.numbers],
-            "protocol": seeds[0]["protocol"],
             "seeds": [
                 {name: body[name] for name in of_each}
                 | {"folder": body["run"], "updates_per_second": score.updates_per_second}
                 for body, score in zip(seeds, self.seeds.values(), strict=True)
             ],
         }
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as JSON, with its line."""
+    return {**dataclasses.asdict(verdict), "text": str(verdict)}
 
 
 def reproduce(
@@ -397,11 +401,8 @@ def reproduce_file(
     IntegrityError if the algorithm's file is another one.
     """
     stated = read_scored_runs(path)
-    asked, name, episodes = (
-        _options(stated, path),
-        stated.method.algorithm,
-        stated.protocol.episodes,
-    )
+    name, protocol = stated.method.algorithm, stated.protocol
+    options = _options(stated, path, trust_environment=trust_environment)
     given = algorithm or name
     if algorithm_name(given) != name or (algorithm is None and given not in ALGORITHMS):
         raise NotFoundError(
@@ -411,11 +412,11 @@ def reproduce_file(
     dataset = load_dataset(
         f"{stated.dataset.name}@{stated.dataset.digest}", build=True, download=True
     )
-    here = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
+    here = scoring_protocol(dataset, protocol.episodes, trust_environment=trust_environment)
     for field in ("environment_id", "environment_kwargs", "max_episode_steps", "first_seed"):
-        if getattr(here, field) != getattr(stated.protocol, field):
+        if getattr(here, field) != getattr(protocol, field):
             raise SchemaError(
-                f"{path}: protocol.{field}: says {getattr(stated.protocol, field)}, but {getattr(here, field)} is "
+                f"{path}: protocol.{field}: says {getattr(protocol, field)}, but {getattr(here, field)} is "
                 "what its dataset is evaluated with here, so returns cannot be compared."
             )
     references = references_measured(dataset.name, stated.dataset.digest, here) or stated.references
@@ -424,58 +425,71 @@ def reproduce_file(
             f"{path}: references: none are known, so there are no scores to compare."
         )
     sources = _sources(stated, given, dataset, path)
-    folders = {one: folder / f"seed-{one}" for one in seeds or [stated.seeds[0].seed]}
-    # A file from anywhere gives no consent, and evaluates no more than is usual.
-    options = msgspec.structs.replace(
-        asked,
-        evaluations=min(asked.evaluations, MOST_EVALUATIONS),
-        curve_episodes=min(asked.curve_episodes, episodes),
-        trust_environment=trust_environment,
-    )
-    jobs = jobs_of(given, dataset, folders, options, episodes=episodes, resume=True)
+    folders = {seed: folder / f"seed-{seed}" for seed in seeds or [stated.seeds[0].seed]}
+    jobs = jobs_of(given, dataset, folders, options, episodes=protocol.episodes, resume=True)
     run_jobs(jobs, workers=workers, progress=progress)
     scores = {job.seed: read_score(job.folder, None) for job in jobs}
-    for score in scores.values():
-        _check_settings(stated, score.record, path)
     first = next(iter(scores.values()))
+    trained = first.record.every_setting
+    for setting, value in stated.method.settings.items():
+        if setting != "device" and (setting not in trained or trained[setting] != value):
+            raise SchemaError(
+                f"{path}: method.settings.{setting}: says {value}, but orlog trains it with {trained.get(setting)} "
+                "here, so nothing is compared."
+            )
+    gives_equal_bits = sources == stated.code.files and all(
+        score.record.versions == stated.code.versions
+        and score.protocol.versions == protocol.versions
+        and score.record.device == "cpu"
+        and score.evaluation.processor == stated.compute.device
+        for score in scores.values()
+    )
     return compare_runs(
         {seed: score.outcomes for seed, score in scores.items()},
         stated.played(),
         references.normalize,
-        same_run=is_measured_alike(first.protocol, stated.protocol),
-        same_code=sources == stated.code.files
-        and all(_gives_equal_bits(stated, score) for score in scores.values()),
+        same_run=is_measured_alike(first.protocol, protocol),
+        same_code=gives_equal_bits,
         processor=first.evaluation.processor,
         recorded_processor=stated.compute.device,
     )
 
 
-def _options(stated: ScoredRuns, path: Path) -> TrainOptions:
-    """Return the options that train it again, before data are fetched and seeds trained."""
-    if stated.method.options is None:
+def _options(stated: ScoredRuns, path: Path, *, trust_environment: bool) -> TrainOptions:
+    """Return the options that train it again; a file from anywhere gives no consent, and evaluates no more than usual."""
+    method, steps = stated.method, stated.compute.steps
+    if method.options is None:
         raise NotFoundError(
             f"{path}: method.options: there are none, so it is not said how to train it with orlog; a fine-tuned run "
             "is trained again with: orlog train, then orlog finetune"
         )
-    if stated.step != stated.compute.steps:
+    if stated.step != steps:
         raise NotFoundError(
-            f"{path}: step: the policy of step {stated.step:,} of {stated.compute.steps:,} was evaluated, and runs "
+            f"{path}: step: the policy of step {stated.step:,} of {steps:,} was evaluated, and runs "
             "are trained again as a whole."
         )
-    names = ("settings", "steps", "preset", "evaluations", "curve_episodes", "precision", "stream")
     try:
-        asked = convert_json(stated.method.options, TrainOptions)
-        if ":" not in stated.method.algorithm:
-            make_config(stated.method.algorithm, asked.settings or {})
+        asked = convert_json(method.options, TrainOptions)
+        if ":" not in method.algorithm:
+            make_config(method.algorithm, asked.settings or {})
     except NotFoundError:
         raise
     except ValueError as error:
         raise SchemaError(f"{path}: method.options: {error}") from error
-    if asked.steps != stated.compute.steps:
+    if asked.steps != steps:
         raise SchemaError(
-            f"{path}: method.options.steps: says {asked.steps}, but it was trained for {stated.compute.steps}."
+            f"{path}: method.options.steps: says {asked.steps}, but it was trained for {steps}."
         )
-    return TrainOptions(**{name: getattr(asked, name) for name in names})
+    return TrainOptions(
+        settings=asked.settings,
+        steps=steps,
+        preset=asked.preset,
+        evaluations=min(asked.evaluations, MOST_EVALUATIONS),
+        curve_episodes=min(asked.curve_episodes, stated.protocol.episodes),
+        precision=asked.precision,
+        stream=asked.stream,
+        trust_environment=trust_environment,
+    )
 
 
 def _sources(
@@ -500,24 +514,3 @@ def _sources(
             found=here[module],
         )
     return here
-
-
-def _check_settings(stated: ScoredRuns, record: RunRecord, path: Path) -> None:
-    """Refuse a run that was not trained with the settings that the file states."""
-    here = record.every_setting
-    for name, value in stated.method.settings.items():
-        if name != "device" and (name not in here or here[name] != value):
-            raise SchemaError(
-                f"{path}: method.settings.{name}: says {value}, but orlog trains it with {here.get(name)} here, so "
-                "nothing is compared."
-            )
-
-
-def _gives_equal_bits(stated: ScoredRuns, score: Score) -> bool:
-    """Whether versions and processor of a run are those that a file states, so that bits must be equal."""
-    return (
-        score.record.versions == stated.code.versions
-        and score.protocol.versions == stated.protocol.versions
-        and score.record.device == "cpu"
-        and score.evaluation.processor == stated.compute.device
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,45 +80,44 @@ def film(
     """
     check_video()
     chosen = chosen_episodes(np.array(evaluation.returns))
-    by_episode: dict[int, list[str]] = {}
-    for kind, episode in chosen.items():
-        by_episode.setdefault(episode, []).append(kind)
     protocol = evaluation.protocol
-    count = (max(by_episode) // protocol.environments + 1) * protocol.environments
+    count = (max(chosen.values()) // protocol.environments + 1) * protocol.environments
     shorter = msgspec.structs.replace(protocol, episodes=min(count, protocol.episodes))
     place = run.folder / VIDEOS
     with storage_errors(place), unfinished_folder(place) as folder:
-        films = {
-            episode: _Film(folder / f"{'-'.join(kinds)}-episode-{episode}.mp4")
-            for episode, kinds in by_episode.items()
-        }
+        films = {}
+        for episode in {*chosen.values()}:
+            kinds = "-".join(kind for kind in chosen if chosen[kind] == episode)
+            films[protocol.first_seed + episode] = _Film(folder / f"{kinds}-episode-{episode}.mp4")
         with (
             contextlib.ExitStack() as stack,
             one_thread(),
             seeded(run.kind, run.record.seed, EVALUATING),
         ):
-            for one in films.values():
-                stack.callback(one.close)
+            for each in films.values():
+                stack.callback(each.close)
             run_protocol(
                 run.policy,
                 shorter,
                 progress,
-                wrap=lambda env: _Filmed(env, protocol.first_seed, films),
+                wrap=lambda env: _Filmed(env, films),
                 arguments={"render_mode": "rgb_array"},
             )
-        made = [
-            Video(
-                kind=kind,
-                file=films[episode].path.name,
-                episode=episode,
-                seed=protocol.first_seed + episode,
-                step=evaluation.step,
-                frames=films[episode].frames,
-                returned=films[episode].returned,
-                evaluated=evaluation.returns[episode],
+        made = []
+        for kind, episode in sorted(chosen.items(), reverse=True):
+            seed = protocol.first_seed + episode
+            made.append(
+                Video(
+                    kind=kind,
+                    file=films[seed].path.name,
+                    episode=episode,
+                    seed=seed,
+                    step=evaluation.step,
+                    frames=films[seed].frames,
+                    returned=films[seed].returned,
+                    evaluated=evaluation.returns[episode],
+                )
             )
-            for kind, episode in sorted(chosen.items(), key=lambda one: one[0], reverse=True)
-        ]
         (folder / LIST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=2))
         put_in_place(folder, place)
     return made
@@ -146,34 +145,36 @@ def check_video() -> None:
 
 
 class _Film:
-    """A video that grows by one frame after another.
-
-    Attributes:
-        path: The file.
-        frames: Frames so far.
-        returned: Sum of the rewards so far.
-    """
+    """A video that grows by one frame after another, and counts the rewards between them."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.frames, self.returned = path, 0, 0.0
         self._container: Any = None
         self._stream: Any = None
 
-    def add(self, frame: np.ndarray, frames_per_second: int) -> None:
-        """Add a frame (height, width, 3); one more row or column is left out where a side is odd."""
+    def shoot(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Add what an environment renders; one row or column is left out where a side is odd."""
         import av
 
-        picture = as_picture(frame)
+        try:
+            picture = as_picture(np.asarray(env.render()))
+        except Exception as error:  # renderers of any kind
+            name = env.spec.id if env.spec is not None else str(env)
+            raise SimulatorError(
+                f"{name} renders no frames here: {type(error).__name__}: {str(error)[:200]}; on Linux without a "
+                "display MuJoCo needs EGL (Debian: libegl1 libegl-mesa0 libgl1-mesa-dri) and MUJOCO_GL=egl."
+            ) from error
         picture = picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]
         if self._container is None:
+            rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
             self._container = av.open(str(self.path), "w")
-            self._stream = self._container.add_stream("h264", rate=frames_per_second)
+            self._stream = self._container.add_stream("h264", rate=rate)
             self._stream.options = QUALITY
             self._stream.height, self._stream.width = picture.shape[:2]
             self._stream.pix_fmt = "yuv420p"
         shown = np.ascontiguousarray(np.broadcast_to(picture, (*picture.shape[:2], 3)))
-        packets = self._stream.encode(av.VideoFrame.from_ndarray(shown, format="rgb24"))
-        self._container.mux(packets)
+        frame = av.VideoFrame.from_ndarray(shown, format="rgb24")
+        self._container.mux(self._stream.encode(frame))
         self.frames += 1
 
     def close(self) -> None:
@@ -187,11 +188,9 @@ class _Film:
 class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose frames are filmed in the episodes that begin with chosen seeds."""
 
-    def __init__(
-        self, env: gymnasium.Env[Any, Any], first_seed: int, films: dict[int, _Film]
-    ) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], films: dict[int, _Film]) -> None:
         super().__init__(env)
-        self._first_seed, self._films = first_seed, films
+        self._films = films
         self._film: _Film | None = None
 
     def reset(
@@ -199,8 +198,9 @@ class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset, and film the episode if its seed is one of those."""
         result = super().reset(seed=seed, options=options)
-        self._film = None if seed is None else self._films.get(seed - self._first_seed)
-        self._shoot()
+        self._film = None if seed is None else self._films.get(seed)
+        if self._film is not None:
+            self._film.shoot(self.env)
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -208,26 +208,7 @@ class _Filmed(gymnasium.Wrapper[Any, Any, Any, Any]):
         result = super().step(action)
         if self._film is not None:
             self._film.returned += float(result[1])
-            self._shoot()
+            self._film.shoot(self.env)
             if result[2] or result[3]:
                 self._film = None
         return result
-
-    def _shoot(self) -> None:
-        if self._film is not None:
-            with _rendering(self.env):
-                frame = np.asarray(self.env.render())
-            rate = self.env.metadata.get("render_fps") or FRAMES_PER_SECOND
-            self._film.add(frame, int(rate))
-
-
-@contextlib.contextmanager
-def _rendering(env: gymnasium.Env[Any, Any]) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # renderers of any kind
-        name = env.spec.id if env.spec is not None else str(env)
-        raise SimulatorError(
-            f"{name} renders no frames here: {type(error).__name__}: {str(error)[:200]}; on Linux without a "
-            "display MuJoCo needs EGL (Debian: libegl1 libegl-mesa0 libgl1-mesa-dri) and MUJOCO_GL=egl."
-        ) from error
