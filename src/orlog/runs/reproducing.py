@@ -69,6 +69,23 @@ class Reproduction:
     notes: list[str]
     not_compared: str = ""
 
+    def __str__(self) -> str:
+        """Return method, dataset, score and what was recorded in one line."""
+        record, scores, means = self.record, self.scores, self.recorded_scores
+        words = [f"return {self.returns.mean():z.2f}"]
+        if scores is not None:
+            low_high = self.interval
+            interval = low_high and " (95 % interval {:z.1f} to {:z.1f})".format(*low_high)
+            words.insert(0, f"score {scores.mean():z.1f}{interval or ''}")
+        words.append(
+            f"{counted(len(self.seeds), 'seed')} of {counted(self.returns.shape[1], 'episode')}"
+        )
+        if means:
+            recorded = f"{sum(means) / len(means):z.1f} from {counted(len(means), 'seed')}"
+            words[-1] += f"; recorded {recorded}"
+        title = algorithm_title(record.algorithm, record.config)
+        return f"{title} on {record.shown_dataset}: {', '.join(words)}"
+
     @property
     def first(self) -> Score:
         """The first seed, for what all seeds have in common."""

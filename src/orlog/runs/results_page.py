@@ -90,30 +90,34 @@ def all_notes(results: Sequence[Reproduction]) -> list[str]:
 
 
 def show_results(results: Sequence[Reproduction], page: Path | None = None) -> None:
-    """Print results as a table, their verdicts, and what is to be known to read them.
+    """Print scores as a line or a table, a line for each verdict, and where to read what they mean.
 
-    Where a `page` is about them, its notes are not printed.
+    That is the `page` about them, if there is one.
     """
-    headings: tuple[str, ...] = HEADINGS
-    rows, shift = [result_cells(one) for one in results], 0
     by_dataset = _by_dataset(results)
-    if len(by_dataset) > 1:
-        headings, shift = ("dataset", *HEADINGS), 1
-        rows = [[one.record.dataset, *row] for one, row in zip(results, rows, strict=True)]
-    show_table(headings, rows, numbers=[column + shift for column in (1, 2, 3, 6)])
-    for one in results:
-        if one.judgement:
-            say(f"{one.record.dataset}: {one.judgement}" if shift else one.judgement)
+    prefix = "{}: " if len(by_dataset) > 1 else ""
+    if len(results) == 1:
+        say(results[0])
+    else:
+        rows = [[one.record.dataset, *result_cells(one)] for one in results]
+        shift = 0 if prefix else 1
+        numbers = [column - shift for column in (2, 3, 4, 7)]
+        show_table(("dataset", *HEADINGS)[shift:], [row[shift:] for row in rows], numbers=numbers)
+    for result in results:
+        if result.judgement:
+            say(prefix.format(result.record.dataset) + result.judgement)
     for name, there in by_dataset.items():
-        counted_headings, numbers = number_table(there)
-        if numbers:
+        counted_headings, rows = number_table(there)
+        if rows:
             say(f"\n{name}: what metrics counted, over the seeds")
-            show_table(counted_headings, numbers, numbers=(2, 3, 5))
+            show_table(counted_headings, rows, numbers=(2, 3, 5))
     if page is None:
-        say_notes(all_notes(results))
+        say_notes(dict.fromkeys(note for one in results for note in one.notes))
+        caveats = dict.fromkeys(note for one in results for note in one.caveats)
+        say(f"note: {' '.join([*caveats, 'More: docs/scores.md'])}")
     else:
         count = counted(len(all_notes(results)), "note")
-        say(f"report: {page}\n{count} on these numbers: open How to read this there")
+        say(f"report: {page}, with {count} on these numbers under How to read this")
 
 
 def write_sweep_page(
