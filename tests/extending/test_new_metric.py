@@ -93,7 +93,7 @@ def test_costs_are_kept_printed_and_compared(costly: Dataset) -> None:
 
     shown = run("evaluate", "runs", "--episodes", "6")
     assert shown.returncode == 0, shown.stderr
-    assert str(mean) in shown.stdout
+    assert f", cost {mean.value:.1f}, 6 episodes" in shown.stdout
     assert str(limits[0]) in shown.stdout
     asked = ("--episodes", "6", "--json", "--out", "seed-0.json")
     body = json.loads(run("evaluate", str(done.run.folder), *asked).stdout)

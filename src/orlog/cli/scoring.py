@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import print_json, progress_bar, say, show_table, tell
 from orlog.cli.options import (
     AlgorithmOfRun,
@@ -43,10 +42,8 @@ def evaluate(
 ) -> None:
     """Run a trained policy in the dataset's environment and print return and score.
 
-    The score comes with its interval, the reference scores, the simulator and caveats; and with the
-    share of episodes that succeeded, where the environment tells.
-
-    Where there is no score, a line says why. Of a folder with several runs, each is evaluated; those
+    The score comes with its interval, the simulator and what metrics counted; --json has every episode's return,
+    the reference returns and caveats too. Where there is no score, a line says why. Of a folder with several runs, each is evaluated; those
     that cannot be are named at the end, and the exit code is then 1.
 
     The file that --out writes is for others: orlog compare reads it, and orlog reproduce runs a seed of it again.
@@ -93,8 +90,7 @@ def evaluate(
         documents = [result.to_json() for result in results]
         print_json(documents[0] if is_one else {"runs": documents, "problems": problems})
     else:
-        for result in results:
-            _print_result(result, episodes)
+        _print_scores(results)
         if not is_one:
             say(f"to compare them, run: orlog compare {' '.join(map(str, runs))}")
     for problem in problems:
@@ -113,40 +109,28 @@ def _progress(update: Callable[[int, int], None], total: int, done: int) -> None
     update(done, total)
 
 
-def _print_result(result: Score, episodes: int) -> None:
+def _print_scores(scores: Sequence[Score]) -> None:
+    """Print a line for each score and number beside it, one for what to know of all, and one for each video."""
     from orlog.runs.videos import VIDEOS
 
-    record, references, error = result.run.record, result.references, result.standard_error
-    spread = "one episode, so there is no standard error"
-    if error is not None:
-        spread = f"standard error {error:z.2f}, {counted(episodes, 'episode')}"
-    say(
-        f"{algorithm_title(record.algorithm, record.config)} seed {record.seed} on {record.shown_dataset}, step "
-        f"{result.step:,} of {record.steps:,}: return {result.mean_return:z.2f} ({spread})"
-    )
-    if references is None:
-        say(f"no normalized score: {result.reason}")
-    else:
-        interval = ""
-        if result.interval is not None:
-            interval = f", 95 % interval {result.interval[0]:z.1f} to {result.interval[1]:z.1f}"
-        elif len(result.returns) > 1:
-            interval = ", without an interval: all episodes returned the same"
-        say(f"normalized score {result.score:z.1f}{interval}")
-        for at, end in ((0, references.random), (100, references.expert)):
-            say(f"{at:>3} = {end.mean:z.2f}: {end.policy}")
-    for number in result.numbers:
-        say(str(number))
-    say_caveats(result.caveats)
-    for video in result.videos:
-        path = result.run.folder / VIDEOS / video.file
-        frames = counted(video.frames, "frame")
-        say(f"{video.kind} episode, return {video.returned:z.2f}, {frames}: {path}")
-        if video.returned != video.evaluated:
-            tell(
-                f"note: the filmed episode returned {video.returned:.6g}, and {video.evaluated:.6g} in the "
-                "evaluation: rendering changes this environment."
-            )
+    for score in scores:
+        say(score)
+        for number in score.numbers:
+            if number.short not in str(score):
+                say(f"  {number}")
+    for reason in dict.fromkeys(score.reason for score in scores if score.reason):
+        say(f"no normalized score: {reason}")
+    say_caveats(dict.fromkeys(caveat for score in scores for caveat in score.caveats))
+    for score in scores:
+        for video in score.videos:
+            frames = counted(video.frames, "frame")
+            path = score.run.folder / VIDEOS / video.file
+            say(f"{video.kind} episode, return {video.returned:z.2f}, {frames}: {path}")
+            if video.returned != video.evaluated:
+                tell(
+                    f"note: the filmed episode returned {video.returned:.6g}, and {video.evaluated:.6g} in the "
+                    "evaluation: rendering changes this environment."
+                )
 
 
 @command("orlog ope runs/iql/pointmaze/umaze-v1/seed-0")
