@@ -155,19 +155,20 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
     def every_setting(self) -> dict[str, Any]:
         """All that runs of one algorithm on one dataset can differ in, apart from the seed.
 
-        Settings of the algorithm, steps, preset, device, precision and streaming, and as `online_..` how it acts in
-        the environment. A preset says how rewards and observations are transformed.
+        Settings of the algorithm, steps, preset, how rewards and observations are transformed, device, precision and
+        streaming, and as `online_..` how it acts in the environment.
         """
         found = {name: value for name, value in self.config.items() if name != "seed"}
-        found |= {"steps": self.steps, "preset": self.preset}
+        names = ("steps", "preset", "reward_scale", "reward_shift", "standardize_observations")
+        found |= {name: getattr(self, name) for name in names}
         found |= {"device": self.device.partition(":")[0], "precision": self.precision}
         if self.stream:
             found["stream"] = True
         online = self.online
         if online is not None:
             # An algorithm that starts in the environment has settings of the same names.
-            names = [one for one in ONLINE_SETTINGS if online.run or one not in self.config]
-            found |= {f"online_{name}": getattr(online, name) for name in names}
+            own = [name for name in ONLINE_SETTINGS if online.run or name not in self.config]
+            found |= {f"online_{name}": getattr(online, name) for name in own}
         return found
 
     def options(self) -> TrainOptions:

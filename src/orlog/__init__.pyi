@@ -40,9 +40,9 @@ from orlog.runs.normalized_scores import normalized_score as normalized_score
 from orlog.runs.off_policy import evaluate_off_policy as evaluate_off_policy
 from orlog.runs.policies import load_policy as load_policy
 from orlog.runs.references import references as references
+from orlog.runs.run_groups import load_runs as load_runs
 from orlog.runs.running import finetune as finetune
 from orlog.runs.running import train as train
-from orlog.runs.runs_seen import load_runs as load_runs
 
 __version__: str
 __all__: list[str]  # noqa: PYI035 (all names above)

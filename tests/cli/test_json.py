@@ -203,7 +203,7 @@ def test_what_was_trained(mini: Dataset, tmp_path: Path, monkeypatch: pytest.Mon
         assert {one["state"] for one in body["runs"]} == {"finished"}
         assert (body["runs"][0]["digest"], body["failures"]) == (mini.digest, [])
         assert "preset" in err
-        keys = re.findall(r"^\| `runs list` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)[0]
+        keys = re.findall(r"^\| `runs` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)[0]
         assert set(body["runs"][0]) <= set(re.findall("`([a-z_]+)`", keys))
     run("train", "iql", MINI, *few)
     body = json.loads(run("finetune", f"runs/iql/{MINI}/seed-0", *few)[0])

@@ -23,7 +23,7 @@ audit classic/pendulum-mixed-v1
 view classic/pendulum-mixed-v1 --where "returns > -800" --save good.json
 train iql good.json --steps 50 --evaluations 0 --seeds 0-1 --out runs
 evaluate runs --episodes 2
-runs list runs
+runs runs
 export good.json npz --to npz --lossy
 export good.json hdf5 --to d4rl --lossy
 export good.json parquet --to parquet --lossy

@@ -26,7 +26,7 @@ from orlog.base.files import hash_file
 from orlog.datasets.home.folders import installed_names, stored_versions
 from orlog.errors import IntegrityError, NotFoundError
 from orlog.runs.results import finished_results
-from orlog.runs.run_verification import verify_runs
+from orlog.runs.run_folders import verify_run
 from tests.command_line import orlog as command_line
 from tests.levels import THOROUGH
 from tests.power import SURVIVALS, Call, Disk, File, Folder, can_trace, record_calls
@@ -204,13 +204,13 @@ def trained(root: Path) -> str:
     ended = command_line("train", *words, cwd=root)
     assert ended.returncode == 0, ended.stderr
     assert [line["step"] for line in read_metrics(root / RUN)] == list(range(1, STEPS + 1))
-    assert [one.problems for one in verify_runs(root / RUN)] == [[]]
+    assert verify_run(root / RUN)[0] == []
     return hash_file(root / RUN / CHECKPOINT_FILE)
 
 
 def scored(root: Path) -> object:
     """Return the returns that an evaluation says, after its seals were checked."""
-    assert [one.problems for one in verify_runs(root / RUN)] == [[]]
+    assert verify_run(root / RUN)[0] == []
     file = root / RUN / "evaluation.json"
     return json.loads(file.read_bytes())["returns"] if file.exists() else None
 

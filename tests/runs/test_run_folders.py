@@ -1,9 +1,8 @@
-"""The runs in a folder: listed, compared and drawn, whatever state they are in."""
+"""The runs in a folder: listed, verified and drawn, whatever state they are in."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -24,9 +23,8 @@ from orlog.errors import ManifestError, StoppedError
 from orlog.normalize.statistics import mean_interval, share_interval
 from orlog.runs.references import references
 from orlog.runs.run_folders import find_run_folders
-from orlog.runs.run_groups import group_runs
+from orlog.runs.run_groups import group_runs, load_runs, mean_curve, scores_measured_alike
 from orlog.runs.running import finetune as orlog_finetune
-from orlog.runs.runs_seen import load_runs
 from orlog.runs.statistics_plots import curves_plot
 from tests.command_line import orlog
 from tests.training import train_run
@@ -92,7 +90,7 @@ def some(template: Path, mini: Dataset, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) -> None:
-    found = orlog("runs", "list", str(some))
+    found = orlog("runs", str(some))
     assert found.returncode == 0, found.stderr
     rows = {
         line.split()[0].removeprefix(f"{some}/"): line.split()
@@ -123,7 +121,7 @@ def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) 
         assert reason in note
     assert "Traceback" not in found.stderr
 
-    body = json.loads(orlog("runs", "list", str(some), "--json").stdout)
+    body = json.loads(orlog("runs", str(some), "--json").stdout)
     by_folder = {Path(one["folder"]).relative_to(some).as_posix(): one for one in body["runs"]}
     known = references(mini)
     scores = known.normalize(np.array([11.0, 31.0]))
@@ -137,19 +135,18 @@ def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) 
     assert by_folder["foreign"]["score"] is None
     assert "run.json" in by_folder["foreign"]["problem"]
 
-    compared = orlog("runs", "compare", str(some), "--json")
-    assert compared.returncode == 0, compared.stderr
-    groups = {(*one["settings"].items(),): one for one in json.loads(compared.stdout)["groups"]}
-    normal = next(one for one in groups.values() if one["scored_seeds"] == 4)
-    assert normal["seeds"] == [0, 1, 2, 3, 4, 5, 10]
+    assert by_folder["stopped"]["command"].endswith(f"--out {some / 'stopped'}")
+    groups = group_runs(find_run_folders(some))
+    assert [[run.record and run.record.seed for run in group] for group in groups.values()] == [
+        [0, 1, 2, 3, 4, 5, 10],
+        [0],
+    ]
+    (scored,) = scores_measured_alike(next(iter(groups.values())))
     means = known.normalize(np.array([20.0, 21.0, 22.0, 30.0]))
-    assert normal["score"] == pytest.approx(means.mean())
-    assert normal["score_interval"] == pytest.approx(mean_interval(means))
-    assert normal["success_rate"] == 0.5
-    text = orlog("runs", "compare", str(some))
-    assert "50.0 %" in text.stdout
-    assert f"{normal['score']:.1f} (" in text.stdout
-    assert f"note: {some / 'stopped'}: without a score, so it counts in no mean." in text.stderr
+    assert (scored["seeds"], scored["source"]) == ([0, 1, 2, 10], "last point of the curve")
+    assert scored["score"] == pytest.approx(means.mean())
+    assert scored["interval"] == pytest.approx(mean_interval(means))
+    assert scored["counted"][0].startswith("success rate 50.0 %")
 
 
 def test_scores_that_were_measured_in_other_ways_share_no_mean(
@@ -160,23 +157,15 @@ def test_scores_that_were_measured_in_other_ways_share_no_mean(
         train(mini, root / f"seed-{seed}", seed)
         put_returns(root / f"seed-{seed}", {10: [float(seed), seed + 20.0]})
     assert orlog("evaluate", str(root / "seed-1"), "--episodes", "2").returncode == 0
-    (group,) = json.loads(orlog("runs", "compare", str(root), "--json").stdout)["groups"]
-    evaluated, curve = group["scores"]
-    assert (evaluated["source"], evaluated["seeds"]) == ("orlog evaluate", [1])
-    assert (curve["source"], curve["seeds"]) == ("last point of the curve", [0, 2])
-    assert curve["score"] == pytest.approx(
-        references(mini).normalize(np.array([10.0, 12.0])).mean()
-    )
-    assert (group["score"], group["scored_seeds"]) == (evaluated["score"], 1)
-    text = orlog("runs", "compare", str(root))
-    lines = [line for line in text.stdout.splitlines() if mini.name in line]
-    assert len(lines) == 2
-    assert f"{curve['score']:.1f} (" in lines[1]
-    assert "0, 2" in lines[1]
+    body = json.loads(orlog("compare", str(root), "--json").stdout)
+    (curves,), (evaluated,) = body["methods"], body["apart"][0]["methods"]
+    assert (curves["seeds"], evaluated["seeds"]) == (2, 1)
+    scores = references(mini).normalize(np.array([10.0, 12.0]))
+    assert curves["scores"][mini.name] == pytest.approx(scores.tolist())
     assert (
-        "seed 1 by orlog evaluate at step 10, 2 episodes; seeds 0, 2 by the last point of the curve at "
-        "step 10, 2 episodes: each has a line and a mean of its own."
-    ) in " ".join(text.stderr.split())
+        "policy: last point of the learning curve; here last checkpoint"
+        in (body["apart"][0]["differs"])
+    )
 
 
 def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_path: Path) -> None:
@@ -188,28 +177,23 @@ def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_pa
         line["successes"] for line in points
     ]
     shutil.copytree(root / "seed-0", root / "copy")
-    os.utime(root / "copy" / "metrics.jsonl", (2e9, 2e9))
     train(mini, root / "more", 2, steps=20)
     common: dict[str, Any] = {"steps": 4, "evaluations": 0, "noise": 0.1}
     for prior in (None, 0.25):
         orlog_finetune(root / "seed-1", out=root / f"prior-{prior}", prior=prior, **common)
-    body = json.loads(orlog("runs", "compare", str(root), "--json").stdout)
-    seeds = [one["seeds"] for one in body["groups"] if one["settings"].get("steps") == 10]
-    assert seeds == [[0, 1]]
-    note = f"{root / 'seed-0'}: left out, since {root / 'copy'} has the same settings and seed"
-    assert any(one.startswith(f"{note} and is newer") for one in body["notes"])
-    (group,) = (one for one in body["groups"] if one["seeds"] == [0, 1])
-    assert group["left_out"] == [str(root / "seed-0")]
-    assert group["folders"] == [str(root / "copy"), str(root / "seed-1")]
-    listed = orlog("runs", "list", str(root)).stdout
+    groups = {
+        label: [run.record and run.record.seed for run in group]
+        for (_, label), group in group_runs(find_run_folders(root)).items()
+    }
+    assert groups["BC steps=10"] == [0, 1]
+    assert groups[f"BC steps=10 {root / 'seed-0'}"] == [0]  # the copy has this seed
+    listed = orlog("runs", str(root)).stdout
     assert "from_step=10, prior=even" in listed
     assert "from_step=10, prior=0.25" in listed
     for word in ("steps=", "noise", "precision", "online"):
         assert word not in listed
     (root / "seed-1" / "run.json").write_text("{", "utf-8")
-    (line,) = (
-        one for one in orlog("runs", "list", str(root)).stderr.splitlines() if "run.json" in one
-    )
+    (line,) = (one for one in orlog("runs", str(root)).stderr.splitlines() if "run.json" in one)
     assert line.count(str(root)) == 1
 
 
@@ -221,12 +205,12 @@ def test_a_later_evaluation_counts_and_curves_are_means_over_seeds(
     assert runs[0].scores is not None
     known = references(mini)
     np.testing.assert_allclose(runs[0].scores, known.normalize(np.array(evaluation.returns)))
-    (group,) = group_runs(runs)
-    steps, means, low, high = group.curve()
+    (group,) = group_runs(runs).values()
+    steps, means, low, high = mean_curve(group)
     assert steps.tolist() == [5, 10]
     assert re.fullmatch(r"Runs\('.*bc': \d+ BC\)", repr(load_runs(some / "bc")))
-    assert runs[0].is_evaluated
-    assert not runs[1].is_evaluated
+    assert runs[0].evaluation is not None
+    assert runs[1].evaluation is None
     first = known.normalize(np.array([1.0, 2.0, 3.0, 11.0]))
     assert means[0] == pytest.approx(first.mean())
     assert (low[0], high[0]) == pytest.approx(mean_interval(first))
@@ -246,14 +230,14 @@ KEPT = "checkpoints/step-000000005.safetensors"
 
 @pytest.mark.parametrize("name", [*FILES, KEPT])
 def test_a_changed_digit_in_a_run_is_damage(evaluated: Path, name: str) -> None:
-    whole = orlog("runs", "verify", str(evaluated.parent))
+    whole = orlog("runs", str(evaluated.parent), "--verify")
     assert whole.returncode == 0, whole.stdout
-    assert "1 verified in every file" in whole.stdout
+    assert "1 run, none is damaged" in whole.stdout
     path = evaluated / name
     data = path.read_bytes()
     at = data.rindex(b"1") if path.suffix != ".safetensors" else len(data) - 1
     path.write_bytes(data[:at] + b"2" + data[at + 1 :])
-    found = orlog("runs", "verify", str(evaluated.parent), "--json")
+    found = orlog("runs", str(evaluated.parent), "--verify", "--json")
     assert found.returncode == 3
     (run,) = json.loads(found.stdout)["runs"]
     assert any(name in one for one in run["problems"])
@@ -272,7 +256,7 @@ def test_a_changed_digit_in_the_record_of_a_run_without_evaluation_is_damage(
     (listed,) = find_run_folders(tmp_path)
     assert listed.state == "unreadable"
     assert "run.json" in listed.problem
-    assert orlog("runs", "verify", str(tmp_path)).returncode == 3
+    assert orlog("runs", str(tmp_path), "--verify").returncode == 3
 
 
 def test_an_evaluation_holds_after_its_run_went_on(mini: Dataset, tmp_path: Path) -> None:
@@ -283,7 +267,7 @@ def test_an_evaluation_holds_after_its_run_went_on(mini: Dataset, tmp_path: Path
     evaluate_run(folder, dataset=mini, episodes=2)
     train(mini, folder, resume=True)
     assert read_evaluation(folder).step < 10
-    assert orlog("runs", "verify", str(folder)).returncode == 0
+    assert orlog("runs", str(folder), "--verify").returncode == 0
     (evaluated,) = find_run_folders(folder)
     assert evaluated.state == "finished"
 
@@ -300,15 +284,14 @@ def test_an_evaluation_without_its_seal_is_refused(evaluated: Path) -> None:
 def test_curves_are_drawn(some: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for name, start in (("curves.png", b"\x89PNG"), ("curves.svg", b"<?xml")):
-        found = orlog("runs", "plot", str(some), "--out", str(tmp_path / name))
+        found = orlog("compare", str(some / "bc"), "--plot", str(tmp_path / name))
         assert found.returncode == 0, found.stderr
         assert (tmp_path / name).read_bytes().startswith(start)
-    rates = orlog("runs", "plot", str(some), "--success", "--out", str(tmp_path / "rates.svg"))
-    assert rates.returncode == 0, rates.stderr
-    steps, means, low, high = group_runs(find_run_folders(some / "bc"))[0].curve(success=True)
+    assert load_runs(some).plot(success=True).axes
+    steps, means, low, high = mean_curve(find_run_folders(some / "bc"), success=True)
     assert (steps.tolist(), means.tolist()) == ([5, 10], [0, 0.5])
     assert (low[0], high[0]) == share_interval([0.0] * 4, 8)  # a width where seeds do not differ
-    figure = curves_plot(group_runs(find_run_folders(some)))
+    figure = curves_plot(find_run_folders(some))
     figure.canvas.draw()
     for axes in figure.axes:
         legend, drawn = axes.get_legend(), axes.get_window_extent()
@@ -317,25 +300,26 @@ def test_curves_are_drawn(some: Path, tmp_path: Path) -> None:
     panels, _ = new_figure(7, width=6.5, height=4, in_row=3)
     assert panels.get_size_inches().tolist() == [19.5, 12]
     assert len(panels.axes) == 7
-    wrong = orlog("runs", "plot", str(some), "--out", str(tmp_path / "curves.gif"))
+    wrong = orlog("compare", str(some / "bc"), "--plot", str(tmp_path / "curves.gif"))
     assert wrong.returncode == 1
     assert "must end in one of" in wrong.stderr
 
 
 def test_a_folder_without_runs_or_curves_says_so(mini: Dataset, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for words in (("list",), ("compare",), ("plot",)):
-        found = orlog("runs", *words, str(tmp_path / "empty"))
+    for words in (["runs"], ["runs", "--verify"], ["compare"]):
+        found = orlog(*words, str(tmp_path / "empty"))
         assert found.returncode == 1
         assert "no run is in this folder or below" in found.stderr
     train(mini, tmp_path / "run", evaluations=0)
-    found = orlog("runs", "plot", str(tmp_path / "run"), "--out", str(tmp_path / "a.svg"))
+    found = orlog("compare", str(tmp_path / "run"))
     assert found.returncode == 1
-    assert "no run has a learning curve" in found.stderr
-    options = ("--success", "--out", str(tmp_path / "a.svg"))
-    found = orlog("runs", "plot", str(tmp_path / "run"), *options)
-    assert found.returncode == 1
-    assert "no run has a learning curve of successes" in found.stderr
+    assert f"no run in this folder has a score; run: orlog evaluate {tmp_path / 'run'}" in (
+        found.stderr
+    )
+    for success in (False, True):
+        with pytest.raises(ValueError, match="no run has a learning curve"):
+            load_runs(tmp_path / "run").plot(success=success)
 
 
 def test_a_seal_that_names_files_elsewhere_is_refused(tmp_path: Path) -> None:

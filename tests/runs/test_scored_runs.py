@@ -17,8 +17,7 @@ import pytest
 from orlog.algos.training.runs import Evaluation, write_evaluation
 from orlog.errors import FormatVersionError, ManifestError
 from orlog.manifests.documents import canonical_json, convert_json
-from orlog.runs.comparing import Table, tables_of
-from orlog.runs.evaluated_runs import find_runs, method_results
+from orlog.runs.comparing import Row, find_runs, scores_of, tables_of
 from orlog.runs.making import scored_runs
 from orlog.runs.reproducing import reproduce_file
 from orlog.runs.scored_runs import read_scored_runs, write_scored_runs
@@ -60,12 +59,16 @@ def add_to_returns(more: float) -> Change:
     return change
 
 
-def tables(*places: Path | str) -> list[Table]:
+def tables(*places: Path | str) -> list[tuple[list[Row], str]]:
     return tables_of(find_runs(places))
 
 
-def names(table: Table) -> list[str]:
-    return list(dict.fromkeys(run.method for run in table.runs))
+def names(table: tuple[list[Row], str]) -> list[str]:
+    return list(dict.fromkeys(row.name for row in table[0]))
+
+
+def seeds(table: tuple[list[Row], str]) -> list[int]:
+    return [seed.seed for row in table[0] for seed in row.scored.seeds]
 
 
 def test_from_runs_to_a_file_that_another_home_confirms(
@@ -110,7 +113,7 @@ def test_a_folder_of_runs_and_of_files_is_one_place(file: Path, runs: Path, tmp_
     (table,) = tables(tmp_path / "results")
     own = tmp_path / "results" / "runs" / "bc"
     assert names(table) == [f"bc {file}", f"bc {theirs}", f"bc {own}"]
-    assert method_results(table.runs).scores[f"bc {own}"][MINI].shape == (3, 3)
+    assert scores_of(table[0])[f"bc {own}"][MINI].shape == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -131,10 +134,10 @@ def test_what_does_not_compare_shares_no_table(
 ) -> None:
     other = edited(file, tmp_path / "other.json", setting(field, value))
     shared, apart = tables(file, f"mine={file}", f"theirs={other}")
-    assert (names(shared), shared.apart) == (["bc", "mine"], "")
+    assert (names(shared), shared[1]) == (["bc", "mine"], "")
     assert names(apart) == ["theirs"]
-    assert what in apart.apart
-    assert "\n" not in apart.apart
+    assert what in apart[1]
+    assert "\n" not in apart[1]
 
 
 def test_a_row_of_anybody_does_not_join_another(file: Path, runs: Path, tmp_path: Path) -> None:
@@ -152,13 +155,14 @@ def test_a_seed_that_is_there_twice_is_of_another_row(runs: Path) -> None:
 def test_rows_on_several_datasets_share_a_table(file: Path, tmp_path: Path) -> None:
     elsewhere = edited(file, tmp_path / "large.json", setting("dataset.name", "pointmaze/umaze-v1"))
     (table,) = tables(f"a={file}", f"a={elsewhere}", f"b={file}", f"b={elsewhere}")
-    assert {run.dataset for run in table.runs} == {MINI, "pointmaze/umaze-v1"}
+    assert {row.task for row in table[0]} == {MINI, "pointmaze/umaze-v1"}
     alone = tables(f"a={file}", f"a={elsewhere}", f"b={file}")
     assert [names(one) for one in alone] == [["a", "b"], ["a"]]
 
 
 def test_an_offline_seed_and_a_fine_tuned_one_are_not_seeds_of_one_row(runs: Path) -> None:
     tuned = runs / "bc" / "seed-1"
+    (tuned / "checkpoint.safetensors").unlink()  # it names its run.json
     record = json.loads((tuned / "run.json").read_bytes())
     record["online"] = {"run": "runs/bc/seed-0", "checkpoint_sha256": "0" * 64, "step": 2}
     (tuned / "run.json").write_text(json.dumps(record), "utf-8")
@@ -166,9 +170,8 @@ def test_an_offline_seed_and_a_fine_tuned_one_are_not_seeds_of_one_row(runs: Pat
     del evaluation["seal"]
     write_evaluation(tuned, convert_json(evaluation, Evaluation))
     shared, apart = tables(runs)
-    assert [run.seed for run in shared.runs] == [0, 2]
-    assert [run.seed for run in apart.runs] == [1]
-    assert "training: on data alone; here also in the environment" in apart.apart
+    assert (seeds(shared), seeds(apart)) == ([0, 2], [1])
+    assert "training: on data alone; here also in the environment" in apart[1]
     del record["online"]
     record["precision"] = "bf16"
     (tuned / "run.json").write_text(json.dumps(record), "utf-8")
@@ -181,7 +184,7 @@ def test_the_same_runs_under_two_names_are_two_rows(runs: Path, file: Path) -> N
     for place in (runs, file):
         (table,) = tables(f"a={place}", f"b={place}", place)
         assert names(table) == ["a", "b", "bc"]
-        scores = method_results(table.runs).scores
+        scores = scores_of(table[0])
         assert scores["a"][MINI].tolist() == scores["b"][MINI].tolist()
 
 

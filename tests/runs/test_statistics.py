@@ -1,4 +1,4 @@
-"""`orlog compare` and `orlog tune-curve`, from runs that were really trained and evaluated."""
+"""`orlog compare` and its `--tuning`, from runs that were really trained and evaluated."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import Evaluation, write_evaluation
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import canonical_json, convert_json
-from orlog.normalize.statistics import BOOTSTRAP_NOTE, interquartile_mean
+from orlog.normalize.statistics import interquartile_mean
 from orlog.normalize.tuning import method_digest
-from orlog.runs.evaluated_runs import find_runs, method_results
+from orlog.runs.comparing import Row, find_runs, notes_on, scores_of, tables_of
 from orlog.runs.making import scored_runs
 from orlog.runs.references import references
 from orlog.runs.scored_runs import Method, write_scored_runs
@@ -54,6 +54,7 @@ def write_run(
 ) -> Path:
     """Write a run that is another in some ways; returns are those of its evaluation."""
     shutil.copytree(trained, folder)
+    (folder / "checkpoint.safetensors").unlink()  # it names its run.json
     record = json.loads((folder / "run.json").read_text("utf-8"))
     record |= {"seed": seed, "dataset": dataset or record["dataset"], **changes}
     record["config"] |= config or {}
@@ -87,6 +88,12 @@ def write_method(trained: Path, folder: Path, mean: float, dataset: str, seeds: 
         )
 
 
+def table(*places: str | Path) -> list[Row]:
+    """Return the rows of the one table of some places."""
+    ((rows, _),) = tables_of(find_runs(places))
+    return rows
+
+
 def keys_of(command: str) -> set[str]:
     (row,) = re.findall(rf"^\| `{command}` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
     return set(re.findall("`([a-z_]+)`", row))
@@ -99,37 +106,43 @@ def test_methods_over_tasks_are_compared_by_normalized_scores(
         for dataset in (HOPPER, WALKER):
             write_method(trained, tmp_path / method, mean, dataset)
     places = [f"mine={tmp_path / 'mine'}", f"theirs={tmp_path / 'theirs'}"]
-    found = orlog("compare", *places, "--resamples", "200", "--plots", str(tmp_path / "plots"))
+    found = orlog("compare", *places, "--resamples", "200", "--plot", str(tmp_path / "plots"))
     assert found.returncode == 0, found.stderr
-    assert "consensus of the tasks (Kemeny): mine > theirs (0 disagreements)" in found.stdout
-    assert re.search(r"mine +3 +\d\d\.\d \(", found.stdout)
-    assert "mujoco-py" in found.stdout  # of which D4RL's references are
-    assert f"note: {BOOTSTRAP_NOTE}" in found.stdout
-    written = {path.name for path in (tmp_path / "plots").iterdir()}
-    assert written == {
-        f"{name}.svg" for name in ("aggregates", "profiles", "improvement", "ranks", "variance")
-    }
+    lines = found.stdout.splitlines()
+    assert lines[0].split()[:7] == [
+        *["dataset", "method", "seeds", "episodes", "score", "mean", "rank"]
+    ]
+    assert [line.split()[:2] for line in lines[1:5]] == [
+        [task, method] for task in (HOPPER, WALKER) for method in ("mine", "theirs")
+    ]
+    assert re.fullmatch(r"all 2 +mine +3 +\d\d\.\d \(.*\) +1\.00", lines[5])
+    assert len(lines) == 8
+    assert lines[7].startswith("note: ")
+    assert "mujoco-py" in lines[7]  # of which D4RL's references are
+    written = {path.stem for path in (tmp_path / "plots").iterdir()}
+    names = {"aggregates", "profiles", "improvement", "ranks", "variance"}
+    assert written == {"curves", *names}
 
     body = json.loads(orlog("compare", *places, "--resamples", "200", "--json").stdout)
     assert set(body) <= keys_of("compare")
     assert body["normalized"] is True
     assert body["tasks"] == [HOPPER, WALKER]
-    results = method_results(find_runs(places))
-    assert list(results.scores) == ["mine", "theirs"]
-    scores = results.scores["mine"]
-    expected = np.stack([scores[task].mean(1) for task in body["tasks"]], 1)
+    assert body["consensus"]["order"] == ["mine", "theirs"]
+    assert any("mujoco-py" in caveat for caveat in body["caveats"])
+    scores = scores_of(table(*places))
+    assert list(scores) == ["mine", "theirs"]
+    expected = np.stack([scores["mine"][task].mean(1) for task in body["tasks"]], 1)
     mine = body["methods"][0]
     assert mine["scores"][WALKER] == expected[:, 1].tolist()
     assert mine["aggregates"]["IQM"]["value"] == interquartile_mean(expected)
     assert mine["variance"][HOPPER]["checkpoints"] is not None  # from the learning curve
 
 
-def test_one_run_or_one_task_is_compared_as_far_as_it_can_be(trained: Path, tmp_path: Path) -> None:
-    one = orlog("compare", str(trained), "--resamples", "100", "--plots", str(tmp_path))
+def test_one_run_is_compared_as_far_as_it_can_be(trained: Path, tmp_path: Path) -> None:
+    one = orlog("compare", str(trained), "--resamples", "100", "--plot", str(tmp_path))
     assert one.returncode == 0, one.stderr
-    assert "iql: one seed, which shows nothing of how others would score" in one.stdout
-    assert "there is one task" in one.stdout
-    assert {path.stem for path in tmp_path.iterdir()} == {"aggregates", "profiles"}
+    assert "iql: one seed shows nothing of others" in one.stdout
+    assert {path.stem for path in tmp_path.iterdir()} == {"curves", "aggregates", "profiles"}
 
 
 def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(
@@ -139,12 +152,10 @@ def test_few_seeds_and_copies_are_not_ranked_and_impossible_returns_are_refused(
     write_method(trained, tmp_path / "few", 90.0, HOPPER, seeds=2)
     places = [f"{name}={tmp_path / name}" for name in ("mine", "few")]
     places.append(f"copy={shutil.copytree(tmp_path / 'mine', tmp_path / 'copy')}")
-    found = orlog("compare", *places, "--resamples", "100")
-    assert re.search(r"\(Kemeny\): (mine > copy|copy > mine) \(", found.stdout)
-    assert re.search(r"few +2 .* not ranked\n", found.stdout)
-    assert "note: few: not ranked, with 2 of at least 3 seeds." in found.stdout
-    assert "differ in seeds: 3 (mine, copy); 2 (few)." in found.stdout
-    assert "copy: has returns of mine to the bit" in found.stdout
+    body = json.loads(orlog("compare", *places, "--resamples", "100", "--json").stdout)
+    assert sorted(body["consensus"]["order"]) == ["copy", "mine"]
+    assert "few: not ranked, with 2 of at least 3 seeds" in body["notes"]
+    assert any("copy: has returns of mine to the bit" in note for note in body["notes"])
     above = write_run(trained, tmp_path / "above", [1.0, 2.0, 301.0])
     assert "seed 0: a return of 301 is more than 300, the most of an episode in PointMaze" in (
         refused("compare", str(above))
@@ -166,9 +177,8 @@ def test_unnormalized_returns_of_one_task_are_compared_as_returns(
             )
     places = [f"one={tmp_path / 'one'}", f"two={tmp_path / 'two'}"]
     found = orlog("compare", *places, "--resamples", "100")
-    assert "lab/arm-v1 has no reference returns in Arm-v0: scores are returns." in found.stdout
-    assert "optimality gap" not in found.stdout
-    assert found.stdout.startswith("returns: mean and standard deviation over seeds")
+    assert "lab/arm-v1 has no reference returns in Arm-v0: scores are returns" in found.stdout
+    assert found.stdout.split()[4] == "return"
 
 
 def test_a_sequential_comparison_says_which_seeds_are_missing(
@@ -180,12 +190,12 @@ def test_a_sequential_comparison_says_which_seeds_are_missing(
     write_method(trained, tmp_path / "near", 22.0, HOPPER, seeds=5)
     places = [f"{name}={tmp_path / name}" for name in ("mine", "theirs", "near")]
     folder = str(tmp_path / "plots")
-    found = orlog("compare", *places, "--resamples", "100", "--sequential", "--plots", folder)
+    found = orlog("compare", *places, "--resamples", "100", "--sequential", "--plot", folder)
     assert found.returncode == 0, found.stderr
     assert "AdaStop" in (tmp_path / "plots" / "sequential.svg").read_text("utf-8")
-    assert re.search(r"mine, theirs +above", found.stdout)
-    assert re.search(r"theirs, near +needs seeds", found.stdout)
-    assert "near: run 5 more seeds, then compare again" in found.stdout
+    assert "mine is above theirs" in found.stdout
+    assert "theirs and near: needs seeds" in found.stdout
+    assert "compare again: 5 of theirs, 5 of near" in found.stdout
 
 
 def test_a_missing_adastop_is_one_line(
@@ -216,40 +226,40 @@ def sweep(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_the_tune_curve_of_a_sweep(sweep: Path, tmp_path: Path) -> None:
-    found = orlog("tune-curve", str(sweep), "--trials", "200", "--plot", str(tmp_path / "c.png"))
+    found = orlog("compare", str(sweep), "--tuning", "--plot", str(tmp_path / "c.png"))
     assert found.returncode == 0, found.stderr
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     heading = f"IQL on {MINI}: 8 policies, 4 settings (expectile in 0.7, 0.9; "
     assert heading + "inverse_temperature in 3.0, 10.0)" in found.stdout
-    assert "UCB with exploration 2 over 8 of 8 policies, 200 trials" in found.stdout
-    assert "30 episodes of each policy with reset seeds from 1000000" in found.stdout
 
-    body = json.loads(orlog("tune-curve", str(sweep), "--trials", "200", "--json").stdout)
+    body = json.loads(orlog("compare", str(sweep), "--tuning", "--json").stdout)
     (curve,) = body["curves"]
-    assert {"curves", *curve} <= keys_of("tune-curve")
-    anchors = references(MINI)
-    runs = find_runs([sweep])  # in the order of paths: 0.9-10.0 before 0.9-3.0
+    assert {"curves", *curve} <= keys_of("compare --tuning")
+    assert "UCB with exploration 2 over 8 of 8 policies, 1,000 trials" in curve["protocol"]
+    assert "30 episodes of each policy with reset seeds from 1000000" in curve["protocol"]
+    rows = find_runs([sweep])  # in the order of paths: 0.9-10.0 before 0.9-3.0
     by_setting: dict[bytes, list[float]] = {}
-    for run in runs:
-        score = float(anchors.normalize(run.returns).mean())
-        by_setting.setdefault(canonical_json(run.settings), []).append(score)
-    means = {text: np.mean(one) for text, one in by_setting.items()}
-    assert [list(one.values()) for one in curve["settings"]] == [
+    for row in rows:
+        settings = canonical_json(row.scored.method.settings)
+        by_setting.setdefault(settings, []).append(float(row.scores.mean()))
+    means = {text: np.mean(scores) for text, scores in by_setting.items()}
+    assert [list(each.values()) for each in curve["settings"]] == [
         [0.7, 3.0],
         [0.7, 10.0],
         [0.9, 3.0],
         [0.9, 10.0],
     ]
     assert sorted(curve["setting_scores"]) == pytest.approx(sorted(means.values()))
-    assert curve["setting_scores"][3] == pytest.approx(means[canonical_json(runs[4].settings)])
+    fourth = means[canonical_json(rows[4].scored.method.settings)]
+    assert curve["setting_scores"][3] == pytest.approx(fourth)
     assert curve["expected_best"][0] == pytest.approx(np.mean(list(means.values())))
-    best = float(max(np.mean(anchors.normalize(run.returns)) for run in runs))
+    best = float(max(row.scores.mean() for row in rows))
     assert curve["means"][0] < curve["means"][-1] <= best
     assert curve["means"][-1] == pytest.approx(best, abs=abs(best) * 0.1)
     assert len(curve["means"]) == 200
-    assert curve["digest"] == method_digest(
-        "iql", [run.settings for run in runs], code=[runs[0].code]
-    )
+    code = [rows[0].scored.code.versions["orlog"]]
+    settings_of = [row.scored.method.settings for row in rows]
+    assert curve["digest"] == method_digest("iql", settings_of, code=code)
 
 
 def test_another_range_is_another_method(sweep: Path) -> None:
@@ -261,7 +271,7 @@ def test_another_range_is_another_method(sweep: Path) -> None:
     assert list(part.varied) == ["inverse_temperature"]
     (one,) = tune_curves(find_runs(sorted(sweep.glob("0.9-3*"))), trials=20)
     assert one.varied == {}
-    assert any("has one setting" in note for note in one.notes)
+    assert one.notes == [f"iql has one setting on {MINI}, so only seeds differ"]
     # Two methods, or two datasets, have a curve each.
     narrow = [f"narrow={path}" for path in sorted(sweep.glob("0.7*"))]
     several = tune_curves(find_runs([*sorted(sweep.glob("0.9*")), *narrow]), trials=20)
@@ -280,30 +290,20 @@ def refused(*arguments: str) -> str:
 def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    for command in ("compare", "tune-curve"):
-        assert "no run is in this folder or below" in refused(command, str(empty))
-        assert "no run is in this folder or below" in refused(command, str(tmp_path / "nothing"))
-    rows = orlog("compare", *map(str, sorted(sweep.glob("0.9*"))), "--resamples", "100")
-    assert "IQL inverse_temperature=10.0" in rows.stdout
-
-    twice = write_run(trained, tmp_path / "twice", [1.0, 2.0, 3.0, 4.0])
-    rows = orlog("compare", str(trained), str(twice), "--resamples", "100")
-    assert f"IQL {twice}" in rows.stdout
-    shutil.rmtree(twice)
-
+    for place in (empty, tmp_path / "nothing"):
+        assert "no run is in this folder or below" in refused("compare", str(place))
+    (twice,) = (write_run(trained, tmp_path / name, [1.0, 2.0, 3.0, 4.0]) for name in ("twice",))
     fewer = write_run(trained, tmp_path / "fewer", [1.0, 2.0], seed=1)
-    for command in ("compare", "tune-curve"):
-        assert re.search(
-            "has (4|2) episodes and .*(4|2)", refused(command, str(trained), str(fewer))
-        )
-    noted = orlog("compare", str(trained), f"other={fewer}", "--resamples", "100")
-    assert "differ in episodes of each seed: 4 (iql); 2 (other)." in noted.stdout
-    shutil.rmtree(fewer)
-
+    rows = table(*sorted(sweep.glob("0.9*")), trained, twice)
+    named = {row.name for row in rows}
+    assert f"iql {twice}" in {row.name for row in table(trained, twice)}
+    assert [row.name for row in table(trained, fewer)] == ["iql episodes=4", "iql episodes=2"]
+    assert any("inverse_temperature=10.0" in name for name in named)
+    words = ("compare", str(trained), str(fewer))
+    assert "differ in episodes: 4; here 2" in refused(*words, "--tuning")
     digest = "sha256:" + "0" * 64
     other_data = write_run(trained, tmp_path / "data", [1.0] * 4, seed=1, digest=digest)
-    assert "different data" in refused("tune-curve", str(trained), str(other_data))
-    shutil.rmtree(other_data)
+    assert "differ in data: " in refused("compare", str(trained), str(other_data), "--tuning")
 
     text = (trained / "evaluation.json").read_text("utf-8")
     not_a_number = tmp_path / "nan"
@@ -314,32 +314,23 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
         assert changed != text
         (not_a_number / "evaluation.json").write_text(changed, "utf-8")
         refused("compare", str(not_a_number))
-    (not_a_number / "evaluation.json").unlink()
-    assert f"no run in this folder was evaluated; run: orlog evaluate {not_a_number}" in refused(
-        "compare", str(tmp_path / "nan")
-    )
-    shutil.rmtree(not_a_number)
 
     page = tmp_path / "page.json"
     for body in ("{}", "[", '{"algorithm": "iql"}'):
         page.write_text(body, "utf-8")
         assert "not a file of scored runs" in refused("compare", str(page))
     assert "the name of a plot must end in one of .pdf, .png, .svg" in refused(
-        "tune-curve", str(sweep), "--plot", str(tmp_path / "curve.txt")
-    )
-    assert "aggregates.bmp: the name of a plot" in refused(
-        "compare", str(trained), "--plots", str(tmp_path), "--format", "bmp"
+        "compare", str(sweep), "--tuning", "--plot", str(tmp_path / "curve.txt")
     )
     (tmp_path / "file").write_text("")
-    assert "curve.svg: cannot write: File exists" in refused(
-        "tune-curve", str(sweep), "--trials", "9", "--plot", str(tmp_path / "file" / "curve.svg")
+    assert "curve.svg: cannot write" in refused(
+        "compare", str(trained), "--plot", str(tmp_path / "file" / "curve.svg")
     )
 
 
 def test_an_unfinished_run_is_noted(trained: Path, tmp_path: Path) -> None:
     folder = write_run(trained, tmp_path / "run", [1.0] * 4, steps=8, config={"steps": 8})
-    found: Any = method_results(find_runs([folder]))
-    assert f"{folder}: evaluated at step 4 of 8." in found.notes
+    assert "iql: at step 4 of 8" in notes_on(table(folder))
 
 
 def document(trained: Path, path: Path, **changes: Any) -> Path:
@@ -360,9 +351,8 @@ def test_names_and_settings_of_files_are_plain_text(trained: Path, tmp_path: Pat
         )
         for index, of in enumerate(settings)
     )
-    for words in (["compare", str(one), f"[/z]={other}", "--resamples", "100"], ["tune-curve"]):
-        words += [str(one), str(other)] if len(words) == 1 else []
-        found = orlog(*words)
+    for words in ([str(one), f"[/z]={other}", "--resamples", "100"], [str(one), "--tuning"]):
+        found = orlog("compare", *words)
         assert found.returncode == 0, found.stderr
         assert "[/x]" in found.stdout
         assert "\x1b" not in found.stdout
@@ -386,12 +376,10 @@ def test_scores_are_by_references_of_the_environment_that_was_measured(
         path = document(
             trained, tmp_path / "one.json", dataset=dataset, protocol=protocol, references=None
         )
-        found: Any = method_results(find_runs([path]))
-        assert found.is_normalized == is_known
-        said = (
-            f"{name} has no reference returns in {environment}: scores are returns." in found.notes
-        )
-        assert said != is_known
+        (row,) = table(path)
+        assert (row.anchors is not None) == is_known
+        note = f"{name} has no reference returns in {environment}: scores are returns"
+        assert (note in notes_on([row])) != is_known
 
 
 def test_paths_and_addresses_in_records_are_not_opened(trained: Path, tmp_path: Path) -> None:
@@ -405,10 +393,10 @@ def test_paths_and_addresses_in_records_are_not_opened(trained: Path, tmp_path: 
 
 def test_other_reset_seeds_are_noted(trained: Path, tmp_path: Path) -> None:
     other = write_run(trained, tmp_path / "other", [1.0] * 4, seed=1, protocol={"first_seed": 5})
-    notes = " ".join(method_results(find_runs([trained, other])).notes)
+    notes = " ".join(notes_on(table(trained, other)))
     assert "reset with seeds from 1000000 and from 5" in notes
 
 
 def test_too_many_evaluations_are_refused(sweep: Path) -> None:
-    found = refused("tune-curve", str(sweep), "--evaluations", str(10**11))
+    found = refused("compare", str(sweep), "--tuning", "--evaluations", str(10**11))
     assert "evaluations are more than" in found

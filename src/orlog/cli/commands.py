@@ -26,7 +26,6 @@ from orlog.cli import (  # noqa: F401 (some only declare commands)
     scores,
     scoring,
     showing,
-    statistics,
     training,
     versions,
 )
@@ -43,8 +42,8 @@ PANELS: dict[str, tuple[str, list[typer.Typer]]] = {
     "Versions and views": ("diff lock mark save", []),
     "Disk space": ("delete", [cache.cache]),
     "Training and scores": (
-        "train finetune evaluate scores ope reproduce sweep compare tune-curve quickstart",
-        [runs.runs],
+        "train finetune evaluate scores ope reproduce sweep compare runs quickstart",
+        [],
     ),
 }
 

@@ -261,11 +261,11 @@ Overwrite = Annotated[bool, option("--overwrite", "Replace the run that the fold
 
 # Trained runs.
 RunFolder = Annotated[Path, argument("[FOLDER]", "Folder of runs, at any depth.")]
-EvaluatedRuns = Annotated[
+ScoredPlaces = Annotated[
     list[str],
     argument(
         "RUNS...",
-        "Folders of evaluated runs, files that orlog evaluate --out wrote, or folders that hold some of both. "
+        "Folders of runs, files that orlog evaluate --out wrote, or folders that hold some of both. "
         "NAME=RUNS names their method.",
     ),
 ]

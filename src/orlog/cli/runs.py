@@ -1,4 +1,4 @@
-"""Lists, compares and draws the runs in a folder."""
+"""Lists the runs in a folder, and compares scored runs of folders and files."""
 
 from __future__ import annotations
 
@@ -10,251 +10,358 @@ import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import ago, print_json, say, say_notes, show_table, tell
-from orlog.cli.options import AsJson, RunFolder, command_group
+from orlog.cli.options import AsJson, RunFolder, ScoredPlaces, app
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.normalize.metrics import Number
+    from orlog.normalize.sequential import SequentialComparison
+    from orlog.normalize.statistics import Comparison
+    from orlog.runs.comparing import Row
     from orlog.runs.run_folders import RunSummary
-    from orlog.runs.run_groups import SeedScores
-
-runs = command_group(
-    "runs",
-    "The runs in a folder: how far they are, what they score, and their learning curves.",
-    "orlog runs list",
-)
+    from orlog.runs.tuning_curves import TuneCurve
 
 COUNTED = "counted"
 CURVE_WIDTH = 12
 HEADINGS = f"run algorithm dataset seed step settings changed curve score {COUNTED} state".split()
+MORE = "docs/scores.md#statistics"
+_ROUND = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
-@runs.command("list", epilog="Example: orlog runs list runs/iql")
-def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
-    """List every run with its state, steps, last score, and the settings in which runs differ.
-
-    The interval of a score is over the episodes of that run (95 %). What metrics
-    counted, such as the share of episodes that succeeded, stands beside it. A folder that cannot be read is
-    listed with the reason. Stopped runs go on with the command that trained them and --resume.
-    """
-    import numpy as np
-
-    from orlog.datasets.looking.sparklines import course
-    from orlog.runs.run_folders import find_run_folders, varied_settings
-
-    found = find_run_folders(folder)
-    varied = varied_settings(found)
-    if as_json:
-        documents = [
-            {**run.to_json(), "differing_settings": varied.get(run.folder, {})} for run in found
-        ]
-        print_json({"folder": str(folder), "runs": documents})
-        return
-    rows = []
-    for run in found:
-        record = run.record
-        if record is None:
-            rows.append([str(run.folder), *[""] * 9, run.state])
-            continue
-        rows.append(
-            [
-                str(run.folder),
-                algorithm_title(record.algorithm, record.config),
-                record.shown_dataset,
-                str(record.seed),
-                f"{run.step:,}/{record.steps:,}",
-                _settings(varied[run.folder], besides=("steps",)),
-                ago(run.changed),
-                course(np.array([scores.mean() for _, scores in run.points]), CURVE_WIDTH),
-                _score(run.score, run.interval),
-                _counted(run.numbers),
-                run.state,
-            ]
-        )
-    spare = ("dataset", "seed", "algorithm", "changed", "step", "settings", "curve")
-    show_table(HEADINGS, rows, numbers=(3, 4), spare=spare)
-    say_notes(_problems(found), tell)
-    _note_returns(found)
-
-
-@runs.command(
-    "show", epilog="Example: orlog runs show runs/iql/pointmaze/umaze-v1/seed-0 --command"
-)
-def show_run(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+@app.command(epilog="Example: orlog runs runs/iql")
+def runs(
+    folder: RunFolder = Path("runs"),
     command: Annotated[
-        bool, typer.Option("--command", help="Print the one command that makes this run again.")
+        bool, typer.Option("--command", help="Print the one command that makes each run again.")
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare every file with the digests that runs hold. Exit code 3 if one differs.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the record of a run says, or the command that makes it again with every option.
+    """List the runs in a folder: state, steps, last score, and the settings in which they differ.
 
-    Of a fine-tuned run it is the command that fine-tunes; the run before it is named in it.
+    The interval of a score is over the episodes of that run (95 %). What metrics counted, such as the share of
+    episodes that succeeded, stands beside it. A folder that cannot be read is listed with the reason. Stopped runs
+    go on with the command that trained them and --resume.
     """
-    import msgspec
-
+    if verify:
+        _verify(folder, as_json=as_json)
+        return
     from orlog.algos.training.commands import run_command
-    from orlog.algos.training.runs import read_run
-    from orlog.runs.run_folders import setting_words
+    from orlog.runs.run_folders import find_run_folders, varied_settings
 
-    record = read_run(run)
-    line = run_command(run, record)
-    if as_json:
-        print_json({"folder": str(run), "command": line, "record": msgspec.to_builtins(record)})
-        return
-    if command:
-        say(line)
-        return
-    for name, value in msgspec.to_builtins(record).items():
-        if name not in ("obs_mean", "obs_std", "settings") and value is not None:
-            text = ", ".join(setting_words(value)) if isinstance(value, dict) else str(value)
-            say(f"{name}: {text}")
-    say(f"command: {line}")
-
-
-@runs.command("verify", epilog="Example: orlog runs verify runs/iql")
-def verify(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
-    """Compare the files of runs with the digests that they hold. Exit code 3 if something differs.
-
-    A checkpoint has a digest of itself and of run.json; an evaluation and a stored result have digests
-    of themselves, run.json, the checkpoint and the log. That finds damage and careless edits, but not
-    somebody who edits a file and computes the digests again. What no digest speaks of is listed.
-    """
-    from orlog.runs.run_verification import verify_runs
-
-    found = verify_runs(folder)
-    damaged = [run for run in found if run.problems]
+    listed = find_run_folders(folder)
+    varied = varied_settings(listed)
+    commands = {
+        run.folder: run_command(run.folder, run.record) for run in listed if run.record is not None
+    }
     if as_json:
         documents = [
-            {"folder": str(one.folder), "problems": one.problems, "unverified": one.unverified}
-            for one in found
+            {
+                **run.to_json(),
+                "differing_settings": varied.get(run.folder, {}),
+                "command": commands.get(run.folder),
+            }
+            for run in listed
+        ]
+        print_json({"folder": str(folder), "runs": documents})
+        return
+    if command:
+        for line in commands.values():
+            say(line)
+    else:
+        spare = ("dataset", "seed", "algorithm", "changed", "step", "settings", "curve")
+        rows = [_listed(run, varied.get(run.folder, {})) for run in listed]
+        show_table(HEADINGS, rows, numbers=(3, 4), spare=spare)
+    for run in listed:
+        if run.problem:  # with the path once
+            problem = run.problem.removeprefix(f"{run.folder} ").replace(f"{run.folder}/", "")
+            tell(f"note: {run.folder}: {problem}.")
+    plain = {run.record.dataset for run in listed if run.record and run.last and not run.anchors}
+    say_notes((f"{name}: no references are known: scores are returns" for name in plain), tell)
+
+
+def _listed(run: RunSummary, varied: dict[str, Any]) -> list[str]:
+    """Return the cells of a run."""
+    import numpy as np
+
+    from orlog.datasets.looking.sparklines import course
+    from orlog.runs.run_folders import setting_words
+
+    record = run.record
+    if record is None:
+        return [str(run.folder), *[""] * 9, run.state]
+    differing = {name: value for name, value in varied.items() if name != "steps"}
+    return [
+        str(run.folder),
+        algorithm_title(record.algorithm, record.config),
+        record.shown_dataset,
+        str(record.seed),
+        f"{run.step:,}/{record.steps:,}",
+        ", ".join(setting_words(differing)),
+        ago(run.changed),
+        course(np.array([one.returns.mean() for _, one in run.curve]), CURVE_WIDTH),
+        _score(run.score, run.interval),
+        _counted(run.numbers),
+        run.state,
+    ]
+
+
+def _verify(folder: Path, *, as_json: bool) -> None:
+    from orlog.runs.run_folders import run_places, verify_run
+
+    verified = {path: verify_run(path) for path in run_places(folder)}
+    damaged = sum(bool(problems) for problems, _ in verified.values())
+    if as_json:
+        documents = [
+            {"folder": str(path), "problems": problems, "unverified": unverified}
+            for path, (problems, unverified) in verified.items()
         ]
         print_json({"folder": str(folder), "runs": documents})
     else:
-        for run in found:
-            for problem in run.problems:
-                where = "" if str(run.folder) in problem else f"{run.folder}: "
+        for path, (problems, unverified) in verified.items():
+            for problem in problems:
+                where = "" if str(path) in problem else f"{path}: "
                 say(f"{where}{problem}", label="damaged")
-            for line in run.unverified:
-                tell(f"note: {run.folder}: unverified: {line}.")
-        whole = sum(not run.problems and not run.unverified for run in found)
-        outcome = f"{len(damaged)} damaged" if damaged else "none is damaged"
-        say(f"runs: {len(found)}, {outcome}, {whole} verified in every file")
+            say_notes((f"{path}: unverified: {line}" for line in unverified), tell)
+        outcome = f"{damaged} damaged" if damaged else "none is damaged"
+        say(f"{counted(len(verified), 'run')}, {outcome}")
     if damaged:
         raise typer.Exit(3)
 
 
-@runs.command("compare", epilog="Example: orlog runs compare runs/iql")
-def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
-    """Compare settings by the last scores of their seeds, with 95 % intervals over seeds.
-
-    Runs that differ in their seeds only stand in one line; where some were scored by orlog evaluate and
-    others by the last point of their curve, at another step, or over another number of episodes, each
-    kind has a line. Of runs with the same settings and seed, such as copies, the newest that has a score
-    counts. The intervals are Student's t over seeds, of shares Wilson's; for aggregates over several datasets,
-    and tests, see orlog compare.
-    """
-    from orlog.runs.run_folders import find_run_folders
-    from orlog.runs.run_groups import group_runs
-
-    found = find_run_folders(folder)
-    groups = group_runs(found)
-    notes = _problems(found)
-    for group in groups:
-        for run in group.runs:
-            if run.record is None:
-                continue
-            if run.scores is None:
-                notes.append(f"{run.folder}: without a score, so it counts in no mean.")
-            elif run.scored_step != run.record.steps:
-                notes.append(
-                    f"{run.folder}: scored at step {run.scored_step:,} of {run.record.steps:,}."
-                )
-        for run, counts in group.left_out:
-            notes.append(
-                f"{run.folder}: left out, since {counts.folder} has the same settings and seed and "
-                f"{'is newer' if counts.changed >= run.changed else 'has a score'}."
-            )
-        if len(group.last_scores) > 1:
-            kinds = "; ".join(map(_measured, group.last_scores))
-            notes.append(
-                f"{group.label} on {group.dataset}: {kinds}: each has a line and a mean of its own."
-            )
-    if as_json:
-        print_json(
-            {"folder": str(folder), "groups": [one.to_json() for one in groups], "notes": notes}
-        )
-        return
-    rows = []
-    for group in groups:
-        about = [group.shown_dataset, group.title, _settings(group.settings)]
-        scores = group.last_scores
-        every = [run.record.seed for run in group.runs if run.record is not None]
-        if not scores:
-            rows.append([*about, _listed(every), "", ""])
-        for one in scores:
-            seeds = _listed(every if len(scores) == 1 else one.seeds)
-            rows.append([*about, seeds, _score(one.score, one.interval), _counted(one.numbers)])
-    show_table(("dataset", "algorithm", "settings", "seeds", "score", COUNTED), rows)
-    say_notes(notes, tell)
-    _note_returns(found)
-
-
-@runs.command("plot", epilog="Example: orlog runs plot runs/iql --out curves.png")
-def plot_runs(
-    folder: RunFolder = Path("runs"),
-    out: Annotated[
-        Path, typer.Option(help="The plot: a name that ends in .png, .svg or .pdf.")
-    ] = Path("curves.png"),
-    success: Annotated[
-        bool, typer.Option("--success", help="Draw success rates in place of scores.")
+@app.command(epilog="Example: orlog compare runs/bc runs/iql mine=runs/my_method theirs/")
+def compare(
+    places: ScoredPlaces,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Draw learning curves, or tuning, in a file .png, .svg or .pdf; each statistic too in a folder.",
+        ),
+    ] = None,
+    resamples: Annotated[int, typer.Option(min=100, help="Resamples of the bootstrap.")] = 2000,
+    sequential: Annotated[
+        bool,
+        typer.Option(
+            "--sequential", help="Say which methods differ, and which need more seeds (AdaStop)."
+        ),
     ] = False,
+    group: Annotated[int, typer.Option(min=2, help="Seeds of a group, with --sequential.")] = 5,
+    groups: Annotated[int, typer.Option(min=1, help="Most groups, with --sequential.")] = 5,
+    tuning: Annotated[
+        bool,
+        typer.Option(
+            "--tuning",
+            help="Say what a method with its range of settings gives after so many evaluations.",
+        ),
+    ] = False,
+    evaluations: Annotated[
+        int, typer.Option(min=1, help="Episodes to choose a setting with, with --tuning.")
+    ] = 200,
+    as_json: AsJson = False,
 ) -> None:
-    """Draw learning curves: mean score over seeds, and its 95 % interval as a band.
+    """Compare what methods score on datasets, with 95 % intervals.
 
-    With --success it is the share of successful episodes, where the environment tells.
+    Only rows that compare share a table: the same data, environment, versions of its packages, references and kind
+    of policy. Others have a table of their own, and a line says what keeps it apart. A run that orlog evaluate has
+    not scored counts with the last point of its learning curve. Over several datasets the score is the
+    interquartile mean. --json and a folder for --plot have every statistic.
     """
-    from orlog.runs.run_folders import find_run_folders
-    from orlog.runs.run_groups import group_runs
-    from orlog.runs.statistics_plots import check_format, curves_plot, save_plot
+    from orlog.runs.comparing import caveats_on, comparison_of, find_runs, notes_on, tables_of
 
-    check_format(out)
-    found = find_run_folders(folder)
-    save_plot(curves_plot(group_runs(found), success=success), out)
-    say_notes(_problems(found), tell)
-    say(f"written: {out}")
+    is_file = plot is not None and plot.suffix != ""
+    if plot is not None:
+        from orlog.runs.statistics_plots import check_format
+
+        check_format(plot if is_file else plot / "curves.svg")
+    skipped: list[Path] = []
+    rows = find_runs(places, on_skipped=skipped.append)
+    if tuning:
+        _tune(rows, plot, evaluations, as_json=as_json)
+        return
+    if plot is not None:
+        _draw_curves(rows, plot, is_file=is_file)
+    documents: list[dict[str, Any]] = []
+    for number, (table, apart) in enumerate(tables_of(rows), 1):
+        comparison = comparison_of(table, resamples)
+        is_normalized = all(row.anchors is not None for row in table)
+        decided = None
+        if sequential and (number == 1 or len(comparison.methods) > 1):
+            decided = _sequential(comparison, group, groups)
+        if plot is not None and not is_file:
+            folder = plot if number == 1 else plot / f"table-{number}"
+            _draw_comparison(comparison, decided, folder, is_normalized)
+        notes = [f"{folder}: has no score yet" for folder in skipped if number == 1]
+        notes += notes_on(table)
+        if as_json:
+            documents.append(
+                {
+                    "normalized": is_normalized,
+                    **comparison.to_json(),
+                    "numbers": _numbers_json(table),
+                    "sequential": None if decided is None else _sequential_json(decided),
+                    "notes": notes,
+                    "caveats": caveats_on(table),
+                    **({"differs": apart} if apart else {}),
+                }
+            )
+            continue
+        if apart:
+            say(f"\napart from the first table: {apart}")
+        _print_table(table, comparison, is_normalized)
+        if decided is not None:
+            _print_sequential(decided)
+        if notes:
+            say(f"note: {'; '.join(notes)} ({MORE})")
+    if as_json:
+        first, *others = documents
+        print_json({**first, "apart": others})
 
 
-def _settings(settings: dict[str, Any], *, besides: Sequence[str] = ()) -> str:
-    """Return settings in one cell, without those that are in other columns."""
-    from orlog.runs.run_folders import setting_words
+def _print_table(table: Sequence[Row], comparison: Comparison, is_normalized: bool) -> None:
+    """Print a line for each dataset and method, and over several datasets one for each method."""
+    from orlog.normalize.statistics import score_interval
 
-    shown = {name: value for name, value in settings.items() if name not in besides}
-    return ", ".join(setting_words(shown))
+    by_name = {(row.task, row.name): row for row in table}
+    ranking = comparison.ranking()
+    rows = []
+    for task in comparison.tasks:
+        for name in ranking:
+            row = by_name[task, name]
+            scores = row.scores
+            interval = score_interval([*scores]) if len(scores) > 1 else None
+            cells = [_score(float(scores.mean(1).mean()), interval), "", _counted(row.numbers)]
+            rows.append([task, row.title, *map(str, scores.shape), *cells])
+    for name in ranking if len(comparison.tasks) > 1 else ():
+        rank = str(comparison.ranks.get(name, "not ranked"))
+        cells = [str(comparison.aggregates[name]["IQM"]), rank, ""]
+        row = by_name[comparison.tasks[0], name]
+        seeds = str(len(comparison.runs[name]))
+        rows.append([f"all {len(comparison.tasks)}", row.title, seeds, "", *cells])
+    unit = "score" if is_normalized else "return"
+    headings = ("dataset", "method", "seeds", "episodes", unit, "mean rank", COUNTED)
+    show_table(headings, rows, numbers=(2, 3))
 
 
-def _problems(found: Sequence[RunSummary]) -> list[str]:
-    """Return why folders cannot be read, with the path of each once."""
-    return [
-        f"{run.folder}: {run.problem.removeprefix(f'{run.folder} ').replace(f'{run.folder}/', '')}."
-        for run in found
-        if run.problem
+def _numbers_json(table: Sequence[Row]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    numbers: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for row in table:
+        numbers.setdefault(row.name, {})[row.task] = [one.to_json() for one in row.numbers]
+    return numbers
+
+
+def _sequential(comparison: Comparison, group: int, groups: int) -> SequentialComparison:
+    """Return the sequential comparison of a table's methods by the mean scores of their runs."""
+    from orlog.normalize.sequential import compare_sequentially
+
+    scores = {method: runs.mean(1) for method, runs in comparison.runs.items()}
+    return compare_sequentially(scores, group=group, groups=groups)
+
+
+def _print_sequential(decided: SequentialComparison) -> None:
+    pairs = [
+        f"{first} is {word} {second}"
+        if word in ("above", "below")
+        else f"{first} and {second}: {word}"
+        for (first, second), word in decided.decisions.items()
     ]
+    say(f"AdaStop after {counted(decided.groups, 'group')} of seeds: {'; '.join(pairs)}")
+    missing = [f"{seeds} of {method}" for method, seeds in decided.missing.items()]
+    if missing:
+        say(f"run more seeds, then compare again: {', '.join(missing)}")
 
 
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
+def _sequential_json(decided: SequentialComparison) -> dict[str, object]:
+    return {
+        "decisions": [
+            {"first": first, "second": second, "decision": word}
+            for (first, second), word in decided.decisions.items()
+        ],
+        "groups": decided.groups,
+        "missing": decided.missing,
+    }
 
 
-def _measured(one: SeedScores) -> str:
-    """Say how the scores of some seeds were measured."""
-    from orlog.runs.run_groups import CURVE
+def _draw_curves(rows: Sequence[Row], plot: Path, *, is_file: bool) -> None:
+    """Draw the learning curves of the runs in folders; into a folder only where there are some."""
+    from orlog.errors import NotFoundError
+    from orlog.runs.run_folders import find_run_folders
+    from orlog.runs.statistics_plots import curves_plot, save_plot
 
-    source = f"the {CURVE}" if one.source == CURVE else one.source
-    return (
-        f"{'seed' if len(one.seeds) == 1 else 'seeds'} {_listed(one.seeds)} by {source} at step "
-        f"{one.step:,}, {counted(one.episodes, 'episode')}"
+    folders = dict.fromkeys(row.place for row in rows if row.curves)
+    if is_file and not folders:
+        raise NotFoundError(
+            f"{plot}: files of scored runs have no learning curves; draw their statistics into a folder: "
+            f"--plot {plot.with_suffix('')}"
+        )
+    runs = [find_run_folders(folder)[0] for folder in folders]
+    if is_file or any(run.curve for run in runs):
+        path = plot if is_file else plot / "curves.svg"
+        save_plot(curves_plot(runs), path)
+        tell(f"wrote {path}")
+
+
+def _draw_comparison(
+    comparison: Comparison, decided: SequentialComparison | None, folder: Path, is_normalized: bool
+) -> None:
+    from orlog.datasets.looking.figures import line_colors
+    from orlog.runs.statistics_plots import comparison_plots, save_plot, sequential_plot
+
+    figures = comparison_plots(comparison, is_normalized, line_colors(comparison.methods))
+    if decided is not None:
+        figures["sequential"] = sequential_plot(decided)
+    for name, figure in figures.items():
+        save_plot(figure, folder / f"{name}.svg")
+    tell(f"wrote {folder}: {', '.join(figures)}")
+
+
+def _tune(rows: Sequence[Row], plot: Path | None, evaluations: int, *, as_json: bool) -> None:
+    from orlog.runs.statistics_plots import save_plot, tune_plot
+    from orlog.runs.tuning_curves import tune_curves
+
+    curves = tune_curves(rows, evaluations=evaluations)
+    if plot is not None:
+        path = plot if plot.suffix else plot / "tuning.svg"
+        save_plot(tune_plot(curves), path)
+        tell(f"wrote {path}")
+    if as_json:
+        print_json({"curves": [curve.to_json() for curve in curves]})
+        return
+    for curve in curves:
+        _print_tuning(curve)
+
+
+def _print_tuning(curve: TuneCurve) -> None:
+    unit = "score" if curve.is_normalized else "return"
+    ranges = "; ".join(
+        f"{name} in {', '.join(map(str, values))}" for name, values in curve.varied.items()
     )
+    say(
+        f"{algorithm_title(curve.method)} on {curve.dataset}: {curve.policies} "
+        f"{'policy' if curve.policies == 1 else 'policies'}, {counted(len(curve.settings), 'setting')}"
+        + (f" ({ranges})" if ranges else "")
+    )
+    shown = [count for count in _ROUND if count < len(curve.means)] + [len(curve.means)]
+    rows = [
+        [
+            str(count),
+            f"{curve.means[count - 1]:z.1f}",
+            f"{curve.lows[count - 1]:z.1f} to {curve.highs[count - 1]:z.1f}",
+        ]
+        for count in shown
+    ]
+    headings = ("episodes", f"{unit} of the policy named best", "80 % of trials")
+    show_table(headings, rows, numbers=(0, 1, 2))
+    best = ", ".join(f"{score:z.1f}" for score in curve.expected_best)
+    say(f"expected {unit} of the best of 1, 2, .. settings that are evaluated in full: {best}")
+    if curve.notes:
+        say(f"note: {'; '.join(curve.notes)} ({MORE})")
 
 
 def _score(score: float | None, interval: tuple[float, float] | None) -> str:
@@ -267,13 +374,3 @@ def _counted(numbers: Sequence[Number]) -> str:
     from orlog.normalize.metrics import in_short
 
     return ", ".join(in_short(numbers))
-
-
-def _note_returns(found: Sequence[RunSummary]) -> None:
-    plain = {
-        run.record.dataset
-        for run in found
-        if run.record is not None and run.scores is not None and not run.is_normalized
-    }
-    for dataset in sorted(plain):
-        tell(f"note: {dataset}: no reference returns are known, so its scores are returns.")

@@ -59,14 +59,10 @@ def evaluate(
     from orlog.algos.training.runs import RUN_FILE
     from orlog.errors import OrlogError
     from orlog.runs.evaluating import evaluate as run_policy
-    from orlog.runs.run_folders import find_run_folders
+    from orlog.runs.run_folders import run_places
 
     is_one = len(runs) == 1 and ((runs[0] / RUN_FILE).exists() or not runs[0].is_dir())
-    folders = [
-        folder
-        for run in runs
-        for folder in ([run] if is_one else [one.folder for one in find_run_folders(run)])
-    ]
+    folders = [folder for run in runs for folder in ([run] if is_one else run_places(run))]
     results, problems = [], []
     for folder in folders:
         with progress_bar("episodes" if is_one else str(folder)) as update:

@@ -1,30 +1,21 @@
-"""Makes scored runs from the folders of evaluated runs."""
+"""Makes files of scored runs from the folders of evaluated runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from orlog.algos.algorithms import ALGORITHMS, AlgorithmLike, algorithm_name
 from orlog.algos.settings import make_config
-from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.policy import fitting_form
-from orlog.algos.training.runs import VIEW_FILE, RunRecord, read_evaluation, read_run
+from orlog.algos.training.runs import VIEW_FILE, RunRecord, read_run
 from orlog.base.code_version import repository_and_commit, run_sources, sources_digest
 from orlog.datasets.loading import load_dataset
 from orlog.errors import NotFoundError, SchemaError
-from orlog.runs.evaluated_runs import EvaluatedRun, check_seeds, find_runs
-from orlog.runs.references import references_measured
-from orlog.runs.scored_runs import (
-    CodeUsed,
-    Compute,
-    DatasetUsed,
-    Method,
-    Scale,
-    ScoredRuns,
-    ScoredSeed,
-    write_scored_runs,
-)
+from orlog.runs.comparing import Row, check_seeds, find_runs, merged
+from orlog.runs.scored_runs import CURVE_POLICY, CodeUsed, Scale, ScoredRuns, write_scored_runs
 
 
 def scored_runs(
@@ -35,16 +26,13 @@ def scored_runs(
     `tried` says how many settings were tried to choose these; `algorithm` is the file of one that is not orlog's,
     whose SHA-256 is stated then.
 
-    Raises ValueError if runs of a method on a dataset are not seeds of one another; SchemaError if a run learned
-    from a view, or was evaluated in another way than the other seeds.
+    Raises ValueError if runs of a method on a dataset are not seeds of one another, measured alike; SchemaError if
+    a run learned from a view, or was not evaluated.
     """
-    groups: dict[tuple[str, str], list[EvaluatedRun]] = {}
-    for run in find_runs(folders):
-        groups.setdefault((run.method, run.dataset), []).append(run)
-    return [
-        _scored(sorted(runs, key=lambda one: one.seed), tried, algorithm)
-        for runs in groups.values()
-    ]
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in find_runs(folders):
+        groups.setdefault((row.name, row.task), []).append(row)
+    return [_scored(rows, tried, algorithm) for rows in groups.values()]
 
 
 def write_all(out: Path, made: Sequence[ScoredRuns]) -> list[Path]:
@@ -54,83 +42,59 @@ def write_all(out: Path, made: Sequence[ScoredRuns]) -> list[Path]:
     """
     if out.suffix != ".json":
         files = [
-            out / one.dataset.name / f"{one.method.name.rpartition(':')[2]}.json" for one in made
+            out / runs.dataset.name / f"{runs.method.name.rpartition(':')[2]}.json" for runs in made
         ]
     elif len(made) == 1:
         files = [out]
     else:
-        names = ", ".join(f"{one.method.name} on {one.dataset.name}" for one in made)
+        names = ", ".join(f"{runs.method.name} on {runs.dataset.name}" for runs in made)
         raise SchemaError(
             f"{out}: a file holds one method on one dataset, and these runs are {names}; name a folder instead: "
             f"--out {out.with_suffix('')}"
         )
-    for file, one in zip(files, made, strict=True):
-        write_scored_runs(file, one)
+    for file, runs in zip(files, made, strict=True):
+        write_scored_runs(file, runs)
     return files
 
 
-def _scored(
-    runs: Sequence[EvaluatedRun], tried: int | None, algorithm: AlgorithmLike | None
-) -> ScoredRuns:
-    first = runs[0]
-    check_seeds(first.method, first.dataset, runs)
-    for run in runs:
-        if run.protocol != first.protocol or run.step != first.step:
+def _scored(rows: Sequence[Row], tried: int | None, algorithm: AlgorithmLike | None) -> ScoredRuns:
+    check_seeds(rows)
+    first = rows[0].scored
+    for row in rows:
+        if row.scored.policy == CURVE_POLICY:
+            raise SchemaError(f"{row.place}: was not evaluated; run: orlog evaluate {row.place}")
+        if row.scored.protocol != first.protocol:
             raise SchemaError(
-                f"{first.place} and {run.place} were evaluated in different ways; evaluate both with as many "
-                "episodes, and the same packages: orlog evaluate RUN"
+                f"{rows[0].place} and {row.place} were evaluated with different packages; evaluate both again: "
+                "orlog evaluate RUN"
             )
-        if (run.place / VIEW_FILE).exists():
+        if (row.place / VIEW_FILE).exists():
             raise SchemaError(
-                f"{run.place}: was trained on a view, which nobody else finds by its name; store it as a version "
+                f"{row.place}: was trained on a view, which nobody else finds by its name; store it as a version "
                 "first: orlog save VIEW NAME@VERSION"
             )
-    records = {run.place: read_run(run.place) for run in runs}
-    record = records[first.place]
-    references = references_measured(first.dataset, first.digest, first.protocol)
-    return ScoredRuns(
-        dataset=DatasetUsed(name=first.dataset, version=first.version, digest=first.digest),
-        method=Method(
-            name=first.method,
-            algorithm=first.algorithm,
-            settings=first.settings,
-            online=first.online,
-            tried=tried,
-            source="; ".join(filter(None, [record.preset, record.source])),
-            options=None if record.online is not None else _options(record),
-        ),
-        protocol=first.protocol,
-        policy=first.policy,
-        step=first.step,
-        seeds=[
-            ScoredSeed(
-                seed=run.seed,
-                returns=run.returns.tolist(),
-                metrics={name: values.tolist() for name, values in run.metrics.items()},
-            )
-            for run in runs
-        ],
-        references=None if references is None else Scale.of(references),
-        code=_code(records, first, algorithm),
-        compute=_compute(first, records),
+    hours = [row.scored.compute.hours for row in rows]
+    known = [each for each in hours if each is not None]
+    total = sum(known) if len(known) == len(hours) else None
+    anchors = rows[0].anchors
+    row = merged(rows)
+    return msgspec.structs.replace(
+        row.scored,
+        method=msgspec.structs.replace(first.method, tried=tried),
+        references=anchors if anchors is None or isinstance(anchors, Scale) else Scale.of(anchors),
+        code=_code(row.places, algorithm),
+        compute=msgspec.structs.replace(first.compute, hours=total),
     )
 
 
-def _options(record: RunRecord) -> dict[str, object]:
-    options = record.options()
-    names = ("settings", "steps", "preset", "evaluations", "curve_episodes", "precision", "stream")
-    return {name: getattr(options, name) for name in names}
-
-
-def _code(
-    records: Mapping[Path, RunRecord], run: EvaluatedRun, algorithm: AlgorithmLike | None
-) -> CodeUsed:
+def _code(folders: Sequence[Path], algorithm: AlgorithmLike | None) -> CodeUsed:
     """Return what computed runs; sources are those of now, if the records show that they alone trained every seed."""
-    record = records[run.place]
+    records: list[RunRecord] = [*map(read_run, folders)]
+    record = records[0]
     unknown = CodeUsed(versions=record.versions)
     if algorithm is not None and algorithm_name(algorithm) != record.algorithm:
         raise ValueError(
-            f"{run.place}: was trained with {record.algorithm}, not {algorithm_name(algorithm)}."
+            f"{folders[0]}: was trained with {record.algorithm}, not {algorithm_name(algorithm)}."
         )
     if algorithm is None and record.algorithm not in ALGORITHMS:
         return unknown  # code that a record names is not run
@@ -140,22 +104,9 @@ def _code(
     except NotFoundError:  # the data are not here
         return unknown
     here = sources_digest(kind)
-    if not here or any(code != here for one in records.values() for code in one.codes):
+    if not here or any(code != here for one in records for code in one.codes):
         return unknown
-    config = make_config(kind, record.config)
-    files = run_sources(kind, config)
+    files = run_sources(kind, make_config(kind, record.config))
     own = [module for module in files if not module.startswith("orlog.")]
     repository, commit = repository_and_commit(own or files)
     return CodeUsed(files=files, versions=record.versions, repository=repository, commit=commit)
-
-
-def _compute(run: EvaluatedRun, records: Mapping[Path, RunRecord]) -> Compute:
-    logs = [read_metrics(folder) for folder in records if (folder / METRICS_FILE).is_file()]
-    seconds = [float(lines[-1].get("seconds", 0)) for lines in logs if lines]
-    record = records[run.place]
-    on_gpu = record.versions.get("gpu", record.device) if record.device != "cpu" else ""
-    return Compute(
-        steps=run.steps,
-        hours=sum(seconds) / 3600 if len(seconds) == len(records) else None,
-        device=on_gpu or read_evaluation(run.place).processor,
-    )

@@ -1,13 +1,12 @@
-"""What the folders of runs hold: how far each run is, what it scores, and how settings differ.
+"""The folders of runs: how far each run is, what it scores, how settings differ, and whether files are damaged.
 
-A folder that cannot be read is not left out: it says why.
+`read_folder` is the one reader of such a folder. A listing leaves out no folder that cannot be read: it says why.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from orlog.algos.training.checkpoint import checkpoint_metadata
+from orlog.algos.training.checkpoint import checkpoint_metadata, verify_checkpoint
 from orlog.algos.training.from_data import TOKENIZER_FILE
 from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import (
@@ -26,35 +25,30 @@ from orlog.algos.training.runs import (
     ONLINE_SETTINGS,
     RUN_FILE,
     VIEW_FILE,
+    Evaluation,
     PathLike,
     RunRecord,
     as_path,
     check_record,
+    kept_checkpoints,
     read_evaluation,
     read_run,
+    read_sealed_evaluation,
     saved_step,
 )
-from orlog.base.files import hold_folder, is_held
+from orlog.base.files import hash_file, hold_folder, is_held
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
 from orlog.manifests.documents import canonical_json, convert_json
 from orlog.normalize.metrics import EpisodeOutcomes, Number, numbers_of, of_fields
 from orlog.normalize.references import References
 from orlog.normalize.statistics import score_interval
 from orlog.runs.references import references
-from orlog.runs.results import RESULT_FILE
+from orlog.runs.results import RESULT_FILE, read_result
 
 REPLACED = ".replaced"
 FILES = (
-    *(
-        RUN_FILE,
-        METRICS_FILE,
-        CHECKPOINT_FILE,
-        EVALUATION_FILE,
-        RESULT_FILE,
-        VIEW_FILE,
-        ONLINE_FILE,
-    ),
-    *(TOKENIZER_FILE, KEPT_FOLDER, "videos", "tensorboard", "wandb.json"),
+    *(RUN_FILE, METRICS_FILE, CHECKPOINT_FILE, EVALUATION_FILE, RESULT_FILE, VIEW_FILE),
+    *(ONLINE_FILE, TOKENIZER_FILE, KEPT_FOLDER, "videos", "tensorboard", "wandb.json"),
 )
 """What a run may have in its folder."""
 State: TypeAlias = Literal["running", "finished", "stopped", "diverged", "unreadable"]
@@ -70,16 +64,11 @@ class RunSummary:
         problem: Why the folder cannot be read; empty if it can.
         record: What `run.json` holds; None if it cannot be read.
         step: Gradient steps of the last checkpoint or line of the log.
-        settings: What runs differ in besides their seeds (`RunRecord.every_setting`).
-        points: Step and scores of the episodes of each point of the learning curve.
-        counted: What came of the episodes of each of these points, with what metrics counted.
-        scores: Scores of the episodes of the last evaluation; None if there was none.
-        played: What came of these episodes, with what metrics counted; None if there was none.
-        scored_step: Gradient steps of the policy that was scored last.
-        is_evaluated: Whether `scores` are those of `orlog evaluate`; otherwise they are those of the last
-            point of the learning curve.
-        is_normalized: Whether scores are normalized; otherwise they are returns.
+        curve: Step and episodes of each point of the learning curve.
+        evaluation: What `orlog evaluate` measured last; None if it did not, or before the last point of the curve.
+        anchors: References of the dataset, by which returns are scores; None if none are known.
         changed: When training last wrote to it, in seconds since 1970.
+        seconds: How long it was trained, by its log; None without one.
     """
 
     folder: Path
@@ -87,49 +76,53 @@ class RunSummary:
     problem: str = ""
     record: RunRecord | None = None
     step: int = 0
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    points: list[tuple[int, np.ndarray]] = dataclasses.field(default_factory=list)
-    counted: list[EpisodeOutcomes] = dataclasses.field(default_factory=list)
-    scores: np.ndarray | None = None
-    played: EpisodeOutcomes | None = None
-    scored_step: int = 0
-    is_evaluated: bool = False
-    is_normalized: bool = True
+    curve: list[tuple[int, EpisodeOutcomes]] = dataclasses.field(default_factory=list)
+    evaluation: Evaluation | None = None
+    anchors: References | None = None
     changed: float = 0.0
+    seconds: float | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What runs differ in besides their seeds (`RunRecord.every_setting`)."""
+        return {} if self.record is None else self.record.every_setting
+
+    @property
+    def last(self) -> tuple[int, EpisodeOutcomes] | None:
+        """Step and episodes of the last evaluation, else of the last point of the learning curve."""
+        if self.evaluation is not None and self.record is not None:
+            return self.evaluation.step, self.evaluation.played(self.record)
+        return self.curve[-1] if self.curve else None
+
+    @property
+    def scores(self) -> np.ndarray | None:
+        """Scores of the episodes of `last`, returns without references; None if there are none."""
+        return None if self.last is None else self.scores_of(self.last[1])
 
     @property
     def score(self) -> float | None:
-        """Mean score of the last evaluation."""
+        """Mean of `scores`."""
         return None if self.scores is None else float(self.scores.mean())
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Interval of the mean at 95 %, over the episodes of this run."""
+        """Interval of the mean score at 95 %, over the episodes of this run."""
         return None if self.scores is None else score_interval([self.scores])
 
     @property
-    def success_points(self) -> list[tuple[int, float]]:
-        """Step and share of successful episodes of each point, where the environment tells."""
-        rates = map(_success_rate, self.counted)
-        return [
-            (step, rate)
-            for (step, _), rate in zip(self.points, rates, strict=True)
-            if rate is not None
-        ]
-
-    @property
     def numbers(self) -> list[Number]:
-        """What metrics give for the last evaluation, with intervals over its episodes."""
-        return [] if self.played is None else numbers_of([self.played])
+        """What metrics give for the episodes of `last`."""
+        return [] if self.last is None else numbers_of([self.last[1]])
 
-    @property
-    def success_rate(self) -> float | None:
-        """Share of the episodes of the last evaluation that succeeded, 0 to 1; None if nothing tells."""
-        return None if self.played is None else _success_rate(self.played)
+    def scores_of(self, episodes: EpisodeOutcomes) -> np.ndarray:
+        """Return the scores of episodes, or their returns where no references are known."""
+        returns = episodes.returns
+        return returns if self.anchors is None else self.anchors.normalize(returns)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        record = self.record
+        record, last = self.record, self.last
+        success = None if last is None else last[1].metrics.get("success")
         return {
             "folder": str(self.folder),
             "state": self.state,
@@ -143,20 +136,12 @@ class RunSummary:
             "settings": self.settings,
             "score": self.score,
             "score_interval": self.interval,
-            "success_rate": self.success_rate,
-            "numbers": [one.to_json() for one in self.numbers],
-            "scored_step": self.scored_step if self.scores is not None else None,
-            "episodes": None if self.scores is None else len(self.scores),
-            "normalized": self.is_normalized,
+            "success_rate": None if success is None else float(success.mean()),
+            "numbers": [number.to_json() for number in self.numbers],
+            "scored_step": last and last[0],
+            "episodes": last and len(last[1].returns),
+            "normalized": self.anchors is not None,
         }
-
-
-def find_run_folders(place: PathLike) -> list[RunSummary]:
-    """Return what is known of the runs in a folder or below, in the order of their names.
-
-    Raises NotFoundError if there is none.
-    """
-    return [_summary(folder) for folder in run_places(place)]
 
 
 def run_places(place: PathLike) -> list[Path]:
@@ -171,6 +156,134 @@ def run_places(place: PathLike) -> list[Path]:
             f"{root}: no run is in this folder or below; name a folder that orlog train wrote."
         )
     return sorted(folders, key=_in_order)
+
+
+def _in_order(folder: Path) -> list[tuple[str, int]]:
+    """Return what sorts folders by name, and `seed-10` after `seed-2`."""
+    words = (part.rpartition("-") for part in folder.parts)
+    return [
+        (f"{first}{dash}", int(last)) if last.isdecimal() else (f"{first}{dash}{last}", -1)
+        for first, dash, last in words
+    ]
+
+
+def find_run_folders(place: PathLike) -> list[RunSummary]:
+    """Return what is known of the runs in a folder or below, in the order of their names.
+
+    Raises NotFoundError if there is none.
+    """
+    anchors: dict[tuple[str, str], References | None] = {}
+    runs = []
+    for folder in run_places(place):
+        try:
+            run = read_folder(folder)
+        except (OrlogError, OSError, ValueError, LookupError, TypeError) as error:
+            run = RunSummary(folder=folder, state="unreadable", problem=clause(error))
+        if run.record is not None:
+            version = run.record.dataset, run.record.digest
+            if version not in anchors:
+                anchors[version] = _references(*version)
+            run = dataclasses.replace(run, anchors=anchors[version])
+        runs.append(run)
+    return runs
+
+
+def _references(dataset: str, digest: str) -> References | None:
+    """Return the references of a dataset: of the version that was trained on, else of its name."""
+    for name in (f"{dataset}@{digest}", dataset):
+        with contextlib.suppress(NotFoundError, ManifestError, ValueError):
+            return references(name)
+    return None
+
+
+def read_folder(folder: Path) -> RunSummary:
+    """Return what the folder of a run holds, without references; an evaluation shows that its files are unchanged.
+
+    Raises NotFoundError, ManifestError, IntegrityError or CheckpointError that names the file if one is missing,
+    malformed, or not what another file of the folder states.
+    """
+    record = read_run(folder)
+    lines = read_metrics(folder) if (folder / METRICS_FILE).exists() else []
+    saved = saved_step(folder)
+    if saved is not None:
+        last = folder / CHECKPOINT_FILE
+        check_record(folder, last, checkpoint_metadata(last))
+    state: State = "stopped"
+    if saved == record.steps:
+        state = "finished"
+    elif is_held(folder):
+        state = "running"
+    elif lines and "diverged" in lines[-1]:
+        state = "diverged"
+    curve = [
+        (
+            line["step"],
+            EpisodeOutcomes(
+                returns=np.array(convert_json(line["returns"], list[float]), float),
+                metrics=of_fields(line),
+                dataset=record.dataset,
+                settings=record.config,
+            ),
+        )
+        for line in lines
+        if line.get("returns")
+    ]
+    evaluation = read_evaluation(folder) if (folder / EVALUATION_FILE).exists() else None
+    if evaluation is not None and curve and evaluation.step < curve[-1][0]:
+        evaluation = None
+    there = (folder / name for name in (RUN_FILE, METRICS_FILE, CHECKPOINT_FILE))
+    return RunSummary(
+        folder=folder,
+        state=state,
+        record=record,
+        step=max([saved or 0, *(line["step"] for line in lines)]),
+        curve=curve,
+        evaluation=evaluation,
+        changed=max(path.stat().st_mtime for path in there if path.exists()),
+        seconds=float(lines[-1].get("seconds", 0)) if lines else None,
+    )
+
+
+def varied_settings(runs: Sequence[RunSummary]) -> dict[Path, dict[str, Any]]:
+    """Return, for each readable run, the settings in which runs of its algorithm and data differ."""
+    groups: dict[tuple[str, str], list[tuple[RunSummary, dict[str, Any]]]] = {}
+    for run in runs:
+        if run.record is not None:
+            settings = run.settings | {"digest": run.record.digest[:19]}
+            group = groups.setdefault((run.record.algorithm, run.record.dataset), [])
+            group.append((run, settings))
+    varied = {}
+    fine_tuned = {f"online_{name}" for name in ONLINE_SETTINGS if name != "step"}
+    for group in groups.values():
+        values: dict[str, set[bytes]] = {}
+        names = dict.fromkeys(name for _, settings in group for name in settings)
+        for name in names:
+            # What only fine-tuned runs have counts where it differs between these: their step tells them
+            # from other runs.
+            values[name] = {
+                canonical_json(settings.get(name))
+                for _, settings in group
+                if name not in fine_tuned or name in settings
+            }
+        for run, settings in group:
+            varied[run.folder] = {
+                name: value for name, value in settings.items() if len(values[name]) > 1
+            }
+    return varied
+
+
+def setting_words(settings: dict[str, Any]) -> list[str]:
+    """Return settings as words `name=value`, as the command line takes them."""
+    words = []
+    for name, value in settings.items():
+        plain = "from_step" if name == "online_step" else name.removeprefix("online_")
+        shown = name if plain in settings else plain
+        if value is None:
+            text = "even" if name == "online_prior" else "none"
+        else:
+            text = str(value).replace(" ", "")
+        words.append(f"{shown}={text}")
+    return words
 
 
 @contextlib.contextmanager
@@ -203,144 +316,46 @@ def replacing(folders: Iterable[Path], overwrite: bool, *, resume: bool) -> Iter
             shutil.rmtree(folder / REPLACED)
 
 
-def _in_order(folder: Path) -> list[tuple[str, int]]:
-    """Return what sorts folders by name, and `seed-10` after `seed-2`."""
-    words = (part.rpartition("-") for part in folder.parts)
-    return [
-        (f"{first}{dash}", int(last)) if last.isdecimal() else (f"{first}{dash}{last}", -1)
-        for first, dash, last in words
-    ]
+def verify_run(folder: Path) -> tuple[list[str], list[str]]:
+    """Compare every file of a run with the digests that the run holds.
 
+    Returns what is damaged, missing or was edited, a sentence each; and what no digest speaks of, a clause each.
 
-def _summary(folder: Path) -> RunSummary:
-    try:
-        return _read(folder)
-    except (OrlogError, OSError, ValueError, LookupError, TypeError) as error:
-        return RunSummary(folder=folder, state="unreadable", problem=clause(error))
-
-
-def _read(folder: Path) -> RunSummary:
-    record = read_run(folder)
-    lines = read_metrics(folder) if (folder / METRICS_FILE).exists() else []
-    saved = saved_step(folder)
-    if saved is not None:
-        last = folder / CHECKPOINT_FILE
-        check_record(folder, last, checkpoint_metadata(last))
-    step = max([saved or 0, *(line["step"] for line in lines)])
-    state: State = "stopped"
-    if saved == record.steps:
-        state = "finished"
-    elif is_held(folder):
-        state = "running"
-    elif lines and "diverged" in lines[-1]:
-        state = "diverged"
-    known = _references(record.dataset, record.digest)
-
-    def scored(returns: Any) -> np.ndarray:
-        values = np.array(convert_json(returns, list[float]), float)
-        return values if known is None else known.normalize(values)
-
-    evaluated = [line for line in lines if line.get("returns")]
-    points = [(line["step"], scored(line["returns"])) for line in evaluated]
-    each = [
-        EpisodeOutcomes(
-            returns=np.array(line["returns"], float),
-            metrics=of_fields(line),
-            dataset=record.dataset,
-            settings=record.config,
-        )
-        for line in evaluated
-    ]
-    scored_step, scores = points[-1] if points else (0, None)
-    played = each[-1] if each else None
-    is_evaluated = False
-    if (folder / EVALUATION_FILE).exists():
-        evaluation = read_evaluation(folder)
-        if evaluation.step >= scored_step:
-            scored_step, scores = evaluation.step, scored(evaluation.returns)
-            played = evaluation.played(record)
-            is_evaluated = True
-    return RunSummary(
-        folder=folder,
-        state=state,
-        record=record,
-        step=step,
-        settings=record.every_setting,
-        points=points,
-        counted=each,
-        scores=scores,
-        played=played,
-        scored_step=scored_step,
-        is_evaluated=is_evaluated,
-        is_normalized=known is not None,
-        changed=max(
-            (folder / name).stat().st_mtime
-            for name in (RUN_FILE, METRICS_FILE, CHECKPOINT_FILE)
-            if (folder / name).exists()
-        ),
-    )
-
-
-def _success_rate(played: EpisodeOutcomes) -> float | None:
-    """Return the share of successful episodes, where the environment told."""
-    reached = played.metrics.get("success")
-    return None if reached is None else float(reached.mean())
-
-
-@functools.cache
-def _references(dataset: str, digest: str) -> References | None:
-    """Return the references of a dataset: of the version that was trained on, else of its name."""
-    for name in (f"{dataset}@{digest}", dataset):
+    The checkpoint holds a digest of itself and of `run.json`; an evaluation holds digests of itself, of `run.json`,
+    of the checkpoint, and of the log up to its step. Nothing is signed: who edits a file and computes all digests
+    again is not noticed.
+    """
+    if is_held(folder):
+        return [], ["a process trains in it now, so that its files change"]
+    problems: dict[str, None] = {}
+    unverified: list[str] = []
+    for check in (_verify_checkpoints, _verify_evaluation):
         try:
-            return references(name)
-        except (NotFoundError, ManifestError, ValueError):
-            continue
-    return None
+            unverified.extend(check(folder))
+        except (OrlogError, OSError, ValueError, LookupError) as error:
+            problems[f"{clause(error)}."] = None
+    return [*problems], unverified
 
 
-def varied_settings(runs: Sequence[RunSummary]) -> dict[Path, dict[str, Any]]:
-    """Return, for each readable run, the settings in which runs of its algorithm and data differ."""
-    groups: dict[tuple[str, str], list[RunSummary]] = {}
-    for run in runs:
-        if run.record is not None:
-            groups.setdefault((run.record.algorithm, run.record.dataset), []).append(run)
-    found = {}
-    fine_tuned = [f"online_{name}" for name in ONLINE_SETTINGS if name != "step"]
-    for group in groups.values():
-        names = dict.fromkeys(name for run in group for name in run.settings)
-        # What only fine-tuned runs have counts where it differs between these: their step tells them
-        # from other runs.
-        varied = [
-            name
-            for name in names
-            if len(
-                {
-                    canonical_json(run.settings.get(name))
-                    for run in group
-                    if name not in fine_tuned or name in run.settings
-                }
-            )
-            > 1
-        ]
-        digests = {run.record.digest for run in group if run.record is not None}
-        for run in group:
-            found[run.folder] = {
-                name: run.settings[name] for name in varied if name in run.settings
-            }
-            if len(digests) > 1 and run.record is not None:
-                found[run.folder]["digest"] = run.record.digest[:19]
-    return found
+def _verify_checkpoints(folder: Path) -> Iterator[str]:
+    read_run(folder)
+    kept, last = kept_checkpoints(folder), folder / CHECKPOINT_FILE
+    if not kept:
+        yield f"{RUN_FILE}: there is no checkpoint yet, which will hold its digest"
+    for path in sorted({*kept.values(), *([last] if last.exists() else [])}):
+        metadata = verify_checkpoint(path)
+        check_record(folder, path, metadata)
+        steps, sha256 = folder / ONLINE_FILE, metadata.get("online_sha256")
+        if path == last and sha256 and not (steps.is_file() and hash_file(steps) == sha256):
+            yield f"{ONLINE_FILE}: it is compared when the run goes on"
 
 
-def setting_words(settings: dict[str, Any]) -> list[str]:
-    """Return settings as words `name=value`, as the command line takes them."""
-    words = []
-    for name, value in settings.items():
-        plain = "from_step" if name == "online_step" else name.removeprefix("online_")
-        shown = name if plain in settings else plain
-        if value is None:
-            text = "even" if name == "online_prior" else "none"
-        else:
-            text = str(value).replace(" ", "")
-        words.append(f"{shown}={text}")
-    return words
+def _verify_evaluation(folder: Path) -> Iterator[str]:
+    if (folder / METRICS_FILE).exists():
+        read_metrics(folder)
+    if (folder / EVALUATION_FILE).exists():
+        read_sealed_evaluation(folder)
+    else:
+        yield f"{METRICS_FILE}: an evaluation will hold its digest (orlog evaluate)"
+    if (folder / RESULT_FILE).exists():
+        read_result(folder.name, with_checkpoint=True, folder=folder)

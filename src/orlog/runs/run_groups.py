@@ -1,238 +1,188 @@
-"""Runs that differ in their seeds only, and what is said of them together."""
+"""Runs of a folder together: those that differ in their seeds only, their learning curves, and `orlog.load_runs`."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
+from orlog.base.terminal import ago
 from orlog.manifests.documents import canonical_json
-from orlog.normalize.metrics import EpisodeOutcomes, Number, numbers_of
+from orlog.normalize.metrics import EpisodeOutcomes, numbers_of
 from orlog.normalize.statistics import score_interval, share_interval
-from orlog.runs.run_folders import RunSummary, setting_words, varied_settings
+from orlog.runs.pages import html_table
+from orlog.runs.run_folders import RunSummary, find_run_folders, setting_words, varied_settings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CURVE, EVALUATED = "last point of the curve", "orlog evaluate"
+Item = TypeVar("Item")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SeedScores:
-    """Scores of seeds that were measured alike, so that a mean over them says something.
+def seeds_together(
+    items: Iterable[Item], key: Callable[[Item], Hashable], seeds: Callable[[Item], Sequence[int]]
+) -> list[list[Item]]:
+    """Put items of equal keys together, with each seed once: one that is there twice begins another group."""
+    groups: dict[Hashable, list[list[Item]]] = {}
+    order = []
+    for item in items:
+        alike = groups.setdefault(key(item), [])
+        for group in alike:
+            if not {seed for other in group for seed in seeds(other)} & {*seeds(item)}:
+                group.append(item)
+                break
+        else:
+            order.append([item])
+            alike.append(order[-1])
+    return order
 
-    Attributes:
-        source: `EVALUATED` or `CURVE`.
-        step: Gradient steps of the policies.
-        episodes: Episodes of each.
-        runs: The runs.
-        scores: Scores of the episodes of each.
-        played: What came of the episodes of each, with what metrics counted, where this is known.
+
+def group_runs(runs: Sequence[RunSummary]) -> dict[tuple[str, str], list[RunSummary]]:
+    """Return readable runs that differ in their seeds only, by dataset and label, in the order of the first of each.
+
+    The label has the algorithm and the settings in which it differs from others on the dataset; of a seed that is
+    there twice also the folder.
     """
-
-    source: str
-    step: int
-    episodes: int
-    runs: list[RunSummary] = dataclasses.field(default_factory=list)
-    scores: list[np.ndarray] = dataclasses.field(default_factory=list)
-    played: list[EpisodeOutcomes] = dataclasses.field(default_factory=list)
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds."""
-        return [run.record.seed for run in self.runs if run.record is not None]
-
-    @property
-    def score(self) -> float:
-        """Mean over the seeds."""
-        return float(np.mean(self.means))
-
-    @property
-    def means(self) -> list[float]:
-        """Mean score of each run."""
-        return [float(scores.mean()) for scores in self.scores]
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Interval of the mean at 95 % over seeds (`score_interval`); None without spread, or of one seed."""
-        return score_interval(self.scores) if len(self.scores) > 1 else None
-
-    @property
-    def numbers(self) -> list[Number]:
-        """What metrics give, over the seeds."""
-        return numbers_of(self.played)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "source": self.source,
-            "step": self.step,
-            "episodes": self.episodes,
-            "seeds": self.seeds,
-            "score": self.score,
-            "score_interval": self.interval,
-            "numbers": [one.to_json() for one in self.numbers],
-        }
-
-
-Measured: TypeAlias = tuple[str, int, RunSummary, np.ndarray, EpisodeOutcomes | None]
-
-
-def measured_alike(measured: Iterable[Measured]) -> list[SeedScores]:
-    """Put scores together that have one source, one step and one number of episodes."""
-    found: dict[tuple[str, int, int], SeedScores] = {}
-    for source, step, run, scores, played in measured:
-        alike = source, step, len(scores)
-        one = found.setdefault(alike, SeedScores(source=source, step=step, episodes=len(scores)))
-        one.runs.append(run)
-        one.scores.append(scores)
-        one.played.extend([] if played is None else [played])
-    return list(found.values())
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RunGroup:
-    """Runs that differ in their seeds only.
-
-    Attributes:
-        algorithm: Name of the algorithm.
-        dataset: Name of the dataset.
-        settings: What they have in common and other runs of the algorithm on the dataset have not.
-        runs: The runs, one for each seed, by seed.
-        left_out: Runs whose seed another run has, by folder, and the run that counts: the newest of
-            those that have a score.
-    """
-
-    algorithm: str
-    dataset: str
-    settings: dict[str, Any]
-    runs: list[RunSummary]
-    left_out: list[tuple[RunSummary, RunSummary]] = dataclasses.field(default_factory=list)
-
-    @property
-    def title(self) -> str:
-        """The algorithm as people write it, with its settings."""
-        record = self.runs[0].record if self.runs else None
-        return algorithm_title(self.algorithm, None if record is None else record.config)
-
-    @property
-    def label(self) -> str:
-        """Algorithm, and the settings that set it apart."""
-        return " ".join([self.title, *setting_words(self.settings)])
-
-    @property
-    def shown_dataset(self) -> str:
-        """Name of the dataset for people; that of a rebuild has its version."""
-        record = self.runs[0].record
-        return self.dataset if record is None else record.shown_dataset
-
-    @property
-    def last_scores(self) -> list[SeedScores]:
-        """The last scores of the runs: of evaluations first, of more steps first, of more seeds first."""
-        found = measured_alike(
-            (EVALUATED if run.is_evaluated else CURVE, run.scored_step, run, run.scores, run.played)
-            for run in self.runs
-            if run.scores is not None
-        )
-        return sorted(
-            found, key=lambda one: (one.source == EVALUATED, one.step, len(one.runs)), reverse=True
-        )
-
-    @property
-    def all_scores(self) -> list[SeedScores]:
-        """Scores of evaluations and of the last points of learning curves."""
-        measured: list[Measured] = []
-        for run in self.runs:
-            if run.is_evaluated and run.scores is not None:
-                measured.append((EVALUATED, run.scored_step, run, run.scores, run.played))
-            for (step, scores), played in zip(run.points[-1:], run.counted[-1:], strict=True):
-                measured.append((CURVE, step, run, scores, played))
-        return sorted(
-            measured_alike(measured), key=lambda one: (one.source, one.step, one.episodes)
-        )
-
-    def curve(
-        self, *, success: bool = False
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return steps, mean over seeds, and the ends of its interval, where all seeds were scored.
-
-        Where there is no interval, its ends are the mean. With `success` it is the share of
-        successful episodes instead of the score.
-        """
-        by_seed = [
-            {
-                step: one.metrics["success"] if success else scores
-                for (step, scores), one in zip(run.points, run.counted, strict=True)
-                if not success or "success" in one.metrics
-            }
-            for run in self.runs
-        ]
-        by_seed = [points for points in by_seed if points]
-        steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
-        means, ends = [], []
-        for step in steps:
-            each = [points[step] for points in by_seed]
-            of_seeds = [float(one.mean()) for one in each]
-            mean = float(np.mean(of_seeds))
-            means.append(mean)
-            interval = None
-            if success:
-                interval = share_interval(of_seeds, sum(map(len, each)))
-            elif len(each) > 1:
-                interval = score_interval(each)
-            ends.append(interval or (mean, mean))
-        low, high = np.array(ends, float).reshape(-1, 2).T
-        return np.array(steps), np.array(means), low, high
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON: the first of the last scores, and all of them."""
-        scores = self.last_scores
-        first = scores[0] if scores else None
-        rates = [] if first is None else [run.success_rate for run in first.runs]
-        known = [rate for rate in rates if rate is not None]
-        return {
-            "algorithm": self.algorithm,
-            "dataset": self.dataset,
-            "settings": self.settings,
-            "seeds": [run.record.seed for run in self.runs if run.record is not None],
-            "scored_seeds": 0 if first is None else len(first.runs),
-            "score": None if first is None else first.score,
-            "score_interval": None if first is None else first.interval,
-            "success_rate": float(np.mean(known)) if known else None,
-            "numbers": [] if first is None else [one.to_json() for one in first.numbers],
-            "scores": [one.to_json() for one in scores],
-            "normalized": all(run.is_normalized for run in self.runs),
-            "folders": [str(run.folder) for run in self.runs],
-            "left_out": [str(run.folder) for run, _ in self.left_out],
-        }
-
-
-def group_runs(runs: Sequence[RunSummary]) -> list[RunGroup]:
-    """Return readable runs by algorithm, dataset and settings, in the order of the first of each."""
     varied = varied_settings(runs)
-    groups: dict[tuple[str, str, bytes], list[RunSummary]] = {}
-    for run in runs:
-        if run.record is not None:
-            key = canonical_json(varied[run.folder])
-            groups.setdefault((run.record.dataset, run.record.algorithm, key), []).append(run)
-    return [
-        _group(algorithm, dataset, varied[group[0].folder], group)
-        for (dataset, algorithm, _), group in groups.items()
+    groups: dict[tuple[str, str], list[RunSummary]] = {}
+    for group in seeds_together(
+        [run for run in runs if run.record is not None],
+        lambda run: (
+            run.record and (run.record.dataset, run.record.algorithm),
+            canonical_json(varied[run.folder]),
+        ),
+        lambda run: [run.record.seed] if run.record else [],
+    ):
+        record = group[0].record
+        assert record is not None
+        title = algorithm_title(record.algorithm, record.config)
+        label = " ".join([title, *setting_words(varied[group[0].folder])])
+        if (record.shown_dataset, label) in groups:
+            label = f"{label} {group[0].folder}"
+        groups[record.shown_dataset, label] = sorted(
+            group, key=lambda run: run.record.seed if run.record else 0
+        )
+    return groups
+
+
+def mean_curve(
+    runs: Sequence[RunSummary], *, success: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return steps, mean over seeds, and the ends of its interval at 95 %, where all seeds were scored.
+
+    Where there is no interval, its ends are the mean. With `success` it is the share of successful episodes in
+    place of the score, where environments tell.
+    """
+    curves = [
+        {
+            step: episodes.metrics["success"] if success else run.scores_of(episodes)
+            for step, episodes in run.curve
+            if not success or "success" in episodes.metrics
+        }
+        for run in runs
     ]
+    curves = [curve for curve in curves if curve]
+    steps = sorted(set.intersection(*map(set, curves))) if curves else []
+    means, ends = [], []
+    for step in steps:
+        seeds = [curve[step] for curve in curves]
+        of_seeds = [float(values.mean()) for values in seeds]
+        interval = None
+        if success:
+            interval = share_interval(of_seeds, sum(map(len, seeds)))
+        elif len(seeds) > 1:
+            interval = score_interval(seeds)
+        means.append(float(np.mean(of_seeds)))
+        ends.append(interval or (means[-1], means[-1]))
+    low, high = np.array(ends, float).reshape(-1, 2).T
+    return np.array(steps), np.array(means), low, high
 
 
-def _group(
-    algorithm: str, dataset: str, settings: dict[str, Any], runs: Sequence[RunSummary]
-) -> RunGroup:
-    by_seed: dict[int, list[RunSummary]] = {}
+def scores_measured_alike(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
+    """Return means over seeds as JSON, each of one source (`EVALUATED` or `CURVE`), step and number of episodes."""
+    alike: dict[tuple[str, int, int], list[tuple[RunSummary, EpisodeOutcomes]]] = {}
     for run in runs:
-        by_seed.setdefault(run.record.seed if run.record else 0, []).append(run)
-    kept, left_out = [], []
-    for seed in sorted(by_seed):
-        there = by_seed[seed]
-        counts = max(there, key=lambda run: (run.scores is not None, run.changed))
-        kept.append(counts)
-        left_out += [(run, counts) for run in there if run is not counts]
-    return RunGroup(
-        algorithm=algorithm, dataset=dataset, settings=settings, runs=kept, left_out=left_out
+        measured = [(CURVE, *point) for point in run.curve[-1:]]
+        if run.evaluation is not None and run.last is not None:
+            measured.append((EVALUATED, *run.last))
+        for source, step, episodes in measured:
+            alike.setdefault((source, step, len(episodes.returns)), []).append((run, episodes))
+    documents = []
+    for (source, step, count), seeds in sorted(alike.items(), key=lambda item: item[0]):
+        scores = [run.scores_of(episodes) for run, episodes in seeds]
+        means = [float(of_seed.mean()) for of_seed in scores]
+        documents.append(
+            {
+                "source": source,
+                "step": step,
+                "episodes": count,
+                "seeds": [run.record.seed for run, _ in seeds if run.record is not None],
+                "each": means,
+                "score": float(np.mean(means)),
+                "interval": score_interval(scores) if len(scores) > 1 else None,
+                "counted": [str(number) for number in numbers_of([each for _, each in seeds])],
+            }
+        )
+    return documents
+
+
+class Runs(list[RunSummary]):
+    """The runs of a folder, as they were when it was read; one that cannot be read says why."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read them."""
+        super().__init__(find_run_folders(folder))
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        """Return the folder, and how many runs of each algorithm are in it."""
+        names = Counter(
+            algorithm_title(run.record.algorithm, run.record.config) if run.record else "unreadable"
+            for run in self
+        )
+        counts = ", ".join(f"{count} {name}" for name, count in names.items())
+        return f"Runs({str(self.folder)!r}: {counts})"
+
+    def plot(self, *, success: bool = False) -> Figure:
+        """Return learning curves: mean score over seeds, and its 95 % interval as a band.
+
+        With `success` it is the share of successful episodes, where the environment tells.
+
+        Raises ValueError if no run has a curve; MissingExtraError if matplotlib is not installed.
+        """
+        from orlog.runs.statistics_plots import curves_plot
+
+        return curves_plot(self, success=success)
+
+    def _repr_html_(self) -> str:
+        headings = ("run", "algorithm", "dataset", "seed", "step", "score", "state", "changed")
+        return html_table(headings, [_cells(run) for run in self])
+
+
+def _cells(run: RunSummary) -> tuple[str, ...]:
+    record = run.record
+    if record is None:
+        return (str(run.folder), "", "", "", "", "", f"{run.state}: {run.problem}", "")
+    return (
+        str(run.folder),
+        algorithm_title(record.algorithm, record.config),
+        record.shown_dataset,
+        str(record.seed),
+        f"{run.step:,}/{record.steps:,}",
+        "" if run.score is None else f"{run.score:z.1f}",
+        run.state,
+        ago(run.changed),
     )
+
+
+def load_runs(folder: str | Path = "runs") -> Runs:
+    """Return the runs in a folder and all folders in it: their settings, curves, scores and states.
+
+    Raises NotFoundError if there is no such folder.
+    """
+    return Runs(Path(folder))

@@ -1,11 +1,12 @@
-"""`ScoredRuns`: what a method scores on a dataset, in one file with every episode's return of every seed.
+"""`ScoredRuns`: what a method scores on a dataset, with every episode's return of every seed.
 
-A file states the SHA-256 of itself, which finds damage and careless edits. It may come from anybody: it is checked as
+It is made of the folders of runs, or read from a file. A file states the SHA-256 of itself, which finds damage and careless edits. It may come from anybody: it is checked as
 a whole when it is read, its size is bounded, and nothing that it names is opened, imported or run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import json
@@ -16,8 +17,10 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from orlog.algos.training.evaluating import FIRST_SEED
+from orlog.algos.training.runs import RunRecord
 from orlog.base.files import make_folder, replace_file, storage_errors
-from orlog.errors import FormatVersionError, ManifestError, clause
+from orlog.errors import FormatVersionError, ManifestError, OrlogError, clause
 from orlog.manifests.documents import (
     canonical_json,
     convert_json,
@@ -29,11 +32,15 @@ from orlog.manifests.names import counted, is_name, is_version
 from orlog.normalize.metrics import EpisodeOutcomes, of_fields
 from orlog.normalize.references import Anchors, Protocol, PublishedReturn, References
 from orlog.normalize.statistics import check_finite
+from orlog.runs.references import described, trained_policy
+from orlog.runs.run_folders import RunSummary
 
 LARGEST_FILE = 2**24
 MOST_VALUES = 2_000_000
 LAYOUT = "scored_runs"
 """The field with the version of the layout, by which such a file is known among others."""
+CURVE_POLICY = "last point of the learning curve"
+_OPTIONS = ("settings", "steps", "preset", "evaluations", "curve_episodes", "precision", "stream")
 
 _Text = Annotated[str, Meta(max_length=4000)]
 _Line = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
@@ -254,6 +261,69 @@ def _check(runs: ScoredRuns, digest: str) -> None:
                 raise ValueError(f"{where}.metrics.{metric:.80}: not one value for each episode.")
         for metric, array in of_fields({"metrics": one.metrics}).items():
             check_finite(array.astype(float), f"{where}.metrics.{metric:.80}")
+
+
+def scored_run(run: RunSummary) -> ScoredRuns | None:
+    """Return what a run scores by its last evaluation, else by the last point of its learning curve; None without."""
+    record, last = run.record, run.last
+    if record is None or last is None:
+        return None
+    step, episodes = last
+    policy, evaluation = CURVE_POLICY, run.evaluation
+    if evaluation is not None:
+        policy = trained_policy(record.config)
+    options = None
+    if record.online is None:
+        asked = record.options()
+        options = {name: getattr(asked, name) for name in _OPTIONS}
+    device = "" if evaluation is None else evaluation.processor
+    if record.device != "cpu":
+        device = record.versions.get("gpu", record.device)
+    return ScoredRuns(
+        dataset=DatasetUsed(name=record.dataset, version=record.version, digest=record.digest),
+        method=Method(
+            name=record.algorithm,
+            algorithm=record.algorithm,
+            settings=record.every_setting,
+            online=record.online is not None,
+            source="; ".join(filter(None, [record.preset, record.source])),
+            options=options,
+        ),
+        protocol=_curve_protocol(record) if evaluation is None else evaluation.protocol,
+        policy=policy,
+        step=step,
+        seeds=[
+            ScoredSeed(
+                seed=record.seed,
+                returns=episodes.returns.tolist(),
+                metrics={name: values.tolist() for name, values in episodes.metrics.items()},
+            )
+        ],
+        code=CodeUsed(versions=record.versions),
+        compute=Compute(
+            steps=record.steps,
+            hours=None if run.seconds is None else run.seconds / 3600,
+            device=device,
+        ),
+    )
+
+
+def _curve_protocol(record: RunRecord) -> Protocol:
+    """Return how the points of a learning curve were measured; versions of packages were not recorded."""
+    manifest = None
+    for name in (f"{record.dataset}@{record.digest}", record.dataset):
+        with contextlib.suppress(OrlogError, ValueError):
+            manifest = manifest or described(name).manifest
+    environment = None if manifest is None else manifest.environment
+    return Protocol(
+        environment_id="" if environment is None else environment.id,
+        environment_kwargs={} if environment is None else environment.kwargs,
+        versions={},
+        max_episode_steps=None if environment is None else environment.max_episode_steps,
+        episodes=record.curve_episodes,
+        first_seed=FIRST_SEED,
+        environments=1,
+    )
 
 
 def _digest_of(body: dict[str, Any]) -> str:

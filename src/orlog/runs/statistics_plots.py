@@ -11,10 +11,12 @@ import numpy as np
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.files import storage_errors
 from orlog.datasets.looking.figures import check_plots, line_colors, new_figure
+from orlog.manifests.names import counted
 from orlog.normalize.sequential import SequentialComparison
 from orlog.normalize.statistics import Comparison
 from orlog.runs.result_figures import UNIT, Statistic, statistics_of
-from orlog.runs.run_groups import RunGroup
+from orlog.runs.run_folders import RunSummary
+from orlog.runs.run_groups import group_runs, mean_curve
 from orlog.runs.tuning_curves import TuneCurve
 
 if TYPE_CHECKING:
@@ -157,33 +159,35 @@ def tune_plot(curves: Sequence[TuneCurve]) -> Figure:
     return figure
 
 
-def curves_plot(groups: Sequence[RunGroup], *, success: bool = False) -> Figure:
-    """Return the score over gradient steps, beside each other for each dataset.
+def curves_plot(runs: Sequence[RunSummary], *, success: bool = False) -> Figure:
+    """Return the scores of runs over gradient steps, beside each other for each dataset.
 
     With `success` it is the share of successful episodes, where the environment tells.
 
-    A line is the mean over seeds, its band the interval of that mean at 95 %, where there are seeds
-    enough; groups without a learning curve are left out.
+    A line is the mean over the seeds of a setting, its band the interval of that mean at 95 %, where there are
+    seeds enough; settings without a learning curve are left out.
 
-    Raises ValueError if none has one.
+    Raises ValueError if no run has one.
     """
-    drawn: dict[str, list[RunGroup]] = {}
-    for group in groups:
-        if len(group.curve(success=success)[0]):
-            drawn.setdefault(group.shown_dataset, []).append(group)
+    groups = group_runs(runs)
+    curves = {key: mean_curve(group, success=success) for key, group in groups.items()}
+    drawn: dict[str, list[str]] = {}
+    for (dataset, label), (steps, *_) in curves.items():
+        if len(steps):
+            drawn.setdefault(dataset, []).append(label)
     if not drawn:
         raise ValueError(NO_SUCCESS if success else NO_CURVE)
-    colors = line_colors(group.label for there in drawn.values() for group in there)
+    colors = line_colors(label for labels in drawn.values() for label in labels)
     most = max(map(len, drawn.values()))
     figure, axes = new_figure(len(drawn), width=6.5, height=3.8 + 0.2 * most, in_row=3)
-    for one, (dataset, there) in zip(axes, drawn.items(), strict=True):
-        for group in there:
-            steps, means, low, high = group.curve(success=success)
-            count = sum(bool(run.success_points if success else run.points) for run in group.runs)
-            label = f"{group.label} ({count} seed{'s' if count > 1 else ''})"
-            _draw_line(one, steps, means, (low, high), colors[group.label], label)
-        is_normalized = all(run.is_normalized for group in there for run in group.runs)
-        one.set(title=dataset, xlabel="gradient steps", ylabel=UNIT if is_normalized else "return")
+    for one, (dataset, labels) in zip(axes, drawn.items(), strict=True):
+        for label in labels:
+            steps, means, low, high = curves[dataset, label]
+            seeds = counted(sum(bool(run.curve) for run in groups[dataset, label]), "seed")
+            _draw_line(one, steps, means, (low, high), colors[label], f"{label} ({seeds})")
+        there = [run for label in labels for run in groups[dataset, label]]
+        unit = UNIT if all(run.anchors for run in there) else "return"
+        one.set(title=dataset, xlabel="gradient steps", ylabel=unit)
         if success:
             one.set(ylabel="share of successful episodes", ylim=(-0.02, 1.02))
         # Below the axes, where it covers no curve.

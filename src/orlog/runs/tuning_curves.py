@@ -17,7 +17,7 @@ from orlog.normalize.tuning import (
     method_digest,
     tuning_curves,
 )
-from orlog.runs.evaluated_runs import EvaluatedRun, check_alike, method_results, settings_text
+from orlog.runs.comparing import Row, check_seeds, differences
 
 MIDDLE = 0.8
 """Share of the trials whose scores lie within the printed range."""
@@ -73,7 +73,7 @@ class TuneCurve:
 
 
 def tune_curves(
-    runs: Sequence[EvaluatedRun],
+    rows: Sequence[Row],
     *,
     evaluations: int = 200,
     policies: int = POLICIES,
@@ -81,115 +81,116 @@ def tune_curves(
     exploration: float = EXPLORATION,
     seed: int = 0,
 ) -> list[TuneCurve]:
-    """Return the tune curve of each method on each dataset among the runs.
+    """Return the tune curve of each method on each dataset among the rows of `find_runs`.
 
-    Runs of a method that differ in settings are its range; each run is one policy. Their settings must be
-    known, with each seed once, and all runs on a dataset trained, measured and evaluated in the same way. The
-    other arguments are those of `tuning_curves`.
+    Runs of a method that differ in settings are its range; each run is one policy. The other arguments are those of
+    `tuning_curves`.
+
+    Raises ValueError if runs of a method on a dataset did not learn from the same data, were not measured in the
+    same way, or a seed of a setting is there twice.
     """
-    groups: dict[tuple[str, str], list[EvaluatedRun]] = {}
-    for run in runs:
-        groups.setdefault((run.method, run.dataset), []).append(run)
-    return [
-        _tune_curve(
-            group,
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.name, row.task), []).append(row)
+    curves = []
+    for group in groups.values():
+        by_setting = _by_setting(group)
+        scores = [np.concatenate([row.scores for row in of_setting]) for of_setting in by_setting]
+        drawn = tuning_curves(
+            np.concatenate(scores),
             np.random.default_rng(seed),
             evaluations=evaluations,
             policies=policies,
             trials=trials,
             exploration=exploration,
         )
-        for group in groups.values()
-    ]
+        number = sum(map(len, scores))
+        bandit = (
+            f"UCB with exploration {exploration:g} over {min(policies, number)} of "
+            f"{number} policies, {counted(trials, 'trial')}, one stored episode an evaluation"
+        )
+        curves.append(_tune_curve(by_setting, scores, drawn, bandit))
+    return curves
+
+
+def _by_setting(group: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows of each setting, in the order of the settings that differ."""
+    first = group[0]
+    by_setting: dict[bytes, list[Row]] = {}
+    for row in group:
+        there, here = (
+            one.facts | {"episodes": one.scored.protocol.episodes} for one in (first, row)
+        )
+        if there != here:
+            raise ValueError(
+                f"{row.name} on {row.task}: {first.place} and {row.place} differ in {differences(there, here)}; "
+                f"give each its own curve: NAME={row.place}"
+            )
+        by_setting.setdefault(canonical_json(row.scored.method.settings), []).append(row)
+    for rows in by_setting.values():
+        check_seeds(rows)
+    varied = _varied([rows[0] for rows in by_setting.values()])
+    return sorted(
+        by_setting.values(),
+        key=lambda rows: [
+            values.index(rows[0].scored.method.settings.get(name))
+            for name, values in varied.items()
+        ],
+    )
+
+
+def _varied(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Return the settings that differ between rows, each with its values."""
+    settings = [row.scored.method.settings for row in rows]
+    names = dict.fromkeys(name for each in settings for name in each)
+    varied = {name: _distinct([each.get(name) for each in settings]) for name in names}
+    return {name: values for name, values in varied.items() if len(values) > 1}
 
 
 def _tune_curve(
-    runs: list[EvaluatedRun],
-    rng: np.random.Generator,
-    *,
-    evaluations: int,
-    policies: int,
-    trials: int,
-    exploration: float,
+    by_setting: Sequence[Sequence[Row]],
+    scores: Sequence[np.ndarray],
+    drawn: np.ndarray,
+    bandit: str,
 ) -> TuneCurve:
-    first = runs[0]
-    by_setting: dict[bytes, list[EvaluatedRun]] = {}
-    for run in runs:
-        check_alike(
-            f"{first.method} on {first.dataset}",
-            first,
-            run,
-            apart=f"give each its own curve: NAME={run.place}",
-        )
-        by_setting.setdefault(canonical_json(run.settings), []).append(run)
-    known = [group[0].settings for group in by_setting.values()]
-    names = list(dict.fromkeys(name for one in known for name in one))
-    varied = {name: _distinct([one.get(name) for one in known]) for name in names}
-    varied = {name: values for name, values in varied.items() if len(values) > 1}
-    known.sort(key=lambda one: [values.index(one.get(name)) for name, values in varied.items()])
-    # Each setting is checked and normalized as a method of its own.
-    labels = [
-        f"{first.method} {settings_text({name: one.get(name) for name in varied})}".strip()
-        for one in known
-    ]
-    results = method_results(
-        dataclasses.replace(run, method=label)
-        for label, one in zip(labels, known, strict=True)
-        for run in by_setting[canonical_json(one)]
-    )
-    scores = [results.scores[label][first.dataset] for label in labels]
-    notes = list(results.notes)
-    if not results.is_normalized:
-        notes.append(
-            "the bandit's exploration is meant for scores where 100 is the expert's; how much it "
-            "explores here depends on the scale of the returns."
-        )
-    if len(known) == 1:
-        notes.append(
-            f"{first.method} has one setting on {first.dataset}: its range is not searched, and only "
-            "seeds differ."
-        )
-    every = np.concatenate(scores)
-    curves = tuning_curves(
-        every,
-        rng,
-        evaluations=evaluations,
-        policies=policies,
-        trials=trials,
-        exploration=exploration,
-    )
+    first = by_setting[0][0]
+    settings = [rows[0].scored.method.settings for rows in by_setting]
+    varied = _varied([rows[0] for rows in by_setting])
+    notes = []
+    if first.anchors is None:
+        notes.append("how much the bandit explores depends on the scale of the returns")
+    if len(settings) == 1:
+        notes.append(f"{first.name} has one setting on {first.task}, so only seeds differ")
     outside = (1 - MIDDLE) / 2
-    lows, highs = np.quantile(curves, [outside, 1 - outside], axis=0)
-    protocol = first.protocol
-    drawn = min(policies, len(every))
+    lows, highs = np.quantile(drawn, [outside, 1 - outside], axis=0)
+    codes = [row.scored.code.versions.get("orlog", "") for rows in by_setting for row in rows]
+    protocol = first.scored.protocol
     return TuneCurve(
-        method=first.method,
-        dataset=first.dataset,
-        digest=method_digest(first.method, known, code=_distinct([run.code for run in runs])),
+        method=first.name,
+        dataset=first.task,
+        digest=method_digest(first.name, settings, code=_distinct(codes)),
         varied=varied,
-        settings=[{name: one.get(name) for name in varied} for one in known],
-        setting_seeds=[len(one) for one in scores],
-        setting_scores=[float(one.mean()) for one in scores],
-        policies=len(every),
-        episodes=every.shape[1],
-        means=curves.mean(0),
+        settings=[{name: each.get(name) for name in varied} for each in settings],
+        setting_seeds=[len(each) for each in scores],
+        setting_scores=[float(each.mean()) for each in scores],
+        policies=sum(map(len, scores)),
+        episodes=protocol.episodes,
+        means=drawn.mean(0),
         lows=lows,
         highs=highs,
-        expected_best=expected_online_performance(np.array([one.mean() for one in scores])),
+        expected_best=expected_online_performance(np.array([each.mean() for each in scores])),
         protocol=(
-            f"{protocol.environment_id}, {every.shape[1]} "
-            f"{'episode' if every.shape[1] == 1 else 'episodes'} of each policy with reset seeds from "
-            f"{protocol.first_seed}; UCB with exploration {exploration:g} over {drawn} of "
-            f"{len(every)} policies, {counted(trials, 'trial')}, one stored episode an evaluation"
+            f"{protocol.environment_id}, {counted(protocol.episodes, 'episode')} of each policy with reset seeds "
+            f"from {protocol.first_seed}; {bandit}"
         ),
-        is_normalized=results.is_normalized,
+        is_normalized=first.anchors is not None,
         notes=notes,
     )
 
 
 def _distinct(values: list[Any]) -> list[Any]:
     """Return the different values of a setting, in the order of their text or size."""
-    found = {canonical_json(value): value for value in values}
-    distinct = [found[text] for text in sorted(found)]
-    numbers = all(isinstance(value, int | float) for value in distinct)
-    return sorted(distinct) if numbers else distinct
+    distinct = {canonical_json(value): value for value in values}
+    ordered = [distinct[text] for text in sorted(distinct)]
+    numbers = all(isinstance(value, int | float) for value in ordered)
+    return sorted(ordered) if numbers else ordered

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.errors import OrlogError
 from orlog.manifests.names import counted
 from orlog.normalize.verdicts import compare_runs, recorded_outcomes
@@ -14,8 +15,8 @@ from orlog.runs.pictures import Dot, Line, dots, lines, series_of
 from orlog.runs.references import references
 from orlog.runs.reproducing import other_training, recorded_baseline
 from orlog.runs.result_figures import UNIT
-from orlog.runs.run_folders import find_run_folders, setting_words
-from orlog.runs.run_groups import CURVE, EVALUATED, RunGroup, SeedScores, group_runs
+from orlog.runs.run_folders import RunSummary, find_run_folders
+from orlog.runs.run_groups import CURVE, EVALUATED, group_runs, mean_curve, scores_measured_alike
 from orlog.runs.videos import VIDEOS as FILMED
 from orlog.runs.videos import read_videos
 
@@ -31,11 +32,12 @@ def runs_of(folder: Path) -> dict[str, Any]:
     """
     found = find_run_folders(folder)
     groups = group_runs(found)
-    by_dataset: dict[str, list[RunGroup]] = {}
-    for group in groups:
-        by_dataset.setdefault(group.dataset, []).append(group)
+    by_dataset: dict[str, dict[str, list[RunSummary]]] = {}
+    for (_, label), group in groups.items():
+        dataset = group[0].record.dataset if group[0].record else ""
+        by_dataset.setdefault(dataset, {})[label] = group
     return {
-        "groups": [_group(group, folder) for group in groups],
+        "groups": [_group(label, group, folder) for (_, label), group in groups.items()],
         "pictures": {dataset: _pictures(there) for dataset, there in by_dataset.items()},
         "problems": [[_name(run.folder, folder), run.problem] for run in found if run.problem],
         "folder": str(folder),
@@ -84,23 +86,22 @@ def _name(run: Path, folder: Path) -> str:
     return str(run.relative_to(folder)) if run != folder else run.name
 
 
-def _pictures(groups: Sequence[RunGroup]) -> dict[str, Any]:
+def _pictures(groups: Mapping[str, Sequence[RunSummary]]) -> dict[str, Any]:
     """Return learning curves and scores of groups as figures, in one scale and with a color for each group."""
-    is_normalized = all(run.is_normalized for group in groups for run in group.runs)
+    is_normalized = all(run.anchors for group in groups.values() for run in group)
     unit, ends = (UNIT, (0, 100)) if is_normalized else ("return", (0,))
-    series = series_of(group.label for group in groups)
+    series = series_of(groups)
     curves, named = [], {}
-    for group in groups:
-        xs, means, low, high = (values.tolist() for values in group.curve())
-        if xs:
-            curves.append(Line(xs=xs, ys=means, series=series[group.label], band=(low, high)))
-            named[f"{group.label} ({counted(len(group.runs), 'seed')})"] = series[group.label]
     # Scores of another source, or of another number of episodes, are other measurements.
-    kinds: dict[str, list[tuple[str, SeedScores]]] = {}
-    for group in groups:
-        for score in group.all_scores:
-            kind = f"{score.source}, {counted(score.episodes, 'episode')} a seed"
-            kinds.setdefault(kind, []).append((group.label, score))
+    kinds: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for label, group in groups.items():
+        xs, means, low, high = (values.tolist() for values in mean_curve(group))
+        if xs:
+            curves.append(Line(xs=xs, ys=means, series=series[label], band=(low, high)))
+            named[f"{label} ({counted(len(group), 'seed')})"] = series[label]
+        for score in scores_measured_alike(group):
+            kind = f"{score['source']}, {counted(score['episodes'], 'episode')} a seed"
+            kinds.setdefault(kind, []).append((label, score))
     rows = {
         kind: [_dot(label, score, series[label]) for label, score in measured]
         for kind, measured in kinds.items()
@@ -116,7 +117,7 @@ def _pictures(groups: Sequence[RunGroup]) -> dict[str, Any]:
                 "unit": unit,
                 "picture": dots(rows[kind], f"Scores by {kind}", ends=ends, scale=scale),
                 "words": [
-                    f"{row.name} after {counted(score.step, 'step')}: {row.note}"
+                    f"{row.name} after {counted(score['step'], 'step')}: {row.note}"
                     for row, (_, score) in zip(rows[kind], measured, strict=True)
                 ],
             }
@@ -125,30 +126,33 @@ def _pictures(groups: Sequence[RunGroup]) -> dict[str, Any]:
     }
 
 
-def _dot(label: str, score: SeedScores, series: int) -> Dot:
-    note = f"{score.score:z.1f}"
-    if score.interval is not None:
-        note += f" (95 % interval {score.interval[0]:z.1f} to {score.interval[1]:z.1f})"
-    note += f", {'seed' if len(score.seeds) == 1 else 'seeds'} {', '.join(map(str, score.seeds))}"
+def _dot(label: str, score: dict[str, Any], series: int) -> Dot:
+    note, seeds, interval = f"{score['score']:z.1f}", score["seeds"], score["interval"]
+    if interval is not None:
+        note += f" (95 % interval {interval[0]:z.1f} to {interval[1]:z.1f})"
+    note += f", {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
     return Dot(
         name=label,
-        value=score.score,
-        interval=score.interval,
-        each=score.means,
+        value=score["score"],
+        interval=interval,
+        each=score["each"],
         series=series,
-        note=note + "".join(f", {number}" for number in score.numbers),
+        note=note + "".join(f", {number}" for number in score["counted"]),
     )
 
 
-def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
-    word, reason = _verdict(group)
+def _group(label: str, runs: Sequence[RunSummary], folder: Path) -> dict[str, Any]:
+    record = runs[0].record
+    assert record is not None
+    word, reason = _verdict(record.algorithm, record.dataset, runs)
+    title = algorithm_title(record.algorithm, record.config)
     return {
-        "label": group.label,
-        "dataset": group.dataset,
-        "algorithm": group.title,
-        "settings": setting_words(group.settings),
-        "seeds": [run.record.seed for run in group.runs if run.record is not None],
-        "scores": [one.to_json() for one in group.all_scores],
+        "label": label,
+        "dataset": record.dataset,
+        "algorithm": title,
+        "settings": label.removeprefix(title).split(),
+        "seeds": [run.record.seed for run in runs if run.record is not None],
+        "scores": scores_measured_alike(runs),
         "verdict": word,
         "reason": reason,
         "each": [
@@ -159,41 +163,31 @@ def _group(group: RunGroup, folder: Path) -> dict[str, Any]:
                 "step": run.step,
                 "steps": None if run.record is None else run.record.steps,
                 "score": run.score,
-                "source": EVALUATED if run.is_evaluated else CURVE,
-                "episodes": None if run.scores is None else len(run.scores),
+                "source": CURVE if run.evaluation is None else EVALUATED,
+                "episodes": None if run.last is None else len(run.last[1].returns),
             }
-            for run in group.runs
-        ],
-        "left_out": [
-            f"{_name(run.folder, folder)}: {_name(counts.folder, folder)} counts, which has the same "
-            "settings and seed"
-            for run, counts in group.left_out
+            for run in runs
         ],
     }
 
 
-def _verdict(group: RunGroup) -> tuple[str, str]:
-    """Return the verdict on a group against the recorded baseline, and its reason; or why there is none."""
+def _verdict(algorithm: str, dataset: str, runs: Sequence[RunSummary]) -> tuple[str, str]:
+    """Return the verdict on seeds against the recorded baseline, and its reason; or why there is none."""
     new = {}
     try:
-        baseline = recorded_baseline(group.algorithm, group.dataset)
+        baseline = recorded_baseline(algorithm, dataset)
         if baseline is None:
             return "", "nothing is recorded for this algorithm and dataset"
-        known = references(group.dataset)
-        for run in group.runs:
-            record = run.record
-            if (
-                record is None
-                or run.played is None
-                or not run.is_evaluated
-                or run.scored_step != record.steps
-            ):
+        known = references(dataset)
+        for run in runs:
+            record, evaluation = run.record, run.evaluation
+            if record is None or evaluation is None or evaluation.step != record.steps:
                 return "", "not compared: a run is not finished and evaluated"
             if record.digest != baseline.digest:
                 return "", "not compared: trained on other data than the recorded baseline"
             if other := other_training(record, baseline):
                 return "", f"not compared: {other}"
-            new[record.seed] = run.played
+            new[record.seed] = evaluation.played(record)
         verdict = compare_runs(new, recorded_outcomes(baseline), known.normalize)
     except (OrlogError, ValueError) as error:
         return "", f"not compared: {error}"

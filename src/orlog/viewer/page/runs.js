@@ -32,8 +32,7 @@ function show(place, found, index, opened) {
       element("span", {}, element("b", {}, group.verdict), " ", element("small", {}, group.reason))]), { label: `Runs on ${dataset}`, stacked: true }));
     place.append(element("details", {}, element("summary", {}, "Each run"), table(["folder", "seed", "state", "step", "score", "measured by"],
       groups.flatMap((group) => group.each.map((run) => [run.folder, String(run.seed ?? "–"), run.state, `${number(run.step)} of ${number(run.steps)}`, run.score == null ? "–" : rounded(run.score),
-        run.score == null ? "–" : `${run.source}, ${number(run.episodes)} episodes`])), { numbers: [4], stacked: true })),
-    ...groups.flatMap((group) => group.left_out).map((text) => element("p", { class: "note" }, `left out: ${text}`)));
+        run.score == null ? "–" : `${run.source}, ${number(run.episodes)} episodes`])), { numbers: [4], stacked: true })));
     const folders = groups.flatMap((group) => group.each.map((run) => run.folder));
     showVideos(place, videos.filter((video) => folders.includes(video.run)), index, dataset, opened);
   }
