@@ -145,7 +145,7 @@ def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) 
     means = known.normalize(np.array([20.0, 21.0, 22.0, 30.0]))
     assert (scored["seeds"], scored["source"]) == ([0, 1, 2, 10], "last point of the curve")
     assert scored["score"] == pytest.approx(means.mean())
-    assert scored["interval"] == pytest.approx(mean_interval(means))
+    assert scored["score_interval"] == pytest.approx(mean_interval(means))
     assert scored["counted"][0].startswith("success rate 50.0 %")
 
 

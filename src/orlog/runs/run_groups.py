@@ -124,7 +124,7 @@ def scores_measured_alike(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
                 "seeds": [run.record.seed for run, _ in seeds if run.record is not None],
                 "each": means,
                 "score": float(np.mean(means)),
-                "interval": score_interval(scores) if len(scores) > 1 else None,
+                "score_interval": score_interval(scores) if len(scores) > 1 else None,
                 "counted": [str(number) for number in numbers_of([each for _, each in seeds])],
             }
         )

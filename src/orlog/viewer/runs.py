@@ -127,7 +127,7 @@ def _pictures(groups: Mapping[str, Sequence[RunSummary]]) -> dict[str, Any]:
 
 
 def _dot(label: str, score: dict[str, Any], series: int) -> Dot:
-    note, seeds, interval = f"{score['score']:z.1f}", score["seeds"], score["interval"]
+    note, seeds, interval = f"{score['score']:z.1f}", score["seeds"], score["score_interval"]
     if interval is not None:
         note += f" (95 % interval {interval[0]:z.1f} to {interval[1]:z.1f})"
     note += f", {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
