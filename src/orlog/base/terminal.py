@@ -109,11 +109,6 @@ def table(
     return made
 
 
-def lines_in_cell(lines: Iterable[str]) -> Text:
-    """Return the cell of a table that shows texts one below another."""
-    return Text("\n").join(_cell(line) for line in lines)
-
-
 def _cell(text: str | Text) -> Text:
     return text if isinstance(text, Text) else Text(printable(text).replace("\n", "\\n"))
 

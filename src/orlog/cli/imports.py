@@ -7,24 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 import orlog
-from orlog.base.terminal import (
-    lines_in_cell,
-    progress_bar,
-    say,
-    show_facts,
-    show_table,
-    tell,
-    waits,
-)
+from orlog.base.terminal import printable, progress_bar, say, show_facts, show_table, tell, waits
 from orlog.cli.advice import in_options
 from orlog.cli.options import ChunkHashes, Executing, Imports, Name, command, option
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from orlog.datasets.formats._shared.episodes import Found
 
 
@@ -238,7 +229,7 @@ def _show_found(found: Found) -> None:
         ("more columns", ", ".join(found.schema.extras) or "none"),
         ("not finite", ", ".join(unfinite) or "none"),
         ("checksums", _checksums(found)),
-        ("notes", lines_in_cell(found.doubts or ["nothing was left out or repaired"])),
+        ("notes", Text(printable("\n".join(found.doubts) or "nothing was left out or repaired"))),
     ]
     show_facts(rows)
 
