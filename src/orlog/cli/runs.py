@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from orlog.normalize.statistics import Comparison
     from orlog.runs.comparing import Row
     from orlog.runs.run_folders import RunSummary
-    from orlog.runs.tuning_curves import TuneCurve
 
 COUNTED = "counted"
 CURVE_WIDTH = 12
@@ -331,37 +330,34 @@ def _tune(rows: Sequence[Row], plot: Path | None, evaluations: int, *, as_json: 
         save_plot(tune_plot(curves), path)
         tell(f"wrote {path}")
     if as_json:
-        print_json({"curves": [curve.to_json() for curve in curves]})
+        print_json({"curves": curves})
         return
     for curve in curves:
         _print_tuning(curve)
 
 
-def _print_tuning(curve: TuneCurve) -> None:
-    unit = "score" if curve.is_normalized else "return"
-    ranges = "; ".join(
-        f"{name} in {', '.join(map(str, values))}" for name, values in curve.varied.items()
-    )
+def _print_tuning(curve: dict[str, Any]) -> None:
+    unit = "score" if curve["is_normalized"] else "return"
+    varied = [
+        f"{name} in {', '.join(map(str, values))}" for name, values in curve["varied"].items()
+    ]
+    count = curve["policies"]
     say(
-        f"{algorithm_title(curve.method)} on {curve.dataset}: {curve.policies} "
-        f"{'policy' if curve.policies == 1 else 'policies'}, {counted(len(curve.settings), 'setting')}"
-        + (f" ({ranges})" if ranges else "")
+        f"{algorithm_title(curve['method'])} on {curve['dataset']}: {count} "
+        f"{'policy' if count == 1 else 'policies'}, {counted(len(curve['settings']), 'setting')}"
+        + (f" ({'; '.join(varied)})" if varied else "")
     )
-    shown = [count for count in _ROUND if count < len(curve.means)] + [len(curve.means)]
+    means, ranges = curve["means"], list(zip(curve["lows"], curve["highs"], strict=True))
     rows = [
-        [
-            str(count),
-            f"{curve.means[count - 1]:z.1f}",
-            f"{curve.lows[count - 1]:z.1f} to {curve.highs[count - 1]:z.1f}",
-        ]
-        for count in shown
+        [str(at), f"{means[at - 1]:z.1f}", "{:z.1f} to {:z.1f}".format(*ranges[at - 1])]
+        for at in [*(at for at in _ROUND if at < len(means)), len(means)]
     ]
     headings = ("episodes", f"{unit} of the policy named best", "80 % of trials")
     show_table(headings, rows, numbers=(0, 1, 2))
-    best = ", ".join(f"{score:z.1f}" for score in curve.expected_best)
+    best = ", ".join(f"{score:z.1f}" for score in curve["expected_best"])
     say(f"expected {unit} of the best of 1, 2, .. settings that are evaluated in full: {best}")
-    if curve.notes:
-        say(f"note: {'; '.join(curve.notes)} ({MORE})")
+    if curve["notes"]:
+        say(f"note: {'; '.join(curve['notes'])} ({MORE})")
 
 
 def _score(score: float | None, interval: tuple[float, float] | None) -> str:

@@ -35,6 +35,8 @@ from orlog.runs.jobs import Executor, Job, jobs_of, run_jobs
 from orlog.runs.references import references_measured, references_of_dataset, trained_policy
 from orlog.runs.scored_runs import ScoredRuns, read_scored_runs
 
+NOT_CHOSEN = ("device", "reward_scale", "reward_shift")
+"""Settings that may differ from those of a file: preset and data give the scale, whose last bits vary by processor."""
 MOST_EVALUATIONS = 100
 """Most evaluations along a run for which a file from anywhere is taken at its word."""
 
@@ -449,7 +451,7 @@ def reproduce_file(
     first = next(iter(scores.values()))
     trained = first.record.every_setting
     for setting, value in stated.method.settings.items():
-        if setting != "device" and (setting not in trained or trained[setting] != value):
+        if setting not in NOT_CHOSEN and (setting not in trained or trained[setting] != value):
             raise SchemaError(
                 f"{path}: method.settings.{setting}: says {value}, but orlog trains it with {trained.get(setting)} "
                 "here, so nothing is compared."

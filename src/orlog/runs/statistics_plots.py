@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from orlog.normalize.statistics import Comparison
 from orlog.runs.result_figures import UNIT, Statistic, statistics_of
 from orlog.runs.run_folders import RunSummary
 from orlog.runs.run_groups import group_runs, mean_curve
-from orlog.runs.tuning_curves import TuneCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,24 +134,23 @@ def sequential_plot(decided: SequentialComparison) -> Figure:
     return figure
 
 
-def tune_plot(curves: Sequence[TuneCurve]) -> Figure:
-    """Return what each method gives after so many episodes, and after so many whole settings."""
+def tune_plot(curves: Sequence[Mapping[str, Any]]) -> Figure:
+    """Return what each method gives after so many episodes, and after so many whole settings (`tune_curves`)."""
     check_plots()
     from matplotlib.ticker import MaxNLocator
 
-    datasets = list(dict.fromkeys(one.dataset for one in curves))
-    colors = line_colors(one.method for one in curves)
+    datasets = list(dict.fromkeys(curve["dataset"] for curve in curves))
+    colors = line_colors(curve["method"] for curve in curves)
     figure, axes = new_figure(2 * len(datasets), width=8.5 * len(datasets), height=3.8)
-    for one in curves:
-        left, right = axes[2 * datasets.index(one.dataset) :][:2]
-        score = "normalized score" if one.is_normalized else "return"
-        episodes = np.arange(1, len(one.means) + 1)
-        band = np.array(one.lows), np.array(one.highs)
-        _draw_line(left, episodes, np.array(one.means), band, colors[one.method], one.method)
-        ylabel = f"{score} of the policy named best"
-        left.set(title=one.dataset, xlabel="episodes of the bandit", ylabel=ylabel, xscale="log")
-        settings = np.arange(1, len(one.expected_best) + 1)
-        right.plot(settings, one.expected_best, "o-", color=colors[one.method], label=one.method)
+    for curve in curves:
+        left, right = axes[2 * datasets.index(curve["dataset"]) :][:2]
+        method, means, best = curve["method"], np.array(curve["means"]), curve["expected_best"]
+        score = "normalized score" if curve["is_normalized"] else "return"
+        band = np.array(curve["lows"]), np.array(curve["highs"])
+        _draw_line(left, np.arange(1, len(means) + 1), means, band, colors[method], method)
+        left.set(title=curve["dataset"], xlabel="episodes of the bandit", xscale="log")
+        left.set(ylabel=f"{score} of the policy named best")
+        right.plot(range(1, len(best) + 1), best, "o-", color=colors[method], label=method)
         right.set(xlabel="settings evaluated in full", ylabel=f"expected {score} of the best")
         right.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].legend(frameon=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,55 +22,6 @@ MIDDLE = 0.8
 """Share of the trials whose scores lie within the printed range."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TuneCurve:
-    """What a method gives on one dataset after so many evaluations.
-
-    Attributes:
-        method: Name of the method.
-        dataset: Name of the dataset.
-        digest: Identity of the method with the range of its settings (`method_digest`).
-        varied: Settings that differ between runs, each with its values.
-        settings: Those of each different setting, without what is the same in all.
-        setting_seeds: Number of seeds of each setting.
-        setting_scores: Mean score of each setting.
-        policies: Number of runs, each of which is a policy that the bandit may evaluate.
-        episodes: Stored episodes of each policy.
-        means: Mean score of the policy that the bandit names best, after 1, 2, .. episodes.
-        lows: Score that 90 % of the trials reach.
-        highs: Score that 10 % of the trials reach.
-        expected_best: Expected score of the best of 1, 2, .. settings.
-        protocol: How returns were measured and the bandit ran, in words.
-        is_normalized: Whether scores are normalized; otherwise they are returns.
-        notes: Caveats, a sentence each.
-    """
-
-    method: str
-    dataset: str
-    digest: str
-    varied: dict[str, list[Any]]
-    settings: list[dict[str, Any]]
-    setting_seeds: list[int]
-    setting_scores: list[float]
-    policies: int
-    episodes: int
-    means: np.ndarray
-    lows: np.ndarray
-    highs: np.ndarray
-    expected_best: np.ndarray
-    protocol: str
-    is_normalized: bool
-    notes: list[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        body = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {
-            name: value.tolist() if isinstance(value, np.ndarray) else value
-            for name, value in body.items()
-        }
-
-
 def tune_curves(
     rows: Sequence[Row],
     *,
@@ -80,11 +30,12 @@ def tune_curves(
     trials: int = 1000,
     exploration: float = EXPLORATION,
     seed: int = 0,
-) -> list[TuneCurve]:
-    """Return the tune curve of each method on each dataset among the rows of `find_runs`.
+) -> list[dict[str, Any]]:
+    """Return the tune curve of each method on each dataset among the rows of `find_runs`, as JSON.
 
     Runs of a method that differ in settings are its range; each run is one policy. The other arguments are those of
-    `tuning_curves`.
+    `tuning_curves`. docs/json.md has the keys; `means` are mean scores of the policy that the bandit names best after
+    1, 2, .. episodes, `lows` and `highs` what 90 % and 10 % of the trials reach.
 
     Raises ValueError if runs of a method on a dataset did not learn from the same data, were not measured in the
     same way, or a seed of a setting is there twice.
@@ -152,7 +103,7 @@ def _tune_curve(
     scores: Sequence[np.ndarray],
     drawn: np.ndarray,
     bandit: str,
-) -> TuneCurve:
+) -> dict[str, Any]:
     first = by_setting[0][0]
     settings = [rows[0].scored.method.settings for rows in by_setting]
     varied = _varied([rows[0] for rows in by_setting])
@@ -165,27 +116,28 @@ def _tune_curve(
     lows, highs = np.quantile(drawn, [outside, 1 - outside], axis=0)
     codes = [row.scored.code.versions.get("orlog", "") for rows in by_setting for row in rows]
     protocol = first.scored.protocol
-    return TuneCurve(
-        method=first.name,
-        dataset=first.task,
-        digest=method_digest(first.name, settings, code=_distinct(codes)),
-        varied=varied,
-        settings=[{name: each.get(name) for name in varied} for each in settings],
-        setting_seeds=[len(each) for each in scores],
-        setting_scores=[float(each.mean()) for each in scores],
-        policies=sum(map(len, scores)),
-        episodes=protocol.episodes,
-        means=drawn.mean(0),
-        lows=lows,
-        highs=highs,
-        expected_best=expected_online_performance(np.array([each.mean() for each in scores])),
-        protocol=(
+    best = expected_online_performance(np.array([each.mean() for each in scores]))
+    return {
+        "method": first.name,
+        "dataset": first.task,
+        "digest": method_digest(first.name, settings, code=_distinct(codes)),
+        "varied": varied,
+        "settings": [{name: each.get(name) for name in varied} for each in settings],
+        "setting_seeds": [len(each) for each in scores],
+        "setting_scores": [float(each.mean()) for each in scores],
+        "policies": sum(map(len, scores)),
+        "episodes": protocol.episodes,
+        "means": drawn.mean(0).tolist(),
+        "lows": lows.tolist(),
+        "highs": highs.tolist(),
+        "expected_best": best.tolist(),
+        "protocol": (
             f"{protocol.environment_id}, {counted(protocol.episodes, 'episode')} of each policy with reset seeds "
             f"from {protocol.first_seed}; {bandit}"
         ),
-        is_normalized=first.anchors is not None,
-        notes=notes,
-    )
+        "is_normalized": first.anchors is not None,
+        "notes": notes,
+    }
 
 
 def _distinct(values: list[Any]) -> list[Any]:
