@@ -438,7 +438,7 @@ def test_settings_are_options_and_recorded_as_settings(mini_folder: Path, tmp_pa
     assert one.returncode == 0, one.stderr
     record = read_run(tmp_path / "run")
     assert record.settings == {"hidden": [4, 4], "expectile": 0.8, "batch_size": 8}
-    shown = orlog("runs", "show", str(tmp_path / "run"), "--command").stdout
+    shown = orlog("runs", str(tmp_path / "run"), "--command").stdout
     assert "--set batch_size=8" in shown
     several = orlog(*words, "--seeds", "2", "--out", str(tmp_path / "two"), cwd=tmp_path)
     assert several.returncode == 0, several.stderr

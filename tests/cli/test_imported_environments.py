@@ -161,5 +161,5 @@ def test_commands_of_a_run_name_the_modules_that_it_imported(here: Path) -> None
     data = orlog.import_dataset(here / "data.npz", "lab/grid-v1", environment="lab/Grid-v0")
     run = orlog.train("bc", data, out="runs/a", steps=2, evaluations=1)
     assert run.folder.name == "a"
-    again = command("runs", "show", "runs/a", "--command").stdout
+    again = command("runs", "runs/a", "--command").stdout
     assert f"--import {here / 'my_envs.py'}" in " ".join(again.split())

@@ -161,7 +161,7 @@ def test_own_data_without_references_give_returns_and_say_why_there_is_no_score(
     assert body["caveats"] == result.caveats
     assert (body["success_rate"], body["successes"]) == (None, None)
     assert "success" not in shown.stdout
-    assert "success" not in command("runs", "list", str(run.folder)).stdout
+    assert "success" not in command("runs", str(run.folder)).stdout
 
 
 @pytest.mark.usefixtures("empty")

@@ -173,11 +173,11 @@ def test_an_offline_seed_and_a_fine_tuned_one_are_not_seeds_of_one_row(runs: Pat
     assert (seeds(shared), seeds(apart)) == ([0, 2], [1])
     assert "training: on data alone; here also in the environment" in apart[1]
     del record["online"]
-    record["precision"] = "bf16"
-    (tuned / "run.json").write_text(json.dumps(record), "utf-8")
-    write_evaluation(tuned, convert_json(evaluation, Evaluation))
-    (table,) = tables(runs)
-    assert names(table) == ["bc precision=float32", "bc precision=bf16"]
+    for setting, value, other in (("precision", "bf16", "float32"), ("reward_scale", 2.0, 1.0)):
+        (tuned / "run.json").write_text(json.dumps({**record, setting: value}), "utf-8")
+        write_evaluation(tuned, convert_json(evaluation, Evaluation))
+        (table,) = tables(runs)
+        assert names(table) == [f"bc {setting}={other}", f"bc {setting}={value}"]
 
 
 def test_the_same_runs_under_two_names_are_two_rows(runs: Path, file: Path) -> None:

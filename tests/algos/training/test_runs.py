@@ -591,7 +591,7 @@ def test_a_killed_run_goes_on_with_all_options_of_its_record(
     for step, path in kept_checkpoints("whole").items():
         assert kept_checkpoints("cut")[step].read_bytes() == path.read_bytes()
     # The command of its record makes it again, from an empty folder.
-    command = shlex.split(invoke("runs", "show", "cut", "--command").output)
+    command = shlex.split(invoke("runs", "cut", "--command").output)
     assert command[:3] == ["orlog", "train", "bc"]
     assert command[-2:] == ["--out", "cut"]
     assert invoke(*command[1:-1], "again").exit_code == 0
