@@ -35,14 +35,7 @@ export function sideBySide(opened, asked, index, episode) {
     chosen[side] = to;
     location.hash = `#/compare?a=${chosen[0].join(":")}&b=${chosen[1].join(":")}`;
   };
-  const root = element("div", { class: "both" }, columns);
-  const view = {
-    get head() { return views[0].head && views[1].head; },
-    get step() { return views[0].step; },
-    get player() { return views[0].player; },
-    go: (step) => views[0].go(step),
-  };
-  return { root, view };
+  return { root: element("div", { class: "both" }, columns), view: views[0] }; // keys move the first one, and the other follows
 }
 
 export function differences(opened, asked) {

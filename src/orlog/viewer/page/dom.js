@@ -1,4 +1,4 @@
-// Elements, numbers as text, and colors. Texts of datasets become text nodes, never HTML.
+// Elements, tables, and numbers as text. Texts of datasets become text nodes, never HTML.
 
 export function element(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
