@@ -21,9 +21,10 @@ from orlog.datasets.looking.figures import new_figure
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, StoppedError
 from orlog.normalize.statistics import mean_interval, share_interval
+from orlog.runs.loaded_runs import load_runs
 from orlog.runs.references import references
 from orlog.runs.run_folders import find_run_folders
-from orlog.runs.run_groups import group_runs, load_runs, mean_curve, scores_measured_alike
+from orlog.runs.run_groups import group_runs, mean_curve, scores_measured_alike
 from orlog.runs.running import finetune as orlog_finetune
 from orlog.runs.statistics_plots import curves_plot
 from tests.command_line import orlog
