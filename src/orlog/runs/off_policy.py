@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -75,11 +75,9 @@ class EvaluatedPolicy:
         estimates: By estimator; without those that are left out.
         value: Measured mean discounted return; None if nothing was measured.
         mean_return: Measured mean undiscounted return of the same episodes.
-        effective_episodes: How many equally weighted episodes the weights are worth; None without
-            importance sampling.
-        beyond_truncations: How much of `fqe`, `dr` and `wdr` at most stands for steps after
-            truncations, which nothing recorded can correct: the mean over episodes of
-            discount^H V(s_H), with H the length of a truncated episode.
+        effective_episodes: How many equally weighted episodes the weights are worth; None without weights.
+        beyond_truncations: Mean over episodes of discount^H V(s_H), with H the length of a truncated one: as much
+            of `fqe`, `dr` and `wdr` stands for steps that nothing recorded can correct.
     """
 
     run: Path
@@ -105,9 +103,8 @@ class OffPolicyResult:
         discount: Weight of the next step in all values.
         settings: Settings of fitted Q evaluation.
         policies: The checkpoints.
-        quality: By estimator, of those that all checkpoints have: `absolute_error`,
-            `rank_correlation` and `regret_at_1`, over checkpoints. Empty if nothing was measured; with
-            one checkpoint it holds the error only.
+        quality: By estimator that all checkpoints have, over checkpoints: `absolute_error`, and of several also
+            `rank_correlation` and `regret_at_1`. Empty if nothing was measured.
         left_out: By estimator the reason why it is left out.
         notes: What to know before the numbers are read, a sentence each.
         protocol: How returns were measured; None if they were not.
@@ -186,8 +183,9 @@ def evaluate_off_policy(
         )
     if discount is not None and not 0 < discount <= 1:
         raise ValueError(f"discount must be in (0, 1], found {discount:g}.")
-    _check_named_once(folders)
-    settings = settings or FQESettings()
+    resolved = [folder.resolve() for folder in folders]
+    if twice := [folder for folder in folders if resolved.count(folder.resolve()) > 1]:
+        raise ValueError(f"{twice[0]} and {twice[1]} are the same run; name it once.")
     known = {folder: find_run(folder, dataset=dataset, algorithm=algorithm) for folder in folders}
     data = known[folders[0]][1]
     digests = {folder: f"{one.name} {one.digest[:19]}" for folder, (_, one, _) in known.items()}
@@ -202,13 +200,17 @@ def evaluate_off_policy(
         _check_alike("with the discount", discounts, advice)
     other = None if on is None else _other_dataset(load_dataset(on), data)
     notes = rebuild_notes(data.name, [data.version])
-    task = _Task(
-        data=data,
-        other=other,
-        algorithm=algorithm,
+    result = OffPolicyResult(
+        dataset=data.name,
+        digest=data.digest,
+        on=None if other is None else other.name,
+        on_digest=None if other is None else other.digest,
         discount=discount,
-        settings=settings,
-        seed=seed,
+        settings=settings or FQESettings(),
+        policies=[],
+        quality={},
+        left_out={},
+        notes=notes,
         protocol=_protocol(data, episodes, trust_environment, notes),
     )
     checkpoints = [
@@ -216,101 +218,56 @@ def evaluate_off_policy(
         for folder in folders
         for step, path in kept_checkpoints(folder).items()
     ]
-    judged = _judge_all(task, checkpoints, workers, progress)
-    if any(one.is_exact for one in judged):
-        notes.append(
-            "measured values are exact: the environment computes them, up to its time limit."
-        )
-    values = [one.values for one in judged]
-    moved = max((one.fits.mean() - one.halfway for one in values), key=abs)
-    notes.append(
-        f"in the second half of the {settings.steps:,} steps of its fits, fqe moved by {moved:+.3g}; "
-        f"--fqe-steps {5 * settings.steps} (settings=FQESettings(steps=..) in Python) lets it settle."
-    )
-    left_out: dict[str, str] = {}
-    for one in values:
-        left_out = {**one.left_out, **left_out}
-    policies, quality = _compared(judged, seed, left_out)
-    return OffPolicyResult(
-        dataset=data.name,
-        digest=data.digest,
-        on=None if other is None else other.name,
-        on_digest=None if other is None else other.digest,
-        discount=discount,
-        settings=settings,
-        policies=policies,
-        quality=quality,
-        left_out=left_out,
-        notes=notes,
-        protocol=task.protocol,
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    """What is the same for all checkpoints; the fields are as in `evaluate_off_policy`."""
-
-    data: Dataset
-    other: Dataset | None
-    algorithm: AlgorithmLike | None
-    discount: float
-    settings: FQESettings
-    seed: int
-    protocol: Protocol | None
-
-
-_Checkpoint: TypeAlias = tuple[Path, int, Path]
-"""Folder of a run, step and file of one of its checkpoints."""
-
-
-class _Judged(NamedTuple):
-    """What the data say of a checkpoint, and its true value, where it was measured."""
-
-    values: PolicyValues
-    truth: Terms | None
-    is_exact: bool
-    policy: EvaluatedPolicy
-
-
-def _judge_all(
-    task: _Task,
-    checkpoints: Sequence[_Checkpoint],
-    workers: int | None,
-    progress: Callable[[int, int], None],
-) -> list[_Judged]:
-    """Return what is known of all checkpoints, in their order, whoever looked at which of them."""
-    each = task.settings.steps * task.settings.fits
     judged: list[_Judged] = []
+    steps = result.settings.steps
+    each = steps * result.settings.fits
 
     def show(now: int) -> None:
         progress(each * len(judged) + now, each * len(checkpoints))
 
-    judge = functools.partial(_judge, task, progress=show if workers == 1 else _ignore)
+    tell = show if workers == 1 else _ignore
+    judge = functools.partial(_judge, result, data, other, algorithm, seed, tell)
     for one in do_jobs(judge, checkpoints, workers=workers):
         judged.append(one)
         show(0)
-    _steps.clear()
-    return judged
+    _logged.clear()
+    _compare(result, judged, seed)
+    moved = max((values.fits.mean() - values.halfway for _, values in judged), key=abs)
+    notes.append(
+        f"in the second half of the {steps:,} steps of its fits, fqe moved by {moved:+.3g}; --fqe-steps "
+        f"{5 * steps} (settings=FQESettings(steps=..) in Python) lets it settle."
+    )
+    return result
+
+
+_Judged: TypeAlias = tuple[dict[str, Any], PolicyValues]
+"""Fields of an `EvaluatedPolicy`, and its values, the measured one as that of the estimator `true`."""
 
 
 def _ignore(_now: int) -> None:
     """Tell nobody how far a process is."""
 
 
-_steps: dict[str, Logged] = {}
+_logged: dict[str, Logged] = {}
 """The steps that this process has read, by the digest of their dataset: for the next checkpoint."""
 
 
-def _logged(dataset: Dataset) -> Logged:
-    if dataset.digest not in _steps:
-        _steps[dataset.digest] = read_logged(dataset)
-    return _steps[dataset.digest]
-
-
-def _judge(task: _Task, checkpoint: _Checkpoint, *, progress: Callable[[int], None]) -> _Judged:
+def _judge(
+    result: OffPolicyResult,
+    data: Dataset,
+    other: Dataset | None,
+    algorithm: AlgorithmLike | None,
+    seed: int,
+    progress: Callable[[int], None],
+    checkpoint: tuple[Path, int, Path],
+) -> _Judged:
     """Return what the data say of a checkpoint, and what its policy gets in the environment."""
-    (folder, step, path), data, protocol = checkpoint, task.data, task.protocol
-    record, _, kind = find_run(folder, dataset=data, algorithm=task.algorithm)
+    (folder, step, path), protocol = checkpoint, result.protocol
+    record, _, kind = find_run(folder, dataset=data, algorithm=algorithm)
+    for dataset in (other or data, data):
+        if dataset.digest not in _logged:
+            _logged[dataset.digest] = read_logged(dataset)
+    mean_return = None
     with one_thread():
         made = make_from_record(record, data, kind)
         load_state(made, folder, to_act=True, path=path)
@@ -318,43 +275,33 @@ def _judge(task: _Task, checkpoint: _Checkpoint, *, progress: Callable[[int], No
         values = fit_policy(
             made,
             record,
-            _logged(data),
-            _logged(task.other or data),
-            discount=task.discount,
-            settings=task.settings,
-            seed=task.seed,
+            _logged[data.digest],
+            _logged[(other or data).digest],
+            discount=result.discount,
+            settings=result.settings,
+            seed=seed,
             progress=progress,
         )
-        truth, mean_return, exact = None, None, None
         if protocol is not None:
             policy = make_policy(made, data, record)
-            exact = exact_values(policy, protocol, [task.discount, 1.0])
+            exact = exact_values(policy, protocol, [result.discount, 1.0])
             if exact is None:
-                played = run_protocol(policy, protocol, discount=task.discount)
-                truth, mean_return = mean_terms(played.discounted), float(played.returns.mean())
+                played = run_protocol(policy, protocol, discount=result.discount)
+                values.terms["true"] = mean_terms(played.discounted)
+                mean_return = float(played.returns.mean())
             else:
-                truth, mean_return = mean_terms(np.array(exact[:1])), exact[1]
-    policy_of_step = EvaluatedPolicy(
-        run=folder,
-        algorithm=record.algorithm,
-        seed=record.seed,
-        step=step,
-        estimates={},
-        value=None,
-        mean_return=mean_return,
-        effective_episodes=values.effective_episodes,
-        beyond_truncations=values.beyond_truncations,
-    )
-    return _Judged(values, truth, exact is not None, policy_of_step)
+                values.terms["true"], mean_return = mean_terms(np.array(exact[:1])), exact[1]
+    facts = {"run": folder, "algorithm": record.algorithm, "seed": record.seed, "step": step}
+    return {**facts, "mean_return": mean_return}, values
 
 
-def _check_named_once(folders: Sequence[Path]) -> None:
-    """Raise ValueError if a run is named twice: its checkpoints would count twice in the quality of estimators."""
-    seen: dict[Path, Path] = {}
-    for folder in folders:
-        same = seen.setdefault(folder.resolve(), folder)
-        if same is not folder:
-            raise ValueError(f"{same} and {folder} are the same run; name it once.")
+def _check_alike(what: str, values: Mapping[Path, object], advice: str) -> None:
+    """Raise ValueError if runs were trained with several values of what they should have in common."""
+    for (first, value), (second, other) in itertools.pairwise(values.items()):
+        if value != other:
+            raise ValueError(
+                f"{first} was trained {what} {value}, and {second} {what} {other}; {advice}"
+            )
 
 
 def _other_dataset(other: Dataset, trained_on: Dataset) -> Dataset:
@@ -388,34 +335,26 @@ def _stored_episodes(dataset: Dataset) -> set[tuple[str, int]]:
     return {(digests[source], index) for source, index in places}
 
 
-def _check_alike(what: str, values: Mapping[Path, object], advice: str) -> None:
-    """Raise ValueError if runs were trained with several values of what they should have in common."""
-    for (first, value), (second, other) in itertools.pairwise(values.items()):
-        if value != other:
-            raise ValueError(
-                f"{first} was trained {what} {value}, and {second} {what} {other}; {advice}"
-            )
-
-
 def _check_policy(folder: Path, algorithm: Algorithm, dataset: Dataset) -> None:
     """Raise SchemaError if a policy is no function of the observation, or its actions cannot be judged."""
-    reason = ""
+    space = dataset.action_space
     if takes_goals(type(algorithm)):
         reason = "its policy acts for goals, which the rewards of the dataset do not follow"
     elif is_team(dataset):
-        reason = f"its policy acts for all agents of {dataset.name} at once, and estimators judge the choices of one"
-    elif hasattr(algorithm, "actor"):
         reason = (
-            "its policy remembers the episode or draws noise, so it has no value by observation"
+            f"its policy acts for all agents of {dataset.name} at once, and estimators judge one"
         )
+    elif hasattr(algorithm, "actor"):
+        reason = "its policy remembers the episode or draws noise, so an observation has no value"
     elif not hasattr(algorithm, "scaling"):
         reason = "its algorithm has no attribute scaling, which standardizes observations"
-    elif action_kind(dataset.action_space) not in ("continuous", "discrete"):
-        reason = f"actions are {dataset.action_space}, neither a Box nor Discrete"
-    if reason:
-        raise SchemaError(
-            f"{folder}: {reason}; leave this run out, and measure its returns: orlog evaluate {folder}"
-        )
+    elif action_kind(space) not in ("continuous", "discrete"):
+        reason = f"actions are {space}, neither a Box nor Discrete"
+    else:
+        return
+    raise SchemaError(
+        f"{folder}: {reason}; leave this run out, and measure its returns: orlog evaluate {folder}"
+    )
 
 
 def _protocol(
@@ -433,47 +372,45 @@ def _protocol(
         return None
 
 
-def _compared(
-    judged: Sequence[_Judged], seed: int, left_out: dict[str, str]
-) -> tuple[list[EvaluatedPolicy], dict[str, dict[str, Estimate]]]:
-    """Return estimates, intervals and quality; the same resamples of episodes serve all policies."""
+def _compare(result: OffPolicyResult, judged: Sequence[_Judged], seed: int) -> None:
+    """Add estimates, intervals and quality; the same resamples of episodes serve all policies."""
     rng = np.random.default_rng(np.random.SeedSequence((seed, 3)))
     terms = {
-        (index, name): one.values.terms[name]
-        for index, one in enumerate(judged)
+        (index, name): values.terms[name]
+        for index, (_, values) in enumerate(judged)
         for name in ESTIMATORS
-        if name in one.values.terms
+        if name in values.terms
     }
     draws = dict(zip(terms, resampled_values([*terms.values()], rng), strict=True))
-    truths = [one.truth for one in judged if one.truth is not None]
+    truths = [values.terms["true"] for _, values in judged if "true" in values.terms]
     measured = resampled_values(truths, rng) if truths else None
-    errors = spread_of_fits(np.stack([one.values.fits for one in judged]), rng)
-    estimates: dict[str, dict[int, Estimate]] = {name: {} for name in ESTIMATORS}
-    for (index, name), each in terms.items():
-        if name == "fqe":
-            draws[index, name] = draws[index, name] + errors[index]
-        if np.isfinite(each.value):
-            estimates[name][index] = _estimate(each.value, draws[index, name])
-        else:
-            left_out[name] = _why_no_number(each, judged[index].policy.step)
-    policies = [
-        dataclasses.replace(
-            one.policy,
-            estimates={name: of[index] for name, of in estimates.items() if index in of},
+    errors = spread_of_fits(np.stack([values.fits for _, values in judged]), rng)
+    for index, (facts, values) in enumerate(judged):
+        draws[index, "fqe"] = draws[index, "fqe"] + errors[index]
+        for name, reason in values.left_out.items():
+            result.left_out.setdefault(name, reason)
+        estimates = {}
+        for name in (name for name in ESTIMATORS if name in values.terms):
+            if np.isfinite(values.terms[name].value):
+                estimates[name] = _estimate(values.terms[name].value, draws[index, name])
+            else:
+                result.left_out[name] = _why_no_number(values.terms[name], facts["step"])
+        policy = EvaluatedPolicy(
+            **facts,
+            estimates=estimates,
             value=None if measured is None else _estimate(truths[index].value, measured[index]),
+            effective_episodes=values.effective_episodes,
+            beyond_truncations=values.beyond_truncations,
         )
-        for index, one in enumerate(judged)
-    ]
+        result.policies.append(policy)
     if measured is None:
-        return policies, {}
+        return
     true_values = np.array([truth.value for truth in truths])
-    quality = {}
-    for name, of in estimates.items():
-        if len(of) == len(judged):
-            values = np.array([of[index].value for index in range(len(judged))])
-            resampled = np.stack([draws[index, name] for index in range(len(judged))])
-            quality[name] = _quality(values, resampled, true_values, measured)
-    return policies, quality
+    for name in ESTIMATORS:
+        if all(name in policy.estimates for policy in result.policies):
+            values_of = np.array([policy.estimates[name].value for policy in result.policies])
+            of_name = np.stack([draws[index, name] for index in range(len(judged))])
+            result.quality[name] = _quality(values_of, of_name, true_values, measured)
 
 
 def _estimate(value: float, draws: np.ndarray) -> Estimate:
@@ -504,7 +441,6 @@ def _quality(
         if np.isfinite(value) and (len(estimates) > 1 or name == "absolute_error"):
             resampled = np.full(1, np.nan)
             if np.isfinite(draws).all():
-                pairs = zip(draws.T, measured.T, strict=True)
-                resampled = np.array([measure(one, other) for one, other in pairs])
+                resampled = np.array(list(map(measure, draws.T, measured.T)))
             quality[name] = _estimate(value, resampled)
     return quality

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 from torch import Tensor, nn
 
 from orlog.algos.discrete import action_count, actions_to_indices, chosen_values
@@ -33,46 +33,44 @@ _NO_DENSITY = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Logged:
-    """The steps of a dataset, in memory.
+class Logged(NamedTuple):
+    """The columns of a dataset that policies and networks see, and log-probabilities of the actions.
 
-    Attributes:
-        arrays: All of its columns that policies and networks see.
-        rewards: The rewards.
-        ended: Whether the episode terminated at the step.
-        log_probs: Log-probabilities of the actions; None where they cannot weigh episodes.
-        unweighted: Why they cannot; empty if they can.
+    They are None where they cannot weigh episodes; `unweighted` says why.
     """
 
     arrays: Arrays
-    rewards: Float64[np.ndarray, " steps"]
-    ended: Bool[np.ndarray, " steps"]
     log_probs: Float64[np.ndarray, " steps"] | None
     unweighted: str
 
+    def column(self, name: str) -> Float64[np.ndarray, " steps"]:
+        """Return a number of each step."""
+        rows = torch.from_numpy(self.arrays.step_rows())
+        values: np.ndarray = (
+            self.arrays.rows[:, self.arrays.columns[name]][rows].reshape(-1).numpy()
+        )
+        return values.astype(np.float64)
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PolicyValues:
+
+class PolicyValues(NamedTuple):
     """What is known of one policy.
 
     Attributes:
         terms: By estimator.
+        left_out: By estimator that says nothing the reason.
         fits: The value by each fit of fitted Q evaluation.
         halfway: Their mean after half of the steps.
         beyond_truncations: Mean over episodes of discount^H V(s_H), with H the length of an episode
             that was truncated; 0 for those that terminated.
-        effective_episodes: How many equally weighted episodes the weights are worth; None without
-            importance sampling.
-        left_out: By estimator that says nothing the reason.
+        effective_episodes: How many equally weighted episodes the weights are worth; None without weights.
     """
 
     terms: dict[str, Terms]
+    left_out: dict[str, str]
     fits: Float64[np.ndarray, " fits"]
     halfway: float
     beyond_truncations: float
     effective_episodes: float | None
-    left_out: dict[str, str]
 
 
 def read_logged(dataset: Dataset) -> Logged:
@@ -81,19 +79,7 @@ def read_logged(dataset: Dataset) -> Logged:
     Raises SchemaError if log-probabilities are not one number for each step, or none.
     """
     log_probs, unweighted = _log_probs(dataset)
-    arrays = load_arrays(dataset)
-    rows = torch.from_numpy(arrays.step_rows())
-    rewards, ended = (
-        arrays.rows[:, arrays.columns[name]][rows].reshape(-1).numpy()
-        for name in ("rewards", "terminations")
-    )
-    return Logged(
-        arrays=arrays,
-        rewards=rewards.astype(np.float64),
-        ended=ended > 0,
-        log_probs=log_probs,
-        unweighted=unweighted,
-    )
+    return Logged(load_arrays(dataset), log_probs, unweighted)
 
 
 def _log_probs(dataset: Dataset) -> tuple[np.ndarray | None, str]:
@@ -147,7 +133,8 @@ def fit_policy(
     arrays, scaling = judged.arrays, algorithm.scaling
     is_discrete = isinstance(scaling.action_space, spaces.Discrete)
     policy: TargetPolicy = _probabilities(algorithm) if is_discrete else algorithm.act
-    unit = float(np.sqrt(np.square(fitted.rewards).mean())) or 1.0
+    fitted_rewards = fitted.column("rewards")
+    unit = float(np.sqrt(np.square(fitted_rewards).mean())) or 1.0
     fits: list[EvaluatedQ] = []
     halfway: list[float] = []
 
@@ -176,7 +163,7 @@ def fit_policy(
             policy,
             settings,
             discount=discount,
-            value_range=value_estimates.value_range(fitted.rewards, discount),
+            value_range=value_estimates.value_range(fitted_rewards, discount),
             progress=show,
         )
         fits.append(q_function)
@@ -193,7 +180,8 @@ def fit_policy(
         terms["critic"] = value_estimates.mean_terms(values / record.reward_scale)
 
     lengths, final, effective = arrays.lengths, arrays.final_rows, None
-    final_values = state_values(final).mean(0) * ~judged.ended[np.cumsum(lengths) - 1]
+    goes_on = judged.column("terminations")[np.cumsum(lengths) - 1] == 0
+    final_values = state_values(final).mean(0) * goes_on
     if judged.log_probs is None:
         left_out |= dict.fromkeys(("wis", "pdwis", "dr", "wdr"), judged.unweighted)
     else:
@@ -205,7 +193,7 @@ def fit_policy(
         )
         with np.errstate(divide="ignore"):
             ratios = padded(np.log(chances) - judged.log_probs, lengths)
-        rewards = padded(judged.rewards, lengths)
+        rewards = padded(judged.column("rewards"), lengths)
         q_values = np.stack([_of_rows(arrays, steps, each.values) for each in fits]).mean(0)
         values = state_values(np.arange(len(arrays.rows))).mean(0)
         values[final] = final_values
@@ -219,14 +207,8 @@ def fit_policy(
                 ratios, rewards, *valued, discount, weighted=weighted
             )
         effective = value_estimates.effective_sample_size(ratios)
-    return PolicyValues(
-        terms=terms,
-        fits=by_fit.mean(1),
-        halfway=float(np.mean(halfway)),
-        beyond_truncations=float((discount**lengths * final_values).mean()),
-        effective_episodes=effective,
-        left_out=left_out,
-    )
+    beyond = float((discount**lengths * final_values).mean())
+    return PolicyValues(terms, left_out, by_fit.mean(1), float(np.mean(halfway)), beyond, effective)
 
 
 def _resampled(arrays: Arrays, rng: np.random.Generator) -> Arrays:

@@ -125,7 +125,6 @@ def test_every_estimator_is_near_the_exact_value_and_value_iteration_near_the_op
 
     fits = FQESettings(hidden=(32,), learning_rate=0.01, target_rate=0.05, steps=500, fits=2)
     found = orlog.evaluate_off_policy([planned, learned], on=rest, settings=fits)
-    assert any("measured values are exact" in one for one in found.notes)
     with gymnasium.make(SMALL) as env:
         exact = env.get_wrapper_attr("policy_value")
         for run, policy in zip((planned, learned), found.policies, strict=True):
