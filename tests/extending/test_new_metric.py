@@ -110,7 +110,7 @@ def test_costs_are_kept_printed_and_compared(costly: Dataset) -> None:
     assert found[0] == first.to_json()
     (group,) = runs_of(Path("runs"))["groups"]
     (measured,) = (one for one in group["scores"] if one["source"] == EVALUATED)
-    assert measured["numbers"][0] == first.to_json()
+    assert measured["counted"][0] == str(first)
 
 
 def test_an_environment_that_does_not_tell_costs_is_named(
