@@ -23,11 +23,18 @@ UNIT = "normalized score (0 random, 100 expert)"
 
 def titles_of(results: Iterable[Reproduction]) -> dict[str, str]:
     """Return how people write each algorithm, by what it was run with; with several settings, all such names."""
-    found: dict[str, dict[str, None]] = {}
-    for one in results:
-        title = algorithm_title(one.record.algorithm, one.record.config)
-        found.setdefault(one.record.algorithm, {})[title] = None
-    return {algorithm: " or ".join(titles) for algorithm, titles in found.items()}
+    titles: dict[str, dict[str, None]] = {}
+    for result in results:
+        titles.setdefault(result.record.algorithm, {})[_title(result)] = None
+    return {algorithm: " or ".join(names) for algorithm, names in titles.items()}
+
+
+def _title(result: Reproduction) -> str:
+    return algorithm_title(result.record.algorithm, result.record.config)
+
+
+def _unit(results: Sequence[Reproduction]) -> str:
+    return UNIT if all(result.references is not None for result in results) else "return"
 
 
 def score_figure(results: Sequence[Reproduction], series: Mapping[str, int], what: str = "") -> str:
@@ -44,7 +51,7 @@ def score_figure(results: Sequence[Reproduction], series: Mapping[str, int], wha
             recorded = (float(means.mean()), mean_interval(means))
         rows.append(
             Dot(
-                name=algorithm_title(result.record.algorithm, result.record.config),
+                name=_title(result),
                 value=float(values.mean()),
                 interval=bootstrap_interval(values, np.random.default_rng(0)),
                 each=values.mean(1).tolist(),
@@ -53,11 +60,11 @@ def score_figure(results: Sequence[Reproduction], series: Mapping[str, int], wha
             )
         )
     unit = _unit(results)
-    said = "● mean with its 95 % interval, ○ each seed" + (
-        ", ◇ the recorded mean with its own." if any(row.recorded for row in rows) else "."
+    recorded_words = (
+        ", ◇ the recorded mean with its own" if any(row.recorded for row in rows) else ""
     )
-    ends = (0, 100) if unit == UNIT else (0,)
-    return figure(dots(rows, f"{what}{unit}", ends=ends), f"{what}{unit}: {said}")
+    caption = f"{what}{unit}: ● mean with its 95 % interval, ○ each seed{recorded_words}."
+    return figure(dots(rows, f"{what}{unit}", ends=(0, 100) if unit == UNIT else (0,)), caption)
 
 
 def curve_figure(results: Sequence[Reproduction], series: Mapping[str, int]) -> str:
@@ -65,34 +72,29 @@ def curve_figure(results: Sequence[Reproduction], series: Mapping[str, int]) -> 
 
     Args: `score_figure`.
     """
-    each, means, rows = [], [], []
+    seeds, means, rows = [], [], []
     for result in results:
-        color, algorithm = series[result.record.algorithm], result.record.algorithm
+        color, anchors = series[result.record.algorithm], result.references
         curves = []
         for score in result.seeds.values():
-            points = score.curve
-            values = np.array([mean for _, mean in points])
-            if result.references is not None:
-                values = result.references.normalize(values)
-            curves.append(([float(step) for step, _ in points], values))
-        each += [Line(xs=xs, ys=ys.tolist(), series=color, is_thin=True) for xs, ys in curves]
+            values = np.array([mean for _, mean in score.curve])
+            ys = values if anchors is None else anchors.normalize(values)
+            curves.append(([float(step) for step, _ in score.curve], ys))
+        seeds += [Line(xs=xs, ys=ys.tolist(), series=color, is_thin=True) for xs, ys in curves]
         if curves and len({len(xs) for xs, _ in curves}) == 1:
             xs, mean = curves[0][0], np.mean([ys for _, ys in curves], 0)
             means.append(Line(xs=xs, ys=mean.tolist(), series=color))
-            points_said = (f"{x:z,.0f}: {y:z.1f}" for x, y in zip(xs, mean, strict=True))
-            title = algorithm_title(algorithm, result.record.config)
-            rows.append((title, ", ".join(points_said)))
-    if not any(one.xs for one in each):
+            points = (f"{x:z,.0f}: {y:z.1f}" for x, y in zip(xs, mean, strict=True))
+            rows.append((_title(result), ", ".join(points)))
+    if not any(line.xs for line in seeds):
         return ""
     unit = _unit(results)
+    picture = lines([*seeds, *means], f"{unit} over gradient steps", "gradient steps")
+    named = {_title(result): series[result.record.algorithm] for result in results}
     table = html_table(("algorithm", "gradient steps: mean"), rows)
-    picture = lines([*each, *means], f"{unit} over gradient steps", "gradient steps")
-    caption = f"{unit}. Thin: each seed. Thick: their mean."
-    named = {
-        algorithm_title(one.record.algorithm, one.record.config): series[one.record.algorithm]
-        for one in results
-    }
-    return figure(picture, caption, named) + folded("The means as a table", [table])
+    return figure(picture, f"{unit}. Thin: each seed. Thick: their mean.", named) + folded(
+        "The means as a table", [table]
+    )
 
 
 class Statistic(NamedTuple):
@@ -139,17 +141,17 @@ def statistics_of(comparison: Comparison) -> dict[str, list[Statistic]]:
     return {name: some for name, some in found.items() if some[0].estimates}
 
 
-def comparison_figures(
+def comparison_parts(
     comparison: Comparison,
     series: Mapping[str, int],
     titles: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """Return aggregates, performance profiles, ranks and probabilities of improvement.
+    """Return the aggregates, profiles, ranks and probabilities of improvement over common datasets, and a table.
 
     `titles` has names of methods for people, where these are not those of the algorithms.
     """
-    methods = comparison.methods
-    titles = {one: algorithm_title(one) for one in methods} | dict(titles)
+    titles = {one: algorithm_title(one) for one in comparison.methods} | dict(titles)
+    statistics, ranks = statistics_of(comparison), comparison.ranks
 
     def picture(statistic: Statistic, title: str) -> str:
         rows = [
@@ -164,10 +166,6 @@ def comparison_figures(
         ends = statistic.ends
         return figure(dots(rows, title, digits=min(2, len(ends)), ends=ends), title)
 
-    statistics = statistics_of(comparison)
-    found = [
-        picture(one, f"{one.title}, with its 95 % interval") for one in statistics["aggregates"]
-    ]
     curves = [
         Line(
             xs=one.thresholds.tolist(),
@@ -177,31 +175,18 @@ def comparison_figures(
         )
         for method, one in comparison.profiles.items()
     ]
-    named = {titles[one]: series[one] for one in methods}
     title = "share of runs above a normalized score, with its 95 % band"
-    found.append(figure(lines(curves, title, "normalized score"), title, named))
-    rest = [*statistics.get("ranks", ()), *statistics.get("improvement", ())]
-    return found + [picture(one, one.title) for one in rest]
-
-
-def _unit(results: Sequence[Reproduction]) -> str:
-    return UNIT if all(result.references is not None for result in results) else "return"
-
-
-def comparison_parts(
-    comparison: Comparison,
-    series: Mapping[str, int],
-    titles: Mapping[str, str] = MappingProxyType({}),
-) -> list[str]:
-    """Return the aggregates, ranks and pictures over the datasets that algorithms have in common.
-
-    `titles` are those of `comparison_figures`.
-    """
-    ranks = comparison.ranks
+    named = {titles[one]: series[one] for one in comparison.methods}
+    figures = [
+        *(picture(one, f"{one.title}, with its 95 % interval") for one in statistics["aggregates"]),
+        figure(lines(curves, title, "normalized score"), title, named),
+        *(picture(one, one.title) for one in statistics.get("ranks", ())),
+        *(picture(one, one.title) for one in statistics.get("improvement", ())),
+    ]
     names = list(next(iter(comparison.aggregates.values())))
     rows = [
         [
-            titles.get(method) or algorithm_title(method),
+            titles[method],
             str(len(comparison.runs[method])),
             *(str(comparison.aggregates[method][name]) for name in names),
             *([str(ranks.get(method, ""))] if ranks else []),
@@ -212,6 +197,6 @@ def comparison_parts(
     return [
         f"<h2>Over {counted(len(comparison.tasks), 'dataset')}</h2>",
         paragraph(", ".join(comparison.tasks)),
-        pictures(comparison_figures(comparison, series, titles)),
+        pictures(figures),
         html_table(headings, rows, range(1, len(headings))),
     ]
