@@ -347,7 +347,7 @@ def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
     assert found.returncode == 0, found.stderr
     assert len(found.stdout.splitlines()) <= 30
     page = (empty / "orlog-quickstart" / "report.html").read_text("utf-8")
-    assert page.count("<svg") == 5  # a path in the maze, scores, curves, returns and lengths
+    assert page.count("<svg") >= 5  # a path in the maze, scores, curves, returns and lengths
     assert "its path in the maze" in page[: page.index("<table")]
     for algorithm in ("BC", "CQL", "IQL"):
         assert algorithm in found.stdout

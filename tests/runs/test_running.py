@@ -107,7 +107,7 @@ def test_a_run_is_trained_and_scored_in_two_lines(mini: Dataset, empty: Path) ->
     assert result.successes is not None
     assert again.successes == result.successes.tolist() == (result.returns > 0).tolist()
     assert result.success_rate == result.successes.mean()
-    assert f", success rate {100 * result.successes.mean():.1f} %, 12 episodes)" in repr(result)
+    assert f", success rate {100 * result.successes.mean():.1f} %, 12 episodes" in repr(result)
 
 
 def test_evaluations_from_before_successes_were_noted_are_read(mini: Dataset, empty: Path) -> None:

@@ -33,7 +33,7 @@ from orlog.runs.references import references as find_references
 from orlog.runs.videos import VIDEOS, Video, check_video, film
 
 ONE_RUN = (
-    "the interval is over the episodes of this one run (95 %, Student's t): it says nothing about "
+    "The interval is over the episodes of this one run (95 %, Student's t): it says nothing about "
     "other seeds."
 )
 
@@ -72,9 +72,7 @@ class Score:
             + counted(len(self.returns), "episode")
         )
 
-    def __repr__(self) -> str:
-        """Return the same, for notebooks."""
-        return f"Score({self})"
+    __repr__ = __str__
 
     @property
     def record(self) -> RunRecord:

@@ -260,14 +260,13 @@ def run_sweep(
     workers: int | None = None,
     executor: str | Executor = "processes",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-    on_failure: Callable[[Failure], None] = lambda _failure: None,
     note: Callable[[str], None] = lambda _text: None,
 ) -> None:
     """Run every job of a sweep whose result is not there; failures are added to the sweep's.
 
     A job that fails ends no other. A full disk ends the sweep: no further job is begun, and what is done
-    stays. `progress` gets jobs done and in all, `on_failure` each failure when it happens, and `note` a line
-    on each damaged result, whose job is then run again.
+    stays. `progress` gets jobs done and in all, and `note` a line on each damaged result, whose job is then run
+    again.
     """
     execute = find_executor(executor)
     work = functools.partial(_run, _mark_home())
@@ -293,7 +292,6 @@ def run_sweep(
                 error = lost
             if error is not None:
                 sweep.failures.append(_failure(str(job), error))
-                on_failure(sweep.failures[-1])
                 if isinstance(error, StorageError) and error.errno in _FULL:
                     full.append(error)
             done += 1
