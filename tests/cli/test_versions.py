@@ -189,6 +189,13 @@ def test_what_was_built_is_checked_before_it_is_called_identical(mini_folder: Pa
     assert "identical" in command_line.orlog("build", MINI).stdout
 
 
+@pytest.mark.parametrize(
+    "words", [["--repair", "--quick"], ["--mirror", "file:///x"], ["--in-place", "--repair"]]
+)
+def test_options_of_a_repair_go_together(words: list[str], tmp_path: Path) -> None:
+    run("verify", MINI, *words, cwd=tmp_path, code=2)
+
+
 @pytest.mark.usefixtures("home")
 def test_a_version_that_is_taken_is_answered_with_the_line_that_works(tmp_path: Path) -> None:
     for number in (1, 2):

@@ -70,6 +70,12 @@ def verify(
             "--sample and --whole-files are for --in-place, which goes with --json alone.",
             param_hint="--in-place",
         )
+    if repair and (quick or values or offline):
+        raise typer.BadParameter(
+            "it reads every byte; leave out --quick, --values and --offline.", param_hint="--repair"
+        )
+    if not repair and (transfer.mirror or transfer.limit_rate):
+        raise typer.BadParameter("--mirror and --limit-rate go with it.", param_hint="--repair")
     if in_place:
         is_right = _verify_in_place(name, sample, whole_files, as_json)
     elif repair:
