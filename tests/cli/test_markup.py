@@ -64,7 +64,7 @@ RUNS = {
     "runs": "runs/t[b]",
     "runs runs/t[b] --command": "--out 'runs/t[b]'",
     "runs n[b]": "n[b]",
-    "runs --verify": "3 runs",
+    "runs --verify": "2 runs, none is damaged",
     "compare m[b]=runs/t[b] runs/i[b] --plot p[b]": "m[b]",
     "compare m[b]=runs/t[b] --tuning --plot u[b].svg": "m[b]",
     "ope runs/t[b] runs/i[b] --fqe-steps 2 --fqe-fits 1 --episodes 1": "runs/t[b] step 20",
