@@ -70,6 +70,11 @@ class EpisodeOutcomes:
     dataset: str = ""  # name of the dataset, or of the benchmark's that it is
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def first(self, episodes: int) -> EpisodeOutcomes:
+        """Return what came of the first episodes alone."""
+        metrics = {name: values[:episodes] for name, values in self.metrics.items()}
+        return dataclasses.replace(self, returns=self.returns[:episodes], metrics=metrics)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Number:

@@ -65,6 +65,9 @@ NO_SPREAD = (
     "without spread, as recorded"  # equal seeds equal the recorded ones, which shows nothing
 )
 _WEAKER = ("identical", "same", "consistent", "unsettled", "not consistent")
+_WITHOUT_STATISTICS: dict[str, Any] = dict.fromkeys(  # of verdicts that bits decide
+    ("interval", "prediction", "detectable", "unseen_share", "more_seeds")
+)
 
 Scores: TypeAlias = Mapping[int, np.ndarray]
 """A number of each episode, by training seed."""
@@ -370,7 +373,9 @@ def compare_runs(
         {seed: normalize(run.returns) for seed, run in side.items()} for side in (new, recorded)
     ]
     episodes = min((len(run.returns) for run in (*new.values(), *recorded.values())), default=0)
-    new, recorded = (_first(side, episodes) for side in (new, recorded))
+    new, recorded = (
+        {seed: run.first(episodes) for seed, run in side.items()} for side in (new, recorded)
+    )
     numbers, alone = judged_numbers(new, recorded)
     common = [seed for seed in new if seed in recorded]
     equal = [seed for seed in common if np.array_equal(new[seed].returns, recorded[seed].returns)]
@@ -388,7 +393,9 @@ def compare_runs(
             f"seed {differing[0]} gives other numbers with the stated code and versions on the stated kind of "
             "processor, where they are equal to the bit"
         )
-        return _decided(verdict, "contradicted", verdict.difference, why, beside=beside)
+        return dataclasses.replace(
+            verdict, word="contradicted", reason=why, beside=beside, **_WITHOUT_STATISTICS
+        )
     if verdict.word == "identical":
         return dataclasses.replace(verdict, beside=beside)
     verdicts = {"return": verdict}
@@ -399,7 +406,13 @@ def compare_runs(
         most = max(apart, key=lambda seed: abs(apart[seed]), default=0)
         if apart and abs(apart[most]) > MARGIN and np.ptp(new[most].returns) > 0:
             why = f"the returns of seed {most} are equal to the bit, but its {name} differs"
-            verdicts[name] = _decided(beside_it, "not consistent", apart[most], why)
+            verdicts[name] = dataclasses.replace(
+                beside_it,
+                word="not consistent",
+                difference=apart[most],
+                reason=why,
+                **_WITHOUT_STATISTICS,
+            )
         elif np.ptp(means) <= ROUNDING and abs(beside_it.difference) <= MARGIN:
             beside[name] = NO_SPREAD
         else:
@@ -407,34 +420,6 @@ def compare_runs(
     weakest = max(verdicts, key=lambda name: _WEAKER.index(verdicts[name].word))
     words = {name: str(verdict.word) for name, verdict in verdicts.items() if name != weakest}
     return dataclasses.replace(verdicts[weakest], beside={**words, **beside})
-
-
-def _decided(verdict: Verdict, word: Word, difference: float, why: str, **more: Any) -> Verdict:
-    """Return a verdict that needs no statistics, since bits show it."""
-    return dataclasses.replace(
-        verdict,
-        word=word,
-        difference=difference,
-        interval=None,
-        prediction=None,
-        detectable=None,
-        unseen_share=None,
-        more_seeds=None,
-        reason=why,
-        **more,
-    )
-
-
-def _first(runs: Mapping[int, EpisodeOutcomes], episodes: int) -> dict[int, EpisodeOutcomes]:
-    """Return runs with their first episodes alone."""
-    return {
-        seed: dataclasses.replace(
-            run,
-            returns=run.returns[:episodes],
-            metrics={name: values[:episodes] for name, values in run.metrics.items()},
-        )
-        for seed, run in runs.items()
-    }
 
 
 # The statistics of steps 2 and 3, for many comparisons at once.
