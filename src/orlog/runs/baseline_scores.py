@@ -30,7 +30,7 @@ from orlog.normalize.published_scores import (
     scores_on,
 )
 from orlog.normalize.references import simulator_of
-from orlog.runs.references import Described, described, references_of
+from orlog.runs.references import described, references_of
 
 
 def baselines(dataset: Given, *, algorithm: str | None = None) -> list[PublishedScore]:
@@ -48,18 +48,13 @@ def baselines(dataset: Given, *, algorithm: str | None = None) -> list[Published
     Raises:
         NotFoundError: nothing has this name, or no score is known for it.
     """
-    scores: list[PublishedScore]
-    if _is_group(dataset):
-        scores = [*scores_on(str(dataset))]
-        name = scores[0].dataset
-    else:
-        name, manifest, benchmark = _described(dataset)
-        is_view = isinstance(dataset, Dataset) and dataset.operation is not None
-        own = [] if manifest is None or is_view else _recorded(manifest)
-        scores = [*own, *(() if benchmark is None else scores_on(benchmark.name))]
+    title, manifest = _title_and_manifest(dataset)
+    is_view = isinstance(dataset, Dataset) and dataset.operation is not None
+    own = [] if manifest is None or is_view else _recorded(manifest)
+    scores = [*own, *scores_on(title)]
     if not scores:
-        raise NotFoundError(f"{name}: no published or recorded scores are known.")
-    return _of_algorithm(name, algorithm, scores)
+        raise NotFoundError(f"{title}: no published or recorded scores are known.")
+    return _of_algorithm(title, algorithm, scores)
 
 
 def _of_algorithm(
@@ -82,28 +77,23 @@ def published_name(dataset: Given) -> str:
 
     Raises NotFoundError if nothing has this name.
     """
-    if _is_group(dataset):
-        return scores_on(str(dataset))[0].dataset
-    name, _, benchmark = _described(dataset)
-    return name if benchmark is None else benchmark.name
+    return _title_and_manifest(dataset)[0]
 
 
-def _is_group(dataset: Given) -> bool:
-    """Return whether scores were published for a name that is no dataset: a group, or a task."""
-    if not isinstance(dataset, str) or find_benchmark_dataset(dataset) is not None:
-        return False
-    return bool(scores_on(dataset))
-
-
-def _described(dataset: Given) -> Described:
+def _title_and_manifest(dataset: Given) -> tuple[str, Manifest | None]:
+    """Return the name under which scores were published, and the manifest of a dataset that is here or ships."""
+    text = str(dataset) if isinstance(dataset, str) else ""
+    if text and find_benchmark_dataset(text) is None and (of_group := scores_on(text)):
+        return of_group[0].dataset, None  # a group of datasets, or a task
     try:
-        return described(dataset)
+        name, manifest, benchmark = described(dataset)
     except NotFoundError as error:
-        key = str(dataset).partition("/")[0]
+        key = text.partition("/")[0]
         if key not in BENCHMARKS:
             raise
         known = [*(one.name for one in benchmark_datasets(key)), *published_names(key)]
-        raise unknown_name(str(dataset), known) from error
+        raise unknown_name(text, known) from error
+    return name if benchmark is None else benchmark.name, manifest
 
 
 def _recorded(manifest: Manifest) -> list[PublishedScore]:
