@@ -112,7 +112,7 @@ def test_own_data_get_anchors_and_a_score(home: Path, monkeypatch: pytest.Monkey
     result = orlog.evaluate("runs/iql/lab/pendulum-v1/seed-0", episodes=5)
     low, high = found.random.mean, found.expert.mean
     assert result.score == pytest.approx(100 * (result.mean_return - low) / (high - low))
-    assert "normalized score" in good("evaluate", RUN, "--episodes", "3")
+    assert ": score " in good("evaluate", RUN, "--episodes", "3")
     shown = good("scores", "lab/pendulum-v1")
     assert f"{high:.8g}" in shown
     assert "source: measured with orlog" in shown
