@@ -206,8 +206,10 @@ def progress_bars() -> Iterator[Callable[..., None]]:
         if total is not None:
             words.insert(0, _amount(done, total, in_bytes=in_bytes))
             if not state and before < done < total:
-                seconds = round((total - done) * (now - since) / (done - before))
-                words.append(f"{dt.timedelta(seconds=seconds)} left")
+                rate = (done - before) / max(now - since, 1e-9)
+                if in_bytes:
+                    words.append(f"{rate / 1e6:,.1f} MB/s")
+                words.append(f"{dt.timedelta(seconds=round((total - done) / rate))} left")
         line = ", ".join(words)
         bars.update(task, completed=done, total=total, state=line)
         if not errors.is_terminal and total is not None and now - printed[label] > LINE_SECONDS:
