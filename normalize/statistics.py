@@ -148,19 +148,6 @@ def equal_methods(scores: MethodScores) -> dict[str, str]:
     return copies
 
 
-def differing_facts(facts: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return in what methods differ, a sentence each: facts are by method and by what they are of."""
-    sentences = []
-    for what in dict.fromkeys(what for of_method in facts.values() for what in of_method):
-        values: dict[str, list[str]] = {}
-        for method, of_method in facts.items():
-            values.setdefault(of_method.get(what, "not said"), []).append(method)
-        if len(values) > 1:
-            each = "; ".join(f"{value} ({', '.join(names)})" for value, names in values.items())
-            sentences.append(f"the rows differ in {what}: {each}.")
-    return sentences
-
-
 # Intervals.
 
 

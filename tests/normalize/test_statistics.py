@@ -24,7 +24,6 @@ from orlog.normalize.statistics import (
     Estimate,
     bootstrap_interval,
     compare_methods,
-    differing_facts,
     equal_methods,
     interquartile_mean,
     kemeny_consensus,
@@ -529,12 +528,6 @@ def test_who_has_too_few_seeds_or_episodes_is_not_ranked_and_copies_are_named() 
         False,
     ]
     assert sorted(body["consensus"]["order"]) == ["bc", "copy", "iql"]
-
-
-def test_facts_in_which_methods_differ_are_named_with_them() -> None:
-    facts = {"bc": {"steps": "10", "seeds": "3"}, "iql": {"steps": "20", "seeds": "3"}}
-    facts["cql"] = facts["bc"]
-    assert differing_facts(facts) == ["the rows differ in steps: 10 (bc, cql); 20 (iql)."]
 
 
 ONES = np.ones((2, 2))
