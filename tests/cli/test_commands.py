@@ -305,7 +305,7 @@ def test_train_evaluate_and_reproduce_by_hand(mini_folder: Path, tmp_path: Path)
     assert '"expectile": 0.8' in (run / "run.json").read_text("utf-8")
     evaluated = orlog("evaluate", str(run), "--episodes", "3")
     assert evaluated.returncode == 0, evaluated.stderr
-    assert "normalized score" in evaluated.stdout
+    assert "step 20 of 20: score " in evaluated.stdout
     again = orlog("train", "iql", MINI, "--steps", "20", cwd=tmp_path)
     assert again.returncode == 1
     assert "continue (--resume), replace it (--overwrite)" in again.stderr

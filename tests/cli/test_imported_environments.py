@@ -144,7 +144,7 @@ def test_runs_without_an_evaluation_are_left_out_and_named(here: Path) -> None:
     orlog.evaluate("runs/1", episodes=2)
     found = command("compare", "runs")
     assert found.returncode == 0, found.stderr
-    assert "runs/2: left out" in found.stdout
+    assert "runs/2: has no score yet" in found.stdout
     every = command("evaluate", "runs", "--episodes", "2", "--json")
     assert [one["seed"] for one in json.loads(every.stdout)["runs"]] == [0, 1, 2]
 

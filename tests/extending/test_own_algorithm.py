@@ -86,7 +86,7 @@ def test_the_commands_of_the_page_train_and_score_it(mini: Dataset, empty: Path)
     found = {line.split()[1]: command(*line.split()[1:]) for line in lines[1:]}
     assert found["train"].returncode == 0, found["train"].stderr
     assert found["evaluate"].returncode == 0, found["evaluate"].stderr
-    assert "normalized score" in found["evaluate"].stdout
+    assert ": score " in found["evaluate"].stdout
     # What the command says next is a command that works.
     said = re.search(r"run: orlog (evaluate .*)", found["train"].stdout)
     assert said is not None

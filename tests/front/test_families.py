@@ -95,7 +95,7 @@ def test_what_is_not_here_is_found_by_name_or_by_the_recorded_manifest() -> None
     assert "d4rl/pen-human-v1" in humans
     assert "d4rl/pen-cloned-v1" not in humans
     nothing = run("list", "hopper", "--family", "goals")
-    assert "no dataset matches hopper and is of the family goals." in nothing.stderr
+    assert "no dataset is found for hopper, family goals" in nothing.stderr
 
 
 def test_an_unknown_family_names_the_nearest_and_all() -> None:

@@ -91,14 +91,21 @@ def replace_file(path: Path, data: bytes, *, alone: bool = True) -> None:
 
     If it is not `alone`, as under a lock, the last of several processes wins.
     """
-    mark = "" if alone else f".{os.getpid()}"
-    unfinished = path.with_name(f".{path.name}{mark}.unfinished")
+    replace_files({path: data}, mark="" if alone else f".{os.getpid()}")
+
+
+def replace_files(files: Mapping[Path, bytes], mark: str = "") -> None:
+    """Replace files of one folder, each in one step, after all of them were written beside the old ones."""
+    unfinished = {path: path.with_name(f".{path.name}{mark}.unfinished") for path in files}
     try:
-        write_durably(unfinished, data)
-        unfinished.replace(path)
+        for path, data in files.items():
+            write_durably(unfinished[path], data)
+        for path, new in unfinished.items():
+            new.replace(path)
     finally:
-        unfinished.unlink(missing_ok=True)
-    sync(path.parent)
+        for new in unfinished.values():
+            new.unlink(missing_ok=True)
+    sync(next(iter(files)).parent)
 
 
 def sync(path: Path) -> None:

@@ -205,7 +205,7 @@ def _whole_version(name: str) -> Dataset:
 
 def _write_card(name: str, path: Path) -> None:
     """Write the dataset card and its picture; a file that orlog did not write is not replaced."""
-    from orlog.base.files import replace_file, storage_errors
+    from orlog.base.files import replace_files, storage_errors
     from orlog.datasets.publish.card import dataset_card, is_own_card
 
     dataset, picture = _whole_version(name), path.with_suffix(".svg")
@@ -219,8 +219,7 @@ def _write_card(name: str, path: Path) -> None:
         audited = orlog.audit(dataset, progress=update)
     card = dataset_card(dataset, audited, f"{dataset.name}@{dataset.version}")
     with storage_errors(path):
-        replace_file(picture, card.picture.encode())
-        replace_file(path, card.text(picture.name).encode())
+        replace_files({picture: card.picture.encode(), path: card.text(picture.name).encode()})
     say(f"written: {path} and {picture}")
 
 
