@@ -126,8 +126,10 @@ class ZarrWriter:
         return self._workers.write(self.folder, f"{name}zarr.json", [to_bytes(body)])
 
     def close(self) -> None:
-        """Stop the threads; what was not written is dropped."""
+        """Stop the threads and free the memory; what was not written is dropped."""
         self._workers.close()
+        for column in self.columns.values():
+            column.drop_memory()
 
     @contextlib.contextmanager
     def _all_or_broken(self, *, even_torn: bool = False) -> Iterator[None]:
@@ -205,6 +207,7 @@ class _Workers:
         """Stop the threads; what was not written is dropped."""
         self.writing.shutdown(cancel_futures=True)
         self._syncing.shutdown()
+        self._spare.clear()
 
 
 # How many numbers of a shard are not finite, and those outside their bounds, by column.
@@ -339,6 +342,12 @@ class ColumnWriter:
             outside=self._outside.get(self.spec.name),
             objects=sorted(self._written, key=lambda item: item.path),
         )
+
+    def drop_memory(self) -> None:
+        """Free the memory for rows now: a writer may lie in a cycle that Python finds late."""
+        self._buffer, self._filled = self._buffer[:0].copy(), 0
+        self._memory = self._buffer
+        self._running.clear()
 
     def _take_buffer(self) -> None:
         size = self.encoding.shard_rows * self._row_bytes

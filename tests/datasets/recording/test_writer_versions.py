@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import signal
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,20 @@ def test_a_file_that_another_version_has_is_stored_once() -> None:
     second = record(EPISODES, version="1.0.1", description="said better")
     assert first.digest != second.digest
     assert own_bytes(second.folder) == (second.folder / "manifest.json").stat().st_size
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_writer_that_ended_holds_no_memory_for_rows(is_finished: bool) -> None:
+    tracemalloc.start()
+    try:
+        writer = add(start(), EPISODES)
+        assert tracemalloc.get_traced_memory()[0] > 2**24
+        if is_finished:
+            writer.finish()
+        writer.close()
+        assert tracemalloc.get_traced_memory()[0] < 2**22
+    finally:
+        tracemalloc.stop()
 
 
 def test_finishing_reads_no_manifest_of_another_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
