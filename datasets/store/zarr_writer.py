@@ -343,17 +343,17 @@ class ColumnWriter:
             objects=sorted(self._written, key=lambda item: item.path),
         )
 
-    def drop_memory(self) -> None:
-        """Free the memory for rows now: a writer may lie in a cycle that Python finds late."""
-        self._buffer, self._filled = self._buffer[:0].copy(), 0
-        self._memory = self._buffer
-        self._running.clear()
-
     def _take_buffer(self) -> None:
         size = self.encoding.shard_rows * self._row_bytes
         self._memory = self._workers.take_memory(size)
         rows = self._memory[:size].view(self.spec.dtype)
         self._buffer = rows.reshape(self.encoding.shard_rows, *self.spec.shape)
+
+    def drop_memory(self) -> None:
+        """Free the memory for rows now: a writer may lie in a cycle that Python finds late."""
+        self._filled = 0
+        self._buffer = self._memory = self._buffer[:0].copy()
+        self._running.clear()
 
     def _submit(self) -> None:
         values = self.pending
