@@ -260,15 +260,6 @@ Log = Annotated[
 Overwrite = Annotated[bool, option("--overwrite", "Replace the run that the folder holds.")]
 
 # Trained runs.
-RunFolder = Annotated[Path, argument("[FOLDER]", "Folder of runs, at any depth.")]
-ScoredPlaces = Annotated[
-    list[str],
-    argument(
-        "RUNS...",
-        "Folders of runs, files that orlog evaluate --out wrote, or folders that hold some of both. "
-        "NAME=RUNS names their method.",
-    ),
-]
 DatasetOfRun = Annotated[
     str | None, option("", "Path or name of the dataset, if its recorded name does not find it.")
 ]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import ago, print_json, say, say_notes, show_table, tell
-from orlog.cli.options import AsJson, RunFolder, ScoredPlaces, app
+from orlog.cli.options import AsJson, command
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
@@ -27,19 +27,11 @@ MORE = "docs/scores.md#statistics"
 _ROUND = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
-@app.command(epilog="Example: orlog runs runs/iql")
+@command("orlog runs runs/iql")
 def runs(
-    folder: RunFolder = Path("runs"),
-    command: Annotated[
-        bool, typer.Option("--command", help="Print the one command that makes each run again.")
-    ] = False,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Compare every file with the digests that runs hold. Exit code 3 if one differs.",
-        ),
-    ] = False,
+    folder: Path = Path("runs"),
+    as_command: bool = False,
+    verify: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """List the runs in a folder: state, steps, last score, and the settings in which they differ.
@@ -47,6 +39,11 @@ def runs(
     The interval of a score is over the episodes of that run (95 %). What metrics counted, such as the share of
     episodes that succeeded, stands beside it. A folder that cannot be read is listed with the reason. Stopped runs
     go on with the command that trained them and --resume.
+
+    Options:
+        folder ([FOLDER]): Folder of runs, at any depth.
+        as_command (--command): Print the one command that makes each run again.
+        verify: Compare every file with the digests that runs hold. Exit code 3 if one differs.
     """
     if verify:
         _verify(folder, as_json=as_json)
@@ -70,7 +67,7 @@ def runs(
         ]
         print_json({"folder": str(folder), "runs": documents})
         return
-    if command:
+    if as_command:
         for line in commands.values():
             say(line)
     else:
@@ -134,35 +131,16 @@ def _verify(folder: Path, *, as_json: bool) -> None:
         raise typer.Exit(3)
 
 
-@app.command(epilog="Example: orlog compare runs/bc runs/iql mine=runs/my_method theirs/")
+@command("orlog compare runs/bc runs/iql mine=runs/my_method theirs/")
 def compare(
-    places: ScoredPlaces,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Draw learning curves, or tuning, in a file .png, .svg or .pdf; each statistic too in a folder.",
-        ),
-    ] = None,
-    resamples: Annotated[int, typer.Option(min=100, help="Resamples of the bootstrap.")] = 2000,
-    sequential: Annotated[
-        bool,
-        typer.Option(
-            "--sequential", help="Say which methods differ, and which need more seeds (AdaStop)."
-        ),
-    ] = False,
-    group: Annotated[int, typer.Option(min=2, help="Seeds of a group, with --sequential.")] = 5,
-    groups: Annotated[int, typer.Option(min=1, help="Most groups, with --sequential.")] = 5,
-    tuning: Annotated[
-        bool,
-        typer.Option(
-            "--tuning",
-            help="Say what a method with its range of settings gives after so many evaluations.",
-        ),
-    ] = False,
-    evaluations: Annotated[
-        int, typer.Option(min=1, help="Episodes to choose a setting with, with --tuning.")
-    ] = 200,
+    places: list[str],
+    plot: Path | None = None,
+    resamples: int = 2000,
+    sequential: bool = False,
+    group: int = 5,
+    groups: int = 5,
+    tuning: bool = False,
+    evaluations: int = 200,
     as_json: AsJson = False,
 ) -> None:
     """Compare what methods score on datasets, with 95 % intervals.
@@ -171,6 +149,17 @@ def compare(
     of policy. Others have a table of their own, and a line says what keeps it apart. A run that orlog evaluate has
     not scored counts with the last point of its learning curve. Over several datasets the score is the
     interquartile mean. --json and a folder for --plot have every statistic.
+
+    Options:
+        places (RUNS...): Folders of runs, files that orlog evaluate --out wrote, or folders that hold some of
+            both. NAME=RUNS names their method.
+        plot (PATH): Draw learning curves, or tuning, in a file .png, .svg or .pdf; each statistic too in a folder.
+        resamples (>= 100): Resamples of the bootstrap.
+        sequential: Say which methods differ, and which need more seeds (AdaStop).
+        group (>= 2): Seeds of a group, with --sequential.
+        groups (>= 1): Most groups, with --sequential.
+        tuning: Say what a method with its range of settings gives after so many evaluations.
+        evaluations (>= 1): Episodes to choose a setting with, with --tuning.
     """
     from orlog.runs.comparing import caveats_on, comparison_of, find_runs, notes_on, tables_of
 
@@ -290,16 +279,15 @@ def _sequential_json(decided: SequentialComparison) -> dict[str, object]:
 def _draw_curves(rows: Sequence[Row], plot: Path, *, is_file: bool) -> None:
     """Draw the learning curves of the runs in folders; into a folder only where there are some."""
     from orlog.errors import NotFoundError
-    from orlog.runs.run_folders import find_run_folders
+    from orlog.runs.run_folders import with_references
     from orlog.runs.statistics_plots import curves_plot, save_plot
 
-    folders = dict.fromkeys(row.place for row in rows if row.curves)
-    if is_file and not folders:
+    runs = with_references({run.folder: run for row in rows for run in row.runs}.values())
+    if is_file and not runs:
         raise NotFoundError(
             f"{plot}: files of scored runs have no learning curves; draw their statistics into a folder: "
             f"--plot {plot.with_suffix('')}"
         )
-    runs = [find_run_folders(folder)[0] for folder in folders]
     if is_file or any(run.curve for run in runs):
         path = plot if is_file else plot / "curves.svg"
         save_plot(curves_plot(runs), path)

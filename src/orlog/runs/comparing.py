@@ -32,7 +32,7 @@ from orlog.normalize.statistics import (
 )
 from orlog.runs.normalized_scores import normalized_score
 from orlog.runs.references import benchmark_of_name, references_measured
-from orlog.runs.run_folders import read_folder, setting_words
+from orlog.runs.run_folders import RunSummary, read_folder, setting_words
 from orlog.runs.run_groups import seeds_together
 from orlog.runs.scored_runs import (
     CURVE_POLICY,
@@ -58,14 +58,14 @@ class Row:
         places: The folder of each seed, or the file.
         anchors: References by which returns are scores: the known ones, else those that the file states; None
             where scores are returns.
-        curves: Of each seed in a folder, the returns at each point of its learning curve; empty for a file.
+        runs: The folder of each seed, as it was read; empty for a file.
     """
 
     name: str
     scored: ScoredRuns
     places: list[Path]
     anchors: References | Scale | None
-    curves: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
+    runs: list[RunSummary] = dataclasses.field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -147,7 +147,7 @@ def find_runs(
     rows: dict[tuple[Path, str], Row] = {}
     known: dict[bytes, References | None] = {}
 
-    def add(place: Path, label: str, scored: ScoredRuns, curves: list[list[np.ndarray]]) -> None:
+    def add(place: Path, label: str, scored: ScoredRuns, runs: list[RunSummary]) -> None:
         for seed in scored.seeds:
             problem = impossible_return(scored.protocol, np.array(seed.returns))
             if problem:
@@ -161,7 +161,7 @@ def find_runs(
             scored=scored,
             places=[place],
             anchors=known[measured] or scored.references,
-            curves=curves,
+            runs=runs,
         )
 
     for given in map(str, places):
@@ -187,7 +187,7 @@ def find_runs(
             if scored is None:
                 on_skipped(path)
             else:
-                add(path, label, scored, [[episodes.returns for _, episodes in run.curve]])
+                add(path, label, scored, [run])
     if not rows:
         raise NotFoundError(
             f"{places[-1]}: no run in this folder has a score; run: orlog evaluate {places[-1]}"
@@ -222,7 +222,7 @@ def tables_of(rows: Iterable[Row]) -> list[tuple[list[Row], str]]:
     for group in seeds_together(
         rows,
         lambda row: canonical_json(
-            [row.name, row.facts, row.details, "" if row.curves else str(row.place)]
+            [row.name, row.facts, row.details, "" if row.runs else str(row.place)]
         ),
         lambda row: [seed.seed for seed in row.scored.seeds],
     ):
@@ -251,7 +251,7 @@ def merged(rows: Sequence[Row]) -> Row:
         rows[0],
         scored=msgspec.structs.replace(rows[0].scored, seeds=seeds),
         places=[place for row in rows for place in row.places],
-        curves=[curve for row in rows for curve in row.curves],
+        runs=[run for row in rows for run in row.runs],
     )
 
 
@@ -334,7 +334,7 @@ def comparison_of(rows: Sequence[Row], resamples: int) -> Comparison:
     """Return the statistics of the rows of a table."""
     checkpoints: dict[str, dict[str, np.ndarray]] = {}
     for row in rows:
-        last = [curve[-CHECKPOINTS:] for curve in row.curves]
+        last = [[episodes.returns for _, episodes in run.curve[-CHECKPOINTS:]] for run in row.runs]
         sizes = {len(point) for points in last for point in points}
         if len(sizes) == 1 and len(last[0]) > 1 and len(set(map(len, last))) == 1:
             checkpoints.setdefault(row.name, {})[row.task] = row.normalize(np.array(last))

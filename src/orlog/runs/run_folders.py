@@ -172,20 +172,28 @@ def find_run_folders(place: PathLike) -> list[RunSummary]:
 
     Raises NotFoundError if there is none.
     """
-    anchors: dict[tuple[str, str], References | None] = {}
     runs = []
     for folder in run_places(place):
         try:
             run = read_folder(folder)
         except (OrlogError, OSError, ValueError, LookupError, TypeError) as error:
             run = RunSummary(folder=folder, state="unreadable", problem=clause(error))
+        runs.append(run)
+    return with_references(runs)
+
+
+def with_references(runs: Iterable[RunSummary]) -> list[RunSummary]:
+    """Return runs with the references of their datasets, where these are known."""
+    anchors: dict[tuple[str, str], References | None] = {}
+    scored = []
+    for run in runs:
         if run.record is not None:
             version = run.record.dataset, run.record.digest
             if version not in anchors:
                 anchors[version] = _references(*version)
             run = dataclasses.replace(run, anchors=anchors[version])
-        runs.append(run)
-    return runs
+        scored.append(run)
+    return scored
 
 
 def _references(dataset: str, digest: str) -> References | None:
