@@ -52,8 +52,12 @@ settings.load_profile("orlog")
 def pytest_configure() -> None:
     """Give memory back that is freed, and put temporary files into memory where there is room.
 
-    A shell lets what it starts in the background ignore Ctrl-C, and so would the commands of tests.
+    A shell lets what it starts in the background ignore Ctrl-C, and so would the commands of tests. Some runners
+    start commands as real-time processes, of which one that computes keeps its core for itself: tests of several
+    processes and threads would stand still.
     """
+    if sys.platform == "linux" and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
