@@ -1,9 +1,10 @@
 """What opens a server and is never shown: queries of signed URLs, and passwords in `.netrc`.
 
-URLs are printed, kept in files beside versions and put into errors. So a query that a user gives with a
-URL (`?token=..`) is kept in the memory of this process, by the URL before it, and sent with each request
-below that URL. Processes that work for this one are told it in memory too. User and password are not taken from URLs at all: `~/.netrc`, or the file that the environment
-variable NETRC names, has them by host.
+URLs are printed, kept in files beside versions and put into errors. So a query that a user gives with a URL
+(`?token=..`) is kept in the memory of this process and sent with each request below that URL; of several URLs that a
+user gave, the longest one above a request counts, with its query or without one. Worker processes get the queries in
+memory too. User and password are not taken from URLs at all: `~/.netrc`, or the file that the environment variable
+NETRC names, has them by host.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ import functools
 import netrc
 import os
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Shorter queries, such as `v=1`, are only hidden where a `?` comes first: they may be parts of other words.
 SHORTEST_SECRET = 8
+"""Shorter values are hidden only behind a `?`: they may be parts of other words."""
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-# Keys of queries that say which file is meant, or in which form. What others say may be a secret.
 _PUBLIC = {
     *("dl", "download", "export", "format", "raw"),
     *("file", "filename", "id", "name", "path", "persistentid", "ref", "version", "versionid"),
 }
+"""Keys of queries that say which file is meant, or in which form. All others may hold a secret."""
 _queries: dict[str, str] = {}
 
 
@@ -49,19 +50,23 @@ def plain_url(url: str) -> str:
     plain = plain.rstrip("/")
     if query:
         _queries[plain] = query
+    else:  # a URL that is given without a query gets none of a URL above it
+        _queries.setdefault(plain, "")
     return plain
 
 
 def may_be_signed(url: str) -> bool:
     """Return whether a URL has a query that may open the file, as that of a signed URL does."""
-    parts = url.partition("?")[2].replace("?", "&").replace("#", "&").split("&")
-    return any(part and part.partition("=")[0].lower() not in _PUBLIC for part in parts)
+    return any(_secret_parts(url.partition("?")[2]))
 
 
 def with_query(url: str) -> str:
-    """Return a URL as it is requested: with the query that was given with it, or with the nearest one above it."""
+    """Return a URL as it is requested: with its own query, or that of the longest URL above it that a user gave."""
+    if "?" in url:
+        return url
     above = [start for start in _queries if url == start or url.startswith(f"{start}/")]
-    return f"{url}?{_queries[max(above, key=len)]}" if above else url
+    query = _queries[max(above, key=len)] if above else ""
+    return f"{url}?{query}" if query else url
 
 
 def bringing_queries(function: Callable[[Item], Result]) -> Callable[[Item], Result]:
@@ -78,12 +83,23 @@ def _bring(function: Callable[[Item], Result], queries: Mapping[str, str], item:
 
 
 def hidden(text: str) -> str:
-    """Return a text without the queries that were given with URLs."""
-    for query in sorted(_queries.values(), key=len, reverse=True):
+    """Return a text without the secrets in queries that were given with URLs; other words stay as they are."""
+    for query in sorted(filter(None, _queries.values()), key=len, reverse=True):
+        if not (secrets := list(_secret_parts(query))):
+            continue
         text = text.replace(f"?{query}", "?..")
-        if len(query) >= SHORTEST_SECRET:
-            text = text.replace(query, "..")
+        for part in secrets:
+            value = part.partition("=")[2] or part
+            if len(value) >= SHORTEST_SECRET:
+                text = text.replace(part, "..").replace(value, "..")
     return text
+
+
+def _secret_parts(query: str) -> Iterator[str]:
+    """Yield the parts of a query that may be secrets, such as `token=..`."""
+    for part in query.replace("?", "&").replace("#", "&").split("&"):
+        if part and part.partition("=")[0].lower() not in _PUBLIC:
+            yield part
 
 
 def authorization(url: str) -> dict[str, str]:
@@ -96,17 +112,16 @@ def authorization(url: str) -> dict[str, str]:
         changed = path.stat().st_mtime_ns
     except OSError:
         return {}
-    return _of_host(parts.hostname, path, changed)
+    account = _account(parts.hostname, path, changed)
+    coded = base64.b64encode(account.encode()).decode()
+    return {"Authorization": f"Basic {coded}"} if account else {}
 
 
 @functools.lru_cache(256)
-def _of_host(host: str, path: Path, _changed: int) -> dict[str, str]:
+def _account(host: str, path: Path, _changed: int) -> str:
+    """Return `USER:PASSWORD` for a host; empty if there is none."""
     try:
-        found = netrc.netrc(path).authenticators(host)
+        account = netrc.netrc(path).authenticators(host)
     except netrc.NetrcParseError as error:
         raise ValueError(f"{path}: line {error.lineno} cannot be read: {error.msg}.") from error
-    if found is None:
-        return {}
-    user, _, password = found
-    account = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return {"Authorization": f"Basic {account}"}
+    return f"{account[0]}:{account[2]}" if account else ""

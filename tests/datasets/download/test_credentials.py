@@ -228,6 +228,30 @@ def test_a_url_gets_the_query_of_the_nearest_url_above_it() -> None:
     assert credentials.with_query("https://host/database") == "https://host/database"
 
 
+@pytest.mark.parametrize(
+    ("given", "url", "asked"),
+    [
+        (("h/data?key=all", "h/data/open"), "h/data/open/x", "h/data/open/x"),
+        (("h/data/open", "h/data?key=all"), "h/data/open", "h/data/open"),
+        (("h/data/open?key=it", "h/data/open"), "h/data/open/x", "h/data/open/x?key=it"),
+        (("h/data?key=all",), "h/data/get?id=7", "h/data/get?id=7"),
+    ],
+)
+def test_a_url_gets_the_credentials_of_the_longest_url_that_was_given(
+    given: tuple[str, ...], url: str, asked: str
+) -> None:
+    for each in given:
+        credentials.plain_url(f"https://{each}")
+    assert credentials.with_query(f"https://{url}") == f"https://{asked}"
+
+
+def test_public_queries_and_words_stand_in_messages_as_they_are() -> None:
+    for query in ("download", "version=1.0.0-beta", "id=12345678&token=long-secret"):
+        credentials.plain_url(f"https://{query[:2]}/data?{query}")
+    message = "version=1.0.0-beta and 12345678; run: orlog download lab/x-v1; long-secret"
+    assert credentials.hidden(message) == message.replace("long-secret", "..")
+
+
 def test_a_short_query_does_not_change_other_words_of_a_message() -> None:
     credentials.plain_url("https://host/data?e")
     credentials.plain_url("https://host/other?e=long-enough")
