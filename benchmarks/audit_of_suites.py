@@ -16,7 +16,7 @@ from pathlib import Path
 import orlog
 from benchmarks.recording import machine
 from orlog.datasets.audit.findings import Audit, place_text
-from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted
 

@@ -18,7 +18,7 @@ from orlog.datasets.home.origin import read_origin
 from orlog.datasets.home.presence import how_much, partial_names, partial_versions
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.reading.finding import find_whole_or_part, how_to_fetch
-from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import IntegrityError, LockError, OrlogError, clause
 from orlog.manifests.families import find_family, is_of_family
 from orlog.manifests.index import ForeignEntry, Index, IndexEntry

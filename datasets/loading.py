@@ -86,8 +86,8 @@ def load_dataset(
                 # Imported here, as downloads are below: most datasets are stored already, and
                 # these imports take longer than opening one.
                 from orlog.base.terminal import progress_bar
-                from orlog.datasets.recipes.build import build_dataset
-                from orlog.datasets.recipes.catalogue import catalogue
+                from orlog.datasets.worlds.build import build_dataset
+                from orlog.datasets.worlds.recipe import catalogue
 
                 if wanted.name in catalogue():
                     with contextlib.ExitStack() as stack:

@@ -3,7 +3,7 @@
 `recorded/environments/d4rl.json` has one entry for each environment of D4RL: its datasets, bounds,
 horizon and observations, the simulator that its references come from, and the environment that
 policies are scored in now (the counterpart) with every difference that is known, or the reason why
-there is none. Counterparts under `orlog/` are orlog's own (`datasets/environments/d4rl.py`): they lay out
+there is none. Counterparts under `orlog/` are orlog's own (`datasets/worlds/d4rl.py`): they lay out
 observations, pay rewards and end episodes as the benchmark does.
 """
 

@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 from jaxtyping import Float64
 
-from orlog.datasets.recipes.behavior_policies import Layers
+from orlog.datasets.worlds.behavior_policies import Layers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from orlog.algos.gaussians import sample_squashed
 from orlog.algos.networks import TwinCritic, bellman_targets, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, update_target
 from orlog.algos.settings import check_settings
-from orlog.datasets.recipes.behavior_policies import LOG_DEVIATIONS, BehaviorPolicy, Layers
+from orlog.datasets.worlds.behavior_policies import LOG_DEVIATIONS, BehaviorPolicy, Layers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

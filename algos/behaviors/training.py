@@ -24,15 +24,15 @@ from orlog.algos.settings import read_config
 from orlog.algos.training.runs import one_thread
 from orlog.base.files import absolute_path, make_folder, replace_file, storage_errors
 from orlog.base.processes import processor_name
-from orlog.datasets.recipes.behavior_policies import (
+from orlog.datasets.worlds.behavior_policies import (
     BehaviorPolicy,
     Layers,
     check_weights,
     read_policies,
     write_policies,
 )
+from orlog.datasets.worlds.environments import environment_versions, make_environment
 from orlog.errors import SchemaError
-from orlog.manifests.environments import environment_versions, make_environment
 
 # Settings of each method, and the function that yields steps and policies.
 TRAINERS: dict[str, tuple[type[Any], Callable[..., Iterator[tuple[int, Layers]]]]] = {

@@ -38,8 +38,8 @@ from orlog.base.processes import processor_name
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
+from orlog.datasets.worlds.environments import environment_versions, make_environment
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError
-from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.names import counted, is_url
 from orlog.normalize.metrics import as_fields, completed, counts_for, warn_of_untold
 from orlog.normalize.references import Protocol

@@ -36,6 +36,7 @@ from orlog.algos.training.replay import Replay, mixed
 from orlog.algos.training.run_data import Batches, infos_of, loaded
 from orlog.algos.training.runs import ONLINE_FILE, OnlineRecord, RunRecord
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import DivergedError, NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.batch import (
@@ -51,7 +52,6 @@ from orlog.loaders.batch import (
 )
 from orlog.loaders.returns import with_returns
 from orlog.loaders.sampling.draws import draw_uniform, stream_key
-from orlog.manifests.environments import make_environment
 from orlog.normalize.references import Protocol
 
 _EPISODES = 2  # purpose of the seeds; 0 and 1 are those of networks and noise

@@ -69,6 +69,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.datasets.reading.views import save_view
+from orlog.datasets.worlds.environments import imported_modules
 from orlog.errors import (
     DivergedError,
     MissingExtraError,
@@ -77,7 +78,6 @@ from orlog.errors import (
     StoppedError,
     clause,
 )
-from orlog.manifests.environments import imported_modules
 from orlog.normalize.references import Protocol
 
 SAVES = 5

@@ -19,9 +19,9 @@ from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
+from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import OrlogError, clause
 from orlog.manifests.documents import canonical_json
-from orlog.manifests.environments import make_environment
 
 Formula = Callable[[Piece], "np.ndarray | None"]
 

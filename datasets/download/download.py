@@ -56,9 +56,9 @@ from orlog.datasets.home.presence import (
 from orlog.datasets.reading.choice import Choice, check_choice, choose
 from orlog.datasets.reading.finding import folders_to_repair
 from orlog.datasets.reading.given import Given, as_name, as_stored_folder
-from orlog.datasets.recipes.catalogue import catalogue
 from orlog.datasets.recording.finishing import finish_version
 from orlog.datasets.store.verify import Problem, find_link, verify_folder
+from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import (
     IntegrityError,
     ManifestError,

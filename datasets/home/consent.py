@@ -29,10 +29,10 @@ from typing import Any
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.origin import read_origin
 from orlog.datasets.home.registries import read_registries
+from orlog.datasets.worlds.environments import own_arguments, world_behind
 from orlog.errors import NotFoundError, SimulatorError, clause
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import canonical_json, replace_json_file, sole_writer
-from orlog.manifests.environments import own_arguments, world_behind
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 from orlog.manifests.shipped import recorded_manifest, recorded_manifests
 

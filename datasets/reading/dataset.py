@@ -534,7 +534,7 @@ class Dataset:
             MissingExtraError: its package is not installed.
             SimulatorError: its arguments need consent, or it cannot be made.
         """
-        from orlog.manifests.environments import make_environment
+        from orlog.datasets.worlds.environments import make_environment
 
         record = self.checked_environment(trust_environment=trust_environment)
         return make_environment(

@@ -48,8 +48,8 @@ from orlog.datasets.recording.starting import (
     refuse_masks,
 )
 from orlog.datasets.store.encoding import Encoding
+from orlog.datasets.worlds.environments import environment_record
 from orlog.errors import IntegrityError, SchemaError, StorageError
-from orlog.manifests.environments import environment_record
 from orlog.manifests.manifest import Container, Manifest, Parent
 from orlog.manifests.names import counted, version_parts
 from orlog.manifests.roles import check_roles, spread_roles

@@ -11,12 +11,12 @@ from orlog.datasets.reading.combining import combine_datasets as combine_dataset
 from orlog.datasets.reading.combining import split_dataset as split_dataset
 from orlog.datasets.reading.dataset import Dataset as Dataset
 from orlog.datasets.reading.verifying import verify_store as verify_store
-from orlog.datasets.recipes.build import build_dataset as build_dataset
 from orlog.datasets.recording.parallel import record_parallel as record_parallel
 from orlog.datasets.recording.recorder import record as record
 from orlog.datasets.recording.saving import save_dataset as save_dataset
 from orlog.datasets.recording.vector import record_vector as record_vector
 from orlog.datasets.recording.writer import DatasetWriter as DatasetWriter
+from orlog.datasets.worlds.build import build_dataset as build_dataset
 from orlog.errors import OrlogError as OrlogError
 from orlog.loaders.agent_transitions import agent_transitions as agent_transitions
 from orlog.loaders.arrays.places import load_arrays as load_arrays

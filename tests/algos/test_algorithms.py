@@ -15,7 +15,7 @@ from orlog.algos.settings import check_for_any_form, make_config
 
 def test_no_module_seeds_or_uses_a_global_generator() -> None:
     root = Path(orlog.__file__).parent
-    rooms = ["", "algos", "loaders", "normalize", "datasets", "datasets/recipes"]
+    rooms = ["", "algos", "loaders", "normalize", "datasets", "datasets/worlds"]
     modules = [path for room in rooms for path in (root / room).glob("*.py")]
     assert len(modules) > 30
     forbidden = ("torch.manual_seed", "torch.random.manual_seed", "np.random.seed", "random.seed(")

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import NotFoundError, SimulatorError
-from orlog.manifests.environments import own_arguments
 from tests.episodes import record_episodes, whole_episode
 
 NAME = "lab/pendulum-v1"

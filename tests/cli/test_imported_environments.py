@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import orlog
+from orlog.datasets.worlds.environments import import_modules
 from orlog.errors import MissingExtraError, NotFoundError, SimulatorError
-from orlog.manifests.environments import import_modules
 from tests.command_line import orlog as command
 from tests.first_lines import ENVIRONMENT
 from tests.programs import run_program

@@ -16,7 +16,7 @@ from orlog.cli import app
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.worlds.recipe import catalogue
 from tests.training import train_run
 
 MINI = "pointmaze/umaze-mini-v1"

@@ -234,7 +234,7 @@ def test_the_type_that_a_space_was_is_shown() -> None:
 
 def test_an_environment_is_made_in_a_process_that_did_not_import_its_package() -> None:
     code = (
-        "from orlog.manifests.environments import make_environment\n"
+        "from orlog.datasets.worlds.environments import make_environment\n"
         "for one in ('ALE/Pong-v5', 'MiniGrid-Empty-5x5-v0'):\n"
         "    make_environment(one, {}).close()\n"
     )

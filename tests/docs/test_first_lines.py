@@ -12,7 +12,7 @@ import pytest
 import orlog
 from orlog.algos.training.runs import read_run
 from orlog.datasets.reading.dataset import Dataset
-from orlog.manifests.environments import make_environment
+from orlog.datasets.worlds.environments import make_environment
 from tests.command_line import orlog as orlog_command
 from tests.docs.test_d4rl import Upstream, run, with_goal
 from tests.docs.test_d4rl import upstream as upstream

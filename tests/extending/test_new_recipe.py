@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import orlog
-import orlog.datasets.recipes
-from orlog.datasets.recipes.catalogue import catalogue
+import orlog.datasets.worlds
+from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import NotFoundError
 from orlog.normalize.references import ReferenceReturns
 from orlog.runs.measuring import measure_references
@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, parameters_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,10 +105,10 @@ def recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     folder = tmp_path / "more"
     folder.mkdir()
     (folder / "swings.py").write_text(RECIPE, "utf-8")
-    path = [*orlog.datasets.recipes.__path__, str(folder)]
-    monkeypatch.setattr(orlog.datasets.recipes, "__path__", path)
+    path = [*orlog.datasets.worlds.__path__, str(folder)]
+    monkeypatch.setattr(orlog.datasets.worlds, "__path__", path)
     yield
-    sys.modules.pop("orlog.datasets.recipes.swings", None)
+    sys.modules.pop("orlog.datasets.worlds.swings", None)
 
 
 def test_it_is_listed() -> None:

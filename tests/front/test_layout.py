@@ -19,11 +19,12 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("algos", "datasets", "loaders", "manifests", "normalize")
 FRONT = ("base", "cli", "executors", "runs", "viewer")
 # Each package may import itself and those above it; `loaders.batch` is a module on its own since
-# that is all an algorithm's file may see.
+# that is all an algorithm's file may see, and so is what makes environments, which datasets name.
 ORDER = (
     "errors",
     "base",
     "manifests",
+    "datasets.worlds.environments",
     "datasets.looking",
     "datasets.columns",
     "datasets.home",
@@ -34,8 +35,7 @@ ORDER = (
     "datasets.formats._containers",
     "datasets.formats._shared",
     "datasets.formats",
-    "datasets.environments",
-    "datasets.recipes",
+    "datasets.worlds",
     "datasets.download",
     "datasets.publish",
     "datasets",
@@ -209,7 +209,7 @@ def test_opening_a_stored_dataset_imports_nothing_that_builds_or_downloads(
     code = (
         "import sys, orlog; orlog.load_dataset(sys.argv[1]); "
         "print([name for name in sys.modules if name.startswith(('orlog.datasets.download.', "
-        "'orlog.datasets.recipes.', 'orlog.datasets.recording.'))])"
+        "'orlog.datasets.worlds.build', 'orlog.datasets.recording.'))])"
     )
     command = [sys.executable, "-c", code, str(built_mini)]
     found = subprocess.run(command, check=True, capture_output=True, text=True)

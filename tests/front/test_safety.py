@@ -13,9 +13,9 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
 import orlog
-from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.worlds.environments import make_environment
+from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import NotFoundError, SchemaError
-from orlog.manifests.environments import make_environment
 from tests.command_line import orlog as run
 
 SMALL: dict[str, Any] = {"hidden": [8], "batch_size": 16}

@@ -6,9 +6,9 @@ from collections import Counter
 import gymnasium
 import pytest
 
+from orlog.datasets.worlds.environments import environment_versions, make_environment
 from orlog.errors import NotFoundError
 from orlog.manifests.counterparts import benchmark_environment, benchmark_environments, counterpart
-from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.shipped import shipped_index
 from orlog.manifests.tables import read_table
 

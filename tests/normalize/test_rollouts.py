@@ -10,7 +10,7 @@ from gymnasium.vector import SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.manifests.environments import make_environment
+from orlog.datasets.worlds.environments import make_environment
 from orlog.normalize.metrics import counts_for
 from orlog.normalize.rollouts import run_episodes
 from tests.levels import scaled

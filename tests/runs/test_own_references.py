@@ -19,9 +19,9 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import ManifestError, NotFoundError, SchemaError, StorageError
 from orlog.manifests.counterparts import benchmark_environment
-from orlog.manifests.environments import make_environment
 from orlog.manifests.shipped import records_folder
 from orlog.normalize.references import (
     Protocol,

@@ -16,8 +16,8 @@ import orlog
 from orlog.algos.bc import BC
 from orlog.algos.training.evaluating import FIRST_SEED
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import CheckpointError, NotFoundError, SchemaError
-from orlog.manifests.environments import make_environment
 from tests.command_line import orlog as command
 from tests.extending.test_new_algorithm import SOURCE
 from tests.extending.test_new_algorithm import poles as poles

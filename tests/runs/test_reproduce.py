@@ -15,7 +15,7 @@ from orlog.algos.training.runs import run_folder
 from orlog.base.processes import processor_name
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import NotFoundError, StoppedError
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize import baselines

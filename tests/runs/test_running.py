@@ -19,8 +19,8 @@ from orlog.algos.training.runs import read_evaluation, read_run
 from orlog.algos.training.seals import write_sealed
 from orlog.base import terminal
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import NotFoundError
-from orlog.manifests.environments import own_arguments
 from orlog.runs.measuring import measure_references
 from tests.command_line import orlog as command
 from tests.pendulum import pendulum

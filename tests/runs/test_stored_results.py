@@ -84,7 +84,7 @@ def test_a_key_depends_on_the_files_of_the_rooms_that_decide_numbers() -> None:
     kind = find_algorithm("iql")
     found = run_sources(kind, make_config(kind, {}))
     assert [*found] == [
-        *("orlog.algos", "orlog.datasets.environments", "orlog.loaders", "orlog.normalize")
+        *("orlog.algos", "orlog.datasets.worlds", "orlog.loaders", "orlog.normalize")
     ]
     listed = "find . -name '*.py' | LC_ALL=C sort | xargs sha256sum | sha256sum"
     by_hand = subprocess.run(

@@ -17,9 +17,9 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.worlds.environments import environment_record, make_environment
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
-from orlog.manifests.environments import environment_record, make_environment
 from orlog.manifests.manifest import EnvironmentRecord
 
 Bound: TypeAlias = float | Sequence[float] | None

@@ -18,8 +18,8 @@ from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.formats._containers.json_documents import read_json_object
 from orlog.datasets.formats._shared.episodes import Options, tell_lack
+from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import OrlogError, SchemaError
-from orlog.manifests.environments import own_arguments
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 
 METADATA_FILE = "metadata.json"

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from orlog.base.files import hash_file
 
-_ROOMS = ("orlog.algos", "orlog.datasets.environments", "orlog.loaders", "orlog.normalize")
+_ROOMS = ("orlog.algos", "orlog.datasets.worlds", "orlog.loaders", "orlog.normalize")
 SECONDS = 60.0
 """More than git takes on a busy machine; without an answer, nothing is said of the commit."""
 

@@ -233,7 +233,7 @@ def _share(text: str) -> float:
 def _how_to_mend(folder: Path, name: str, manifest: Manifest) -> str:
     from orlog.datasets.home.origin import was_downloaded
     from orlog.datasets.reading.finding import as_folder
-    from orlog.datasets.recipes.catalogue import catalogue
+    from orlog.datasets.worlds.recipe import catalogue
 
     if was_downloaded(folder):
         return f"run: orlog verify {name} --repair"

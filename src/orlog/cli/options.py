@@ -275,7 +275,7 @@ TrustEnvironment = Annotated[
 
 def _import_modules(names: list[str] | None) -> list[str] | None:
     if names:
-        from orlog.manifests.environments import import_modules
+        from orlog.datasets.worlds.environments import import_modules
 
         import_modules(names)
     return names

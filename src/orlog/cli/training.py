@@ -158,7 +158,7 @@ def train(
 def _dataset(name: str, stream: bool | None) -> Dataset:
     """Return a dataset; one of the catalogue that is not here is built, and a URL that is to be streamed read in place."""
     from orlog.datasets.loading import load_dataset
-    from orlog.datasets.recipes.catalogue import catalogue
+    from orlog.datasets.worlds.recipe import catalogue
     from orlog.runs.sweeps import load_or_make
 
     if name.partition("@")[0] not in catalogue():

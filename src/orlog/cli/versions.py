@@ -56,9 +56,9 @@ def build(
         replace: Build again even if it is here.
         record: Record manifest and statistics among those that ship (maintainers).
     """
-    from orlog.datasets.recipes.build import build_dataset
-    from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
     from orlog.datasets.store.verify import verify_folder
+    from orlog.datasets.worlds.build import build_dataset
+    from orlog.datasets.worlds.rebuilds import compare_with_recorded, record_statistics
     from orlog.manifests.rebuilds import is_rebuild
     from orlog.manifests.shipped import recorded_folder
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from orlog.base.jobs import keep_busy
 from orlog.base.processes import result_or_error
 from orlog.datasets.download.credentials import bringing_queries
+from orlog.datasets.worlds.environments import IMPORTS
 from orlog.errors import WorkerDiedError, first_line, needing
-from orlog.manifests.environments import IMPORTS
 
 CONNECT_SECONDS = 10.0
 

@@ -17,8 +17,7 @@ from orlog.algos.training.runs import one_thread
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
-from orlog.datasets.recipes.catalogue import catalogue
-from orlog.datasets.recipes.recipe import Expert
+from orlog.datasets.worlds.recipe import Expert, catalogue
 from orlog.errors import NotFoundError, SchemaError
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.normalize.references import (

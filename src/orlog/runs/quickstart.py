@@ -12,9 +12,9 @@ from orlog.algos.training.options import TrainOptions
 from orlog.base.terminal import progress_bar, progress_bars, say, waits
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recipes.build import build_dataset
-from orlog.datasets.recipes.rebuilds import compare_with_recorded
 from orlog.datasets.store.verify import verify_folder
+from orlog.datasets.worlds.build import build_dataset
+from orlog.datasets.worlds.rebuilds import compare_with_recorded
 from orlog.errors import IntegrityError
 from orlog.manifests.names import counted, size_text
 from orlog.runs.jobs import Job, make_jobs, run_jobs

@@ -30,8 +30,8 @@ from orlog.base.files import BusyError, make_folder, replace_file, sole_access, 
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import pinned
-from orlog.datasets.recipes.build import build_dataset
-from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.worlds.build import build_dataset
+from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,

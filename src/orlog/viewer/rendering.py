@@ -20,8 +20,8 @@ import numpy as np
 from orlog.base.png import png_bytes
 from orlog.datasets.columns.options import options_from_text
 from orlog.datasets.reading.restoring import restore, row_of
+from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import NotFoundError, OrlogError, SimulatorError
-from orlog.manifests.environments import make_environment
 from orlog.viewer.shown import Shown
 
 if TYPE_CHECKING:

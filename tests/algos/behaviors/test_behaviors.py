@@ -22,7 +22,7 @@ from orlog.algos.behaviors.training import (
     train_behavior,
 )
 from orlog.algos.gaussians import squashed_log_density
-from orlog.datasets.recipes.behavior_policies import (
+from orlog.datasets.worlds.behavior_policies import (
     BehaviorPolicy,
     Layers,
     read_policies,

@@ -16,8 +16,8 @@ from orlog.algos.mabcq import MABCQ, MABCQConfig, may_do
 from orlog.algos.networks import Scaling
 from orlog.algos.training.policy import fitting_form, make_from_record, make_policy
 from orlog.algos.training.runs import read_run
-from orlog.datasets.environments.agents import Team
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.worlds.agents import Team
 from orlog.errors import SchemaError
 from orlog.loaders.agent_transitions import load_agents
 from orlog.loaders.members import member_arrays

@@ -18,9 +18,9 @@ from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.linking import link_foreign_file
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recording.converting import convert_dataset
 from orlog.datasets.recording.saving import save_dataset
+from orlog.datasets.worlds.build import build_dataset
 from orlog.errors import IntegrityError, VersionExistsError
 from orlog.manifests.index import ForeignEntry
 from orlog.manifests.lock import LockedDataset, write_lock

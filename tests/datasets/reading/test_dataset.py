@@ -19,9 +19,9 @@ from orlog.base.files import hash_file
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import find_dataset
-from orlog.datasets.recipes.catalogue import catalogue
 from orlog.datasets.store.verify import verify_folder
 from orlog.datasets.store.zarr_writer import ZarrWriter
+from orlog.datasets.worlds.recipe import catalogue
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,

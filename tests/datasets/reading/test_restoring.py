@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import orlog
+from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import NotFoundError, SchemaError
-from orlog.manifests.environments import make_environment
 
 NAME = "lab/states-v1"
 

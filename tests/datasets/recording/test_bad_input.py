@@ -18,8 +18,8 @@ from gymnasium import spaces
 import orlog
 from orlog.base.files import unfinished_folder
 from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions
+from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError
-from orlog.manifests.environments import make_environment
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.spaces import space_from_json, space_to_json
 from tests.programs import run_program

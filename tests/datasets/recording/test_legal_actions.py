@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.environments.agents import Team
 from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.worlds.agents import Team
 from orlog.errors import SchemaError
 from orlog.loaders.agent_transitions import AgentTransitionSampler, load_agents
 from orlog.loaders.arrays.teams import TeamArrays

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.recipes import cartpole
-from orlog.datasets.recipes.cartpole import CartPoleRecipe
-from orlog.datasets.recipes.recipe import CatalogueEntry
 from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.worlds import cartpole
+from orlog.datasets.worlds.cartpole import CartPoleRecipe
+from orlog.datasets.worlds.recipe import CatalogueEntry
 from orlog.errors import ManifestError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.recording.arms import NAME, make_episode, start

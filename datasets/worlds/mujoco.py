@@ -1,0 +1,252 @@
+"""Recipes of the `mujoco/...` datasets: random, medium and expert runs of robots, after D4RL's (v2).
+
+Policies that `algos/behaviors/` trained record in Gymnasium's MuJoCo environments. They ship with
+orlog, in `manifests/recorded/behaviors`, several of each training:
+
+    random         uniform actions
+    medium         a policy that returns about a third of what the last one does
+    medium-replay  uniform actions, then the policies up to medium, one after another
+    medium-expert  half medium, half the last policy
+    expert         the last policy
+
+Actions are drawn from the policy, which is a Gaussian squashed by a tanh, and every step keeps the
+log-density of its action as `action_log_probs`.
+
+Every episode depends on (recipe seed, part, episode index) only. The last one of a part is cut where
+the steps of the part run out.
+
+    episode i of part p:  SeedSequence((seed, p, i)) -> reset seed, generator of noise
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.worlds.behavior_policies import TrainedPolicy, read_policies
+from orlog.datasets.worlds.environments import make_environment
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, parameters_of, play_episode
+from orlog.manifests.shipped import records_folder
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MujocoRecipe:
+    """Everything that decides the bytes of a `mujoco` dataset.
+
+    Attributes:
+        environment_id: The registered environment that records and scores.
+        steps: Steps in the dataset.
+        behaviors: Name of the file of behavior policies; empty where actions are uniform.
+        digest: Digest of that file; empty without a file.
+        policies: Positions in that file of the policies, each of which records a part with an equal
+            number of steps; None in place of a position stands for uniform actions.
+        seed: Root of all randomness.
+        part: Which part this recipe makes; None: all.
+    """
+
+    environment_id: str
+    steps: int
+    behaviors: str
+    digest: str
+    policies: tuple[int | None, ...]
+    seed: int
+    part: int | None = None
+
+    name = "mujoco"
+    version = 1  # raised whenever the same parameters would give other bytes
+
+    @property
+    def behavior_policy(self) -> str:
+        """Description of the policies that chose the actions."""
+        if self.policies == (None,):
+            return "uniform actions; action_log_probs are exact"
+        first = "uniform actions, then " if None in self.policies else ""
+        names = ", ".join(str(one) for one in self.policies if one is not None)
+        return (
+            f"{first}policies {names} of {self.behaviors}.safetensors, one after another; each is a "
+            "Gaussian squashed by a tanh, trained by orlog behavior train; action_log_probs are exact"
+        )
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything besides the seed that decides the bytes, as JSON."""
+        parameters = parameters_of(self)
+        del parameters["part"]
+        return parameters
+
+    @property
+    def environment_kwargs(self) -> dict[str, Any]:
+        """Arguments of `gymnasium.make`: none."""
+        return {}
+
+    @property
+    def parts(self) -> list[MujocoRecipe]:
+        """A recipe for each part, in order."""
+        share = self.steps // len(self.policies)
+        return [
+            dataclasses.replace(self, part=part, steps=share) for part in range(len(self.policies))
+        ]
+
+    def lengths(self, limit: int) -> list[int]:
+        """Most steps of each episode, for more episodes than a part can have."""
+        return [limit] * self.steps
+
+    def episodes(self, first: int, last: int) -> Iterator[Episode]:
+        """Yield episodes `first` to `last - 1` of this part.
+
+        Raises MissingExtraError if MuJoCo is not installed; IntegrityError if the policies that ship are
+        other ones.
+        """
+        assert self.part is not None, "episodes are those of a part; see parts"
+        position = self.policies[self.part]
+        behavior = None if position is None else self._policies()[position]
+        with make_environment(self.environment_id, self.environment_kwargs) as env:
+            for index in range(first, last):
+                yield self._episode(env, behavior, index)
+
+    def expert(self) -> Expert | None:
+        """Return the last policy of the file, without noise; None without a file."""
+        if not self.behaviors:
+            return None
+        *_, last = self._policies()
+
+        def policy(observations: Any) -> np.ndarray:
+            return np.array([last.policy.mode(one) for one in observations])
+
+        return Expert(
+            name=f"the last policy of {self.behaviors}.safetensors ({self.digest[:19]}), trained for "
+            f"{last.steps:,} steps: its mean before the tanh",
+            policy=policy,
+        )
+
+    def _policies(self) -> list[TrainedPolicy]:
+        return _read_shipped(self.behaviors, self.digest)
+
+    def _episode(
+        self, env: gymnasium.Env[Any, Any], behavior: TrainedPolicy | None, index: int
+    ) -> Episode:
+        assert self.part is not None
+        key = (self.seed, self.part, index)
+        reset_seed, stream = np.random.SeedSequence(key).generate_state(2)
+        rng = np.random.Generator(np.random.PCG64(int(stream)))
+        assert env.action_space.shape is not None
+        (width,) = env.action_space.shape
+
+        def choose(observation: Any) -> tuple[np.ndarray, float]:
+            if behavior is None:
+                return rng.uniform(-1, 1, width).astype(np.float32), -width * math.log(2)
+            return behavior.policy.act(observation, rng.standard_normal(width))
+
+        metadata = {"behavior_steps": 0 if behavior is None else behavior.steps}
+        return play_episode(env, int(reset_seed), choose, metadata)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_shipped(name: str, digest: str) -> list[TrainedPolicy]:
+    return read_policies(records_folder() / "behaviors" / f"{name}.safetensors", digest)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """An environment and the policies trained in it.
+
+    Attributes:
+        environment_id: Its id.
+        digest: Digest of the file of behavior policies.
+        returns: Mean return of each policy in the file over 100 episodes, as the file's record says;
+            the last two are the medium policy and the expert.
+        replay_steps: Steps of the medium-replay dataset, about as many as D4RL's has.
+        seed: Seed of the first dataset; those of the others follow.
+    """
+
+    environment_id: str
+    digest: str
+    returns: tuple[int, ...]
+    replay_steps: int
+    seed: int
+
+
+TASKS = {
+    "halfcheetah": _Task(
+        environment_id="HalfCheetah-v5",
+        digest="blake3:de5d2e326f208ca5aeb084fb1d0c132ca7a4338556d65e37bb9526d368b62145",
+        returns=(-200, -152, 1348, 5213),
+        replay_steps=200_000,
+        seed=110,
+    ),
+    "hopper": _Task(
+        environment_id="Hopper-v5",
+        digest="blake3:c511a6f1729026b1d25b28099be2e77da01773a49ea297571ce839d60dbdbc68",
+        returns=(792, 564, 848, 1000, 2763),
+        replay_steps=400_000,
+        seed=120,
+    ),
+    "walker2d": _Task(
+        environment_id="Walker2d-v5",
+        digest="blake3:d67ef845719dfe7b98748171144c265b34efa316c3a3455c9eb65f08e0c13653",
+        returns=(217, 357, 543, 589, 998, 2889),
+        replay_steps=300_000,
+        seed=130,
+    ),
+}
+
+
+def _entries(task: str, trained: _Task) -> dict[str, CatalogueEntry]:
+    """Return the datasets of a task by name."""
+    expert = len(trained.returns) - 1
+    medium = expert - 1
+    one_medium = f"a policy that returns {trained.returns[medium]:,}"
+    one_expert = f"a policy that returns {trained.returns[expert]:,}"
+    kinds: dict[str, tuple[int, str, tuple[int | None, ...]]] = {
+        "random": (MILLION, "uniform actions", (None,)),
+        "medium": (MILLION, one_medium, (medium,)),
+        "medium-replay": (
+            trained.replay_steps,
+            (
+                f"uniform actions, then {expert} policies of one training, one after another, the "
+                f"last of which returns {trained.returns[medium]:,}"
+            ),
+            (None, *range(expert)),
+        ),
+        "medium-expert": (
+            2 * MILLION,
+            f"half by {one_medium}, half by one that returns {trained.returns[expert]:,}",
+            (medium, expert),
+        ),
+        "expert": (MILLION, one_expert, (expert,)),
+    }
+    return {
+        f"mujoco/{task}-{kind}-v1": CatalogueEntry(
+            version="1.0.0",
+            description=(
+                f"{trained.environment_id}, {steps:,} steps: {actions}. With the log-density of "
+                f"each action. After D4RL's {task}-{kind}-v2."
+            ),
+            license="CC0-1.0",
+            recipe=MujocoRecipe(
+                environment_id=trained.environment_id,
+                steps=steps,
+                behaviors="" if kind == "random" else task,
+                digest="" if kind == "random" else trained.digest,
+                policies=policies,
+                seed=trained.seed + index,
+            ),
+        )
+        for index, (kind, (steps, actions, policies)) in enumerate(kinds.items())
+    }
+
+
+MILLION = 1_000_000
+
+DATASETS = {
+    name: entry
+    for task, trained in TASKS.items()
+    for name, entry in _entries(task, trained).items()
+}

@@ -1,0 +1,252 @@
+"""The protocol of recipes: code that makes the episodes of a dataset, the same bytes each time.
+
+A module of this package adds datasets to the catalogue by a constant `DATASETS`
+(name -> `CatalogueEntry`); it need not be registered anywhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import gymnasium
+import numpy as np
+
+import orlog.datasets.worlds
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.worlds.environments import make_environment
+
+Policy: TypeAlias = Callable[[Any], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Expert:
+    """The policy whose mean return is an environment's upper reference (a score of 100).
+
+    Attributes:
+        name: Description, for the record of the references.
+        policy: Returns the actions for a batch of observations.
+    """
+
+    name: str
+    policy: Policy
+
+
+class Recipe(Protocol):
+    """Builds a dataset; it is pickled for worker processes."""
+
+    @property
+    def name(self) -> str:
+        """Name of the recipe, for the manifest."""
+
+    @property
+    def version(self) -> int:
+        """Number to raise whenever the same parameters would give other bytes."""
+
+    @property
+    def seed(self) -> int:
+        """Root of all randomness."""
+
+    @property
+    def steps(self) -> int:
+        """Steps in the dataset, where the last episode is cut (truncated)."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything besides the seed that decides the bytes, as JSON."""
+
+    @property
+    def environment_id(self) -> str:
+        """The registered environment that records and scores."""
+
+    @property
+    def environment_kwargs(self) -> dict[str, Any]:
+        """Arguments of `gymnasium.make`."""
+
+    @property
+    def behavior_policy(self) -> str:
+        """Description of the policy that chose the actions."""
+
+    def lengths(self, limit: int) -> list[int]:
+        """Return the number of steps of each episode if the environment truncates at `limit`.
+
+        Where only playing shows how long episodes last, it is the most that each may have.
+        """
+
+    def episodes(self, first: int, last: int) -> Iterator[Episode]:
+        """Yield episodes `first` to `last - 1`; each depends only on the recipe and its index.
+
+        Their `infos` and `metadata` become columns, the same ones in every episode. A recipe that
+        knows the probability of each recorded action keeps its logarithm as `action_log_probs`; where
+        actions are clipped after noise was added there is no such density, and it leaves it out.
+        """
+
+    def expert(self) -> Expert | None:
+        """Return the expert for reference returns; None if there is none."""
+
+    # One whose actions cannot be drawn uniformly, such as texts, also has `random_policy() -> Expert`, the policy whose
+    # mean return is a score of 0. One that records in another environment than `environment_id` has
+    # `records_elsewhere = True`.
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueEntry:
+    """A dataset of the catalogue.
+
+    Attributes:
+        version: Content version that the recipe builds.
+        description: Short description of the data.
+        license: SPDX identifier of the data's license.
+        recipe: Recipe that builds the data.
+        roles: What columns mean (`manifests/roles.py`); those with usual names need none.
+    """
+
+    version: str
+    description: str
+    license: str
+    recipe: Recipe
+    roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def parameters_of(recipe: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass except `seed`, as JSON values."""
+    values = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    del values["seed"]
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
+    }
+
+
+class _Playing(Recipe, Protocol):
+    """A recipe that plays an episode after another."""
+
+    def episode(
+        self, env: Any, reset_seed: int, rng: np.random.Generator, index: int
+    ) -> Episode: ...
+
+
+class PlayedRecipe:
+    """What recipes have in common that play one environment, an episode after another.
+
+    It is for dataclasses of numbers. They say with `episode(env, reset_seed, rng, index)` how one is played, from a seed
+    for the environment's reset and a generator that are its own.
+    """
+
+    NO_BYTES: ClassVar[frozenset[str]] = frozenset()
+    """Fields that follow from others, or decide none of the bytes."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything besides the seed that decides the bytes, as JSON."""
+        every = parameters_of(self)
+        return {name: value for name, value in every.items() if name not in self.NO_BYTES}
+
+    @property
+    def environment_kwargs(self) -> dict[str, Any]:
+        """Arguments of `gymnasium.make`: none."""
+        return {}
+
+    def episodes(self: _Playing, first: int, last: int) -> Iterator[Episode]:
+        """Yield episodes `first` to `last - 1`.
+
+        Raises MissingExtraError if the environment needs a package that is not installed.
+        """
+        with make_environment(self.environment_id, self.environment_kwargs) as env:
+            for index in range(first, last):
+                reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
+                rng = np.random.Generator(np.random.PCG64(int(stream)))
+                yield self.episode(env, int(reset_seed), rng, index)
+
+
+class Watching:
+    """A controller as a policy: it looks at environments, not at observations."""
+
+    def __init__(self, choose: Callable[[Any], Any]) -> None:
+        """Take what returns the action for an environment: an integer, numbers inside the bounds, or a text."""
+        self._choose = choose
+        self._environments: Sequence[gymnasium.Env[Any, Any]] = ()
+
+    def watch(self, environments: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        """Take note of the environments that the next calls are for."""
+        self._environments = environments
+
+    def __call__(self, _observations: Any) -> np.ndarray:
+        """Return the actions for all environments."""
+        chosen = [self._choose(env) for env in self._environments]
+        if chosen and isinstance(chosen[0], str):
+            return np.array(chosen, object)
+        actions = np.array(chosen)
+        return actions if actions.dtype.kind == "i" else actions.astype(np.float32)
+
+
+def parts_of(recipe: Recipe) -> Sequence[Recipe]:
+    """Return the recipes that make a dataset one after another: `recipe.parts`, or itself alone."""
+    parts: Sequence[Recipe] = getattr(recipe, "parts", [recipe])
+    return parts
+
+
+def play_episode(
+    env: gymnasium.Env[Any, Any],
+    reset_seed: int,
+    choose: Callable[[Any], tuple[Any, float]],
+    metadata: dict[str, Any],
+    infos: Sequence[str] = (),
+) -> Episode:
+    """Return an episode played to its end, with the `action_log_probs` of its actions.
+
+    `choose` returns an action for an observation, and its log-probability. Of the environment's infos those
+    that are named are kept.
+    """
+    observation, _ = env.reset(seed=reset_seed)
+    observations, terminated, truncated = [observation], False, False
+    actions: list[Any] = []
+    log_probs: list[float] = []
+    rewards: list[float] = []
+    kept: dict[str, list[Any]] = {name: [] for name in infos}
+    while not terminated and not truncated:
+        action, log_prob = choose(observation)
+        observation, reward, terminated, truncated, info = env.step(action)
+        observations.append(observation)
+        actions.append(action)
+        log_probs.append(log_prob)
+        rewards.append(float(reward))
+        for name, values in kept.items():
+            values.append(info[name])
+    terminations = np.zeros(len(actions), np.bool_)
+    truncations = np.zeros(len(actions), np.bool_)
+    terminations[-1], truncations[-1] = terminated, truncated
+    return Episode(
+        observations=np.array(observations),
+        actions=np.array(actions),
+        rewards=np.array(rewards),
+        terminations=terminations,
+        truncations=truncations,
+        infos={
+            "action_log_probs": np.array(log_probs),
+            **{name: np.array(values) for name, values in kept.items()},
+        },
+        seed=reset_seed,
+        metadata=metadata,
+    )
+
+
+NO_RECIPES = {"behavior_policies", "build", "d4rl", "environments", "rebuilds", "recipe"}
+
+
+def catalogue() -> dict[str, CatalogueEntry]:
+    """Return the entries of the catalogue by dataset name, from the other modules of this package.
+
+    Raises ValueError if two modules declare the same name.
+    """
+    entries: dict[str, CatalogueEntry] = {}
+    for module in pkgutil.iter_modules(orlog.datasets.worlds.__path__):
+        if module.name not in NO_RECIPES:
+            path = f"{orlog.datasets.worlds.__name__}.{module.name}"
+            declared = importlib.import_module(path).DATASETS
+            for name in declared.keys() & entries.keys():
+                raise ValueError(f"{path}: another recipe declares {name} already.")
+            entries |= declared
+    return entries

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import importlib.metadata
+
+import gymnasium
+import pytest
+
+from orlog.datasets.worlds import environments
+from orlog.datasets.worlds.environments import environment_versions, make_environment
+from orlog.errors import MissingExtraError, NotFoundError
+
+
+def test_a_registered_environment_is_made_with_its_arguments() -> None:
+    with make_environment("CartPole-v1", {"sutton_barto_reward": True}) as env:
+        assert env.spec is not None
+        assert env.spec.id == "CartPole-v1"
+        env.reset(seed=0)
+        assert env.step(0)[1] == 0.0
+
+
+def test_a_family_is_registered_by_its_package() -> None:
+    with make_environment("PointMaze_UMaze-v3", {}) as env:
+        assert isinstance(env.observation_space, gymnasium.spaces.Dict)
+
+
+def test_a_missing_package_is_an_error_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    family = ("orlog_package_that_is_not_there", "orlog[mujoco]", ("mujoco",))
+    monkeypatch.setitem(environments._FAMILIES, "PointMaze_", family)
+    with pytest.raises(MissingExtraError) as caught:
+        make_environment("PointMaze_UMaze-v3", {})
+    assert str(caught.value) == (
+        "PointMaze_UMaze-v3 needs orlog_package_that_is_not_there, which is not installed; "
+        'run: pip install "orlog[mujoco]"'
+    )
+    assert caught.value.install == "orlog[mujoco]"
+    assert isinstance(caught.value, ImportError)
+
+
+@pytest.mark.parametrize(
+    "environment_id",
+    [
+        "antigravity:CartPole-v1",
+        "os:CartPole-v1",
+        "CartPole-v1\n",
+        "CartPole",
+        "Unknown-v0",
+        "PointMaze_Unknown-v3",
+        "",
+        "../CartPole-v1",
+    ],
+)
+def test_an_id_that_gymnasium_does_not_register_is_refused(environment_id: str) -> None:
+    with pytest.raises(NotFoundError, match=r"is not registered with the installed Gymnasium"):
+        make_environment(environment_id, {})
+
+
+def test_an_id_that_names_a_module_is_refused_without_importing_it(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "orlog_test_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(NotFoundError):
+        make_environment("orlog_test_module:CartPole-v1", {})
+
+
+def test_versions_are_those_of_the_packages_that_decide() -> None:
+    versions = environment_versions("PointMaze_UMaze-v3")
+    assert list(versions) == ["gymnasium", "gymnasium-robotics", "mujoco", "numpy"]
+    assert versions["mujoco"] == importlib.metadata.version("mujoco")
+    assert list(environment_versions("CartPole-v1")) == ["gymnasium", "numpy"]

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+
+from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.worlds.environments import make_environment
+from orlog.datasets.worlds.pointmaze import PointMazeRecipe, WaypointController, distances_to
+from orlog.datasets.worlds.recipe import catalogue
+
+UMAZE = ("#####", "#grr#", "###r#", "#rrr#", "#####")
+RECIPE = PointMazeRecipe(steps=1000, maze=UMAZE, seed=3)
+LIMIT = 300
+
+
+def arrays(episode: Episode) -> dict[str, bytes | int | None]:
+    """Return every bit of an episode by column."""
+
+    def leaves(columns: Columns, path: str) -> dict[str, bytes]:
+        if isinstance(columns, dict):
+            parts = [leaves(value, f"{path}/{key}") for key, value in columns.items()]
+            return {name: data for part in parts for name, data in part.items()}
+        return {path: f"{columns.dtype}{columns.shape}".encode() + columns.tobytes()}
+
+    return {
+        **leaves(episode.observations, "observations"),
+        **leaves(episode.actions, "actions"),
+        **leaves(dict(episode.infos), "infos"),
+        "rewards": episode.rewards.tobytes(),
+        "terminations": episode.terminations.tobytes(),
+        "truncations": episode.truncations.tobytes(),
+        "seed": episode.seed,
+    }
+
+
+def observation(episode: Episode, key: str) -> np.ndarray:
+    assert isinstance(episode.observations, dict)
+    values = episode.observations[key]
+    assert isinstance(values, np.ndarray)
+    return values
+
+
+def actions(episode: Episode) -> np.ndarray:
+    assert isinstance(episode.actions, np.ndarray)
+    return episode.actions
+
+
+def make_maze() -> gymnasium.Env[dict[str, np.ndarray], np.ndarray]:
+    return make_environment(RECIPE.environment_id, RECIPE.environment_kwargs)
+
+
+def test_an_episode_does_not_depend_on_those_made_before_it() -> None:
+    together = [arrays(episode) for episode in RECIPE.episodes(0, 4)]
+    assert len(together) == 4
+    for index in (3, 1, 0):
+        (alone,) = RECIPE.episodes(index, index + 1)
+        assert arrays(alone) == together[index]
+
+
+def test_the_seed_decides_every_episode() -> None:
+    (one,) = RECIPE.episodes(0, 1)
+    (two,) = PointMazeRecipe(steps=1000, maze=UMAZE, seed=4).episodes(0, 1)
+    assert one.seed != two.seed
+    assert actions(one).tobytes() != actions(two).tobytes()
+
+
+def test_the_steps_are_split_into_episodes_of_the_limit_and_a_rest() -> None:
+    assert RECIPE.lengths(LIMIT) == [300, 300, 300, 100]
+    assert PointMazeRecipe(steps=600, maze=UMAZE).lengths(LIMIT) == [300, 300]
+    assert [len(episode) for episode in RECIPE.episodes(2, 4)] == [300, 100]
+
+
+def test_playing_the_actions_again_gives_the_same_observations_and_rewards() -> None:
+    with make_maze() as env:
+        for episode in RECIPE.episodes(2, 4):
+            first, _ = env.reset(seed=episode.seed)
+            for key, value in first.items():
+                assert observation(episode, key)[0].tobytes() == value.tobytes()
+            for step, action in enumerate(actions(episode)):
+                found, reward, terminated, truncated, _ = env.step(action)
+                assert reward == episode.rewards[step]
+                assert terminated == episode.terminations[step]
+                # The last episode is cut where the steps run out, before the environment's limit.
+                assert truncated == (step + 1 == LIMIT)
+                for key, value in found.items():
+                    assert observation(episode, key)[step + 1].tobytes() == value.tobytes()
+
+
+def test_rewards_are_those_that_the_environment_computes(mini: Dataset) -> None:
+    with make_maze() as env:
+        for episode in itertools.islice(mini, 0, None, 11):
+            achieved = observation(episode, "achieved_goal")[1:]
+            desired = observation(episode, "desired_goal")[1:]
+            expected = env.unwrapped.compute_reward(achieved, desired, {})  # type: ignore[attr-defined] # of goal environments only
+            assert (episode.rewards == expected).all()
+            assert ((np.linalg.norm(achieved - desired, axis=1) <= 0.45) == episode.rewards).all()
+
+
+def test_some_steps_are_rewarded_and_most_are_not(mini: Dataset) -> None:
+    assert set(np.unique(mini.column("rewards"))) == {0.0, 1.0}
+    assert 0.05 < mini.column("rewards").mean() < 0.5
+
+
+def test_actions_are_within_bounds_and_noisy(mini: Dataset) -> None:
+    values = mini.column("actions")
+    assert values.dtype == np.float32
+    assert np.abs(values).max() == 1.0
+    assert 0.1 < (np.abs(values) < 1).mean() < 0.9
+
+
+def test_episodes_are_truncated_at_the_last_step_only_and_never_terminate(mini: Dataset) -> None:
+    assert not mini.column("terminations").any()
+    last = mini.episode_starts + mini.episode_lengths - 1
+    assert mini.column("truncations").nonzero()[0].tolist() == last.tolist()
+    assert mini.episode_lengths[:-1].tolist() == [LIMIT] * 66
+    assert mini.episode_lengths[-1] == 20_000 - 66 * LIMIT
+
+
+def test_behavior_goals_lie_in_free_cells_and_near_their_centers(mini: Dataset) -> None:
+    goals = mini.column("infos/behavior_goal")
+    columns, rows = np.floor(goals[:, 0] + 2.5), np.floor(2.5 - goals[:, 1])
+    cells = {(int(row), int(column)) for row, column in zip(rows, columns, strict=True)}
+    assert cells == set(RECIPE.free_cells())
+    centers = np.stack([columns - 2, 2 - rows], 1)
+    assert np.abs(goals - centers).max() <= 0.25
+
+
+def test_a_behavior_goal_is_kept_until_it_is_reached(mini: Dataset) -> None:
+    recipe = catalogue()[mini.name].recipe
+    assert isinstance(recipe, PointMazeRecipe)
+    reached = recipe.reached
+    for episode in itertools.islice(mini, 0, None, 13):
+        goals, positions = episode.infos["behavior_goal"], observation(episode, "achieved_goal")
+        assert (np.linalg.norm(goals - positions[:-1], axis=1) > reached).all()
+        changed = (goals[1:] != goals[:-1]).any(1)
+        arrived = np.linalg.norm(goals[:-1] - positions[1:-1], axis=1) <= reached
+        assert changed.sum() > 0
+        assert (changed == arrived).all()
+
+
+def test_the_scored_goal_stays_in_its_cell_whatever_the_behavior_goal(mini: Dataset) -> None:
+    desired = mini.column("observations/desired_goal")
+    assert np.abs(desired - [-1.0, 1.0]).max() <= 0.25
+    for episode in itertools.islice(mini, 0, None, 13):
+        goals = observation(episode, "desired_goal")
+        assert (goals == goals[0]).all()
+
+
+def test_distances_in_a_maze_are_those_counted_by_hand() -> None:
+    assert distances_to(UMAZE, (1, 1)) == {
+        (1, 1): 0,
+        (1, 2): 1,
+        (1, 3): 2,
+        (2, 3): 3,
+        (3, 3): 4,
+        (3, 2): 5,
+        (3, 1): 6,
+    }
+    assert distances_to(("#####", "#r#r#", "#####"), (1, 1)) == {(1, 1): 0}
+    # Two ways around a pillar: the shorter one counts.
+    ring = ("#####", "#rrr#", "#r#r#", "#rrr#", "#####")
+    assert max(distances_to(ring, (1, 1)).values()) == distances_to(ring, (1, 1))[3, 3] == 4
+
+
+def test_free_cells_are_those_without_a_wall() -> None:
+    assert RECIPE.free_cells() == [(1, 1), (1, 2), (1, 3), (2, 3), (3, 1), (3, 2), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("position", "goal", "expected"),
+    [
+        ((-1.0, 1.0), (-1.0, 1.0), (0.0, 0.0)),  # there
+        ((-1.0, 1.0), (0.0, 1.0), (1.0, 0.0)),  # one cell to the right
+        ((-1.0, 1.0), (-1.0, -1.0), (1.0, 0.0)),  # below, but the way leads to the right
+        ((1.0, 1.0), (-1.0, -1.0), (0.0, -1.0)),  # around the corner
+        ((1.0, -1.0), (-1.0, -1.0), (-1.0, 0.0)),
+        ((0.05, 1.0), (0.0, 1.0), (-0.5, 0.0)),  # near: proportional
+    ],
+)
+def test_the_controller_drives_along_the_shortest_path(
+    position: tuple[float, float], goal: tuple[float, float], expected: tuple[float, float]
+) -> None:
+    assert WaypointController(UMAZE).action(*position, 0.0, 0.0, goal) == pytest.approx(expected)
+
+
+def test_the_controller_brakes() -> None:
+    assert WaypointController(UMAZE).action(0.0, 1.0, 0.7, -0.2, (0.0, 1.0)) == pytest.approx(
+        (-0.7, 0.2)
+    )
+
+
+def test_the_controller_reaches_every_free_cell_from_every_other() -> None:
+    controller = WaypointController(UMAZE)
+    with make_maze() as env:
+        for start, end in itertools.permutations(RECIPE.free_cells(), 2):
+            found, _ = env.reset(seed=0, options={"reset_cell": np.array(start)})
+            goal = (end[1] - 2.0, 2.0 - end[0])
+            for _ in range(LIMIT):
+                x, y, velocity_x, velocity_y = found["observation"].tolist()
+                if math.hypot(goal[0] - x, goal[1] - y) <= 0.1:
+                    break
+                action = controller.action(x, y, velocity_x, velocity_y, goal)
+                found, *_ = env.step(np.array(action, np.float32))
+            else:
+                pytest.fail(f"{end} not reached from {start}")
+
+
+def test_pieces_to_stitch_stay_near_their_start_and_lead_everywhere_together() -> None:
+    recipe = catalogue()["pointmaze/medium-stitch-v1"].recipe
+    assert isinstance(recipe, PointMazeRecipe)
+    assert recipe.goal_moves is not None
+    controller, visited, farthest, possible = WaypointController(recipe.maze), set(), 0, 0
+    for episode in recipe.episodes(0, 60):
+        assert len(episode) == recipe.episode_steps
+        cells = [controller.cell(x, y) for x, y in observation(episode, "achieved_goal").tolist()]
+        moves = distances_to(recipe.maze, cells[0])
+        farthest = max(farthest, *(moves[cell] for cell in cells))
+        possible = max(possible, *moves.values())
+        visited.update(cells)
+    assert visited == set(recipe.free_cells())
+    # A piece never leads to the other end of the maze; noise may push it one cell farther.
+    assert farthest <= recipe.goal_moves + 1 < possible
+
+
+def test_settings_that_came_later_leave_old_records_as_they_were() -> None:
+    assert set(RECIPE.parameters) == {"steps", "maze", "environment_id", "noise", "reached"}
+    pieces = PointMazeRecipe(steps=1000, maze=UMAZE, episode_steps=100, goal_moves=2)
+    assert {"episode_steps": 100, "goal_moves": 2}.items() <= pieces.parameters.items()
+    assert pieces.lengths(LIMIT) == [100] * 10
