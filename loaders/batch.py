@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
-from orlog.datasets.columns.summaries import fields_summary
+from orlog.datasets.columns.episode import fields_summary
 
 # Not Self, which jaxtyping's runtime checks of shapes do not support.
 TensorsT = TypeVar("TensorsT", bound="Tensors")

@@ -11,6 +11,8 @@ import numpy as np
 from orlog.errors import SchemaError
 from orlog.manifests.columns import axis_of, is_offsets, offsets_of
 
+Block: TypeAlias = dict[str, np.ndarray]
+
 
 def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
     """Return the first episode of each block of whole episodes, then the number of episodes.
@@ -18,9 +20,6 @@ def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
     `ends` is the row after each episode's last one; a block spans `rows`, unless an episode is longer.
     """
     return np.flatnonzero(np.diff(ends // rows, prepend=-1, append=np.iinfo(np.int64).max))
-
-
-Block: TypeAlias = dict[str, np.ndarray]
 
 
 def slice_block(
@@ -69,9 +68,9 @@ def concatenate_blocks(blocks: Sequence[Mapping[str, np.ndarray]]) -> Block:
 
 
 def _concatenate(name: str, pieces: list[np.ndarray]) -> np.ndarray:
-    found = {f"{piece.dtype} rows of shape {piece.shape[1:]}" for piece in pieces}
-    if len(found) > 1:
-        raise misfit(name, "rows of one type", " and ".join(sorted(found)))
+    types = {f"{piece.dtype} rows of shape {piece.shape[1:]}" for piece in pieces}
+    if len(types) > 1:
+        raise misfit(name, "rows of one type", " and ".join(sorted(types)))
     if is_offsets(name):
         counts = [piece[-1] if len(piece) else 0 for piece in pieces]
         starts = itertools.accumulate(counts, initial=0)
@@ -82,3 +81,16 @@ def _concatenate(name: str, pieces: list[np.ndarray]) -> np.ndarray:
 def misfit(name: str, expected: object, found: object) -> SchemaError:
     """Return the error for a column that differs from what is expected."""
     return SchemaError(f"column {name}: expected {expected}, found {found}.")
+
+
+def describe(value: object) -> str:
+    """Return what a value is, for messages: its dtype and shape, its type and length, or itself."""
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype} {value.shape}"
+    if isinstance(value, list | tuple) and value:
+        return f"a {type(value).__name__} of {len(value)} {type(value[0]).__name__}"
+    if isinstance(value, list | tuple | Mapping):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, str | int | float):
+        return f"{type(value).__name__} {value!r:.80}"
+    return f"a {type(value).__name__}"

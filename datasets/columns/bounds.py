@@ -54,33 +54,27 @@ def bounds_of(
     observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> dict[str, Bounds]:
     """Return the bounds of columns by name, except those that allow all finite numbers."""
-    found = {}
-    leaves = [
-        *leaf_spaces(observation_space, "observations"),
-        *leaf_spaces(action_space, "actions"),
-    ]
+    bounds = {}
+    roots = {"observations": observation_space, "actions": action_space}
+    leaves = (pair for root, space in roots.items() for pair in leaf_spaces(space, root))
     for name, leaf in leaves:
         if not isinstance(leaf, gymnasium.spaces.Box) or leaf.dtype.kind == "b":
             continue
+        low, high = leaf.low, leaf.high
         kind: Any = np.finfo if leaf.dtype.kind == "f" else np.iinfo
         limits = kind(leaf.dtype)
-        if leaf.low.size == 0 or (
-            (leaf.low <= limits.min).all() and (leaf.high >= limits.max).all()
-        ):
+        if low.size == 0 or ((low <= limits.min).all() and (high >= limits.max).all()):
             continue
-        low, high = leaf.low, leaf.high
         if (low == low.flat[0]).all() and (high == high.flat[0]).all():
             low, high = low.reshape(-1)[0], high.reshape(-1)[0]
-        found[name] = Bounds(np.asarray(low), np.asarray(high))
-    return found
+        bounds[name] = Bounds(np.asarray(low), np.asarray(high))
+    return bounds
 
 
 def lies_inside(values: np.ndarray, bounds: Bounds) -> bool:
     """Return whether all numbers lie inside; NaN does not. Much quicker than counting those outside."""
     if values.size == 0:
         return True
-    if bounds.low.ndim:
-        values = values.reshape(len(values), -1)
     with np.errstate(invalid="ignore"):
         return bool(
             np.all(_reduced(np.maximum, values, bounds) <= bounds.high.reshape(-1))
@@ -92,6 +86,7 @@ def _reduced(ufunc: np.ufunc, values: np.ndarray, bounds: Bounds) -> Any:
     """Return the extreme of all numbers, or of each column of a matrix if elements differ."""
     if bounds.low.ndim == 0:
         return ufunc.reduce(values, None)
+    values = values.reshape(len(values), -1)
     # NumPy takes one row after another, which is slow for short rows: long ones are made of them.
     each = max(1, _LONG_ROW // values.shape[1])
     whole = len(values) // each * each
@@ -104,7 +99,7 @@ def _reduced(ufunc: np.ufunc, values: np.ndarray, bounds: Bounds) -> Any:
 
 def count_outside(values: np.ndarray, bounds: Bounds) -> Outside | None:
     """Return how many finite numbers lie outside, and the extremes of these; None if none does."""
-    numbers, extremes = 0, []
+    count, extremes = 0, []
     rows = max(1, _BLOCK_NUMBERS // max(1, math.prod(values.shape[1:])))
     for first in range(0, len(values), rows):
         block = values[first : first + rows]
@@ -112,27 +107,30 @@ def count_outside(values: np.ndarray, bounds: Bounds) -> Outside | None:
             continue
         with np.errstate(invalid="ignore"):
             outside = (block < bounds.low) | (block > bounds.high)
-        found = block.reshape(-1)[np.flatnonzero(outside)]  # quicker than by the mask itself
-        found = found[np.isfinite(found)]
-        if found.size:
-            numbers += found.size
-            extremes += [float(found.min()), float(found.max())]
-    return (
-        Outside(numbers=numbers, lowest=min(extremes), highest=max(extremes)) if numbers else None
-    )
+        numbers = block.reshape(-1)[np.flatnonzero(outside)]  # quicker than by the mask itself
+        numbers = numbers[np.isfinite(numbers)]
+        if numbers.size:
+            count += numbers.size
+            extremes += [float(numbers.min()), float(numbers.max())]
+    if not count:
+        return None
+    return Outside(numbers=count, lowest=min(extremes), highest=max(extremes))
 
 
 def merge_outside(counts: Iterable[Mapping[str, Outside]]) -> dict[str, Outside]:
     """Return the combined counts of several parts, by column."""
     merged: dict[str, Outside] = {}
-    for count in counts:
-        for name, one in count.items():
-            other = merged.get(name, one)
-            merged[name] = Outside(
-                numbers=one.numbers + (other.numbers if name in merged else 0),
-                lowest=min(one.lowest, other.lowest),
-                highest=max(one.highest, other.highest),
+    for name, part in (pair for count in counts for pair in count.items()):
+        before = merged.get(name)
+        merged[name] = (
+            part
+            if before is None
+            else Outside(
+                numbers=part.numbers + before.numbers,
+                lowest=min(part.lowest, before.lowest),
+                highest=max(part.highest, before.highest),
             )
+        )
     return merged
 
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import reprlib
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from orlog.datasets.columns.summaries import fields_summary, summary
 from orlog.datasets.looking.figures import episode_picture
-from orlog.errors import SchemaError, wrong_type
+from orlog.errors import SchemaError, clause, wrong_type
 from orlog.manifests.names import counted
 
 # Values of a space over some rows. Numbers: one array. Dict: a dict of columns. Tuple: a tuple of
 # columns. Text, Sequence, Graph and OneOf: a list with an entry per row. The space says which of
 # these it is, so a union would only make every reader of an episode cast.
 Columns: TypeAlias = Any
+
+LAST_OBSERVATION = "; observations have one row more than actions, the last one being what followed the last action"
+_WIDTH = 100
+_MOST_KEYS = 8
+_ARRAY = "__array__"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -63,7 +70,8 @@ class Episode:
     def __repr__(self) -> str:
         """Return its fields, with shapes and dtypes in place of values."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        return fields_summary(f"Episode of {_steps_of(self.rewards)} steps", fields)
+        steps = [*np.shape(self.rewards), "?"][0]
+        return fields_summary(f"Episode of {steps} steps", fields)
 
     def plot(self) -> Any:
         """Return a matplotlib figure: the course of each column of numbers over the steps, and frames.
@@ -83,28 +91,24 @@ def check_rows(columns: Mapping[str, Columns], where: str, *, more: int = 1) -> 
     `more` is how many rows observations have beside one for each step. A dict counts as one column here, and what
     has no rows, or may have them along several axes, as none. Raises SchemaError that names the column.
     """
-    rows_more = {name: more if name == "observations" else 0 for name in columns}
-    steps = {
-        name: dict(_row_counts(name, values, rows_more[name])) for name, values in columns.items()
+    order = sorted(columns, key=lambda name: name != "actions")
+    counts = {
+        name: dict(_row_counts(name, columns[name], more if name == "observations" else 0))
+        for name in order
     }
-    if len({count for parts in steps.values() for count in parts.values()}) < 2:
+    if len({count for parts in counts.values() for count in parts.values()}) < 2:
         return
-    counts = [*steps["actions"].values()][:1]
-    counts += [Counter(parts.values()).most_common(1)[0][0] for parts in steps.values() if parts]
-    expected = Counter(counts).most_common(1)[0][0]
-    agreeing = [name for name, parts in steps.items() if {*parts.values()} == {expected}]
-    name, path, count = next(
-        (name, path, count)
-        for name, parts in steps.items()
-        for path, count in parts.items()
-        if count != expected
+    most = [Counter(parts.values()).most_common(1)[0][0] for parts in counts.values() if parts]
+    expected = Counter(most).most_common(1)[0][0]
+    agreeing = [name for name in columns if {*counts[name].values()} == {expected}]
+    path, count = next(
+        pair for name in columns for pair in counts[name].items() if pair[1] != expected
     )
-    hint = ""
-    if count == expected - rows_more[name]:
-        hint = "; observations have one row more than actions, the last one being what followed the last action"
+    extra = more if path.partition("/")[0] == "observations" else 0
     raise SchemaError(
-        f"{where}, column {path}: expected {expected + rows_more[name]} rows, found {count + rows_more[name]}, as "
-        f"the others ({', '.join(agreeing)}) are of {counted(expected, 'step')}{hint}."
+        f"{where}, column {path}: expected {expected + extra} rows, found {count + extra}, as the others "
+        f"({', '.join(agreeing)}) are of {counted(expected, 'step')}"
+        f"{LAST_OBSERVATION if extra and count == expected - extra else ''}."
     )
 
 
@@ -117,10 +121,6 @@ def _row_counts(path: str, values: Columns, more: int) -> Iterator[tuple[str, in
         yield path, len(values) - more
 
 
-def _steps_of(rewards: object) -> str:
-    return str(len(rewards)) if isinstance(rewards, np.ndarray) and rewards.ndim else "?"
-
-
 def as_numbers(values: Any) -> Any:
     """Return a list of numbers or flags as an array, if no value changes; else return it as it is.
 
@@ -128,19 +128,16 @@ def as_numbers(values: Any) -> Any:
     """
     if not isinstance(values, list | tuple) or not values:
         return values
-    kinds = {np.result_type(type(one)).kind if _is_scalar(one) else "O" for one in values}
+    scalars = bool | int | float | np.bool_ | np.integer | np.floating
+    kinds = {np.result_type(type(v)).kind if isinstance(v, scalars) else "O" for v in values}
     if not kinds <= {"i", "u", "f"} and kinds != {"b"}:
         return values
     array = np.asarray(values)
-    same = array.dtype.kind in "biuf" and all(
-        one == other or (one != one and other != other)
-        for one, other in zip(array.tolist(), values, strict=True)
+    is_same = array.dtype.kind in "biuf" and all(
+        number == value or (number != number and value != value)
+        for number, value in zip(array.tolist(), values, strict=True)
     )
-    return array if same else values
-
-
-def _is_scalar(value: object) -> bool:
-    return isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
+    return array if is_same else values
 
 
 def as_infos(infos: Any) -> dict[str, Columns]:
@@ -167,16 +164,83 @@ def as_infos(infos: Any) -> dict[str, Columns]:
 
 def as_column(name: str, values: list[Any]) -> Columns:
     """Return the values of all steps as one array if they fit one, else as the given list."""
-    if all(isinstance(one, np.ndarray) for one in values):
-        if len({(one.dtype, one.shape) for one in values}) == 1:
-            return np.stack(values)
+    if all(isinstance(value, np.ndarray) for value in values):
+        is_even = len({(value.dtype, value.shape) for value in values}) == 1
+        return np.stack(values) if is_even else values
+    if all(isinstance(value, str) for value in values):
         return values
-    column = values if all(isinstance(one, str) for one in values) else as_numbers(values)
-    if column is values and not all(isinstance(one, str) for one in values):
-        odd = next((step for step, one in enumerate(values) if type(one) is not type(values[0])), 0)
+    column = as_numbers(values)
+    if column is values:
+        kind = type(values[0])
+        odd = next((step for step, value in enumerate(values) if type(value) is not kind), 0)
         before = f" after {summary(values[0])} in step 0" if odd else ""
         raise SchemaError(
             f"infos: {name!r} must be numbers, flags, texts or arrays of one type in all steps, "
             f"found {summary(values[odd])} in step {odd}{before}. Convert it, or leave it out."
         )
     return column
+
+
+def summary(value: object) -> str:
+    """Return `float32[300, 2]` for an array or tensor, and similar text for containers of them."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        device = str(getattr(value, "device", "cpu"))
+        place = "" if device == "cpu" else f" on {device}"
+        return f"{str(dtype).removeprefix('torch.')}{list(shape)}{place}"
+    if isinstance(value, Mapping):
+        shown = [f"{key!r}: {summary(one)}" for key, one in list(value.items())[:_MOST_KEYS]]
+        more = [f"{len(value) - _MOST_KEYS} more"] if len(value) > _MOST_KEYS else []
+        return f"{{{', '.join(shown + more)}}}"
+    if isinstance(value, list | tuple) and value:
+        return f"{type(value).__name__} of {len(value)} {type(value[0]).__name__}"
+    return reprlib.repr(value)
+
+
+def fields_summary(name: str, fields: Mapping[str, object]) -> str:
+    """Return the `repr` of a record: its name and fields, a few lines at most."""
+    text = f"{name}({', '.join(f'{key}={summary(one)}' for key, one in fields.items())})"
+    return "\n".join(textwrap.wrap(text, _WIDTH, subsequent_indent="    ", break_long_words=False))
+
+
+def options_to_text(options: Mapping[str, Any] | None) -> str:
+    """Return the options of a reset as JSON in which arrays are marked; no options are the empty text.
+
+        {"reset_cell": np.array([1, 2])}    {"reset_cell": {"__array__": [1, 2], "dtype": "int64"}}
+
+    Tuples become lists. Raises SchemaError if they hold something else than numbers, texts, arrays, lists and dicts.
+    """
+    if options is None:
+        return ""
+    try:
+        return json.dumps(options, default=_marked, allow_nan=False)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise SchemaError(f"options of reset cannot be kept as JSON: {clause(error)}.") from error
+
+
+def options_from_text(text: str) -> dict[str, Any] | None:
+    """Return the options that a text of `options_to_text` holds; None if there were none.
+
+    Raises SchemaError if it is no such text.
+    """
+    if not text:
+        return None
+    try:
+        options = json.loads(text, object_hook=_array)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise SchemaError(f"recorded options of reset cannot be read: {clause(error)}.") from error
+    if not isinstance(options, dict):
+        raise SchemaError(f"recorded options of reset are no dict: {text!r:.80}.")
+    return options
+
+
+def _marked(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return {_ARRAY: value.tolist(), "dtype": value.dtype.name}
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot be stored")
+
+
+def _array(value: dict[str, Any]) -> Any:
+    return np.array(value[_ARRAY], value["dtype"]) if _ARRAY in value else value

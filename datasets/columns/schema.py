@@ -10,17 +10,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 
-from orlog.datasets.columns.blocks import Block
+from orlog.datasets.columns.blocks import Block, describe
 from orlog.datasets.columns.episode import Columns, Episode, as_infos, as_numbers
-from orlog.datasets.columns.restored_values import unflatten
-from orlog.datasets.columns.stored_spaces import space_columns
-from orlog.datasets.columns.values import flatten
+from orlog.datasets.columns.values import INT, flatten, space_columns, unflatten
 from orlog.errors import SchemaError, clause
 from orlog.manifests.columns import (
     ALWAYS,
@@ -37,9 +35,9 @@ from orlog.manifests.roles import Values, values_of
 
 Kind = Literal["text", "array"]
 
-INT = np.dtype(np.int64)
 FLOAT = np.dtype(np.float64)
 BOOL = np.dtype(np.bool_)
+_LARGEST_ROW = 2**24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,15 +92,19 @@ class Schema:
             SchemaError: a name or a type that cannot be stored.
         """
         extras, variable = dict(self.extras), dict(self.variable)
-        for name, given, value in _extras(infos, metadata):
-            if type(given) is not str or not can_be_named(name):
+        given: list[tuple[str, object, Any]] = [
+            *((f"infos/{name}", name, values) for name, values in infos.items()),
+            *((f"episodes/{name}", name, _one_row(value)) for name, value in metadata.items()),
+        ]
+        for column, name, values in given:
+            if type(name) is not str or not can_be_named(column):
                 raise SchemaError(
-                    f"{where}: {name!r} cannot name a column: expected parts of letters, digits, "
+                    f"{where}: {column!r} cannot name a column: expected parts of letters, digits, "
                     f"'_', '-' and '.', and none of {', '.join(ALWAYS)}."
                 )
-            extras[name], kind = _spec_of(name, value, where)
+            extras[column], kind = _spec_of(column, values, where)
             if kind is not None:
-                variable[name] = kind
+                variable[column] = kind
         extras = dict(sorted(extras.items()))
         made = dataclasses.replace(self, extras=extras, variable=variable)
         made.check(where)
@@ -115,22 +117,20 @@ class Schema:
             SchemaError: two columns need the same path, or offsets count no values.
         """
         names = {*self.columns(), *self.extras}
+        counters = {offsets_of(name) for name in names}
+        folded: dict[str, str] = {}
         for name in sorted(names):
             for parent in itertools.accumulate(name.split("/")[:-1], "{}/{}".format):
                 if parent in names:
                     raise SchemaError(
                         f"{where}: column {name} would lie inside of column {parent}; rename one."
                     )
-        folded: dict[str, str] = {}
-        for name in sorted(names):
             other = folded.setdefault(name.lower(), name)
             if other != name:
                 raise SchemaError(
                     f"{where}: columns {other} and {name} would be one folder on disks that take "
                     "upper for lower case; rename one."
                 )
-        counters = {offsets_of(name) for name in names}
-        for name in names:
             path = path_of_offsets(name)
             if path is not None and name not in counters:
                 raise SchemaError(
@@ -158,8 +158,7 @@ class Schema:
         )
         check_flags(block, where)
         total = return_of(block["rewards"])
-        block |= self.episode_rows(where, steps, total, episode.seed, episode.metadata)
-        return block
+        return block | self.episode_rows(where, steps, total, episode.seed, episode.metadata)
 
     def step_rows(
         self,
@@ -180,19 +179,11 @@ class Schema:
             block |= flatten(self.action_space, "actions", actions, steps)
         except SchemaError as error:
             raise SchemaError(f"{where}: {clause(error)}.") from error
-        block["rewards"] = _exactly(
-            "rewards", _as_dtype(rewards, self.reward_dtype), self.reward_dtype, (steps,), where
-        )
-        block["terminations"] = _exactly(
-            "terminations", as_numbers(terminations), BOOL, (steps,), where
-        )
-        block["truncations"] = _exactly(
-            "truncations", as_numbers(truncations), BOOL, (steps,), where
-        )
-        self._check_names({f"infos/{name}" for name in infos}, "infos/", where)
-        for name, values in infos.items():
-            block |= self._extra_rows(f"infos/{name}", values, steps, where)
-        return block
+        numbers = _as_dtype(rewards, self.reward_dtype)
+        block["rewards"] = _exactly("rewards", numbers, self.reward_dtype, (steps,), where)
+        for name, flags in zip(FLAGS, (terminations, truncations), strict=True):
+            block[name] = _exactly(name, as_numbers(flags), BOOL, (steps,), where)
+        return block | self._extra_rows("infos/", infos, steps, where)
 
     def episode_rows(
         self, where: str, steps: int, total: float, seed: int | None, metadata: Mapping[str, Any]
@@ -202,33 +193,26 @@ class Schema:
         is_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
         if seed is not None and not (is_number and 0 <= seed < 2**63):
             raise SchemaError(f"{where}: a seed lies in [0, 2^63), found {seed!r:.40}.")
-        block = {
+        rows = {name: _one_row(value) for name, value in metadata.items()}
+        return {
             "episodes/lengths": np.array([steps], INT),
             "episodes/returns": np.array([total], FLOAT),
             "episodes/seeds": np.array([-1 if seed is None else seed], INT),
+            **self._extra_rows("episodes/", rows, 1, where),
         }
-        self._check_names({f"episodes/{name}" for name in metadata}, "episodes/", where)
-        for name, value in metadata.items():
-            block |= self._extra_rows(f"episodes/{name}", _one_row(value), 1, where)
-        return block
 
     def episode_of(self, block: Block, index: int) -> Episode:
         """Return the only episode of a block, with `index` as its position."""
         metadata: dict[str, Any] = {}
         infos: dict[str, Columns] = {}
-        for name, spec in self.extras.items():
+        for name in self.extras:
             kind = self.variable.get(name)
-            values: Columns = (
-                block[spec.name] if kind is None else _variable_values(block, name, kind)
-            )
+            values = block[name] if kind is None else _variable_values(block, name, kind)
             if name.startswith("infos/"):
                 infos[name.removeprefix("infos/")] = values
             else:
-                assert not isinstance(values, dict)
-                value = values[0]
-                metadata[name.removeprefix("episodes/")] = (
-                    value.item() if isinstance(value, np.generic) else value
-                )
+                value = values[0].item() if isinstance(values[0], np.generic) else values[0]
+                metadata[name.removeprefix("episodes/")] = value
         seed = int(block["episodes/seeds"][0])
         return Episode(
             observations=unflatten(self.observation_space, "observations", block),
@@ -242,52 +226,47 @@ class Schema:
             index=index,
         )
 
-    def _check_names(self, found: set[str], prefix: str, where: str) -> None:
+    def _extra_rows(self, prefix: str, given: Mapping[str, Any], rows: int, where: str) -> Block:
+        """Return the rows of the columns under `infos/` or `episodes/`, all of which must be given."""
         expected = {name for name in self.extras if name.startswith(prefix)}
-        if found != expected:
+        names = {f"{prefix}{name}" for name in given}
+        if names != expected:
             raise SchemaError(
                 f"{where}: expected the columns {sorted(expected)} under {prefix}, as in the first "
-                f"episode, found {sorted(found)}."
+                f"episode, found {sorted(names)}."
             )
-
-    def _extra_rows(self, name: str, values: Any, rows: int, where: str) -> Block:
-        spec = self.extras[name]
-        kind = self.variable.get(name)
-        if kind is None:
-            return {name: _exactly(name, values, spec.dtype, (rows, *spec.shape), where)}
-        if kind == "array" and isinstance(values, np.ndarray) and values.ndim > 1:
-            values = list(values)  # they happen to be of one length
-        if not isinstance(values, list) or len(values) != rows:
-            raise SchemaError(
-                f"{where}, column {name}: expected a list of {rows} "
-                f"{'texts' if kind == 'text' else 'arrays'}, found {_describe(values)}."
-            )
-        pieces = [self._piece(name, value, kind, where) for value in values]
-        lengths = np.array([len(piece) for piece in pieces], INT)
-        empty = np.empty((0, *spec.shape), spec.dtype)
-        return {
-            offsets_column(name): lengths.cumsum(),
-            values_column(name): np.concatenate(pieces) if pieces else empty,
-        }
+        block: Block = {}
+        for key, values in given.items():
+            name = f"{prefix}{key}"
+            spec, kind = self.extras[name], self.variable.get(name)
+            if kind is None:
+                block[name] = _exactly(name, values, spec.dtype, (rows, *spec.shape), where)
+                continue
+            if kind == "array" and isinstance(values, np.ndarray) and values.ndim > 1:
+                values = list(values)  # they happen to be of one length
+            if not isinstance(values, list) or len(values) != rows:
+                what = "texts" if kind == "text" else "arrays"
+                raise _misfit(where, name, f"a list of {rows} {what}", values)
+            pieces = [self._piece(name, value, kind, where) for value in values]
+            ends = np.array([len(piece) for piece in pieces], INT).cumsum()
+            empty = np.empty((0, *spec.shape), spec.dtype)
+            block[offsets_column(name)] = ends
+            block[values_column(name)] = np.concatenate(pieces) if pieces else empty
+        return block
 
     def _piece(self, name: str, value: Any, kind: Kind, where: str) -> np.ndarray:
+        """Return a value of any length as an array."""
         spec = self.extras[name]
         if kind == "text":
             if not isinstance(value, str):
-                raise SchemaError(
-                    f"{where}, column {name}: expected text, found {_describe(value)}."
-                )
+                raise _misfit(where, name, "text", value)
             try:
                 return np.frombuffer(value.encode(), np.uint8)
             except UnicodeEncodeError as error:
-                raise SchemaError(
-                    f"{where}, column {name}: not valid UTF-8: {clause(error)}."
-                ) from error
+                why = f"not valid UTF-8: {clause(error)}"
+                raise SchemaError(f"{where}, column {name}: {why}.") from error
         if not isinstance(value, np.ndarray) or value.ndim != len(spec.shape) + 1:
-            raise SchemaError(
-                f"{where}, column {name}: expected an array of rows of {spec.dtype} {spec.shape}, "
-                f"found {_describe(value)}."
-            )
+            raise _misfit(where, name, f"an array of rows of {spec.dtype} {spec.shape}", value)
         return _exactly(name, value, spec.dtype, (len(value), *spec.shape), where)
 
 
@@ -296,9 +275,7 @@ def count_rewards(rewards: Any, where: str) -> int:
     try:
         return len(rewards)
     except TypeError:
-        raise SchemaError(
-            f"{where}, column rewards: expected an array (steps,), found {_describe(rewards)}."
-        ) from None
+        raise _misfit(where, "rewards", "an array (steps,)", rewards) from None
 
 
 def return_of(rewards: np.ndarray) -> float:
@@ -329,16 +306,15 @@ def schema_of(
     rewards = stored.get("rewards")
     if rewards is None or rewards.dtype not in (np.float32, np.float64):
         raise SchemaError("column rewards: expected float32 or float64 numbers.")
+    extra = ("infos/", "episodes/")
     extras = {
-        spec.name: spec
-        for spec in columns
-        if spec.name.startswith(("infos/", "episodes/"))
-        and not is_part(spec.name)
-        and spec.name not in ALWAYS
+        name: spec
+        for name, spec in stored.items()
+        if name.startswith(extra) and not is_part(name) and name not in ALWAYS
     }
     for name in variable:
         values = stored.get(values_column(name))
-        if values is None or not name.startswith(("infos/", "episodes/")):
+        if values is None or not name.startswith(extra):
             raise SchemaError(f"column {name}: listed as variable, but it has no values.")
         extras[name] = ColumnSpec(name, values.dtype, values.shape)
     schema = Schema(
@@ -358,16 +334,6 @@ def schema_of(
     return schema
 
 
-def _extras(
-    infos: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> Iterator[tuple[str, object, Any]]:
-    """Yield (column, name as given, values)."""
-    for name, values in infos.items():
-        yield f"infos/{name}", name, values
-    for name, value in metadata.items():
-        yield f"episodes/{name}", name, _one_row(value)
-
-
 def _one_row(value: Any) -> Any:
     """Return a value of a whole episode as a column of one row."""
     if isinstance(value, str):
@@ -379,41 +345,34 @@ def _one_row(value: Any) -> Any:
 
 
 def _spec_of(name: str, values: Any, where: str) -> tuple[ColumnSpec, Kind | None]:
-    if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
+    """Return dtype and row shape of an extra column, and whether its values are of any length."""
+    is_list = isinstance(values, list) and bool(values)
+    if is_list and all(isinstance(value, str) for value in values):
         return ColumnSpec(name, np.dtype(np.uint8), ()), "text"
-    is_array = isinstance(values, np.ndarray)
-    first = values[0] if isinstance(values, list) and values else values
-    if (
-        not isinstance(first, np.ndarray)
-        or first.dtype.kind not in "biuf"
-        or first.dtype.itemsize > 8
-        or first.ndim == 0
-    ):
-        raise SchemaError(
-            f"{where}, column {name}: expected an array of numbers, a list of texts or a list of "
-            f"arrays, found {_describe(values)}."
-        )
-    if math.prod(first.shape[1:]) > 2**24:
+    first = values[0] if is_list else values
+    is_numbers = isinstance(first, np.ndarray) and first.dtype.kind in "biuf" and first.ndim > 0
+    if not is_numbers or first.dtype.itemsize > 8:
+        expected = "an array of numbers, a list of texts or a list of arrays"
+        raise _misfit(where, name, expected, values)
+    if math.prod(first.shape[1:]) > _LARGEST_ROW:
         raise SchemaError(f"{where}, column {name}: rows of shape {first.shape[1:]} are too large.")
     spec = ColumnSpec(name, first.dtype.newbyteorder("="), first.shape[1:])
-    return spec, None if is_array else "array"
+    return spec, "array" if is_list else None
 
 
 def _as_dtype(values: Any, dtype: np.dtype[Any]) -> Any:
     """Return numbers in another dtype if that keeps each value exactly, else as they are."""
     values = as_numbers(values)
-    if (
-        not isinstance(values, np.ndarray)
-        or values.dtype == dtype
-        or values.dtype.kind not in "iuf"
-    ):
+    is_other = isinstance(values, np.ndarray) and values.dtype != dtype
+    if not is_other or values.dtype.kind not in "iuf":
         return values
+    is_float = values.dtype.kind == "f"
     with np.errstate(over="ignore", invalid="ignore"):
         converted = values.astype(dtype)
         again = converted.astype(values.dtype)
     # 2**63 as float64 would come back as int64's largest number, so anything past 2**53 is refused.
-    is_exact = np.array_equal(again, values, equal_nan=values.dtype.kind == "f") and (
-        values.dtype.kind == "f" or not (np.abs(converted) > 2 ** (np.finfo(dtype).nmant + 1)).any()
+    is_exact = np.array_equal(again, values, equal_nan=is_float) and (
+        is_float or not (np.abs(converted) > 2 ** (np.finfo(dtype).nmant + 1)).any()
     )
     return converted if is_exact else values
 
@@ -421,38 +380,34 @@ def _as_dtype(values: Any, dtype: np.dtype[Any]) -> Any:
 def _exactly(
     name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
 ) -> np.ndarray:
-    if isinstance(values, np.ndarray) and values.dtype == dtype and values.shape == shape:
-        return values
+    """Return values of exactly this dtype and shape."""
+    is_array = isinstance(values, np.ndarray)
+    if is_array and values.dtype == dtype and values.shape == shape:
+        return np.asarray(values)
     hint = ""
-    if name == "rewards" and isinstance(values, np.ndarray) and values.shape == shape:
+    if name == "rewards" and is_array and values.shape == shape:
         hint = (
             f", which {dtype} cannot hold exactly; round them, or record with another reward_dtype"
         )
-    if name in FLAGS and isinstance(values, np.ndarray) and values.dtype.kind == "f":
+    if name in FLAGS and is_array and values.dtype.kind == "f":
         bad = int(np.count_nonzero(~np.isfinite(values)))
         hint = f", {bad} of them not finite" if bad else "; convert it with .astype(bool)"
-    raise SchemaError(
-        f"{where}, column {name}: expected {dtype} {shape}, found {_describe(values)}{hint}."
-    )
+    raise _misfit(where, name, f"{dtype} {shape}", values, hint)
 
 
 def _variable_values(block: Block, name: str, kind: Kind) -> list[Any]:
-    ends = block[offsets_column(name)].tolist()
     values = block[values_column(name)]
-    bounds = [0, *ends]
-    if bounds[-1] != len(values) or any(one > two for one, two in itertools.pairwise(bounds)):
+    bounds = [0, *block[offsets_column(name)].tolist()]
+    ranges = list(itertools.pairwise(bounds))
+    if bounds[-1] != len(values) or any(start > end for start, end in ranges):
         raise SchemaError(
             f"column {offsets_column(name)}: does not count the {len(values)} values."
         )
-    pieces = [values[start:end] for start, end in itertools.pairwise(bounds)]
-    if kind == "text":
-        return [piece.tobytes().decode() for piece in pieces]
-    return pieces
+    pieces = [values[start:end] for start, end in ranges]
+    return [piece.tobytes().decode() for piece in pieces] if kind == "text" else pieces
 
 
-def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape}"
-    if isinstance(value, list):
-        return f"a list of {len(value)} {type(value[0]).__name__ if value else 'values'}"
-    return f"{value!r:.60} ({type(value).__name__})"
+def _misfit(where: str, name: str, expected: str, values: object, hint: str = "") -> SchemaError:
+    return SchemaError(
+        f"{where}, column {name}: expected {expected}, found {describe(values)}{hint}."
+    )

@@ -20,23 +20,73 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.columns.blocks import Block, misfit
-from orlog.datasets.columns.restored_values import cut, unflatten
-from orlog.datasets.columns.stored_spaces import (
-    INT,
-    Space,
-    check_links,
-    graph_parts,
-    numbers_of,
-    space_columns,
+from orlog.datasets.columns.blocks import Block, describe, misfit
+from orlog.datasets.columns.episode import LAST_OBSERVATION, Columns
+from orlog.errors import SchemaError
+from orlog.manifests.columns import (
+    ColumnSpec,
+    axis_of,
+    offsets_column,
+    offsets_of,
+    part_column,
+    values_column,
 )
-from orlog.manifests.columns import axis_of, offsets_column, offsets_of, part_column, values_column
 from orlog.manifests.spaces import named_parts
+
+Space: TypeAlias = gymnasium.Space[Any]
+
+INT = np.dtype(np.int64)
+_LINKS = spaces.Box(0, np.iinfo(np.int64).max, (2,), np.int64)
+
+
+def space_columns(space: Space, path: str) -> list[ColumnSpec]:
+    """Return every stored column of a space, Dict keys in sorted order.
+
+    Raises SchemaError if values of such a space cannot be stored.
+    """
+    offsets = ColumnSpec(offsets_column(path), INT, ())
+    match space:
+        case spaces.Dict() | spaces.Tuple():
+            parts = [(f"{path}/{name}", part) for _, name, part in named_parts(space)]
+            return [spec for name, part in parts for spec in space_columns(part, name)]
+        case spaces.Text():
+            return [offsets, ColumnSpec(values_column(path), np.dtype(np.uint8), ())]
+        case spaces.Sequence():
+            return [offsets, *space_columns(space.feature_space, values_column(path))]
+        case spaces.Graph() | spaces.OneOf():
+            choice = [ColumnSpec(part_column(path, "choice"), INT, ())]
+            return (choice if isinstance(space, spaces.OneOf) else []) + [
+                spec
+                for name, part in _sequences(space, path).items()
+                for spec in space_columns(spaces.Sequence(part), name)
+            ]
+    return [ColumnSpec(path, *_numbers_of(space, path))]
+
+
+def _sequences(space: spaces.Graph | spaces.OneOf, path: str) -> dict[str, Space]:
+    """Return the spaces of which a graph or a choice of spaces holds sequences, by column."""
+    parts: dict[str, Space | None]
+    if isinstance(space, spaces.Graph):
+        parts = {"nodes": space.node_space, "links": _LINKS, "edges": space.edge_space}
+    else:
+        parts = {f"option{index}": part for index, part in enumerate(space.spaces)}
+    return {part_column(path, name): part for name, part in parts.items() if part is not None}
+
+
+def _numbers_of(space: Space, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return dtype and row shape of a space of numbers."""
+    if not isinstance(
+        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    ):
+        raise SchemaError(f"column {path}: a {type(space).__name__} space cannot be stored.")
+    assert space.shape is not None
+    return np.dtype(space.dtype), space.shape
 
 
 def flatten(space: Space, path: str, values: object, rows: int) -> Block:
@@ -59,10 +109,9 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
             return block
         case spaces.Text():
             return _flatten_text(space, path, _samples(path, values, rows))
-        case spaces.Sequence(stack=True):
-            return _flatten_stacked(space.feature_space, path, _samples(path, values, rows))
         case spaces.Sequence():
-            return _flatten_sequence(space.feature_space, path, _samples(path, values, rows))
+            samples = _samples(path, values, rows)
+            return _flatten_sequence(space.feature_space, path, samples, stack=space.stack)
         case spaces.Graph():
             return _flatten_graph(space, path, _samples(path, values, rows))
         case spaces.OneOf():
@@ -70,32 +119,17 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
     return {path: _flatten_numbers(space, path, values, rows)}
 
 
-def _describe(value: object) -> str:
-    if isinstance(value, np.ndarray | np.generic):
-        return f"{value.dtype} {value.shape}"
-    if isinstance(value, list | tuple | Mapping):
-        return f"a {type(value).__name__} of {len(value)}"
-    if isinstance(value, str | int | float):
-        return f"{type(value).__name__} {value!r:.80}"
-    return f"a {type(value).__name__}"
+def _row_hint(name: str, rows: int, count: int) -> str:
+    is_observation = axis_of(name) == "observation" and offsets_of(name) is None
+    return LAST_OBSERVATION if is_observation and count == rows - 1 else ""
 
 
-def _row_hint(name: str, rows: int, found: int) -> str:
-    if axis_of(name) == "observation" and offsets_of(name) is None and found == rows - 1:
-        return (
-            "; observations have one row more than actions, the last one being what followed the "
-            "last action"
-        )
-    return ""
-
-
-def _samples(path: str, values: object, rows: int) -> list[Any] | tuple[Any, ...]:
+def _samples(path: str, values: object, rows: int) -> Sequence[Any]:
     """Check that there is a sample per row."""
     if not isinstance(values, list | tuple):
-        raise misfit(path, f"a list of {rows} samples", _describe(values))
+        raise misfit(path, f"a list of {rows} samples", describe(values))
     if len(values) != rows:
-        hint = _row_hint(path, rows, len(values))
-        raise misfit(path, f"{rows} rows", f"{len(values)}{hint}")
+        raise misfit(path, f"{rows} rows", f"{len(values)}{_row_hint(path, rows, len(values))}")
     return values
 
 
@@ -109,8 +143,7 @@ def _columns_of_parts(
         _by_key(space, f"{path}, row {row}", sample)
         for row, sample in enumerate(_samples(path, values, rows))
     ]
-    keys = [str(key) for key, _, _ in named_parts(space)]
-    return {key: [sample[key] for sample in samples] for key in keys}
+    return {str(key): [sample[str(key)] for sample in samples] for key, _, _ in named_parts(space)}
 
 
 def _by_key(space: spaces.Dict | spaces.Tuple, path: str, value: object) -> Mapping[str, Any]:
@@ -120,24 +153,22 @@ def _by_key(space: spaces.Dict | spaces.Tuple, path: str, value: object) -> Mapp
         value = {str(index): part for index, part in enumerate(value)}
     if not isinstance(value, Mapping):
         kind = "dict" if isinstance(space, spaces.Dict) else "tuple"
-        raise misfit(path, f"a {kind} of {keys}", _describe(value))
+        raise misfit(path, f"a {kind} of {keys}", describe(value))
     if value.keys() != set(keys):
         raise misfit(path, f"the keys {keys}", list(value))
     return value
 
 
 def _flatten_numbers(space: Space, name: str, values: object, rows: int) -> np.ndarray:
-    dtype, shape = numbers_of(space, name)
+    dtype, shape = _numbers_of(space, name)
     if isinstance(values, list | tuple):
         values = _stack(name, _samples(name, values, rows), dtype, shape)
-    if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != (
-        dtype,
-        (rows, *shape),
-    ):
+    expected = dtype, (rows, *shape)
+    if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != expected:
         hint = ""
         if isinstance(values, np.ndarray) and values.shape[1:] == shape and values.ndim:
             hint = _row_hint(name, rows, len(values))
-        raise misfit(name, f"{dtype} {(rows, *shape)}", _describe(values) + hint)
+        raise misfit(name, f"{dtype} {(rows, *shape)}", describe(values) + hint)
     _check_range(space, name, values)
     return values
 
@@ -147,23 +178,19 @@ def _stack(
 ) -> np.ndarray:
     takes_int = shape == () and dtype.kind in "iu"
     integers = range(np.iinfo(dtype).min, np.iinfo(dtype).max + 1) if takes_int else range(0)
+    plain = {np.dtype(np.bool_): bool, np.dtype(np.float64): float}.get(dtype)
     for row, sample in enumerate(samples):
-        if not _is_sample(sample, dtype, shape, integers):
-            raise misfit(f"{name}, row {row}", f"{dtype} {shape}", _describe(sample))
+        if isinstance(sample, np.ndarray | np.generic):
+            fits = sample.dtype == dtype and sample.shape == shape
+        elif type(sample) is int:
+            fits = sample in integers
+        else:
+            fits = shape == () and type(sample) is plain
+        if not fits:
+            raise misfit(f"{name}, row {row}", f"{dtype} {shape}", describe(sample))
     if shape and samples:
         return np.stack(samples)
     return np.array(samples, dtype).reshape(len(samples), *shape)
-
-
-def _is_sample(sample: Any, dtype: np.dtype[Any], shape: tuple[int, ...], integers: range) -> bool:
-    if isinstance(sample, np.ndarray | np.generic):
-        return bool(sample.dtype == dtype and sample.shape == shape)
-    if type(sample) is int:
-        return sample in integers
-    return shape == () and (
-        (type(sample) is bool and dtype.kind == "b")
-        or (type(sample) is float and dtype == np.float64)
-    )
 
 
 def _check_range(space: Space, name: str, values: np.ndarray) -> None:
@@ -171,11 +198,8 @@ def _check_range(space: Space, name: str, values: np.ndarray) -> None:
     low: Any
     high: Any
     match space:
-        case spaces.Box():
-            return
         case spaces.Discrete():
-            low = int(space.start)
-            high = low + int(space.n) - 1
+            low, high = int(space.start), int(space.start) + int(space.n) - 1
         case spaces.MultiDiscrete():
             low, high = space.start, space.start + (space.nvec - 1)
         case spaces.MultiBinary():
@@ -189,53 +213,47 @@ def _check_range(space: Space, name: str, values: np.ndarray) -> None:
         raise misfit(f"{name}, row {place[0]}", f"{least} to {most}", values[place])
 
 
-def _offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
+def _ends(counts: Sequence[int]) -> np.ndarray:
     return np.asarray(counts, INT).cumsum(dtype=INT)
 
 
 def _flatten_text(space: spaces.Text, path: str, texts: Sequence[Any]) -> Block:
-    allowed = space.character_set
+    allowed, encoded = space.character_set, []
     for row, text in enumerate(texts):
         where = f"{path}, row {row}"
         if not isinstance(text, str):
-            raise misfit(where, "text", _describe(text))
+            raise misfit(where, "text", describe(text))
         if not space.min_length <= len(text) <= space.max_length:
             expected = f"{space.min_length} to {space.max_length} characters"
             raise misfit(where, expected, len(text))
         if not allowed.issuperset(text):
             character = next(character for character in text if character not in allowed)
             raise misfit(where, f"characters of {space.characters!r:.80}", f"{character!r}")
-    try:
-        encoded = [text.encode() for text in texts]
-    except UnicodeEncodeError as error:
-        row = next(row for row, text in enumerate(texts) if text == error.object)
-        raise misfit(
-            f"{path}, row {row}", "text that UTF-8 can hold", ascii(error.object[error.start])
-        ) from error
+        try:
+            encoded.append(text.encode())
+        except UnicodeEncodeError as error:
+            raise misfit(where, "text that UTF-8 can hold", ascii(text[error.start])) from error
     return {
-        offsets_column(path): _offsets([len(text) for text in encoded]),
+        offsets_column(path): _ends([len(text) for text in encoded]),
         values_column(path): np.frombuffer(b"".join(encoded), np.uint8),
     }
 
 
-def _flatten_sequence(inner: Space, path: str, entries: Sequence[Any]) -> Block:
+def _flatten_sequence(inner: Space, path: str, entries: Sequence[Any], *, stack: bool) -> Block:
+    name = values_column(path)
+    joined, counts = _join(inner, name, entries) if stack else _chain(path, entries)
+    # Stacked values of an empty Dict or Tuple are not counted.
+    ends = _ends([0] * len(entries) if counts is None else counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return {offsets_column(path): ends, **flatten(inner, name, joined, total)}
+
+
+def _chain(path: str, entries: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """Return the samples of all rows one after the other, and how many each row has."""
     for row, entry in enumerate(entries):
         if not isinstance(entry, list | tuple):
-            raise misfit(f"{path}, row {row}", "a tuple of samples", _describe(entry))
-    values = list(itertools.chain.from_iterable(entries))
-    offsets = _offsets([len(entry) for entry in entries])
-    return {
-        offsets_column(path): offsets,
-        **flatten(inner, values_column(path), values, len(values)),
-    }
-
-
-def _flatten_stacked(inner: Space, path: str, entries: Sequence[Any]) -> Block:
-    joined, counts = _join(inner, values_column(path), entries)
-    # Stacked values of an empty Dict or Tuple are not counted.
-    offsets = _offsets([0] * len(entries) if counts is None else counts)
-    total = int(offsets[-1]) if len(offsets) else 0
-    return {offsets_column(path): offsets, **flatten(inner, values_column(path), joined, total)}
+            raise misfit(f"{path}, row {row}", "a tuple of samples", describe(entry))
+    return list(itertools.chain.from_iterable(entries)), [len(entry) for entry in entries]
 
 
 def _join(space: Space, path: str, entries: Sequence[Any]) -> tuple[Any, list[int] | None]:
@@ -248,26 +266,19 @@ def _join(space: Space, path: str, entries: Sequence[Any]) -> tuple[Any, list[in
             joined, counts = {}, None
             for index, part_name, part in named_parts(space):
                 key, name = str(index), f"{path}/{part_name}"
-                joined[key], found = _join(part, name, [entry[key] for entry in keyed])
-                if counts is not None and found not in (None, counts):
-                    raise misfit(
-                        name, "as many values in each row as its siblings have", "other numbers"
-                    )
-                counts = found if counts is None else counts
+                joined[key], others = _join(part, name, [entry[key] for entry in keyed])
+                if counts is not None and others not in (None, counts):
+                    expected = "as many values in each row as its siblings have"
+                    raise misfit(name, expected, "other numbers")
+                counts = others if counts is None else counts
             return joined, counts
         case spaces.Text() | spaces.Sequence() | spaces.Graph() | spaces.OneOf():
-            for row, entry in enumerate(entries):
-                if not isinstance(entry, list | tuple):
-                    raise misfit(f"{path}, row {row}", "a tuple of samples", _describe(entry))
-            return list(itertools.chain.from_iterable(entries)), [len(entry) for entry in entries]
-    dtype, shape = numbers_of(space, path)
+            return _chain(path, entries)
+    dtype, shape = _numbers_of(space, path)
     for row, entry in enumerate(entries):
-        if (
-            not isinstance(entry, np.ndarray)
-            or entry.ndim == 0
-            or (entry.dtype, entry.shape[1:]) != (dtype, shape)
-        ):
-            raise misfit(f"{path}, row {row}", f"{dtype} rows of shape {shape}", _describe(entry))
+        is_array = isinstance(entry, np.ndarray) and entry.ndim > 0
+        if not is_array or (entry.dtype, entry.shape[1:]) != (dtype, shape):
+            raise misfit(f"{path}, row {row}", f"{dtype} rows of shape {shape}", describe(entry))
     empty = np.empty((0, *shape), dtype)
     return np.concatenate([empty, *entries]), [len(entry) for entry in entries]
 
@@ -275,42 +286,50 @@ def _join(space: Space, path: str, entries: Sequence[Any]) -> tuple[Any, list[in
 def _flatten_graph(space: spaces.Graph, path: str, graphs: Sequence[Any]) -> Block:
     for row, graph in enumerate(graphs):
         _check_graph(space, f"{path}, row {row}", graph)
-    stacks = {"nodes": [graph.nodes for graph in graphs]}
     no_links = np.empty((0, 2), INT)
-    stacks["links"] = [
-        no_links if graph.edge_links is None else graph.edge_links.astype(INT) for graph in graphs
-    ]
+    links = [no_links if one.edge_links is None else one.edge_links.astype(INT) for one in graphs]
+    stacks = {"nodes": [graph.nodes for graph in graphs], "links": links}
     if space.edge_space is not None:
-        no_edges = _nothing(space.edge_space)
-        stacks["edges"] = [no_edges if graph.edges is None else graph.edges for graph in graphs]
+        specs = space_columns(space.edge_space, "")
+        nothing = {spec.name: np.empty((0, *spec.shape), spec.dtype) for spec in specs}
+        no_edges = _cut(space.edge_space, unflatten(space.edge_space, "", nothing), 0, 0)
+        stacks["edges"] = [no_edges if one.edges is None else one.edges for one in graphs]
     block: Block = {}
-    for name, part in graph_parts(space).items():
-        block |= _flatten_stacked(part, part_column(path, name), stacks[name])
-    check_links(block, path)
+    for name, part in _sequences(space, path).items():
+        entries = stacks[name.rpartition("@")[2]]
+        block |= _flatten_sequence(part, name, entries, stack=True)
+    _check_links(block, path)
     return block
 
 
 def _check_graph(space: spaces.Graph, where: str, graph: object) -> None:
     if not isinstance(graph, spaces.GraphInstance):
-        raise misfit(where, "a GraphInstance", _describe(graph))
+        raise misfit(where, "a GraphInstance", describe(graph))
     links: Any = graph.edge_links
     if space.edge_space is None and graph.edges is not None:
-        raise misfit(where, "None for edges, as there is no edge space", _describe(graph.edges))
+        raise misfit(where, "None for edges, as there is no edge space", describe(graph.edges))
     if space.edge_space is not None and (graph.edges is None) != (links is None):
-        found = "links without edges" if graph.edges is None else "edges without links"
-        raise misfit(where, "edges with links, or None for both", found)
-    if links is None:
-        return
-    if not isinstance(links, np.ndarray) or links.dtype.kind not in "iu" or links.ndim != 2:
-        raise misfit(where, "links as integers (.., 2)", _describe(links))
+        lacking = "links without edges" if graph.edges is None else "edges without links"
+        raise misfit(where, "edges with links, or None for both", lacking)
+    is_pairs = isinstance(links, np.ndarray) and links.dtype.kind in "iu" and links.ndim == 2
+    if links is not None and not is_pairs:
+        raise misfit(where, "links as integers (.., 2)", describe(links))
 
 
-def _nothing(space: Space) -> Any:
-    """Return a stack of no samples."""
-    columns = {
-        spec.name: np.empty((0, *spec.shape), spec.dtype) for spec in space_columns(space, "")
-    }
-    return cut(space, unflatten(space, "", columns), 0, 0)
+def _check_links(block: Mapping[str, np.ndarray], path: str) -> None:
+    """Check that each edge has a link, and each link joins nodes of its graph."""
+    nodes, link, edge = (part_column(path, name) for name in ("nodes", "links", "edges"))
+    node_ends, link_ends = block[offsets_column(nodes)], block[offsets_column(link)]
+    unequal = np.flatnonzero(block.get(offsets_column(edge), link_ends) != link_ends)
+    if len(unequal):
+        raise misfit(f"{path}, row {unequal[0]}", "as many links as edges", "others")
+    links = block[values_column(link)]
+    counts = np.repeat(np.diff(node_ends, prepend=0), np.diff(link_ends, prepend=0))
+    outside = (links < 0) | (links >= counts[:, None])
+    if outside.any():
+        place = divmod(int(outside.argmax()), 2)
+        row = int(np.searchsorted(link_ends, place[0], side="right"))
+        raise misfit(f"{path}, row {row}", f"links to its {counts[place[0]]} nodes", links[place])
 
 
 def _flatten_one_of(space: spaces.OneOf, path: str, pairs: Sequence[Any]) -> Block:
@@ -318,14 +337,138 @@ def _flatten_one_of(space: spaces.OneOf, path: str, pairs: Sequence[Any]) -> Blo
     for row, pair in enumerate(pairs):
         where = f"{path}, row {row}"
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise misfit(where, "a pair (index, value)", _describe(pair))
+            raise misfit(where, "a pair (index, value)", describe(pair))
         if isinstance(pair[0], bool) or not isinstance(pair[0], int | np.integer):
-            raise misfit(where, "an integer as index", _describe(pair[0]))
+            raise misfit(where, "an integer as index", describe(pair[0]))
         if not 0 <= pair[0] < options:
             raise misfit(where, f"an index from 0 to {options - 1}", pair[0])
-    choice = np.array([pair[0] for pair in pairs], INT)
-    block = {part_column(path, "choice"): choice}
-    for index, part in enumerate(space.spaces):
+    block = {part_column(path, "choice"): np.array([pair[0] for pair in pairs], INT)}
+    for index, (name, part) in enumerate(_sequences(space, path).items()):
         entries = [(value,) if chosen == index else () for chosen, value in pairs]
-        block |= _flatten_sequence(part, part_column(path, f"option{index}"), entries)
+        block |= _flatten_sequence(part, name, entries, stack=False)
     return block
+
+
+def unflatten(
+    space: Space, path: str, block: Mapping[str, np.ndarray], rows: int | None = None
+) -> Columns:
+    """Return the values of a space that the columns of a block store, without copying numbers.
+
+    Numbers give an array, a Dict gives a dict of columns, a Tuple gives a tuple of columns. Other
+    spaces give a list with a sample per row, in the form of the space's own `sample`. A graph
+    without edges has None for them. `rows` is the number of rows, if it is known.
+
+    Raises KeyError if the block lacks a column; SchemaError if offsets, choices or links do not fit the
+    columns they count; UnicodeDecodeError if a text is not UTF-8.
+    """
+    match space:
+        case spaces.Dict() | spaces.Tuple():
+            columns = {
+                key: unflatten(part, f"{path}/{name}", block, rows)
+                for key, name, part in named_parts(space)
+            }
+            return columns if isinstance(space, spaces.Dict) else tuple(columns.values())
+        case spaces.Text():
+            ranges, total = _ranges(block, path, rows)
+            data = _column(block, values_column(path), total).tobytes()
+            return [data[start:stop].decode() for start, stop in ranges]
+        case spaces.Sequence():
+            return _unflatten_sequence(space.feature_space, path, block, rows, stack=space.stack)
+        case spaces.Graph():
+            return _unflatten_graph(space, path, block, rows)
+        case spaces.OneOf():
+            return _unflatten_one_of(space, path, block, rows)
+    return _column(block, path, rows)
+
+
+def _column(block: Mapping[str, np.ndarray], name: str, rows: int | None) -> np.ndarray:
+    values = block[name]
+    if rows is not None and len(values) != rows:
+        raise misfit(name, f"{rows} rows", len(values))
+    return values
+
+
+def _ranges(
+    block: Mapping[str, np.ndarray], path: str, rows: int | None
+) -> tuple[list[tuple[int, int]], int]:
+    """Return where the values of each row start and stop, and their total number."""
+    name = offsets_column(path)
+    bounds = [0, *_column(block, name, rows).tolist()]
+    ranges = list(itertools.pairwise(bounds))
+    decrease = next((row for row, (start, stop) in enumerate(ranges) if start > stop), None)
+    if decrease is not None:
+        raise misfit(name, "offsets that never decrease", f"a decrease at row {decrease}")
+    return ranges, bounds[-1]
+
+
+def _unflatten_sequence(
+    inner: Space, path: str, block: Mapping[str, np.ndarray], rows: int | None, *, stack: bool
+) -> list[Any]:
+    ranges, total = _ranges(block, path, rows)
+    columns = unflatten(inner, values_column(path), block, total)
+    if stack:
+        return [_cut(inner, columns, start, stop) for start, stop in ranges]
+    samples = _split(inner, columns, total)
+    return [tuple(samples[start:stop]) for start, stop in ranges]
+
+
+def _cut(space: Space, columns: Any, start: int, stop: int) -> Any:
+    """Return some rows of columns, stacked as Gymnasium does."""
+    match space:
+        case spaces.Dict():
+            return {key: _cut(part, columns[key], start, stop) for key, part in space.items()}
+        case spaces.Tuple():
+            return tuple(_cut(part, columns[key], start, stop) for key, part in enumerate(space))
+    return tuple(columns[start:stop]) if isinstance(columns, list) else columns[start:stop]
+
+
+def _split(space: Space, columns: Any, rows: int) -> list[Any]:
+    """Return a sample per row of columns."""
+    match space:
+        case spaces.Dict():
+            split = {key: _split(part, columns[key], rows) for key, part in space.items()}
+            return [{key: split[key][row] for key in split} for row in range(rows)]
+        case spaces.Tuple():
+            lists = [_split(part, columns[key], rows) for key, part in enumerate(space)]
+            return [tuple(samples[row] for samples in lists) for row in range(rows)]
+        case spaces.Discrete():
+            return list(columns)
+    if isinstance(columns, list):
+        return columns
+    return [columns[row, ...] for row in range(rows)]  # without dimensions they stay arrays
+
+
+def _unflatten_graph(
+    space: spaces.Graph, path: str, block: Mapping[str, np.ndarray], rows: int | None
+) -> list[Any]:
+    rows = len(block[offsets_column(part_column(path, "nodes"))]) if rows is None else rows
+    nodes, all_links, *others = (
+        _unflatten_sequence(part, name, block, rows, stack=True)
+        for name, part in _sequences(space, path).items()
+    )
+    _check_links(block, path)
+    links = [one.astype(np.int32) if len(one) else None for one in all_links]
+    edges = others[0] if others else [None] * rows
+    return [
+        spaces.GraphInstance(node, None if link is None else edge, link)
+        for node, edge, link in zip(nodes, edges, links, strict=True)
+    ]
+
+
+def _unflatten_one_of(
+    space: spaces.OneOf, path: str, block: Mapping[str, np.ndarray], rows: int | None
+) -> list[Any]:
+    name = part_column(path, "choice")
+    choice = _column(block, name, rows)
+    values: list[Any] = [None] * len(choice)
+    if ((choice < 0) | (choice >= len(space.spaces))).any():
+        raise misfit(name, f"0 to {len(space.spaces) - 1}", "other numbers")
+    for index, (option, part) in enumerate(_sequences(space, path).items()):
+        entries = _unflatten_sequence(part, option, block, len(choice), stack=False)
+        for row, entry in enumerate(entries):
+            if len(entry) != (choice[row] == index):
+                expected = "one value where the option is chosen, else none"
+                raise misfit(f"{option}, row {row}", expected, len(entry))
+            if entry:
+                values[row] = entry[0]
+    return list(zip(choice, values, strict=True))

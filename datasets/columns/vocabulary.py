@@ -14,18 +14,15 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orlog.errors import ManifestError, NotFoundError, SchemaError, clause, needing
+from orlog.errors import ManifestError, NotFoundError, SchemaError, clause, needing, wrong_type
 
 ACTION, END = "[action]", "[end]"
 MARKS = (ACTION, END)
-
 _SENTENCE = r"[^\n.!?]*[\n.!?]*"
-
 _known: dict[str, Vocabulary] = {}
 
 
@@ -57,22 +54,25 @@ class Vocabulary:
 
         Raises OutsideVocabularyError for the first text of which something is no token, or a mark.
         """
-        found = []
-        unknown = self._unknown
-        for place, one in enumerate(self._encoded(list(texts))):
-            ids: list[int] = one.ids
-            if unknown in ids or self.action in ids or self.end in ids:
-                at = next(n for n, one in enumerate(ids) if one in (unknown, self.action, self.end))
-                raise OutsideVocabularyError(place, texts[place], *one.offsets[at])
-            if (left := _left_out(texts[place], one.offsets)) is not None:
-                raise OutsideVocabularyError(place, texts[place], left, left + 1)
-            found.append(ids)
-        return found
+        token = getattr(self._tokenizer.model, "unk_token", None)
+        unknown = None if token is None else self._tokenizer.token_to_id(token)
+        refused = (unknown, self.action, self.end)
+        tokens = []
+        for place, (text, encoded) in enumerate(zip(texts, self._encoded(texts), strict=True)):
+            ids: list[int] = encoded.ids
+            for token_id, span in zip(ids, encoded.offsets, strict=True):
+                if token_id in refused:
+                    raise OutsideVocabularyError(place, text, *span)
+            left = _left_out(text, encoded.offsets)
+            if left is not None:
+                raise OutsideVocabularyError(place, text, left, left + 1)
+            tokens.append(ids)
+        return tokens
 
-    def _encoded(self, texts: list[str]) -> Any:
+    def _encoded(self, texts: Sequence[str]) -> Any:
         """Return the library's encodings; some models raise where they lack a token for what is unknown."""
         try:
-            return self._tokenizer.encode_batch(texts, add_special_tokens=False)
+            return self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         except Exception:  # the library raises plain ones
             for place, text in enumerate(texts):
                 try:
@@ -83,13 +83,8 @@ class Vocabulary:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens; marks are left out."""
-        found: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
-        return found
-
-    @property
-    def _unknown(self) -> int | None:
-        token = getattr(self._tokenizer.model, "unk_token", None)
-        return None if token is None else self._tokenizer.token_to_id(token)
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
 
 
 class OutsideVocabularyError(ValueError):
@@ -110,7 +105,8 @@ def _left_out(text: str, offsets: Sequence[tuple[int, int]]) -> int | None:
     if sum(last - first for first, last in offsets) >= len(text):
         return None
     inside = {place for first, last in offsets for place in range(first, last)}
-    return next((n for n, one in enumerate(text) if n not in inside and not one.isspace()), None)
+    places = (n for n, letter in enumerate(text) if n not in inside and not letter.isspace())
+    return next(places, None)
 
 
 def read_vocabulary(tokenizer: Any) -> Vocabulary:
@@ -145,10 +141,8 @@ def read_vocabulary(tokenizer: Any) -> Vocabulary:
             ) from error
         return _vocabulary(text, str(path))
     if not hasattr(tokenizer, "to_str"):
-        raise TypeError(
-            f"tokenizer must be the path of a tokenizer.json or a tokenizers.Tokenizer, found "
-            f"{type(tokenizer).__name__}."
-        )
+        expected = "the path of a tokenizer.json or a tokenizers.Tokenizer"
+        raise wrong_type("tokenizer", expected, tokenizer)
     return _vocabulary(tokenizer.to_str(), "this tokenizer")
 
 
@@ -159,7 +153,6 @@ def _vocabulary(text: str, where: str) -> Vocabulary:
         return _known[digest]
     library = _library()
     try:
-        json.loads(text)
         made = library.Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain ones
         raise ManifestError(
@@ -170,16 +163,16 @@ def _vocabulary(text: str, where: str) -> Vocabulary:
     made.no_truncation()
     marks = [made.token_to_id(mark) for mark in MARKS]
     if None in marks:
-        lacking = MARKS[marks.index(None)]
         raise SchemaError(
-            f"{where}: it has no token {lacking}, which tells what the agent says from what it is told; add "
-            f"both: tokenizer.add_special_tokens({list(MARKS)}), and save it."
+            f"{where}: it has no token {MARKS[marks.index(None)]}, which tells what the agent says from what it is "
+            f"told; add both: tokenizer.add_special_tokens({list(MARKS)}), and save it."
         )
     action, end = marks
     size = made.get_vocab_size(with_added_tokens=True)
-    found = Vocabulary(text=text, digest=digest, size=size, action=action, end=end, _tokenizer=made)
-    _known[digest] = found
-    return found
+    _known[digest] = Vocabulary(
+        text=text, digest=digest, size=size, action=action, end=end, _tokenizer=made
+    )
+    return _known[digest]
 
 
 def train_vocabulary(texts: Mapping[str, int] | Iterable[str], size: int) -> Vocabulary:
@@ -201,14 +194,10 @@ def train_vocabulary(texts: Mapping[str, int] | Iterable[str], size: int) -> Voc
     least = len(alphabet) + len(MARKS)
     if size < least:
         raise ValueError(f"a vocabulary needs {least} tokens or more, found {size}.")
-    counts = collections.Counter(texts)
     made = library.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(library.Regex(_SENTENCE), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    by_sentence = pre_tokenizers.Split(library.Regex(_SENTENCE), "isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([by_sentence, to_bytes])
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
@@ -216,7 +205,9 @@ def train_vocabulary(texts: Mapping[str, int] | Iterable[str], size: int) -> Voc
         initial_alphabet=sorted(alphabet),
         show_progress=False,
     )
-    made.train_from_iterator((one for one in sorted(counts) for _ in range(counts[one])), trainer)
+    counts = collections.Counter(texts)
+    ordered = (text for text in sorted(counts) for _ in range(counts[text]))
+    made.train_from_iterator(ordered, trainer)
     return _vocabulary(made.to_str(), "the trained tokenizer")
 
 

@@ -27,9 +27,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.episode import Episode, summary
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.columns.summaries import summary
 from orlog.datasets.reading.combination import TASKS, combine
 from orlog.datasets.reading.expressions import evaluate
 from orlog.datasets.reading.selection import seeded_order

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from orlog.datasets.columns.options import options_from_text
+from orlog.datasets.columns.episode import options_from_text
 from orlog.errors import NotFoundError, SchemaError
 from orlog.manifests.names import counted
 

@@ -13,9 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.columns.episode import Columns, Episode, as_column
-from orlog.datasets.columns.options import options_to_text
-from orlog.datasets.columns.summaries import summary
+from orlog.datasets.columns.episode import Columns, Episode, as_column, options_to_text, summary
 from orlog.datasets.columns.values import flatten
 from orlog.datasets.reading.restoring import STATE
 from orlog.datasets.recording.rows import Rows, make_rows

@@ -8,7 +8,7 @@ from typing import Any, SupportsFloat
 
 import gymnasium
 
-from orlog.datasets.columns.stored_spaces import space_columns
+from orlog.datasets.columns.values import space_columns
 from orlog.datasets.recording.collector import Collector, Recording, start_recording
 from orlog.datasets.recording.open_episode import Recorded
 from orlog.datasets.recording.rows import Rows

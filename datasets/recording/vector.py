@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import iterate
 
-from orlog.datasets.columns.summaries import summary
+from orlog.datasets.columns.episode import summary
 from orlog.datasets.recording.collector import Collector, Recording, start_recording
 from orlog.datasets.recording.open_episode import Recorded
 from orlog.errors import SchemaError, wrong_type

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.columns.summaries import fields_summary
+from orlog.datasets.columns.episode import fields_summary
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.errors import SchemaError

@@ -20,9 +20,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from orlog.datasets.columns.restored_values import unflatten
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.columns.stored_spaces import space_columns
+from orlog.datasets.columns.values import space_columns, unflatten
 from orlog.datasets.formats._containers.arrow_files import array_of
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Options, Steps

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.columns.options import options_from_text
+from orlog.datasets.columns.episode import Columns, Episode, options_from_text
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.hdf5_files import (
     attribute,

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.datasets.columns.blocks import concatenate_blocks, slice_block
-from orlog.datasets.columns.restored_values import unflatten
-from orlog.datasets.columns.stored_spaces import space_columns
-from orlog.datasets.columns.values import flatten
+from orlog.datasets.columns.values import flatten, space_columns, unflatten
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
 from tests.datasets.recorded_samples import rows_of
