@@ -24,8 +24,8 @@ from orlog.datasets.formats._containers.hdf5_files import (
     reading,
 )
 from orlog.datasets.formats._containers.npz_files import NpyFolder, NpzFile, reading_npz
-from orlog.datasets.formats._containers.zarr_arrays import UNREADABLE
-from orlog.errors import SchemaError
+from orlog.datasets.formats._containers.zarr_arrays import ZarrFile
+from orlog.errors import OrlogError, SchemaError
 
 NAMES = re.compile(r"(?:(.+)_)?names?")
 JOINTS = ("joint", "joints", "dof", "dofs", "motor", "actuator")
@@ -111,21 +111,21 @@ def lists_in_npz(path: Path, archive: NpzFile | NpyFolder) -> dict[str, Read]:
     }
 
 
-def lists_in_zarr(path: Path, root: str, names: Sequence[str]) -> dict[str, Read]:
+def lists_in_zarr(file: ZarrFile) -> dict[str, Read]:
     """Return the lists of names in a folder or archive of Zarr: arrays of texts, and attributes (`qpos@names`)."""
-    import zarr
 
     def read(name: str) -> Any:
-        store = path if path.is_dir() else zarr.storage.ZipStore(path, mode="r")
-        place, sign, attribute_name = name.rpartition("@")
-        with contextlib.suppress(*UNREADABLE):
-            node: Any = zarr.open(store, path=root + (place if sign else name), mode="r")
-            if sign:
-                return node.attrs[attribute_name]
-            return node[:].tolist() if node.ndim == 1 and node.shape[0] <= MOST_NAMES else []
+        with contextlib.suppress(OrlogError):
+            return file.texts(name)
         return []
 
-    return {name: functools.partial(read, name) for name in filter(is_list_of_names, names)}
+    lists: dict[str, Read] = {
+        name: functools.partial(read, name) for name in filter(is_list_of_names, file.names)
+    }
+    for name in filter(is_list_of_names, file.attributes()):
+        place, _, attribute_name = name.rpartition("@")
+        lists[name] = file.attributes_at(place)[attribute_name]
+    return lists
 
 
 def lists_in_hdf5(file: Any, path: Path, where: str) -> Callable[[str], dict[str, Read]]:

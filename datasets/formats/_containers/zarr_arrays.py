@@ -1,61 +1,45 @@
 """Reads arrays of Zarr of others, versions 2 and 3, in a folder or a Zip archive, by rows and in order.
 
-No link is followed, no codec is looked for among plug-ins, and memory is bounded: what a chunk claims is compared
-with what the array says of it before it is decoded. https://zarr-specs.readthedocs.io
+The library `zarr` reads chunks. It would follow links and run any codec that is installed, of which one is pickle, so
+both are looked at before. https://zarr-specs.readthedocs.io
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
-import lzma
 import math
 import os
-import stat
 import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import numcodecs
 import numpy as np
 
 from orlog.datasets.formats._containers.carried_sums import note_filled
-from orlog.datasets.formats._containers.npz_files import LARGEST_RATIO, is_npz
-from orlog.datasets.formats._containers.zarr_codecs import (
-    LARGEST_CHUNK,
-    Box,
-    StoredArray,
-    array_of_version_2,
-    array_of_version_3,
-)
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.datasets.formats._containers.damage import reading
+from orlog.datasets.formats._containers.npz_files import is_npz
+from orlog.errors import OrlogError, SchemaError, needing
 
-LARGEST_DOCUMENT = 2**22
+LARGEST_CHUNK = 2**28
 LARGEST_FILL = 2**30  # bytes of an array whose chunks are not stored
 LARGEST_ROW = 2**26
-MOST_ARRAYS = 5000
-MOST_FILES = 2**22
 MOST_ROWS = 2**40
 VERSION_2, VERSION_3 = ".zarray", "zarr.json"
 GROUPS = (".zgroup", VERSION_3)
-NO_ZIP = (zipfile.BadZipFile, NotImplementedError, OSError, ValueError)
-UNREADABLE = (EOFError, LookupError, OSError, RuntimeError, struct.error, TypeError, ValueError)
-
-
-class Store(Protocol):
-    """Where the files of an array are."""
-
-    def names(self) -> list[str]:
-        """Return the paths of all files."""
-        ...
-
-    def read(self, name: str, most: int) -> bytes | None:
-        """Return the bytes of a file; None if there is none. Raises ValueError if there are more than `most`."""
-        ...
+OWN = (VERSION_2, *GROUPS, ".zattrs", ".zmetadata")
+CODECS = {
+    *("blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip", "lz4"),
+    *("lzma", "sharding_indexed", "shuffle", "transpose", "zlib", "zstd"),
+}
+CODECS_OF_TEXTS = CODECS | {"vlen-utf8", "vlen-bytes", "vlen-array"}
+reading_zarr = functools.partial(reading, kind="Zarr")
 
 
 def is_zarr(path: Path) -> bool:
@@ -67,8 +51,10 @@ def is_zarr(path: Path) -> bool:
         )
     if not is_npz(path):
         return False
-    with contextlib.suppress(*NO_ZIP), zipfile.ZipFile(path) as archive:
-        return any(name.rpartition("/")[2] in (VERSION_2, VERSION_3) for name in archive.namelist())
+    with contextlib.suppress(zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        return any(name.rpartition("/")[2] in (VERSION_2, VERSION_3) for name in names)
     return False
 
 
@@ -86,34 +72,46 @@ def attributes_in_zarr(path: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def reading_zarr(where: str) -> Iterator[None]:
-    """Turn errors about arrays that cannot be read into one that names them."""
-    try:
-        yield
-    except OrlogError:
-        raise
-    except (*UNREADABLE, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
-        text = str(error.args[0] if error.args else type(error).__name__).partition("\n")[0]
-        raise IntegrityError(
-            f"{where}: cannot be read as Zarr: {text:.200}.", file=where
-        ) from error
-
-
-@contextlib.contextmanager
 def open_zarr(path: Path, where: str) -> Iterator[ZarrFile]:
     """Open a folder or a Zip archive to read its arrays.
 
-    Raises SchemaError if it holds links, or no arrays; IntegrityError if it is damaged.
+    Raises SchemaError if it holds links, or no arrays; IntegrityError if it is damaged; MissingExtraError if zarr is
+    not installed.
     """
+    with needing(f"{where}: arrays of Zarr need zarr", "orlog[formats]"):
+        import zarr.storage
+        from zarr.core.sync import sync
     with contextlib.ExitStack() as stack:
         with reading_zarr(where):
-            store: Store
             if path.is_dir():
-                store = _Folder(path, where)
+                names = [*_files_below(path, "", where)]
+                store: Any = zarr.storage.LocalStore(path, read_only=True)
             else:
-                store = _Archive(stack.enter_context(zipfile.ZipFile(path)), where)
-            found = ZarrFile(store, where)
-        yield found
+                archive = stack.enter_context(zipfile.ZipFile(path))
+                names = [item.filename for item in archive.infolist() if not item.is_dir()]
+                store = sync(zarr.storage.ZipStore.open(path, mode="r"))
+            stack.callback(store.close)
+            files = set(names)
+            if len(files) < len(names):
+                raise SchemaError(f"{where}: holds a file twice, and nothing says which is meant.")
+
+            def read(name: str) -> bytes:
+                return (path / name).read_bytes() if path.is_dir() else archive.read(name)
+
+            opened = ZarrFile(store, files, read, where)
+        yield opened
+
+
+def _files_below(folder: Path, prefix: str, where: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = prefix + entry.name
+            if entry.is_symlink():
+                raise SchemaError(f"{where}, {name}: a link, which is not followed.")
+            if entry.is_dir():
+                yield from _files_below(Path(entry.path), f"{name}/", where)
+            elif entry.is_file():
+                yield name
 
 
 class ZarrFile:
@@ -125,49 +123,49 @@ class ZarrFile:
         root: That folder, such as `data/`; nothing where it is the whole.
     """
 
-    def __init__(self, store: Store, where: str) -> None:
+    def __init__(
+        self, store: Any, files: set[str], read: Callable[[str], bytes], where: str
+    ) -> None:
         """Find the arrays.
 
-        Raises SchemaError if there are none, or far too many.
+        Raises SchemaError if there are none.
         """
-        self._store, self.where = store, where
+        self._store, self._files, self._read, self.where = store, files, read, where
         described = {}
-        for name in store.names():
+        for name in sorted(files):
             folder, _, last = name.rpartition("/")
-            if last == VERSION_2 or (last == VERSION_3 and self._is_array(name)):
+            if last == VERSION_2 or (
+                last == VERSION_3 and self._document(name).get("node_type") == "array"
+            ):
                 described[folder] = name
-        if not 0 < len(described) <= MOST_ARRAYS:
-            raise SchemaError(f"{where}: expected arrays of Zarr, found {len(described)}.")
-        tops = [name.rpartition("/")[0] for name in store.names() if name.endswith(GROUPS)]
+        if not described:
+            raise SchemaError(f"{where}: expected arrays of Zarr, found none.")
+        tops = [name.rpartition("/")[0] for name in sorted(files) if name.endswith(GROUPS)]
         root = min((top for top in tops if top not in described), key=len, default="")
         start = f"{root}/" if root and all(one.startswith(f"{root}/") for one in described) else ""
-        self.root, self._documents = start, {*store.names()}
+        self.root = start
         self._described = {folder.removeprefix(start): name for folder, name in described.items()}
         self.names = sorted(self._described)
-
-    def _is_array(self, name: str) -> bool:
-        return self._document(name).get("node_type") == "array"
 
     def _document(self, name: str) -> dict[str, Any]:
         where = f"{self.where}, {name}"
         with reading_zarr(where):
-            body = json.loads(self._store.read(name, LARGEST_DOCUMENT) or b"null")
+            body = json.loads(self._read(name))
         if not isinstance(body, dict):
             raise SchemaError(f"{where}: holds no object of JSON.")
         return body
 
     def attributes(self) -> list[str]:
         """Return the names of attributes, `data@name`."""
-        found = []
-        for name in self._store.names():
-            folder, _, last = name.rpartition("/")
-            if last in (".zattrs", VERSION_3):
-                place = folder.removeprefix(self.root)
-                inner = self._attributes_of(name)
-                found += [f"{place}@{one}" for one in inner if not one.startswith("_ARRAY_")]
-        return found
+        return [
+            f"{folder.removeprefix(self.root)}@{one}"
+            for folder, _, last in (name.rpartition("/") for name in sorted(self._files))
+            if last in (".zattrs", VERSION_3)
+            for one in self._attributes_in(f"{folder}/{last}".lstrip("/"))
+            if not one.startswith("_ARRAY_")
+        ]
 
-    def _attributes_of(self, document: str) -> dict[str, Any]:
+    def _attributes_in(self, document: str) -> dict[str, Any]:
         body = self._document(document)
         inner = body if document.endswith(".zattrs") else body.get("attributes", {})
         return inner if isinstance(inner, dict) else {}
@@ -176,193 +174,192 @@ class ZarrFile:
         """Return what reads each attribute of the group or array at a path."""
         found: dict[str, Callable[[], Any]] = {}
         for last in (".zattrs", VERSION_3):
-            name = f"{self.root}{path}/{last}".lstrip("/") if path else f"{self.root}{last}"
-            if name in self._documents:
-                inner = self._attributes_of(name)
+            name = f"{self.root}{path}/{last}" if path else f"{self.root}{last}"
+            if name in self._files:
+                inner = self._attributes_in(name)
                 found |= {key: functools.partial(inner.__getitem__, key) for key in inner}
         return found
 
     def others(self) -> list[str]:
         """Return the files that are neither of Zarr nor in the folder of an array, `./data/readme.txt`."""
-        own = (VERSION_2, *GROUPS, ".zattrs", ".zmetadata")
         folders = tuple(f"{name.rpartition('/')[0]}/" for name in self._described.values())
         return [
             f"./{name.removeprefix(self.root)}"
-            for name in self._store.names()
-            if name.rpartition("/")[2] not in own and not name.startswith(folders)
+            for name in sorted(self._files)
+            if name.rpartition("/")[2] not in OWN and not name.startswith(folders)
         ]
+
+    def texts(self, name: str) -> list[Any]:
+        """Return the values of a small array of texts.
+
+        Raises SchemaError if a codec of it is not read; IntegrityError if it is damaged.
+        """
+        array = self._array(name, CODECS_OF_TEXTS)
+        with reading_zarr(f"{self.where}, {name}"):
+            values: list[Any] = array[:].tolist() if array.ndim == 1 else []
+        return values
 
     def column(self, name: str) -> ZarrColumn:
         """Return an array of numbers with a row for each step.
 
-        Raises SchemaError if it holds other things than numbers, or is stored in a way that is not read.
+        Raises SchemaError if it holds other things than numbers, or is packed by a codec that is not read.
         """
+        where, body = f"{self.where}, {name}", self._document(self._described[name])
+        kind = body.get("data_type", body.get("dtype"))
+        if not _is_of_numbers(kind):
+            raise SchemaError(f"{where}: expected numbers, found {str(kind)[:50]}.")
+        folder = self._described[name].rpartition("/")[0]
+        return ZarrColumn(self._array(name, CODECS), self._files, folder, where)
+
+    def _array(self, name: str, codecs: set[str]) -> Any:
+        import zarr
+        from zarr.core.array import AsyncArray
+        from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
+        from zarr.storage import StorePath
+
         where, described = f"{self.where}, {name}", self._described[name]
-        folder = described.rpartition("/")[0]
         body = self._document(described)
         with reading_zarr(where):
-            read = array_of_version_2 if described.endswith(VERSION_2) else array_of_version_3
-            return ZarrColumn(self._store, f"{folder}/" if folder else "", where, read(body, where))
+            unknown = [one for one in _codecs_in(body) if one not in codecs]
+            if unknown:
+                raise SchemaError(
+                    f"{where}: is packed by the codec {unknown[0]!r:.50}, which is not read: save this array again "
+                    "with Blosc, zstd or without a codec, or leave it out by naming others (columns={..})."
+                )
+            kind = ArrayV2Metadata if described.endswith(VERSION_2) else ArrayV3Metadata
+            described_by: Any = _with_checked_blosc(kind.from_dict(body))
+            path = StorePath(self._store, described.rpartition("/")[0])
+            return zarr.Array(AsyncArray(metadata=described_by, store_path=path))
+
+
+def _is_of_numbers(kind: object) -> bool:
+    try:
+        dtype = np.dtype(kind if isinstance(kind, str) else "O")
+    except (SyntaxError, TypeError, ValueError):
+        return False
+    return dtype.kind in "biuf" and dtype.itemsize <= 8
+
+
+def _codecs_in(body: Any) -> Iterator[str]:
+    """Yield the names of the codecs of an array, also of those in shards."""
+    packers = [*(body.get("filters") or []), body.get("compressor"), *(body.get("codecs") or [])]
+    packers += body.get("index_codecs") or []
+    for packer in filter(None, packers):
+        yield str(packer.get("id", packer.get("name"))).removeprefix("numcodecs.")
+        yield from _codecs_in(packer.get("configuration") or {})
+
+
+@functools.cache
+def _checked_blosc() -> tuple[type[Any], type[Any]]:
+    """Return Blosc's codecs of versions 2 and 3, which look at a chunk's header before they unpack it.
+
+    Blosc trusts what a header says of its length, and would read beyond the chunk.
+    """
+    from zarr.codecs import BloscCodec
+
+    def check(data: Any) -> None:
+        claimed, length = struct.unpack_from("<4xI4xI", data)
+        if length != len(data) or claimed > LARGEST_CHUNK:
+            raise ValueError(f"a chunk of {len(data):,} bytes claims {length:,}")
+
+    class Blosc2(numcodecs.Blosc):  # type: ignore[misc]
+        def decode(self, buf: Any, out: Any = None) -> Any:
+            check(memoryview(buf).cast("B"))
+            return super().decode(buf, out)
+
+    class Blosc3(BloscCodec):
+        async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
+            check(chunk_bytes.to_bytes())
+            return await super()._decode_single(chunk_bytes, chunk_spec)
+
+    return Blosc2, Blosc3
+
+
+def _with_checked_blosc(node: Any) -> Any:
+    """Return the metadata of an array, or a codec, with Blosc's codecs of ours in it."""
+    from zarr.codecs import BloscCodec
+
+    of_version_2, of_version_3 = _checked_blosc()
+    if isinstance(node, numcodecs.Blosc):
+        return of_version_2()
+    if isinstance(node, BloscCodec) or getattr(node, "codec_name", "") == "numcodecs.blosc":
+        return of_version_3(typesize=1)
+    if hasattr(node, "codecs"):
+        return dataclasses.replace(node, codecs=tuple(map(_with_checked_blosc, node.codecs)))
+    if hasattr(node, "compressor"):
+        filters = node.filters and tuple(map(_with_checked_blosc, node.filters))
+        compressor = _with_checked_blosc(node.compressor)
+        return dataclasses.replace(node, compressor=compressor, filters=filters)
+    return node
 
 
 class ZarrColumn:
-    """Rows of an array; the file of the last ones is held.
+    """Rows of an array; those of the last chunk, or shard, are held.
 
     Attributes:
         shape: Shape of the array.
         dtype: What numbers it holds.
     """
 
-    def __init__(self, store: Store, folder: str, where: str, layout: StoredArray) -> None:
-        """Take an array.
+    def __init__(self, array: Any, files: set[str], folder: str, where: str) -> None:
+        """Take an array, the paths of all files, and the folder of its own.
 
-        Raises SchemaError if it is not one of numbers with rows, or claims far more than is stored.
+        Raises SchemaError if it has no rows, or its chunks are too large.
         """
-        self._store, self._folder, self._where, self._layout = store, folder, where, layout
-        self.shape, self.dtype = layout.shape, layout.dtype
-        shape, chunks = layout.shape, layout.chunks
-        if self.dtype.kind not in "biuf" or self.dtype.itemsize > 8:
-            raise SchemaError(f"{where}: expected numbers, found {self.dtype}.")
+        self._array, self._files, self._where = array, files, where
+        self._start = f"{folder}/" if folder else ""
+        self.shape, self.dtype = tuple(array.shape), array.dtype.newbyteorder("=")
+        self._chunks = tuple(array.shards or array.chunks)
+        shape, chunks = self.shape, self._chunks
         row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
         if not shape or not 0 < shape[0] <= MOST_ROWS or not 0 < row_bytes <= LARGEST_ROW:
             raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
         if len(chunks) != len(shape) or min(chunks) < 1:
             raise SchemaError(f"{where}: chunks of shape {chunks} do not fit the shape {shape}.")
-        wide = math.prod(min(chunk, size) for chunk, size in zip(chunks, shape, strict=True))
-        if math.prod(chunks) * self.dtype.itemsize > LARGEST_CHUNK or wide == 0:
+        chunk_bytes = math.prod(chunks) * self.dtype.itemsize
+        if max(chunk_bytes, chunks[0] * row_bytes) > LARGEST_CHUNK:
             raise SchemaError(f"{where}: chunks of shape {chunks} are too large.")
-        if chunks[0] * row_bytes > LARGEST_CHUNK:
-            raise SchemaError(
-                f"{where}: {chunks[0]:,} rows at once, as they are stored, are too large."
-            )
-        self._held, self._number = np.empty(0), -1
-        self._filled = 0
+        self._held, self._number, self._filled = np.empty(0), -1, 0
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return self.shape[0]
+        return int(self.shape[0])
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         """Return rows.
 
-        Raises IntegrityError if a chunk is damaged.
+        Raises IntegrityError if a chunk is damaged; SchemaError if far more rows are not stored than are.
         """
         start, stop, _ = rows.indices(len(self))
-        length = self._layout.chunks[0]
+        length = self._chunks[0]
         found = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
         for number in range(start // length, -(-stop // length)):
             first = number * length
             low, high = max(start, first), min(stop, first + length)
-            found[low - start : high - start] = self._rows_of(number)[low - first : high - first]
+            if number != self._number:
+                self._held, self._number = self._rows_of(number), number
+            found[low - start : high - start] = self._held[low - first : high - first]
         return found
 
     def _rows_of(self, number: int) -> np.ndarray:
-        """Return the rows whose chunks have this number along the first axis."""
-        if number != self._number:
-            layout = self._layout
-            rows = min(layout.chunks[0], len(self) - number * layout.chunks[0])
-            held = np.empty((rows, *self.shape[1:]), self.dtype)
-            grid = [
-                range(-(-size // chunk))
-                for size, chunk in zip(self.shape, layout.chunks, strict=True)
-            ]
-            blanks: list[tuple[int, int, int]] = []  # first and last row, and how many numbers
-            for place in itertools.product([number], *grid[1:]):
-                sides = zip(place[1:], layout.chunks[1:], strict=True)
-                target = held[
-                    (slice(None), *(slice(at * size, at * size + size) for at, size in sides))
-                ]
-                missing: list[Box] = []
-                values = self._chunk(layout.key(place), missing)
-                if values is None:
-                    self._filled += target.nbytes
-                    if self._filled > LARGEST_FILL:
-                        raise SchemaError(
-                            f"{self._where}: the files do not hold the shape {self.shape} that it claims."
-                        )
-                    target[...] = layout.fill
-                    missing.append(tuple(map(slice, target.shape)))
-                else:
-                    target[...] = values[tuple(map(slice, target.shape))]
-                for box in missing:
-                    first, last, _ = box[0].indices(rows)
-                    blanks.append((first, last, target[box].size))
-            self._note(blanks, number * layout.chunks[0])
-            self._held, self._number = held, number
-        return self._held
-
-    def _note(self, blanks: list[tuple[int, int, int]], start: int) -> None:
-        """Note rows of the chunks from row `start` on that are not stored; boxes may lie beyond the last one."""
-        begin = end = values = 0
-        for first, last, size in [*sorted(one for one in blanks if one[2]), (MOST_ROWS, 0, 0)]:
-            if first > end and values:
-                rows = (start + begin, start + end)
-                note_filled(self._where, rows, values, math.prod(self.shape), self._layout.fill)
-                begin = end = values = 0
-            begin, end = min(begin, first) if values else first, max(end, last)
-            values += size
-
-    def _chunk(self, key: str, blanks: list[Box]) -> np.ndarray | None:
-        where = f"{self._where}, chunk {key}"
-        with reading_zarr(where):
-            data = self._store.read(self._folder + key, LARGEST_CHUNK)
-            return None if data is None else self._layout.decode(data, blanks)
-
-
-class _Folder:
-    """Files below a folder."""
-
-    def __init__(self, folder: Path, where: str) -> None:
-        self._folder = folder
-        waiting = [(folder, "")]
-        self._files: set[str] = set()
-        while waiting:
-            place, prefix = waiting.pop()
-            with os.scandir(place) as entries:
-                for entry in entries:
-                    name = prefix + entry.name
-                    if entry.is_symlink():
-                        raise SchemaError(f"{where}, {name}: a link, which is not followed.")
-                    if entry.is_dir():
-                        waiting.append((Path(entry.path), f"{name}/"))
-                    else:
-                        self._files.add(name)
-                    if len(self._files) > MOST_FILES:
-                        raise SchemaError(f"{where}: holds over {MOST_FILES:,} files.")
-
-    def names(self) -> list[str]:
-        return sorted(self._files)
-
-    def read(self, name: str, most: int) -> bytes | None:
-        if name not in self._files:
-            return None
-        with os.fdopen(os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            state = os.fstat(file.fileno())
-            if not stat.S_ISREG(state.st_mode) or state.st_size > most:
-                raise ValueError(f"{name} is no file, or one of over {most:,} bytes")
-            return file.read(most)
-
-
-class _Archive:
-    """Files in a Zip archive."""
-
-    def __init__(self, archive: zipfile.ZipFile, where: str) -> None:
-        self._archive = archive
-        items = [item for item in archive.infolist() if not item.is_dir()]
-        self._items = {item.filename: item for item in items}
-        if len(self._items) != len(items):
-            raise SchemaError(f"{where}: holds a file twice, and nothing says which is meant.")
-
-    def names(self) -> list[str]:
-        return sorted(self._items)
-
-    def read(self, name: str, most: int) -> bytes | None:
-        item = self._items.get(name)
-        if item is None:
-            return None
-        packed = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-        if item.compress_type not in packed or item.file_size > item.compress_size * LARGEST_RATIO:
-            raise ValueError(f"{name} is packed in a way that is not read")
-        if item.file_size > most:
-            raise ValueError(f"{name} claims {item.file_size:,} bytes")
-        return self._archive.read(item)
+        """Return the rows whose chunks have this number along the first axis, and note those that are not stored."""
+        start = number * self._chunks[0]
+        stop = min(len(self), start + self._chunks[0])
+        sizes = list(zip(self.shape[1:], self._chunks[1:], strict=True))
+        missing = 0
+        for place in itertools.product(*(range(-(-size // chunk)) for size, chunk in sizes)):
+            key = self._array.metadata.encode_chunk_key((number, *place))
+            if self._start + key not in self._files:
+                sides = zip(place, sizes, strict=True)
+                missing += math.prod(min(n, size - at * n) for at, (size, n) in sides)
+        if missing:
+            values, total = missing * (stop - start), math.prod(self.shape)
+            self._filled += values * self.dtype.itemsize
+            if self._filled > LARGEST_FILL:
+                raise SchemaError(
+                    f"{self._where}: the files do not hold the shape {self.shape} that it claims."
+                )
+            note_filled(self._where, (start, stop), values, total, self._array.fill_value)
+        with reading_zarr(f"{self._where}, the chunk at row {start}"):
+            held: np.ndarray = self._array[start:stop]
+        return held

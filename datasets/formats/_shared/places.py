@@ -250,10 +250,9 @@ def open_arrays(given: tuple[Path, str], options: Options) -> Generator[Place]:
     file, where = given
     if is_zarr(file):
         with open_zarr(file, where) as arrays:
-            near = [*arrays.names, *arrays.attributes()]
+            lists = lists_in_zarr(arrays)
 
             def names_in_zarr(name: str) -> AxisNames:
-                lists = lists_in_zarr(file, arrays.root, near)
                 return names_for(name, arrays.column(name).shape, lists) if lists else NO_NAMES
 
             whole = Place(where, arrays.names, arrays.column, reading_zarr, names_of=names_in_zarr)

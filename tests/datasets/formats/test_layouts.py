@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import pickle
 import shutil
 import zipfile
 from collections.abc import Callable, Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numcodecs
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -86,8 +89,6 @@ def write_zipped(path: Path) -> None:
 
 
 def packers() -> list[Any]:
-    import numcodecs
-
     return [
         None,
         numcodecs.Blosc("lz4", shuffle=numcodecs.Blosc.BITSHUFFLE),
@@ -170,14 +171,6 @@ def _cut(path: Path) -> None:
     chunk.write_bytes(chunk.read_bytes()[:-3])
 
 
-def _bomb(path: Path) -> None:
-    """Let a chunk claim, in the header of its frame, far more than the array says."""
-    _change(path, compressor={"id": "lz4", "acceleration": 1}, filters=None)
-    for one in path.iterdir():
-        if one.name[0].isdigit():
-            one.write_bytes((2**31 - 1).to_bytes(4, "little") + b"\0" * 64)
-
-
 @pytest.mark.parametrize(
     ("damage", "expected", "text"),
     [
@@ -185,7 +178,7 @@ def _bomb(path: Path) -> None:
         (
             lambda one: _change(one, filters=[{"id": "pickle", "protocol": 5}]),
             SchemaError,
-            "the filter 'pickle'",
+            "the codec 'pickle', which is not read",
         ),
         (
             lambda one: _change(one, compressor={"id": "imagecodecs_jpegxl"}),
@@ -196,10 +189,9 @@ def _bomb(path: Path) -> None:
         (lambda one: _change(one, chunks=[0, 2]), SchemaError, "do not fit"),
         (lambda one: _change(one, shape=[2**41, 2]), SchemaError, "found shape"),
         (lambda one: _change(one, shape="x"), IntegrityError, "cannot be read as Zarr"),
-        (lambda one: _change(one, order="X"), SchemaError, "order"),
+        (lambda one: _change(one, order="X"), IntegrityError, "Expected one of"),
         (_link, SchemaError, "a link"),
         (_cut, IntegrityError, "chunk"),
-        (_bomb, IntegrityError, "claims"),
     ],
 )
 def test_arrays_of_zarr_that_lie_are_refused(
@@ -209,6 +201,42 @@ def test_arrays_of_zarr_that_lie_are_refused(
     damage(tmp_path / "a.zarr" / "data" / "action")
     with pytest.raises(expected, match=text):
         read_files(zarr.FORMAT, tmp_path / "a.zarr", tmp_path / "store")
+
+
+class Runs:
+    """What makes a folder where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("made",)
+
+
+def test_pickles_in_zarr_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not where they could be the names of numbers."""
+    monkeypatch.chdir(tmp_path)
+    write_zarr(Path("a.zarr"))
+    names = Path("a.zarr/names")
+    names.mkdir()
+    body = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<U9", "fill_value": ""}
+    body |= {"order": "C", "compressor": None, "filters": [{"id": "pickle", "protocol": 5}]}
+    (names / ".zarray").write_text(json.dumps(body))
+    (names / "0").write_bytes(pickle.dumps(Runs()))
+    read_files(zarr.FORMAT, Path("a.zarr"), tmp_path / "store")
+    assert not Path("made").exists()
+
+
+def test_headers_of_blosc_that_lie_are_refused(tmp_path: Path) -> None:
+    """Blosc itself would read beyond a chunk; in shards too."""
+    kinds: list[dict[str, Any]] = [{}, {"version": 3}, {"version": 3, "shards": True}]
+    for number, how in enumerate(kinds):
+        codec: Any = [{"name": "blosc", "configuration": {"typesize": 4, "cname": "lz4"}}]
+        path = tmp_path / f"{number}.zarr"
+        write_zarr(path, compressor=codec if how else numcodecs.Blosc("lz4"), **how)
+        for chunk in (one for one in (path / "data" / "state").rglob("*") if one.is_file()):
+            data = chunk.read_bytes()
+            if not chunk.name.startswith((".z", "zarr")):
+                chunk.write_bytes(data[:12] + (2**31 - 1).to_bytes(4, "little") + data[16:])
+        with pytest.raises(IntegrityError, match=r"the chunk at row 0: .* claims"):
+            read_files(zarr.FORMAT, path, tmp_path / f"store-{number}")
 
 
 def test_an_array_of_zarr_that_is_not_there_is_not_filled_without_end(
