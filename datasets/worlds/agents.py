@@ -40,7 +40,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, finished_episode
 from orlog.manifests.roles import MASKS
 
 COLUMNS = ("acts", "rewards", "terminations", "truncations")
@@ -278,22 +278,15 @@ class AgentsRecipe(PlayedRecipe):
             rewards.append(float(reward))
             log_probs.append(log_prob)
             of_agents.append(team.own)
-        last = np.arange(len(acted)) == len(acted) - 1
         infos: dict[str, Any] = {}
         for agent in team.agents:
-            columns = zip(*(one[agent] for one in of_agents), strict=True)
+            columns = zip(*(step[agent] for step in of_agents), strict=True)
             for name, values in zip(COLUMNS, columns, strict=True):
-                infos[f"agents/{agent}/{name}"] = np.array(values)
-            infos[f"agents/{agent}/action_log_probs"] = np.array([one[agent] for one in log_probs])
-        infos["action_log_probs"] = np.array([sum(one.values()) for one in log_probs])
-        return Episode(
-            observations={agent: np.stack([one[agent] for one in seen]) for agent in team.agents},
-            actions={agent: np.array([one[agent] for one in acted]) for agent in team.agents},
-            rewards=np.array(rewards),
-            terminations=last & terminated,
-            truncations=last & (not terminated),
-            infos=infos,
-            seed=reset_seed,
+                infos[f"agents/{agent}/{name}"] = [*values]
+            infos[f"agents/{agent}/action_log_probs"] = [step[agent] for step in log_probs]
+        infos["action_log_probs"] = [sum(step.values()) for step in log_probs]
+        return finished_episode(
+            seen, acted, rewards, (terminated, not terminated), seed=reset_seed, infos=infos
         )
 
 
@@ -383,12 +376,10 @@ def _entries(task: str, about: str, plan: str, shared: str, seed: int) -> dict[s
             seed=seed + number,
         )
         found[f"agents/{task}-{level}-v1"] = CatalogueEntry(
-            version="1.0.0",
             description=(
                 f"{about}: a {level} team of three, whose members act at once and choose among five "
                 f"actions each. With the log-probability of each action. {recipe.steps:,} steps."
             ),
-            license="CC0-1.0",
             recipe=recipe,
         )
     return found

@@ -177,12 +177,10 @@ def rule_of(recipe: ShopRecipe) -> np.ndarray:
 
 DATASETS = {
     "bandits/shop-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "A shop shows each visitor one of ten items, and is paid by clicks; single choices with their "
             "propensities. 20,000 steps."
         ),
-        license="CC0-1.0",
         recipe=ShopRecipe(steps=20_000, seed=70),
     )
 }

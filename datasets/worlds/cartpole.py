@@ -23,14 +23,14 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.environments import make_environment
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, parameters_of
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, finished_episode
 
 EXPERT = (0.1, 0.2, 1.0, 1.0)
 """Weights of position, velocity, angle and angular velocity; balances for 500 steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CartPoleRecipe:
+class CartPoleRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `cartpole` dataset.
 
     Attributes:
@@ -57,16 +57,6 @@ class CartPoleRecipe:
             "episodes alternate between a linear controller that leaves the track, with random "
             f"actions in {self.noise:.0%} of the steps, and random actions alone"
         )
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        return parameters_of(self)
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
 
     def lengths(self, limit: int) -> list[int]:
         """Number of steps of each episode; how long the pole stays up is found by playing."""
@@ -97,16 +87,8 @@ class CartPoleRecipe:
             observations.append(observation)
             actions.append(action)
             rewards.append(float(reward))
-        terminations = np.zeros(len(actions), np.bool_)
-        truncations = np.zeros(len(actions), np.bool_)
-        terminations[-1], truncations[-1] = is_over, not is_over
-        return Episode(
-            observations=np.array(observations),
-            actions=np.array(actions),
-            rewards=np.array(rewards),
-            terminations=terminations,
-            truncations=truncations,
-            seed=int(reset_seed),
+        return finished_episode(
+            observations, actions, rewards, (is_over, not is_over), seed=int(reset_seed)
         )
 
     def expert(self) -> Expert:
@@ -135,12 +117,10 @@ def _lengths(recipe: CartPoleRecipe, limit: int) -> tuple[int, ...]:
 
 DATASETS = {
     "classic/cartpole-mixed-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "Discrete actions: a pole is balanced by a controller that leaves the track and by "
             "random actions, an episode each in turn. 200,000 steps."
         ),
-        license="CC0-1.0",
         recipe=CartPoleRecipe(steps=200_000),
     )
 }

@@ -212,12 +212,10 @@ CONTROLLERS: dict[str, Controller] = {
 def _mixed(task: str, recipe: ClassicRecipe) -> CatalogueEntry:
     """Return the entry of a task's dataset."""
     return CatalogueEntry(
-        version="1.0.0",
         description=(
             f"{task}: episodes of random actions, of a noisy controller and of a good one in turn, "
             f"with the log-probability of each action. {recipe.steps:,} steps."
         ),
-        license="CC0-1.0",
         recipe=recipe,
     )
 

@@ -35,7 +35,13 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.environments import make_environment
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, Watching
+from orlog.datasets.worlds.recipe import (
+    CatalogueEntry,
+    Expert,
+    PlayedRecipe,
+    Watching,
+    finished_episode,
+)
 from orlog.errors import SimulatorError
 
 SIZE = 64
@@ -209,14 +215,13 @@ class DemosRecipe(PlayedRecipe):
             rewards.append(float(reward))
             for name, values in kept.items():
                 values.append(info[name])
-        return Episode(
-            observations={key: np.array([one[key] for one in observations]) for key in observation},
-            actions=np.array(actions),
-            rewards=np.array(rewards),
-            terminations=np.zeros(len(actions), np.bool_),
-            truncations=np.arange(len(actions)) == len(actions) - 1,
-            infos={name: np.array(values) for name, values in kept.items()},
+        return finished_episode(
+            observations,
+            actions,
+            rewards,
+            (False, True),
             seed=reset_seed,
+            infos=kept,
             metadata={"demonstration": is_demonstration, "success": bool(info["is_success"])},
         )
 
@@ -281,30 +286,24 @@ def _act(observations: dict[str, np.ndarray]) -> np.ndarray:
 
 DATASETS = {
     "demos/fetch-pick-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "A Fetch robot lifts a block to a goal: 200 noisy demonstrations by a controller, whose reward is 0 where the "
             "block is at the goal and -1 elsewhere. 10,000 steps."
         ),
-        license="CC0-1.0",
         recipe=DemosRecipe(count=200, demonstrations=200, seed=50),
     ),
     "demos/fetch-mixed-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "A Fetch robot lifts a block to a goal: 20 noisy demonstrations by a controller, and 180 episodes of random "
             "play. 10,000 steps."
         ),
-        license="CC0-1.0",
         recipe=DemosRecipe(count=200, demonstrations=20, seed=51),
     ),
     "demos/fetch-pick-frames-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "A Fetch robot lifts a block, which is seen in frames of 64 x 64 pixels alone, to a goal: 60 noisy "
             "demonstrations by a controller that sees the state, which infos have. 3,000 steps."
         ),
-        license="CC0-1.0",
         recipe=FramesRecipe(count=60, demonstrations=60, seed=52),
     ),
 }

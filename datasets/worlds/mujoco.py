@@ -32,12 +32,12 @@ import numpy as np
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.behavior_policies import TrainedPolicy, read_policies
 from orlog.datasets.worlds.environments import make_environment
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, parameters_of, play_episode
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, play_episode
 from orlog.manifests.shipped import records_folder
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MujocoRecipe:
+class MujocoRecipe(PlayedRecipe):
     """Everything that decides the bytes of a `mujoco` dataset.
 
     Attributes:
@@ -61,6 +61,7 @@ class MujocoRecipe:
 
     name = "mujoco"
     version = 1  # raised whenever the same parameters would give other bytes
+    NO_BYTES = frozenset({"part"})
 
     @property
     def behavior_policy(self) -> str:
@@ -73,18 +74,6 @@ class MujocoRecipe:
             f"{first}policies {names} of {self.behaviors}.safetensors, one after another; each is a "
             "Gaussian squashed by a tanh, trained by orlog behavior train; action_log_probs are exact"
         )
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        parameters = parameters_of(self)
-        del parameters["part"]
-        return parameters
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
 
     @property
     def parts(self) -> list[MujocoRecipe]:
@@ -224,12 +213,10 @@ def _entries(task: str, trained: _Task) -> dict[str, CatalogueEntry]:
     }
     return {
         f"mujoco/{task}-{kind}-v1": CatalogueEntry(
-            version="1.0.0",
             description=(
                 f"{trained.environment_id}, {steps:,} steps: {actions}. With the log-density of "
                 f"each action. After D4RL's {task}-{kind}-v2."
             ),
-            license="CC0-1.0",
             recipe=MujocoRecipe(
                 environment_id=trained.environment_id,
                 steps=steps,

@@ -46,7 +46,7 @@ from gymnasium import spaces
 from jaxtyping import Float64
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, finished_episode
 from orlog.datasets.worlds.tabular import Table, policy_values, stationary_values
 
 PARTS = {2: 20, 3: 4}
@@ -316,15 +316,13 @@ class ObjectivesRecipe(PlayedRecipe):
             log_probs.append(math.log(share))
             rewards.append(reward)
             objectives.append(info["objectives"])
-        ends = np.arange(len(actions)) == len(actions) - 1
-        return Episode(
-            observations={name: np.stack([one[name] for one in observations]) for name in seen},
-            actions=np.array(actions),
-            rewards=np.array(rewards),
-            terminations=ends & terminated,
-            truncations=ends & truncated,
-            infos={"action_log_probs": np.array(log_probs), "objectives": np.stack(objectives)},
+        return finished_episode(
+            observations,
+            actions,
+            rewards,
+            (terminated, truncated),
             seed=reset_seed,
+            infos={"action_log_probs": log_probs, "objectives": objectives},
             metadata={"informed": is_informed},
         )
 
@@ -346,12 +344,10 @@ class ObjectivesRecipe(PlayedRecipe):
 def _entry(task: str, recipe: ObjectivesRecipe) -> CatalogueEntry:
     """Return the entry of a world's dataset."""
     return CatalogueEntry(
-        version="1.0.0",
         description=(
             f"{task}, with other weights in each episode, of which the data follow some; the reward of each objective "
             f"is an info. {recipe.steps:,} steps."
         ),
-        license="CC0-1.0",
         recipe=recipe,
         roles={"infos/objectives": "objectives", "observations/weights": "weights"},
     )

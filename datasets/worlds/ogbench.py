@@ -48,7 +48,7 @@ from gymnasium.spaces import Box, Dict
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.worlds.environments import check_installed
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, parameters_of
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, finished_episode
 
 PLACE = slice(0, 2)
 """Where an observation of a point maze has the ball's place."""
@@ -183,7 +183,7 @@ def cube_tasks() -> GoalTasks:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _OGBenchRecipe:
+class _OGBenchRecipe(PlayedRecipe):
     """What decides the bytes of each of these datasets.
 
     Attributes:
@@ -202,16 +202,6 @@ class _OGBenchRecipe:
 
     records_elsewhere = True
     version = 1  # raised whenever the same parameters would give other bytes
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything besides the seed that decides the bytes, as JSON."""
-        return parameters_of(self)
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: none."""
-        return {}
 
     def lengths(self, limit: int) -> list[int]:  # noqa: ARG002 (episodes of the data are longer)
         """Number of steps of each episode."""
@@ -351,18 +341,8 @@ class _Record:
 
     def episode(self, reset_seed: int) -> Episode:
         """Return the episode, truncated at its last step."""
-        truncations = np.zeros(len(self._actions), np.bool_)
-        truncations[-1] = True
-        return Episode(
-            observations={
-                name: np.array([one[name] for one in self._observations])
-                for name in self._observations[0]
-            },
-            actions=np.array(self._actions),
-            rewards=np.array(self._rewards),
-            terminations=np.zeros(len(self._actions), np.bool_),
-            truncations=truncations,
-            seed=reset_seed,
+        return finished_episode(
+            self._observations, self._actions, self._rewards, (False, True), seed=reset_seed
         )
 
 
@@ -385,13 +365,11 @@ def _in_units_of_observations(info: dict[str, Any]) -> np.ndarray:
 
 DATASETS = {
     "ogbench-local/pointmaze-medium-navigate-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "For goal-conditioned algorithms: a ball visits random goals in OGBench's medium maze, "
             "1,000 episodes of 1,000 steps; the scored tasks are OGBench's five. Made as OGBench's "
             "pointmaze-medium-navigate, by its oracle."
         ),
-        license="CC0-1.0",
         recipe=NavigateRecipe(
             environment_id="orlog/ogbench-pointmaze-medium-v1",
             maze="medium",
@@ -402,13 +380,11 @@ DATASETS = {
         ),
     ),
     "ogbench-local/cube-single-play-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "For goal-conditioned algorithms: a robot arm carries a cube from place to place, 200 "
             "episodes of 1,000 steps; the scored tasks are OGBench's five, with the cube's place as "
             "the goal. Made as OGBench's cube-single-play, by its oracle, and a fifth as long."
         ),
-        license="CC0-1.0",
         recipe=PlayRecipe(
             environment_id="orlog/ogbench-cube-single-v1",
             steps=200_000,

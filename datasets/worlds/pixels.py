@@ -348,13 +348,11 @@ CONTROLLERS: dict[str, Controller] = {
 def _mixed(task: str, recipe: PixelsRecipe) -> CatalogueEntry:
     """Return the entry of a task's dataset."""
     return CatalogueEntry(
-        version="1.0.0",
         description=(
             f"{task}: episodes of random actions, of a noisy controller and of a good one in turn, "
             "which see the state; observations are the last three pictures of 36 x 36 pixels. With "
             f"the log-probability of each action. {recipe.steps:,} steps."
         ),
-        license="CC0-1.0",
         recipe=recipe,
     )
 

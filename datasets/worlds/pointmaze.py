@@ -310,56 +310,46 @@ def _goals_anywhere(maze: tuple[str, ...]) -> tuple[str, ...]:
 
 DATASETS = {
     "pointmaze/umaze-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "A force-driven ball visits random goals in a U-shaped maze; the scored task is to "
             "reach one fixed cell and stay there. The recipe of D4RL's maze2d-umaze in "
             "Gymnasium-Robotics: 1 million steps."
         ),
-        license="CC0-1.0",
         recipe=PointMazeRecipe(steps=1_000_000, maze=UMAZE),
     ),
     "pointmaze/umaze-mini-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "20,000 steps made as pointmaze/umaze-v1 is, with another seed: for tests and first "
             "steps. Too small to learn the task from."
         ),
-        license="CC0-1.0",
         recipe=PointMazeRecipe(steps=20_000, maze=UMAZE, seed=1),
     ),
     "pointmaze/medium-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "A force-driven ball visits random goals in a maze of 26 cells; the scored task is to "
             "reach one fixed cell and stay there. The recipe of D4RL's maze2d-medium in "
             "Gymnasium-Robotics: 1 million steps."
         ),
-        license="CC0-1.0",
         recipe=PointMazeRecipe(
             steps=1_000_000, maze=MEDIUM, environment_id="PointMaze_Medium-v3", seed=2
         ),
     ),
     "pointmaze/large-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "A force-driven ball visits random goals in a maze of 46 cells; the scored task is to "
             "reach one fixed cell and stay there. The recipe of D4RL's maze2d-large in "
             "Gymnasium-Robotics: 1 million steps."
         ),
-        license="CC0-1.0",
         recipe=PointMazeRecipe(
             steps=1_000_000, maze=LARGE, environment_id="PointMaze_Large-v3", seed=3
         ),
     ),
     "pointmaze/medium-stitch-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "For goal-conditioned algorithms: a force-driven ball in a maze of 26 cells, 5,000 "
             "episodes of 100 steps, none of which leads far; the scored task is to reach a goal "
             "anywhere in the maze and stay there. After OGBench's pointmaze-medium-stitch."
         ),
-        license="CC0-1.0",
         recipe=PointMazeRecipe(
             steps=500_000,
             maze=_goals_anywhere(MEDIUM),
@@ -370,25 +360,21 @@ DATASETS = {
         ),
     ),
     "pointmaze/umaze-stitch-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "For goal-conditioned algorithms: a force-driven ball in a U of 7 cells, 4,000 episodes "
             "of 50 steps, none of which leads from one end to the other; the scored task is to "
             "reach a goal anywhere in the maze and stay there."
         ),
-        license="CC0-1.0",
         recipe=PointMazeRecipe(
             steps=200_000, maze=_goals_anywhere(UMAZE), seed=5, episode_steps=50, goal_moves=2
         ),
     ),
     "pointmaze/large-stitch-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "For goal-conditioned algorithms: a force-driven ball in a maze of 46 cells, 5,000 "
             "episodes of 100 steps, none of which leads far; the scored task is to reach a goal "
             "anywhere in the maze and stay there. After OGBench's pointmaze-large-stitch."
         ),
-        license="CC0-1.0",
         recipe=PointMazeRecipe(
             steps=500_000,
             maze=_goals_anywhere(LARGE),
@@ -399,13 +385,11 @@ DATASETS = {
         ),
     ),
     "pointmaze/large-goals-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "For goal-conditioned algorithms: a force-driven ball visits random goals in a maze of "
             "46 cells, 625 episodes of 800 steps that lead all over it; the scored task is to reach "
             "a goal anywhere in the maze and stay there. 500,000 steps."
         ),
-        license="CC0-1.0",
         recipe=PointMazeRecipe(
             steps=500_000, maze=_goals_anywhere(LARGE), environment_id="PointMaze_Large-v3", seed=7
         ),

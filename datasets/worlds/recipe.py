@@ -97,17 +97,17 @@ class CatalogueEntry:
     """A dataset of the catalogue.
 
     Attributes:
-        version: Content version that the recipe builds.
         description: Short description of the data.
-        license: SPDX identifier of the data's license.
         recipe: Recipe that builds the data.
+        version: Content version that the recipe builds.
+        license: SPDX identifier of the data's license.
         roles: What columns mean (`manifests/roles.py`); those with usual names need none.
     """
 
-    version: str
     description: str
-    license: str
     recipe: Recipe
+    version: str = "1.0.0"
+    license: str = "CC0-1.0"
     roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -215,22 +215,46 @@ def play_episode(
         rewards.append(float(reward))
         for name, values in kept.items():
             values.append(info[name])
-    terminations = np.zeros(len(actions), np.bool_)
-    truncations = np.zeros(len(actions), np.bool_)
-    terminations[-1], truncations[-1] = terminated, truncated
-    return Episode(
-        observations=np.array(observations),
-        actions=np.array(actions),
-        rewards=np.array(rewards),
-        terminations=terminations,
-        truncations=truncations,
-        infos={
-            "action_log_probs": np.array(log_probs),
-            **{name: np.array(values) for name, values in kept.items()},
-        },
+    return finished_episode(
+        observations,
+        actions,
+        rewards,
+        (terminated, truncated),
         seed=reset_seed,
+        infos={"action_log_probs": log_probs, **kept},
         metadata=metadata,
     )
+
+
+def finished_episode(
+    observations: list[Any],
+    actions: list[Any],
+    rewards: list[float],
+    end: tuple[bool, bool],
+    *,
+    seed: int,
+    infos: Mapping[str, list[Any]] | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> Episode:
+    """Return the episode of these steps; `end` says whether the last one terminated it, and truncated it."""
+    is_last = np.arange(len(actions)) == len(actions) - 1
+    return Episode(
+        observations=column_of(observations),
+        actions=column_of(actions),
+        rewards=np.array(rewards),
+        terminations=is_last & end[0],
+        truncations=is_last & end[1],
+        infos={name: column_of(values) for name, values in (infos or {}).items()},
+        seed=seed,
+        metadata=metadata or {},
+    )
+
+
+def column_of(values: list[Any]) -> Any:
+    """Return the values of a space, a step each, as an array; by key where they are dicts; texts stay a list."""
+    if isinstance(values[0], dict):
+        return {key: column_of([value[key] for value in values]) for key in values[0]}
+    return values if isinstance(values[0], str) else np.array(values)
 
 
 NO_RECIPES = {"behavior_policies", "build", "d4rl", "environments", "rebuilds", "recipe"}

@@ -324,12 +324,10 @@ def _datasets() -> dict[str, CatalogueEntry]:
             )
             low, high = boldness
             found[f"safety/{task}-{behavior}-v1"] = CatalogueEntry(
-                version="1.0.0",
                 description=(
                     f"{about}: episodes of a noisy controller with a boldness within {low:g} and {high:g}, with "
                     f"the cost of each step and the log-probability of each action. {recipe.steps:,} steps."
                 ),
-                license="CC0-1.0",
                 recipe=recipe,
             )
     return found

@@ -425,12 +425,10 @@ def known_values(recipe: TabularRecipe) -> KnownValues:
 def _entry(task: str, recipe: TabularRecipe) -> CatalogueEntry:
     """Return the entry of a world's dataset."""
     return CatalogueEntry(
-        version="1.0.0",
         description=(
             f"{task}; numbered states and actions, and the exact values of both the best policy and the one "
             f"that acted. {recipe.steps:,} steps."
         ),
-        license="CC0-1.0",
         recipe=recipe,
     )
 

@@ -34,7 +34,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe
+from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, finished_episode
 
 STATE = 39
 """Numbers of an observation that are Meta-World's own."""
@@ -203,12 +203,11 @@ class TasksRecipe(PlayedRecipe):
             actions.append(action)
             rewards.append(float(reward))
             succeeded |= info["success"]
-        return Episode(
-            observations=np.array(observations),
-            actions=np.array(actions),
-            rewards=np.array(rewards),
-            terminations=np.zeros(len(actions), np.bool_),
-            truncations=np.arange(len(actions)) == len(actions) - 1,
+        return finished_episode(
+            observations,
+            actions,
+            rewards,
+            (False, True),
             seed=seed,
             metadata={
                 "task": info["task"],
@@ -223,7 +222,6 @@ class TasksRecipe(PlayedRecipe):
         return Expert(name="Meta-World's scripted policies, without noise", policy=self._act)
 
     def _act(self, observations: np.ndarray) -> np.ndarray:
-
         benchmark = f"MT{observations.shape[1] - STATE}"
         return scripted_actions(observations, tasks_of(benchmark))
 
@@ -231,12 +229,10 @@ class TasksRecipe(PlayedRecipe):
 def _demonstrations(which: str, recipe: TasksRecipe) -> CatalogueEntry:
     """Return the entry of a benchmark's demonstrations."""
     return CatalogueEntry(
-        version="1.0.0",
         description=(
             f"The {which} of Meta-World, which one policy is to play: noisy demonstrations by its scripted "
             f"policies, with number and words of each task. {recipe.steps:,} steps."
         ),
-        license="CC0-1.0",
         recipe=recipe,
     )
 

@@ -305,9 +305,7 @@ def _variant(plain: str, scene: str, about: str, **uncertainty: float) -> Catalo
     """Return the entry of a variant of a dataset."""
     recipe = {**CLASSIC, **MUJOCO}[plain].recipe
     return CatalogueEntry(
-        version="1.0.0",
         description=f"{scene}, as in {plain}, but {about}. {recipe.steps:,} steps.",
-        license="CC0-1.0",
         recipe=with_uncertainty(recipe, **uncertainty),
     )
 

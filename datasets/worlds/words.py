@@ -63,7 +63,13 @@ from gymnasium import spaces
 from jaxtyping import UInt8
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.worlds.recipe import CatalogueEntry, Expert, PlayedRecipe, Watching
+from orlog.datasets.worlds.recipe import (
+    CatalogueEntry,
+    Expert,
+    PlayedRecipe,
+    Watching,
+    finished_episode,
+)
 
 CHAIN = 4
 """Rooms from the first one to the one with the coin, both included."""
@@ -418,21 +424,13 @@ class _MixedRecipe(PlayedRecipe):
             rewards.append(float(reward))
             log_probs.append(log_prob)
             infos["won"].append(info["won"])
-        terminations = np.zeros(len(actions), np.bool_)
-        truncations = np.zeros(len(actions), np.bool_)
-        terminations[-1], truncations[-1] = terminated, truncated
-        return Episode(
-            observations=_column(observations),
-            actions=_column(actions),
-            rewards=np.array(rewards),
-            terminations=terminations,
-            truncations=truncations,
-            infos={
-                "action_log_probs": np.array(log_probs),
-                **{name: infos[name] for name in self.told},
-                "won": np.array(infos["won"]),
-            },
+        return finished_episode(
+            observations,
+            actions,
+            rewards,
+            (terminated, truncated),
             seed=reset_seed,
+            infos={"action_log_probs": log_probs, **infos},
             metadata={"random_share": share},
         )
 
@@ -516,30 +514,19 @@ class GoToRecipe(_MixedRecipe):
         return action, math.log(by_chance + (1 - share) * (action == best))
 
 
-def _column(values: list[Any]) -> Any:
-    """Return the values of all steps of a space as a column of them; by key where they are dicts."""
-    if isinstance(values[0], dict):
-        return {key: _column([one[key] for one in values]) for key in values[0]}
-    return values if isinstance(values[0], str) else np.array(values)
-
-
 DATASETS = {
     "words/coin-mixed-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "TextWorld's coin collector in words, a new house in each episode: commands of a player "
             "that knows the way and random ones, mixed, with the commands that are understood."
         ),
-        license="CC0-1.0",
         recipe=CoinRecipe(random_shares=(0.2, 1.0, 1.0, 1.0), count=3000, steps=36587, seed=50),
     ),
     "words/goto-mixed-v1": CatalogueEntry(
-        version="1.0.0",
         description=(
             "BabyAI in a room with three objects, with places and a mission in words anew in each episode: "
             "grids, the same in words, and actions of BabyAI's bot and random ones, mixed."
         ),
-        license="CC0-1.0",
         recipe=GoToRecipe(random_shares=(0.1, 0.5, 1.0), count=6000, steps=49414, seed=60),
     ),
 }
