@@ -24,7 +24,7 @@ from orlog.datasets.formats._containers.episode_arrays import are_episodes
 from orlog.datasets.formats._containers.npz_files import is_npy_folder
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.hints import MOST_TRIED, done_names, hint
-from orlog.datasets.formats._shared.mapped_arrays import Known, open_mapped
+from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
 from orlog.datasets.formats._shared.places import (
     ARRAYS,
     FILE,
@@ -120,7 +120,7 @@ def _describe(files: Sequence[Path]) -> str:
 @contextlib.contextmanager
 def _open_few(asked: Asked) -> Iterator[Opened]:
     """Open the first places of each file alone."""
-    known = Known(columns={}, places=Places(files_of_arrays, _few))
+    known = ArrayLayout(columns={}, places=Places(files_of_arrays, _few))
     with open_mapped(_understood(asked), known) as opened:
         yield opened
 

@@ -45,7 +45,7 @@ from orlog.datasets.formats._shared.bag_fields import (
     survey,
 )
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
-from orlog.datasets.formats._shared.mapped_arrays import Known, open_mapped
+from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
 from orlog.datasets.formats._shared.pieces import LARGEST_STREAM
 from orlog.datasets.formats._shared.places import FILE, Place, Places, Taken, files_in
 from orlog.datasets.formats._shared.roles import by_numbers, matching
@@ -86,7 +86,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         return {}, None
 
     opened_by = functools.partial(_open_recording, {(where, one): surveys[one] for one in surveys})
-    known = Known(columns={}, places=Places(_recordings, opened_by), about=note_taken)
+    known = ArrayLayout(columns={}, places=Places(_recordings, opened_by), about=note_taken)
     with open_mapped(dataclasses.replace(asked, options=options), known) as opened:
         opened.doubts += lacks
         for topic, each in seen.items():

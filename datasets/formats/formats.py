@@ -1,6 +1,6 @@
 """The formats of third-party files, each declared in a file of its own: `NAME.py`, or `NAME/format.py` if it is large.
 
-That file has a constant named `FORMAT`, and nothing else has to know about it. `_containers/` reads HDF5, npz, Zarr and
+That file has a constant named `FORMAT`, or a table of several named `FORMATS`, and nothing else has to know about it. `_containers/` reads HDF5, npz, Zarr and
 Arrow, and `_shared/` has what several formats use.
 Listing the formats imports all of these modules, so libraries are imported inside their functions.
 
@@ -105,7 +105,7 @@ class Format:
 
 
 def formats() -> dict[str, Format]:
-    """Return each format by the name of its module or folder, sorted."""
+    """Return each format by the name of its module, folder, or row of a table (`layouts.py`), sorted."""
     here = __name__.rpartition(".")[0]
     modules: dict[str, str] = {}
     for folder in map(Path, orlog.datasets.formats.__path__):
@@ -115,9 +115,11 @@ def formats() -> dict[str, Format]:
             for file in folder.glob("*/format.py")
         }
     modules.pop(__name__.rpartition(".")[2])
-    return {
-        name: importlib.import_module(module).FORMAT for name, module in sorted(modules.items())
-    }
+    known: dict[str, Format] = {}
+    for name, module in modules.items():
+        declared = importlib.import_module(module)
+        known |= declared.FORMATS if hasattr(declared, "FORMATS") else {name: declared.FORMAT}
+    return dict(sorted(known.items()))
 
 
 def find_format(wanted: str, dataset: str) -> Format:

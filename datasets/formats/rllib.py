@@ -38,7 +38,7 @@ from orlog.datasets.formats._containers.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._containers.table_files import batches_of, column_names
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flat_rows import as_dtype
-from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
+from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layout
 from orlog.datasets.formats._shared.places import Place, Places, files_below, in_order
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.table import FORMAT as TABLE
@@ -169,9 +169,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
     reading: AbstractContextManager[Opened]
     if not names:
         _refuse_packed_lines(asked)
-        reading = open_known(KNOWN, asked)
+        reading = open_layout(KNOWN, asked)
     elif names == [ITEM]:
-        reading = open_known(EPISODES, asked)
+        reading = open_layout(EPISODES, asked)
     else:
         assert TABLE.open is not None
         reading = TABLE.open(_as_table(asked))
@@ -332,7 +332,7 @@ def _batch(line: bytes, where: str) -> dict[str, np.ndarray]:
     return found
 
 
-KNOWN = Known(
+KNOWN = ArrayLayout(
     columns={
         "observation": "obs",
         "action": "actions",
@@ -511,7 +511,7 @@ def _unpacked(value: Any, name: str, where: str) -> dict[str, np.ndarray]:
     return {name: np.asarray(value)}
 
 
-EPISODES = Known(
+EPISODES = ArrayLayout(
     columns={**KNOWN.columns, "observation/*": "obs/*", "truncated": "truncated"},
     places=Places(_groups, _open_group),
 )

@@ -1,19 +1,20 @@
-"""Reads arrays whose meaning is said, by the user or by a known layout, place by place.
+"""Reads arrays whose meaning a layout says, a row of the table in `layouts.py`, or the user, as `--map` and `--episode`.
 
-`--episode` says what an episode is: a group whose name fits a pattern (with the names of `--map` beginning in
-it); a whole file (`file`); a row of arrays [episodes, time, ..] (`row`); the arrays of one number (`#`); the rows with
-one number in an array of as many rows; or the rows up to each number of an array of ends. Without it, rows end where
-`terminated` or `truncated` say so. Groups and files come in the order of the numbers in their names, and all have the
-arrays of the first one, with rows of one shape and dtype.
+An episode is a group whose name fits a pattern (the names of columns begin in it); a whole file (`file`); a row of
+arrays [episodes, time, ..] (`row`); the arrays of one number (`#`); the rows with one number in an array of as many rows;
+or the rows up to each number of an array of ends. Without any of these, rows end where `terminated` or `truncated` say so.
+Groups and files come in the order of the numbers in their names, and all have the arrays of the first one, with rows of
+one shape and dtype.
 
 With one row more of observations than of actions the last one is the final observation; otherwise
-`_shared/episode_cutter.py` says what becomes of the last row. Observations that are PNG or JPEG files in rows become frames.
+`_shared/episode_cutter.py` says what becomes of the last row. Observations that are PNG or JPEG files become frames.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import functools
 import itertools
 import math
@@ -40,6 +41,7 @@ from orlog.datasets.formats._containers.episode_values import (
     values_of_place,
 )
 from orlog.datasets.formats._containers.pictures import PictureColumn
+from orlog.datasets.formats._containers.row_bytes import rows_differ
 from orlog.datasets.formats._shared.conventions import about_pictures
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
@@ -73,12 +75,54 @@ BLOCK_BYTES = 2**22
 LARGEST_ROW_BYTES = 2**26
 MOST_EPISODES = 2**22
 MOST_TOLD = 100
+ONE_NUMBER = ("reward", *FLAGS)
 About = Callable[[Place], tuple[Mapping[str, Any], int | None]]
 """What is known of the episodes of a place: their values, and the seed of the reset."""
+Kind = tuple[np.dtype[Any], tuple[int, ...]]
+"""Dtype and shape of a row."""
 
 
-class _Lying(NamedTuple):
-    """Where a place lies: the piece with its number, the number in it, and what errors call it; and its rows."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArrayLayout:
+    """A layout of arrays: how it is recognized, what an episode is, and what the arrays mean.
+
+    Attributes:
+        columns: What `--map` would say; arrays that are not there are left out.
+        episode: What `--episode` would say.
+        needs: Names by which files are recognized: of arrays (groups too) in the first file. Each may be a pattern, or
+            several of which one is enough, with commas between them.
+        files: The same for names of files in a folder, where these make the layout.
+        places: How the arrays are found.
+        about: What else is known of the episodes of a place.
+        last_flag: Whether a flag says how an episode ended at its last row alone. All rows of it are kept, as
+            `infos/terminated` unless the columns call them otherwise.
+        next_follows: Whether each next observation must be the observation of the next row.
+        keeps_rest: Whether all other arrays with a row a step become infos.
+        beside: Names of arrays outside of episodes that `about` reads; patterns.
+        doubts: What to know about every import of it, a sentence each.
+        without_observations: What to do about files without observations, after a semicolon.
+    """
+
+    columns: Mapping[str, str]
+    episode: str = FILE
+    needs: Sequence[str] = ()
+    files: Sequence[str] = ()
+    places: Places = ARRAYS
+    about: About = lambda _place: ({}, None)
+    last_flag: bool = False
+    next_follows: bool = False
+    keeps_rest: bool = False
+    beside: Sequence[str] = ()
+    doubts: Sequence[str] = ()
+    without_observations: str = ""
+
+
+MAPPED = ArrayLayout(columns={})
+"""That of which the user says everything."""
+
+
+class _Stored(NamedTuple):
+    """Where a place is: its piece with that one's number, the number in it, its rows, and what errors call it."""
 
     piece: tuple[int, Any]
     number: int
@@ -88,253 +132,257 @@ class _Lying(NamedTuple):
 
 
 @dataclasses.dataclass
-class _Seen:
-    """What a first look at all places gave.
+class _Survey:
+    """What a first look at all places gives, by their headers, flags and ends alone.
 
     Attributes:
-        layout: Which arrays are what.
+        columns: Names of arrays by role.
+        where: What errors call the first place.
+        left_out: Names that are not read.
         lengths: Rows of each episode.
-        places: Where each place lies, and its rows.
+        places: Where each place is.
         kinds: Dtype and shape of a row, by role.
-        metadata: Values of each episode, where places have some.
-        seeds: Seeds of them, likewise.
+        metadata: Values of each episode.
+        seeds: Seed of each, where it is known.
         success: Whether each succeeded, where its place states it.
-        repeats_flags: Whether the last step alone says how its episode ended.
         has_final: Whether observations have one row more than actions.
         lowest: The lowest action, where actions are single integers.
         highest: The highest one.
         names: What the numbers in a row are called, by array, as the first place says.
         sources: The lists that say it.
+        pictures: Roles whose rows are pictures.
         doubts: What to know about places, a sentence each.
     """
 
-    layout: Layout
+    columns: dict[str, list[str]]
+    where: str
+    left_out: list[str]
     lengths: list[int] = dataclasses.field(default_factory=list)
-    places: list[_Lying] = dataclasses.field(default_factory=list)
-    kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = dataclasses.field(
-        default_factory=dict
-    )
+    places: list[_Stored] = dataclasses.field(default_factory=list)
+    kinds: dict[str, Kind] = dataclasses.field(default_factory=dict)
     metadata: list[Mapping[str, Any]] = dataclasses.field(default_factory=list)
     seeds: list[int | None] = dataclasses.field(default_factory=list)
     success: list[bool | None] = dataclasses.field(default_factory=list)
-    repeats_flags: bool = False
     has_final: bool = False
     lowest: int = 0
     highest: int = 0
     names: dict[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     sources: set[str] = dataclasses.field(default_factory=set)
     pictures: dict[str, None] = dataclasses.field(default_factory=dict)
-    doubts: list[str] = dataclasses.field(default_factory=list)
+    doubts: dict[str, None] = dataclasses.field(default_factory=dict)
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Known:
-    """A layout whose arrays are known to mean something.
-
-    Attributes:
-        columns: What `--map` would say; arrays that are not there are left out.
-        episode: What `--episode` would say.
-        places: How the arrays are found.
-        about: What else is known of the episodes of a place.
-        repeats_flags: Whether `terminated` may be true before the last step, which then alone ends the
-            episode; all of them are kept as `infos/terminated`.
-        doubts: What to know about every import of it, a sentence each.
-    """
-
-    columns: Mapping[str, str]
-    episode: str = FILE
-    places: Places = ARRAYS
-    about: About = lambda _place: ({}, None)
-    repeats_flags: bool = False
-    doubts: Sequence[str] = ()
-
-
-NOTHING_KNOWN = Known(columns={})
+    @property
+    def observations(self) -> list[str]:
+        """Roles of observations: `observation`, or those of its parts."""
+        return [role for role in self.columns if base_role(role) == "observation"]
 
 
 @contextlib.contextmanager
-def open_known(known: Known, asked: Asked) -> Iterator[Opened]:
-    """Read files of a known layout; for `Format.open`, by `functools.partial`.
+def open_layout(layout: ArrayLayout, asked: Asked) -> Iterator[Opened]:
+    """Read files of a layout; for `Format.open`, by `functools.partial`.
 
     Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
     """
-    columns = {**asked.options.columns, **known.columns}
-    said = dataclasses.replace(asked.options, columns=columns, episode=known.episode)
-    with open_mapped(dataclasses.replace(asked, options=said), known) as opened:
-        opened.doubts += known.doubts
+    columns = {**asked.options.columns, **layout.columns}
+    said = dataclasses.replace(asked.options, columns=columns, episode=layout.episode)
+    with open_mapped(dataclasses.replace(asked, options=said), layout) as opened:
+        opened.doubts += layout.doubts
         yield opened
 
 
 @contextlib.contextmanager
-def open_mapped(asked: Asked, known: Known = NOTHING_KNOWN) -> Iterator[Opened]:
-    """Read the arrays that the options name, of which a `known` layout may leave some out."""
-    seen = _look(asked, known)
-    seen.repeats_flags = known.repeats_flags
-    layout = seen.layout
+def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
+    """Read the arrays that the options name, of which a `layout` may leave some out."""
+    survey, options, where = _look(asked, layout), asked.options, asked.sources[0]
     parts = {
-        role.removeprefix("observation/"): unbounded_space(*seen.kinds[role])
-        for role in layout.observations
+        role.removeprefix("observation/"): unbounded_space(*survey.kinds[role])
+        for role in survey.observations
     }
-    is_whole = layout.observations == ["observation"]
-    dtype = seen.kinds.get("reward", (np.dtype(np.float64), ()))[0]
+    is_whole = survey.observations == ["observation"]
+    rewards = survey.kinds.get("reward", (FLOAT64, ()))[0]
     schema = Schema(
         observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
         action_space=mapped_action_space(
-            seen.kinds["action"], seen.lowest, seen.highest, asked.sources[0]
+            survey.kinds["action"], survey.lowest, survey.highest, where
         ),
-        reward_dtype=np.dtype(np.float32 if dtype == np.float32 else np.float64),
+        reward_dtype=np.dtype(np.float32 if rewards == np.float32 else np.float64),
     )
-    opened = Opened(schema=schema, steps=iter(()), total_steps=sum(seen.lengths))
-    opened.lengths = seen.lengths
-    seen.metadata, left_out = in_all(seen.metadata)
-    opened.doubts += left_out
-    opened.doubts += put_success(seen.metadata, seen.success, asked.options, asked.sources[0])
-    opened.doubts += seen.doubts
-    if "reward" not in layout.columns and not asked.options.reward:
+    opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths))
+    opened.lengths = survey.lengths
+    survey.metadata, opened.doubts = in_all(survey.metadata)
+    opened.doubts += put_success(survey.metadata, survey.success, options, where)
+    opened.doubts += survey.doubts
+    if "reward" not in survey.columns and not options.reward:
         opened.doubts.append("No array of rewards was named: they are zeros.")
-    if not {*FLAGS} & layout.columns.keys():
-        names = {*layout.columns, *(f"episodes/{name}" for name in seen.metadata[0])}
-        opened.doubts += unknown_ends(asked.options, asked.sources[0], names)
-    if layout.left_out:
-        opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
-    for role, arrays in layout.columns.items():
-        named = dimension_names(arrays, seen.names)
+    if not {*FLAGS} & survey.columns.keys():
+        names = {*survey.columns, *(f"episodes/{name}" for name in survey.metadata[0])}
+        opened.doubts += unknown_ends(options, where, names)
+    if survey.left_out:
+        why = "not a row for each step" if layout.keeps_rest else "not named"
+        opened.doubts.append(f"Left out, {why}: {', '.join(survey.left_out)}.")
+    for role, arrays in survey.columns.items():
+        named = dimension_names(arrays, survey.names)
         is_kept = base_role(role) in ("observation", "action", "infos")
-        if is_kept and seen.kinds[role][1] == (len(named),):
+        if is_kept and survey.kinds[role][1] == (len(named),):
             opened.dimension_names[column_of(role)] = named
-    opened.reads = [f"*{NUMBER.sub('#', one)}" for one in sorted(seen.sources - {""})]
-    opened.reads += attributes_read(of_episodes(asked.options.columns), seen.metadata[0])
-    opened.asides = about_pictures(seen.pictures, asked.options)
-    opened.steps = _steps(asked, known.places, seen, opened)
+    opened.reads = [f"*{NUMBER.sub('#', source)}" for source in sorted(survey.sources - {""})]
+    opened.reads += attributes_read(of_episodes(options.columns), survey.metadata[0])
+    opened.asides = about_pictures(survey.pictures, options)
+    opened.steps = _steps(asked, layout, survey, opened)
     yield opened
 
 
-def _look(asked: Asked, known: Known) -> _Seen:
-    """Return what all places hold, by their headers, flags and ends alone.
+def _look(asked: Asked, layout: ArrayLayout) -> _Survey:
+    """Return what all places hold.
 
     Raises SchemaError if arrays are missing, or those of two places differ.
     """
-    seen: _Seen | None = None
-    first, more, own = "", set[str](), set[str]()
-    for piece, number, place in known.places.find(asked):
-        if seen is None:
-            columns = of_steps(asked.options.columns)
-            options = dataclasses.replace(asked.options, episode="", length="", columns=columns)
-            if known.columns:
-                options = dataclasses.replace(
-                    options, columns=columns_there(options.columns, place.names)
-                )
-            layout = Layout(place.names, options, place.where, needs_episode=False)
-            layout.columns |= _later(place, layout)
-            seen, first, own = _Seen(layout), place.where, {*place.names}
+    survey: _Survey | None = None
+    rest: dict[str, Kind] = {}
+    more, own, options = set[str](), set[str](), asked.options
+    for piece, number, place in layout.places.find(asked):
+        if survey is None:
+            survey, own = _survey(place, options, layout), {*place.names}
         more |= {*place.names, *place.outside} - own
-        for names in seen.layout.columns.values():
-            for name in names:
-                if name not in place.names and name not in place.later.values():
-                    raise SchemaError(f"{place.where}: has no array {name!r}, and {first} has.")
+        _check_arrays(place, survey, layout)
         with place.reading(place.where):
-            for array in sorted({one for names in seen.layout.columns.values() for one in names}):
-                if not seen.places:
-                    texts, source = place.names_of(array)
-                    seen.names |= {array: texts} if texts else {}
-                    seen.sources.add(source)
-                elif array in seen.names:
-                    check_names(place.names_of(array).texts, seen.names[array], array, place.where)
-            rows = _look_at(place, seen, asked.options, first, known.about(place))
-        seen.doubts += [one for one in place.doubts if one not in seen.doubts]
-        seen.places.append(_Lying(piece, number, rows, place.where, place.job_bytes))
-        if len(seen.lengths) > MOST_EPISODES:
+            _take_names(place, survey)
+            rows = _look_at(place, survey, options, layout.about(place))
+            if layout.keeps_rest:
+                rest = _rows_besides(place, survey, rest, rows)
+        survey.doubts |= dict.fromkeys(place.doubts)
+        survey.places.append(_Stored(piece, number, rows, place.where, place.job_bytes))
+        if len(survey.lengths) > MOST_EPISODES:
             raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
-    if seen is None:
+    if survey is None:
         raise SchemaError(f"{asked.sources[0]}: holds no episode with a step.")
-    for role in seen.layout.observations:
-        now, after = seen.kinds[role], seen.kinds.get(f"next_{role}")
+    for role in survey.observations:
+        now, after = survey.kinds[role], survey.kinds.get(f"next_{role}")
         if after and now[0] != after[0] and _is_wide(role, now) and _is_wide(role, after):
-            seen.kinds |= {role: (FLOAT64, now[1]), f"next_{role}": (FLOAT64, after[1])}
-    episode = "" if asked.options.episode == FILE else asked.options.episode  # one may be called so
-    read = {episode, *seen.sources, *of_episodes(asked.options.columns).values()}
-    left = [one for one in seen.layout.left_out if one not in read]
-    seen.layout.left_out = left + sorted(more - seen.sources)[:MOST_TOLD]
-    return seen
+            survey.kinds |= {role: (FLOAT64, now[1]), f"next_{role}": (FLOAT64, after[1])}
+    for name in sorted(rest):
+        survey.columns[f"infos/{name}"], survey.kinds[f"infos/{name}"] = [name], rest[name]
+    episode = "" if options.episode == FILE else options.episode  # an array may be called so
+    read = {episode, *rest, *survey.sources, *of_episodes(options.columns).values()}
+    left = [name for name in survey.left_out if name not in read]
+    others = [
+        name
+        for name in sorted(more - survey.sources)
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in layout.beside)
+    ]
+    survey.left_out = left + others[:MOST_TOLD]
+    return survey
 
 
-def _later(place: Place, layout: Layout) -> dict[str, list[str]]:
-    """Return what follows each observation, where arrays hold one step more of them than of actions."""
-    found = {
-        f"next_{role}": [place.later[name] for name in layout.columns[role]]
-        for role in layout.observations
-        if {*layout.columns[role]} <= place.later.keys()
+def _survey(place: Place, options: Options, layout: ArrayLayout) -> _Survey:
+    """Return which arrays of the first place are what."""
+    columns = of_steps(options.columns)
+    if layout.columns:
+        columns = columns_there(columns, place.names)
+        for base in ("observation", "action"):
+            names = [one for role, one in layout.columns.items() if base_role(role) == base]
+            if not any(base_role(role) == base for role in columns):
+                hint = layout.without_observations if base == "observation" else ""
+                raise SchemaError(f"{place.where}: has no {' or '.join(names)}{hint or '.'}")
+    options = dataclasses.replace(options, episode="", length="", columns=columns)
+    roles = Layout(place.names, options, place.where, needs_episode=False)
+    later = {
+        f"next_{role}": [place.later[name] for name in roles.columns[role]]
+        for role in roles.observations
+        if {*roles.columns[role]} <= place.later.keys()
     }
-    return found if len(found) == len(layout.observations) else {}
+    if len(later) == len(roles.observations):
+        roles.columns |= later
+    return _Survey(columns=roles.columns, where=place.where, left_out=roles.left_out)
+
+
+def _check_arrays(place: Place, survey: _Survey, layout: ArrayLayout) -> None:
+    """Refuse a place that lacks an array of the first one, or of which a known one would be left out."""
+    for names in survey.columns.values():
+        for name in names:
+            if name not in place.names and name not in place.later.values():
+                raise SchemaError(f"{place.where}: has no array {name!r}, and {survey.where} has.")
+    for role, name in layout.columns.items():
+        if role not in survey.columns and name in place.names:
+            raise SchemaError(f"{place.where}: has {name}, and {survey.where} has not.")
+
+
+def _take_names(place: Place, survey: _Survey) -> None:
+    """Note what the numbers in a row are called, by the first place; others have the same names, in any order."""
+    for array in sorted({name for names in survey.columns.values() for name in names}):
+        if not survey.places:
+            texts, source = place.names_of(array)
+            survey.names |= {array: texts} if texts else {}
+            survey.sources.add(source)
+        elif array in survey.names:
+            check_names(place.names_of(array).texts, survey.names[array], array, place.where)
+
+
+def _rows_besides(
+    place: Place, survey: _Survey, before: dict[str, Kind], rows: int
+) -> dict[str, Kind]:
+    """Return the other arrays of numbers with a row a step, those of which all places before have the same ones."""
+    used = {name for names in survey.columns.values() for name in names}
+    found: dict[str, Kind] = {}
+    for name in {*place.names} - used if not survey.places else before.keys() & {*place.names}:
+        with contextlib.suppress(SchemaError):  # texts
+            column = place.column(name)
+            kind = (column.dtype, tuple(column.shape[1:]))
+            if len(column) == rows and column.dtype.kind in "biuf":
+                found |= {name: kind} if before.get(name, kind) == kind else {}
+    return found
 
 
 def _look_at(
-    place: Place,
-    seen: _Seen,
-    options: Options,
-    first: str,
-    about: tuple[Mapping[str, Any], int | None],
+    place: Place, survey: _Survey, options: Options, about: tuple[Mapping[str, Any], int | None]
 ) -> int:
     """Note what a place holds, and return its rows."""
-    columns = columns_by_role(place, seen.layout.columns)
+    columns = columns_by_role(place, survey.columns)
     rows = len(columns["action"][0])
     if options.episode == FILE:
-        _check_axes(place, columns, seen.layout)
+        _check_axes(place, columns, survey)
     lengths = _lengths(place, columns, options, rows)
-    is_one = options.episode != "" and lengths == [rows]
-    finals = {
-        len(one) == rows + 1
-        for role, several in columns.items()
-        for one in several
-        if base_role(role) == "observation"
-    }
-    has_final = is_one and finals == {True}
-    if seen.places and has_final != seen.has_final:
+    finals = {len(column) == rows + 1 for role in survey.observations for column in columns[role]}
+    has_final = options.episode != "" and lengths == [rows] and finals == {True}
+    if survey.places and has_final != survey.has_final:
         raise SchemaError(
-            f"{place.where}: has {'a' if has_final else 'no'} final observation, unlike {first}."
+            f"{place.where}: has {'a' if has_final else 'no'} final observation, unlike {survey.where}."
         )
-    seen.has_final = has_final
+    survey.has_final = has_final
     for role, several in columns.items():
         expected = rows + (has_final and base_role(role) == "observation")
-        for name, one in zip(seen.layout.columns[role], several, strict=True):
-            if len(one) != expected:
-                raise SchemaError(
-                    f"{place.where}, {name}: expected {expected} rows, found {len(one)}."
-                )
-        kind, before = _kind(role, several), seen.kinds.get(role)
-        if before and kind != before and _is_wide(role, kind) and _is_wide(role, before):
-            kind, before = (FLOAT64, kind[1]), (FLOAT64, before[1])
-        seen.pictures |= {role: None} if isinstance(several[0], PictureColumn) else {}
-        if before not in (None, kind):
-            raise SchemaError(
-                f"{place.where}: {role} has rows of {kind[0]} {kind[1]}, and {first} of {before[0]} {before[1]}."
-            )
-        seen.kinds[role] = kind
-    if seen.kinds["action"] == (np.dtype(np.int64), ()):
-        actions = columns["action"][0]
+        for name, column in zip(survey.columns[role], several, strict=True):
+            where, shape = f"{place.where}, {name}", tuple(column.shape[1:])
+            if len(column) != expected:
+                raise SchemaError(f"{where}: expected {expected} rows, found {len(column)}.")
+            if role in ONE_NUMBER and shape not in ((), (1,)):
+                raise SchemaError(f"{where}: expected one number a row, found rows of {shape}.")
+        if isinstance(several[0], PictureColumn):
+            survey.pictures[role] = None
+        survey.kinds[role] = _same_kind(role, _kind(role, several), survey, place.where)
+    if survey.kinds["action"] == (np.dtype(np.int64), ()):
         for start in range(0, rows, BLOCK_BYTES):
-            values = np.asarray(actions[start : min(rows, start + BLOCK_BYTES)])
-            low, high = int(values.min()), int(values.max())
-            is_first = not seen.places and start == 0
-            seen.lowest = low if is_first else min(seen.lowest, low)
-            seen.highest = high if is_first else max(seen.highest, high)
+            values = np.asarray(columns["action"][0][start : min(rows, start + BLOCK_BYTES)])
+            ends = [int(values.min()), int(values.max())]
+            ends += [survey.lowest, survey.highest] if survey.places or start else []
+            survey.lowest, survey.highest = min(ends), max(ends)
     metadata, seed = about
     said = of_episodes(options.columns)
-    seen.metadata += values_of_place(said, place, len(lengths), metadata)
-    seen.seeds += [seed] * len(lengths)
-    seen.success += [place.success if len(lengths) == 1 else None] * len(lengths)
-    seen.lengths += lengths
+    survey.metadata += values_of_place(said, place, len(lengths), metadata)
+    survey.seeds += [seed] * len(lengths)
+    survey.success += [place.success if len(lengths) == 1 else None] * len(lengths)
+    survey.lengths += lengths
     return rows
 
 
-def _check_axes(place: Place, columns: Mapping[str, list[Any]], layout: Layout) -> None:
+def _check_axes(place: Place, columns: Mapping[str, list[Any]], survey: _Survey) -> None:
     """Refuse a file whose arrays look like [episodes, time, ..] as one episode."""
     action = columns["action"][0]
-    observations = [one for role in layout.observations for one in columns[role]]
+    observations = [column for role in survey.observations for column in columns[role]]
     if len(columns["action"]) == 1 and are_episodes(observations, action):
         count, steps = action.shape[:2]
         raise SchemaError(
-            f"{place.where}: {layout.columns['action'][0]} has the axes {tuple(action.shape)}, and observations begin with "
+            f"{place.where}: {survey.columns['action'][0]} has the axes {tuple(action.shape)}, and observations begin with "
             f"the same ones. Give episode='row' if these are {count} episodes of {steps} steps; if each row is a step, name "
             "an array of the rows up to which episodes go as episode=."
         )
@@ -357,24 +405,22 @@ def _lengths(place: Place, columns: dict[str, list[Any]], options: Options, rows
         )
     ends = np.zeros(rows, bool)
     for role in named:
-        (column,) = columns[role]
-        if column.shape not in ((rows,), (rows, 1)):
-            raise SchemaError(
-                f"{place.where}, {role}: expected one flag a row, found {column.shape}."
-            )
-        ends |= flags_of(np.asarray(column[:rows]).reshape(-1), role, place.where, first=0)
+        values = np.asarray(columns[role][0][:rows]).reshape(-1)
+        if len(values) != rows:
+            raise SchemaError(f"{place.where}, {role}: expected one flag a row.")
+        ends |= flags_of(values, role, place.where, first=0)
     ends[-1] = True
     lengths = np.diff(np.flatnonzero(ends), prepend=-1).tolist()
     if "truncated" in named or options.horizon is None:
         return lengths  # type: ignore[no-any-return]
     most = options.horizon  # nothing else says where a time limit ended an episode
-    return [min(most, one - start) for one in lengths for start in range(0, one, most)]
+    return [min(most, length - start) for length in lengths for start in range(0, length, most)]
 
 
-def _kind(role: str, columns: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _kind(role: str, columns: list[Any]) -> Kind:
     """Return dtype and shape of a row of what has a role."""
-    shapes = [tuple(one.shape[1:]) for one in columns]
-    dtype = np.result_type(*(one.dtype.newbyteorder("=") for one in columns))
+    shapes = [tuple(column.shape[1:]) for column in columns]
+    dtype = np.result_type(*(column.dtype.newbyteorder("=") for column in columns))
     shape = shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
     if role == "action" and dtype.kind in "iu" and shape in ((), (1,)):
         return np.dtype(np.int64), ()
@@ -389,7 +435,19 @@ def _kind(role: str, columns: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]
     return FLOAT64 if is_number else kept_dtype(dtype), shape or (1,)
 
 
-def _is_wide(role: str, kind: tuple[np.dtype[Any], tuple[int, ...]]) -> bool:
+def _same_kind(role: str, kind: Kind, survey: _Survey, where: str) -> Kind:
+    """Return the dtype and shape of rows of all places so far; refuse what does not fit those before."""
+    before = survey.kinds.get(role, kind) if survey.places else kind
+    if kind != before and _is_wide(role, kind) and _is_wide(role, before):
+        kind, before = (FLOAT64, kind[1]), (FLOAT64, before[1])
+    if kind != before:
+        raise SchemaError(
+            f"{where}: {role} has rows of {kind[0]} {kind[1]}, and {survey.where} of {before[0]} {before[1]}."
+        )
+    return kind
+
+
+def _is_wide(role: str, kind: Kind) -> bool:
     """Whether observations become float64 where those of another place are no such integers."""
     dtype, shape = kind
     is_image = dtype == np.uint8 and len(shape) > 1
@@ -397,119 +455,142 @@ def _is_wide(role: str, kind: tuple[np.dtype[Any], tuple[int, ...]]) -> bool:
     return is_observation and not is_image and (dtype == FLOAT64 or dtype.kind in "iu")
 
 
-def _steps(asked: Asked, places: Places, seen: _Seen, opened: Opened) -> Iterator[Steps]:
-    unknown = UnknownEnds(asked.options, asked.sources[0], says={*FLAGS} & seen.kinds.keys())
-    unknown.is_cutting = not asked.options.episode and "truncated" not in seen.kinds
+def _steps(asked: Asked, layout: ArrayLayout, survey: _Survey, opened: Opened) -> Iterator[Steps]:
+    where = asked.sources[0]
+    unknown = UnknownEnds(asked.options, where, says={*FLAGS} & survey.kinds.keys())
+    unknown.is_cutting = not asked.options.episode and "truncated" not in survey.kinds
     cutter = EpisodeCutter(
-        ends_of_lengths(seen.lengths),
-        asked.sources[0],
+        ends_of_lengths(survey.lengths),
+        where,
         unknown=unknown,
-        metadata=seen.metadata.__getitem__,
-        seed=seen.seeds.__getitem__,
+        metadata=survey.metadata.__getitem__,
+        seed=survey.seeds.__getitem__,
     )
-    row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in seen.kinds.values())
+    row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in survey.kinds.values())
     if row_bytes > LARGEST_ROW_BYTES:
-        raise SchemaError(f"{asked.sources[0]}: {row_bytes:,} bytes per step are too many.")
-    last_rows, first = np.cumsum(seen.lengths) - 1, 0
-    most = max(1, BLOCK_BYTES // row_bytes)
-    reader = _Reader(seen.layout.columns, seen.kinds, seen.has_final, most, seen.names)
-    for block in _all_blocks(asked, places, seen, reader, max(1, row_bytes)):
-        block["reward"] = block["reward"].astype(opened.schema.reward_dtype)
-        count = len(block["reward"])
-        ends = slice(*np.searchsorted(last_rows, (first, first + count)))
-        last = last_rows[ends] - first
-        if seen.repeats_flags:
-            for flag in {*FLAGS} & block.keys():
-                block[f"infos/{flag}"] = block[flag]
-                block[flag] = np.zeros_like(block[flag])
-                block[flag][last] = block[f"infos/{flag}"][last]
-        yield from cutter.add(block)
-        first += count
-    opened.doubts += cutter.doubts()
-
-
-class _Reader(NamedTuple):
-    """What is to be known to read rows of a place, a block of at most so many rows at a time."""
-
-    columns: Mapping[str, list[str]]
-    kinds: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
-    has_final: bool
-    most: int
-    names: Mapping[str, Sequence[str]]
-
-
-def _all_blocks(
-    asked: Asked, places: Places, seen: _Seen, reader: _Reader, row_bytes: int
-) -> Iterator[Rows]:
-    """Yield the rows of all places in their order, read here or by several processes."""
+        raise SchemaError(f"{where}: {row_bytes:,} bytes per step are too many.")
     spans: list[Span] = []
-    for place in seen.places:
+    for place in survey.places:
         if place.job_bytes is None:
             check_stream(asked, place.rows * row_bytes, place.where)
         at_least = place.rows * row_bytes if place.job_bytes is None else place.job_bytes
         spans += spans_of(asked, [(place, place.rows)], row_bytes, at_least)
-    jobs = groups_of_jobs(asked, spans, lambda one: (one.stop - one.start) * row_bytes)
-    read = functools.partial(_read_spans, places, asked.options, reader)
-    yield from read_pieces(asked, read, jobs)
+    jobs = groups_of_jobs(asked, spans, lambda span: (span.stop - span.start) * row_bytes)
+    reader = _Reader(
+        columns=survey.columns,
+        kinds=survey.kinds,
+        has_final=survey.has_final,
+        last_flag=layout.last_flag,
+        next_follows=layout.next_follows,
+        most=max(1, BLOCK_BYTES // row_bytes),
+        names=survey.names,
+    )
+    read = functools.partial(_read_spans, layout.places, asked.options, reader)
+    for block in read_pieces(asked, read, jobs):
+        block["reward"] = block["reward"].astype(opened.schema.reward_dtype, copy=False)
+        yield from cutter.add(block)
+    opened.doubts += cutter.doubts()
 
 
 def _read_spans(
     places: Places, options: Options, reader: _Reader, spans: Iterable[Span]
 ) -> Iterator[Rows]:
     """Yield rows in blocks."""
-    for _, some in itertools.groupby(spans, lambda one: one.of.piece[0]):
+    for _, some in itertools.groupby(spans, lambda span: span.of.piece[0]):
         wanted = deque(some)
         where, (_, piece) = wanted[0].of.where, wanted[0].of.piece
-        with contextlib.closing(places.open(piece, options)) as found:
-            for number, place in enumerate(found):
+        with contextlib.closing(places.open(piece, options)) as opened:
+            for number, place in enumerate(opened):
                 while wanted and wanted[0].of.number == number:
                     span = wanted.popleft()
-                    yield from _blocks(place, reader, span.start, span.stop)
+                    yield from reader.blocks(place, span)
                 if not wanted:
                     break
         if wanted:
             raise IntegrityError(f"{where}: changed while it was read.", file=where)
 
 
-def _blocks(place: Place, reader: _Reader, first: int, last: int) -> Iterator[Rows]:
-    """Yield some rows of a place."""
-    with place.reading(place.where):
-        columns = {
-            role: [
-                in_order(column, place.names_of(name).texts, reader.names[name])
-                if name in reader.names
-                else column
-                for name, column in zip(reader.columns[role], several, strict=True)
-            ]
-            for role, several in columns_by_role(place, reader.columns).items()
-        }
-    held: Rows = {}  # the observation after the last row so far
-    for start in range(first, last, reader.most):
-        stop = min(last, start + reader.most)
-        block: Rows = {"reward": np.zeros(stop - start)}
+class _Reader(NamedTuple):
+    """What reads rows of places, a block of at most so many at a time; the rest is as in `_Survey` and `ArrayLayout`."""
+
+    columns: Mapping[str, list[str]]
+    kinds: Mapping[str, Kind]
+    has_final: bool
+    last_flag: bool
+    next_follows: bool
+    most: int
+    names: Mapping[str, Sequence[str]]
+
+    def blocks(self, place: Place, span: Span) -> Iterator[Rows]:
+        """Yield some rows of a place."""
         with place.reading(place.where):
-            for role, several in columns.items():
-                named = {
-                    f"{place.where}, {one}": column
-                    for one, column in zip(reader.columns[role], several, strict=True)
+            columns = {
+                role: {
+                    f"{place.where}, {name}": in_order(
+                        column, place.names_of(name).texts, self.names[name]
+                    )
+                    if name in self.names
+                    else column
+                    for name, column in zip(self.columns[role], several, strict=True)
                 }
-                if reader.has_final and base_role(role) == "observation":
-                    after = slice(start + (role in held), stop + 1)
-                    read = _read(named, after, reader.kinds[role])
-                    found = np.concatenate((held[role], read)) if role in held else read
-                    held[role] = found[-1:]
-                    block[role], block[f"next_{role}"] = found[:-1], found[1:]
-                else:
-                    block[role] = _read(named, slice(start, stop), reader.kinds[role])
-        yield block
+                for role, several in columns_by_role(place, self.columns).items()
+            }
+        held: Rows = {}  # the observation after the last row so far
+        for start in range(span.start, span.stop, self.most):
+            stop = min(span.stop, start + self.most)
+            block: Rows = {"reward": np.zeros(stop - start)}
+            with place.reading(place.where):
+                for role, named in columns.items():
+                    kind = self.kinds[role]
+                    if self.has_final and base_role(role) == "observation":
+                        values = _read(named, slice(start + (role in held), stop + 1), kind)
+                        values = np.concatenate((held[role], values)) if role in held else values
+                        held[role] = values[-1:]
+                        block[role], block[f"next_{role}"] = values[:-1], values[1:]
+                    else:
+                        block[role] = _read(named, slice(start, stop), kind)
+                if self.next_follows:
+                    self._check_next(block, columns, start, held)
+            if self.last_flag:
+                self._take_last(block, place.where, start, span.of.rows)
+            yield block
+
+    def _check_next(
+        self, block: Rows, columns: Mapping[str, Mapping[str, Any]], start: int, held: Rows
+    ) -> None:
+        """Refuse next observations that are not the observations of the next rows."""
+        for role in [role for role in block if f"next_{role}" in block]:
+            after, named = f"next_{role}", columns[f"next_{role}"]
+            if role not in held and start:
+                held[role] = _read(named, slice(start - 1, start), self.kinds[after])
+            before = held.get(role, block[role][:1])
+            held[role] = block[after][-1:]
+            odd = np.flatnonzero(
+                rows_differ(np.concatenate((before, block[after][:-1])), block[role])
+            )
+            if len(odd):
+                step = start + int(odd[0])
+                raise SchemaError(
+                    f"{next(iter(named))}: that of step {step - 1} is not the observation of step {step}; "
+                    f"so it is in {len(odd)} places."
+                )
+
+    def _take_last(self, block: Rows, where: str, start: int, rows: int) -> None:
+        """Let flags count at the last row of a place alone, and keep all of them."""
+        for flag in {*FLAGS} & block.keys():
+            values, names = block[flag], self.columns[flag]
+            if not any(one == names for role, one in self.columns.items() if role != flag):
+                block[f"infos/{flag}"] = values
+            flags = flags_of(values, names[0], where, first=start)
+            block[flag] = flags & (np.arange(start, start + len(flags)) == rows - 1)
 
 
-def _read(
-    columns: Mapping[str, Any], rows: slice, kind: tuple[np.dtype[Any], tuple[int, ...]]
-) -> np.ndarray:
+def _read(columns: Mapping[str, Any], rows: slice, kind: Kind) -> np.ndarray:
+    """Return rows of several arrays side by side; `columns` are by what errors call them."""
     (dtype, shape), count = kind, rows.stop - rows.start
     parts = [
-        as_dtype(np.asarray(one[rows]), dtype, where, rows.start) for where, one in columns.items()
+        as_dtype(np.asarray(column[rows]), dtype, where, rows.start)
+        for where, column in columns.items()
     ]
     values = (
         parts[0] if len(parts) == 1 else np.concatenate([p.reshape(count, -1) for p in parts], 1)

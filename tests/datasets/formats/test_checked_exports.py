@@ -18,9 +18,10 @@ from gymnasium import spaces
 import orlog
 from orlog.cli import imports
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats import npz, robomimic, table
+from orlog.datasets.formats import npz, table
 from orlog.datasets.formats._shared.episodes import Found, Options
 from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats.formats import formats
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.episodes import record_episodes, whole_episode
@@ -91,7 +92,7 @@ def test_a_lost_demonstration_is_noticed(tmp_path: Path) -> None:
     with h5py.File(file, "a") as data:
         del data["data/demo_1"]
     with pytest.raises(SchemaError, match="total"):
-        read_files(robomimic.FORMAT, file, tmp_path / "store")
+        read_files(formats()["robomimic"], file, tmp_path / "store")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -23,11 +23,12 @@ from PIL import Image
 from zarr import open_group
 
 import orlog
-from orlog.datasets.formats import aloha, calvin, dqn_replay, episode_npz, maniskill, rllib, zarr
+from orlog.datasets.formats import rllib
 from orlog.datasets.formats._containers import zarr_arrays
 from orlog.datasets.formats._shared import mapped_arrays
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.layouts import FORMATS
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
@@ -120,7 +121,7 @@ def check_robot(dataset: Dataset, body: dict[str, npt.NDArray[Any]]) -> None:
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_replay_buffers_of_version_2(tmp_path: Path, compressor: Any, order: str) -> None:
     body = write_zarr(tmp_path / "a.zarr", compressor=compressor, order=order)
-    dataset, found = read_files(zarr.FORMAT, tmp_path / "a.zarr", tmp_path / "store")
+    dataset, found = read_files(FORMATS["zarr"], tmp_path / "a.zarr", tmp_path / "store")
     check_robot(dataset, body)
     assert any("whole episode" in one for one in found.doubts)
 
@@ -140,7 +141,7 @@ def test_replay_buffers_of_version_2(tmp_path: Path, compressor: Any, order: str
 )
 def test_replay_buffers_of_version_3(tmp_path: Path, how: dict[str, Any]) -> None:
     body = write_zarr(tmp_path / "a.zarr", version=3, **how)
-    dataset, _ = read_files(zarr.FORMAT, tmp_path / "a.zarr", tmp_path / "store")
+    dataset, _ = read_files(FORMATS["zarr"], tmp_path / "a.zarr", tmp_path / "store")
     check_robot(dataset, body)
 
 
@@ -152,8 +153,8 @@ def test_replay_buffers_in_archives(
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     body = write_zarr(tmp_path / "pusht" / "a.zarr", version=version)
     shutil.make_archive(str(tmp_path / "a.zarr"), "zip", tmp_path, "pusht")
-    assert choose_format([tmp_path / "a.zarr.zip"], None, "lab/a-v1") is zarr.FORMAT
-    dataset, _ = read_files(zarr.FORMAT, tmp_path / "a.zarr.zip", tmp_path / "store")
+    assert choose_format([tmp_path / "a.zarr.zip"], None, "lab/a-v1") is FORMATS["zarr"]
+    dataset, _ = read_files(FORMATS["zarr"], tmp_path / "a.zarr.zip", tmp_path / "store")
     check_robot(dataset, body)
 
 
@@ -200,7 +201,7 @@ def test_arrays_of_zarr_that_lie_are_refused(
     write_zarr(tmp_path / "a.zarr")
     damage(tmp_path / "a.zarr" / "data" / "action")
     with pytest.raises(expected, match=text):
-        read_files(zarr.FORMAT, tmp_path / "a.zarr", tmp_path / "store")
+        read_files(FORMATS["zarr"], tmp_path / "a.zarr", tmp_path / "store")
 
 
 class Runs:
@@ -245,7 +246,7 @@ def test_an_array_of_zarr_that_is_not_there_is_not_filled_without_end(
     write_zarr(tmp_path / "a.zarr")
     monkeypatch.setattr(zarr_arrays, "LARGEST_FILL", 100)
     with pytest.raises(SchemaError, match="do not hold the shape"):
-        read_files(zarr.FORMAT, tmp_path / "a.zarr", tmp_path / "store")
+        read_files(FORMATS["zarr"], tmp_path / "a.zarr", tmp_path / "store")
 
 
 def test_an_archive_that_holds_a_file_twice_is_refused(tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ def test_an_archive_that_holds_a_file_twice_is_refused(tmp_path: Path) -> None:
     ):
         archive.writestr("a.zarr/data/action/.zarray", "{}")
     with pytest.raises(SchemaError, match="holds a file twice"):
-        read_files(zarr.FORMAT, tmp_path / "a.zarr.zip", tmp_path / "store")
+        read_files(FORMATS["zarr"], tmp_path / "a.zarr.zip", tmp_path / "store")
 
 
 def jpegs(frames: npt.NDArray[Any]) -> list[bytes]:
@@ -316,8 +317,8 @@ def write_aloha(
 def test_recordings_of_aloha(tmp_path: Path, packed: str, as_folder: bool) -> None:
     bodies = write_aloha(tmp_path / "episodes", packed=packed)
     files = [tmp_path / "episodes"] if as_folder else [*(tmp_path / "episodes").iterdir()]
-    assert choose_format(files, None, "lab/a-v1") is aloha.FORMAT
-    dataset, found = read_files(aloha.FORMAT, files, tmp_path / "store")
+    assert choose_format(files, None, "lab/a-v1") is FORMATS["aloha"]
+    dataset, found = read_files(FORMATS["aloha"], files, tmp_path / "store")
     for one, body in zip(dataset, bodies, strict=True):
         for part, name in (("qpos", "qpos"), ("qvel", "qvel"), ("images.top", "top")):
             np.testing.assert_array_equal(one.observations[part], body[name])
@@ -332,7 +333,7 @@ def test_a_picture_of_another_size_or_none_is_named_by_its_row(tmp_path: Path) -
     with h5py.File(tmp_path / "episodes" / "episode_1.hdf5", "a") as file:
         file["observations/images/top"][2] = 0
     with pytest.raises(IntegrityError, match=r"episode_1.hdf5, observations/images/top, row 2"):
-        read_files(aloha.FORMAT, tmp_path / "episodes", tmp_path / "store")
+        read_files(FORMATS["aloha"], tmp_path / "episodes", tmp_path / "store")
 
 
 def write_maniskill(
@@ -384,8 +385,8 @@ def test_demonstrations_of_maniskill(
 ) -> None:
     bodies = write_maniskill(tmp_path, parts=parts, rewards=rewards, described=described)
     files = [tmp_path / "demos.h5"]
-    assert choose_format(files, None, "lab/a-v1") is maniskill.FORMAT
-    dataset, found = read_files(maniskill.FORMAT, files, tmp_path / "store")
+    assert choose_format(files, None, "lab/a-v1") is FORMATS["maniskill"]
+    dataset, found = read_files(FORMATS["maniskill"], files, tmp_path / "store")
     for number, (one, body) in enumerate(zip(dataset, bodies, strict=True)):
         if parts:
             np.testing.assert_array_equal(one.observations["agent.qpos"], body["qpos"])
@@ -412,7 +413,7 @@ def test_demonstrations_without_observations_say_how_to_make_them(tmp_path: Path
     with h5py.File(tmp_path / "demos.h5", "a") as file:
         del file["traj_8/obs"]
     with pytest.raises(SchemaError, match="replay_trajectory"):
-        read_files(maniskill.FORMAT, tmp_path / "demos.h5", tmp_path / "store")
+        read_files(FORMATS["maniskill"], tmp_path / "demos.h5", tmp_path / "store")
 
 
 def test_a_demonstration_that_the_json_does_not_list_is_refused(tmp_path: Path) -> None:
@@ -421,14 +422,14 @@ def test_a_demonstration_that_the_json_does_not_list_is_refused(tmp_path: Path) 
     told["episodes"] = told["episodes"][:2]
     (tmp_path / "demos.json").write_text(json.dumps(told))
     with pytest.raises(SchemaError, match="traj_10: the JSON file"):
-        read_files(maniskill.FORMAT, tmp_path / "demos.h5", tmp_path / "store")
+        read_files(FORMATS["maniskill"], tmp_path / "demos.h5", tmp_path / "store")
 
 
 def test_options_that_a_known_layout_does_not_use_are_refused(tmp_path: Path) -> None:
     write_maniskill(tmp_path)
     with pytest.raises(ValueError, match="task="):
         read_files(
-            maniskill.FORMAT, tmp_path / "demos.h5", tmp_path / "store", Options(task="pick")
+            FORMATS["maniskill"], tmp_path / "demos.h5", tmp_path / "store", Options(task="pick")
         )
 
 
@@ -463,8 +464,8 @@ def test_episodes_whose_rows_begin_with_a_reset(
 ) -> None:
     monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
     bodies = write_episode_npz(tmp_path / "episodes", kind=kind)
-    assert choose_format([tmp_path / "episodes"], None, "lab/a-v1") is episode_npz.FORMAT
-    dataset, _ = read_files(episode_npz.FORMAT, tmp_path / "episodes", tmp_path / "store")
+    assert choose_format([tmp_path / "episodes"], None, "lab/a-v1") is FORMATS["episode_npz"]
+    dataset, _ = read_files(FORMATS["episode_npz"], tmp_path / "episodes", tmp_path / "store")
     for number, (one, body) in enumerate(zip(dataset, bodies, strict=True)):
         if kind == "dreamer":
             for part in ("observation", "image"):
@@ -501,8 +502,8 @@ def write_dqn_replay(folder: Path, *, checkpoints: int = 2) -> list[dict[str, An
 
 def test_logs_of_dqn(tmp_path: Path) -> None:
     bodies = write_dqn_replay(tmp_path / "logs")
-    assert choose_format([tmp_path / "logs"], None, "lab/a-v1") is dqn_replay.FORMAT
-    dataset, found = read_files(dqn_replay.FORMAT, tmp_path / "logs", tmp_path / "store")
+    assert choose_format([tmp_path / "logs"], None, "lab/a-v1") is FORMATS["dqn_replay"]
+    dataset, found = read_files(FORMATS["dqn_replay"], tmp_path / "logs", tmp_path / "store")
     episodes = iter(dataset)
     for body in bodies:
         for start, stop in ((0, 5), (5, 12), (12, 20)):
@@ -541,8 +542,8 @@ def write_calvin(folder: Path) -> dict[str, npt.NDArray[Any]]:
 
 def test_episodes_of_calvin(tmp_path: Path) -> None:
     rows = write_calvin(tmp_path / "training")
-    assert choose_format([tmp_path / "training"], None, "lab/a-v1") is calvin.FORMAT
-    dataset, _ = read_files(calvin.FORMAT, tmp_path / "training", tmp_path / "store")
+    assert choose_format([tmp_path / "training"], None, "lab/a-v1") is FORMATS["calvin"]
+    dataset, _ = read_files(FORMATS["calvin"], tmp_path / "training", tmp_path / "store")
     for one, start, stop in zip(dataset, (0, 4), (4, 9), strict=True):
         for part in ("rgb_static", "robot_obs", "scene_obs"):
             np.testing.assert_array_equal(one.observations[part], rows[part][start:stop])
@@ -550,7 +551,7 @@ def test_episodes_of_calvin(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.infos["actions"], rows["actions"][start : stop - 1])
     (tmp_path / "training" / "episode_0000002.npz").unlink()
     with pytest.raises(SchemaError, match=r"episode_0000002.npz is missing"):
-        read_files(calvin.FORMAT, tmp_path / "training", tmp_path / "other")
+        read_files(FORMATS["calvin"], tmp_path / "training", tmp_path / "other")
 
 
 def write_rllib(path: Path, *, kind: str = "new", per_line: int = 4) -> dict[str, npt.NDArray[Any]]:

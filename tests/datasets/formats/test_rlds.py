@@ -15,9 +15,10 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.formats import d4rl, robomimic
+from orlog.datasets.formats import d4rl
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.layouts import FORMATS
 from orlog.datasets.formats.rlds import format as rlds
 from orlog.datasets.formats.rlds.tf_examples import Values, example_bytes, read_example
 from orlog.datasets.formats.rlds.tfrecord_files import record_spans, write_record
@@ -735,7 +736,7 @@ def test_d4rl_by_tensorflow_datasets_is_d4rl_but_for_final_observations(
 def test_robomimic_by_tensorflow_datasets_is_robomimic(tmp_path: Path) -> None:
     file = tmp_path / "lift.hdf5"
     test_robomimic.write(file)
-    right, _ = read_files(robomimic.FORMAT, file, tmp_path / "right")
+    right, _ = read_files(FORMATS["robomimic"], file, tmp_path / "right")
     dataset, found = converted(file, "robomimic_ph", tmp_path / "tfds")
     assert not found.doubts
     by_length = {len(one): one for one in right}
