@@ -221,7 +221,7 @@ def test_pickles_in_zarr_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     body |= {"order": "C", "compressor": None, "filters": [{"id": "pickle", "protocol": 5}]}
     (names / ".zarray").write_text(json.dumps(body))
     (names / "0").write_bytes(pickle.dumps(Runs()))
-    read_files(zarr.FORMAT, Path("a.zarr"), tmp_path / "store")
+    read_files(FORMATS["zarr"], Path("a.zarr"), tmp_path / "store")
     assert not Path("made").exists()
 
 
@@ -237,7 +237,7 @@ def test_headers_of_blosc_that_lie_are_refused(tmp_path: Path) -> None:
             if not chunk.name.startswith((".z", "zarr")):
                 chunk.write_bytes(data[:12] + (2**31 - 1).to_bytes(4, "little") + data[16:])
         with pytest.raises(IntegrityError, match=r"the chunk at row 0: .* claims"):
-            read_files(zarr.FORMAT, path, tmp_path / f"store-{number}")
+            read_files(FORMATS["zarr"], path, tmp_path / f"store-{number}")
 
 
 def test_an_array_of_zarr_that_is_not_there_is_not_filled_without_end(
