@@ -17,7 +17,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder, find_stored, holds_manifest, pinned
 from orlog.datasets.reading.finding import find_part as find_part_folder
 from orlog.datasets.reading.given import Given
-from orlog.datasets.store.contents import DamageFinder
+from orlog.datasets.store.verify import DamageFinder
 from orlog.datasets.store.version import schema_of_manifest
 from orlog.datasets.store.zarr_metadata import column_of
 from orlog.errors import NotFoundError

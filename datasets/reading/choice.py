@@ -10,7 +10,7 @@ import numpy as np
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import fewer_columns
-from orlog.datasets.store.contents import DamageFinder
+from orlog.datasets.store.verify import DamageFinder
 from orlog.datasets.store.version import schema_of_manifest
 from orlog.datasets.store.zarr_metadata import column_of
 from orlog.errors import IntegrityError, SchemaError

@@ -26,7 +26,7 @@ from gymnasium import spaces
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.reading.source import SourceT
 from orlog.datasets.store.in_place import Coming
-from orlog.datasets.store.places import Place
+from orlog.datasets.store.shards import Place
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import NotFoundError, SchemaError
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_column, values_column

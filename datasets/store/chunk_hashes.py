@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import blake3
 
-from orlog.base.files import hash_file, make_folder, storage_errors, write_durably
+from orlog.base.files import make_folder, storage_errors, write_durably
 from orlog.datasets.store.shards import index_bytes_of, places_in
 from orlog.datasets.store.zarr_metadata import column_of
 from orlog.errors import IntegrityError
@@ -60,20 +60,16 @@ def hash_of(data: bytes | memoryview) -> bytes:
 
 def has_chunk_hashes(manifest: Manifest) -> bool:
     """Return whether a version has hashes of its chunks."""
-    paths = {item.path for item in manifest.objects}
-    return {CHUNKS_FILE, SHARDS_FILE} <= paths
+    return {CHUNKS_FILE, SHARDS_FILE} <= {item.path for item in manifest.objects}
 
 
 def lacks_chunk_hashes(manifest: Manifest) -> bool:
     """Return whether a version has shards too large to be fetched whole, and no hashes of their chunks."""
-    return (
-        manifest.container == "zarr"
-        and not has_chunk_hashes(manifest)
-        and any(
-            item.size_bytes > LARGE_BYTES and column_of(item.path) is not None
-            for item in manifest.objects
-        )
+    has_large = any(
+        item.size_bytes > LARGE_BYTES and column_of(item.path) is not None
+        for item in manifest.objects
     )
+    return manifest.container == "zarr" and has_large and not has_chunk_hashes(manifest)
 
 
 def metadata_objects(manifest: Manifest) -> list[StoredObject]:
@@ -81,49 +77,54 @@ def metadata_objects(manifest: Manifest) -> list[StoredObject]:
     return [
         item
         for item in manifest.objects
-        if column_of(item.path) is None
-        and (item.path != CHUNKS_FILE or item.size_bytes <= MOST_WHOLE_BYTES)
+        if column_of(item.path) is None and (item.path != CHUNKS_FILE or is_kept_whole(item))
     ]
+
+
+def is_kept_whole(hashes: StoredObject) -> bool:
+    """Return whether the file of chunks' hashes is fetched whole where a version is read in place."""
+    return hashes.size_bytes <= MOST_WHOLE_BYTES
 
 
 def layouts(chunks: Mapping[str, tuple[int, int]]) -> dict[str, Layout]:
     """Return where the hashes of each shard are, given how many chunks it holds and has room for, by path."""
-    found: dict[str, Layout] = {}
+    result: dict[str, Layout] = {}
     first = 0
     for shard, (path, (held, room)) in enumerate(sorted(chunks.items())):
-        found[path] = Layout(shard, first, held, room)
+        result[path] = Layout(shard, first, held, room)
         first += held
-    return found
+    return result
 
 
 def read_chunk_hashes(
-    folder: Path, manifest: Manifest, found: Mapping[str, Layout]
+    folder: Path, manifest: Manifest, places: Mapping[str, Layout]
 ) -> dict[str, tuple[bytes, bytes]]:
     """Return the hash of each shard of a version, and those of its chunks one after the other, by path.
 
-    `found` is what `layouts` returns of it.
+    `places` is what `layouts` returns of it.
 
     Raises IntegrityError if a file of hashes is missing, damaged or of other shards.
     """
-    check_sizes(manifest, found)
+    check_sizes(manifest, places)
     sums = {item.path: item.sha256 for item in manifest.objects}
     content = {}
     for path in (CHUNKS_FILE, SHARDS_FILE):
-        sha256 = hash_file(folder / path) if (folder / path).is_file() else "nothing"
+        file = folder / path
+        content[path] = file.read_bytes() if file.is_file() else b""
+        sha256 = hashlib.sha256(content[path]).hexdigest()
         if sha256 != sums[path]:
             raise IntegrityError(
-                f"{folder / path}: sha256 expected {sums[path]}, found {sha256}; run: orlog verify {folder} --repair",
+                f"{file}: sha256 expected {sums[path]}, found {sha256}; run: orlog verify {folder} --repair",
                 file=path,
                 expected=sums[path],
                 found=sha256,
             )
-        content[path] = (folder / path).read_bytes()
     return {
         path: (
-            content[SHARDS_FILE][one.shard * HASH_BYTES : (one.shard + 1) * HASH_BYTES],
-            content[CHUNKS_FILE][slice(*one.of_hashes)],
+            content[SHARDS_FILE][place.shard * HASH_BYTES : (place.shard + 1) * HASH_BYTES],
+            content[CHUNKS_FILE][slice(*place.of_hashes)],
         )
-        for path, one in found.items()
+        for path, place in places.items()
     }
 
 
@@ -140,36 +141,43 @@ def write_chunk_hashes(
     Raises StorageError if the disk is full.
     """
     known = known or {}
-    of_shards, of_chunks = bytearray(), bytearray()
-    for path, (held, room) in sorted(chunks.items()):
-        of_shard, hashes = known.get(path) or hashes_of_shard(folder / path, held, room)
-        of_shards += of_shard
-        of_chunks += hashes
-    written = []
-    for path, content in ((CHUNKS_FILE, bytes(of_chunks)), (SHARDS_FILE, bytes(of_shards))):
+    hashes = [
+        known.get(path) or hashes_of_shard(folder / path, held, room)
+        for path, (held, room) in sorted(chunks.items())
+    ]
+    contents = {
+        CHUNKS_FILE: b"".join(of_chunks for _, of_chunks in hashes),
+        SHARDS_FILE: b"".join(of_shard for of_shard, _ in hashes),
+    }
+    for path, content in contents.items():
         with storage_errors(folder / path):
             make_folder((folder / path).parent)
             write_durably(folder / path, content)
-        sha256 = hashlib.sha256(content).hexdigest()
-        written.append(StoredObject(path=path, size_bytes=len(content), sha256=sha256))
-    return written
+    return [
+        StoredObject(path=path, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        for path, data in contents.items()
+    ]
 
 
-def shards_of_other_hashes(folder: Path, found: Mapping[str, Layout], column: str) -> Iterator[str]:
+def shards_of_other_hashes(
+    folder: Path, places: Mapping[str, Layout], column: str
+) -> Iterator[str]:
     """Yield each shard of a column, named with its part, whose hashes are not those that the folder's files hold."""
-    for path, one in found.items():
-        if not path.startswith(f"{column}/c."):
-            continue
-        with (
-            (folder / SHARDS_FILE).open("rb") as shards,
-            (folder / CHUNKS_FILE).open("rb") as chunks,
-        ):
-            start, stop = one.of_hashes
-            shards.seek(one.shard * HASH_BYTES)
-            chunks.seek(start)
-            stated = shards.read(HASH_BYTES), chunks.read(stop - start)
-        if hashes_of_shard(folder / path, one.chunks, one.room) != stated:
-            yield path
+    for path, place in places.items():
+        if path.startswith(f"{column}/c."):
+            first, stop = place.of_hashes
+            stated = (
+                _read(folder / SHARDS_FILE, place.shard * HASH_BYTES, HASH_BYTES),
+                _read(folder / CHUNKS_FILE, first, stop - first),
+            )
+            if hashes_of_shard(folder / path, place.chunks, place.room) != stated:
+                yield path
+
+
+def _read(path: Path, start: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(size)
 
 
 def hashes_of_shard(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:
@@ -183,14 +191,14 @@ def hashes_of_shard(shard: Path, held: int, room: int) -> tuple[bytes, bytes]:
     return hash_of(index + hashes), hashes
 
 
-def check_sizes(manifest: Manifest, found: Mapping[str, Layout]) -> None:
+def check_sizes(manifest: Manifest, places: Mapping[str, Layout]) -> None:
     """Refuse files of hashes that are not of these shards.
 
     Raises IntegrityError that names the file.
     """
-    chunks = sum(one.chunks for one in found.values())
+    chunks = sum(place.chunks for place in places.values())
     sizes = {item.path: item.size_bytes for item in manifest.objects}
-    for path, count in ((CHUNKS_FILE, chunks), (SHARDS_FILE, len(found))):
+    for path, count in ((CHUNKS_FILE, chunks), (SHARDS_FILE, len(places))):
         if sizes[path] != count * HASH_BYTES:
             raise IntegrityError(
                 f"{manifest.name}@{manifest.version}: {path}: expected {count} hashes, found "

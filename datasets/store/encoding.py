@@ -22,14 +22,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import struct
 from typing import Any
 
 import numpy as np
+from numcodecs import blosc
 
-from orlog.datasets.store.codecs import CODECS
 from orlog.errors import clause
 from orlog.manifests.columns import is_values
 
+# A fork breaks Blosc's own pool of threads; orlog's threads work on several chunks instead.
+blosc.use_threads = False
+
+# Part of store format 1: what is written by these names, and its description, never change.
+COMPRESSIONS = ("zstd", "lz4hc", "lz4", "none")
+BLOCK_BYTES = 2**19
 CHUNK_BYTES = 2**20
 SHARD_BYTES = 2**24
 FRAME_BYTES = 2**13
@@ -37,6 +44,7 @@ LARGEST_CHUNK_BYTES = 2**28
 LARGEST_SHARD_BYTES = 2**30
 MOST_CHUNKS = 2**20
 _SMALLEST_SIDE = 16
+_BLOSC_SIZES = struct.Struct("<4xI4xI")  # of the decoded bytes, and of the chunk
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +54,7 @@ class Encoding:
     Attributes:
         chunk_rows: Rows in a chunk, the unit of random reading.
         chunks_per_shard: Chunks in a file.
-        compression: A name in `orlog.datasets.store.codecs.CODECS`.
+        compression: One of `COMPRESSIONS`.
         bit_shuffle: Whether bits are transposed first, which suits numbers and not text.
         difference_axis: Axis of a chunk along which each value is replaced by its difference from
             the previous one, modulo 256; None for no difference. For uint8 only.
@@ -83,9 +91,9 @@ class Encoding:
                 f"a shard holds at most {LARGEST_SHARD_BYTES} bytes of values, found "
                 f"{self.shard_rows * row_bytes}."
             )
-        if self.compression not in tuple(CODECS):
+        if self.compression not in COMPRESSIONS:
             raise ValueError(
-                f"compression is one of {', '.join(CODECS)}, found {self.compression!r:.40}."
+                f"compression is one of {', '.join(COMPRESSIONS)}, found {self.compression!r:.40}."
             )
         axis = self.difference_axis
         if axis is not None and (
@@ -95,6 +103,56 @@ class Encoding:
                 f"differences need uint8 and an axis of a row, 1 to {len(shape)}, found {dtype} and "
                 f"{axis!r:.40}."
             )
+
+
+def compress(values: np.ndarray, encoding: Encoding) -> bytes:
+    """Return the bytes of contiguous little-endian values; equal values give equal bytes."""
+    if encoding.compression == "none":
+        return values.tobytes()
+    shuffle = blosc.BITSHUFFLE if encoding.bit_shuffle else blosc.NOSHUFFLE
+    level, block = _level_and_block(encoding.compression, encoding.bit_shuffle)
+    return bytes(blosc.compress(values, encoding.compression.encode(), level, shuffle, block))
+
+
+def decompress(data: bytes | memoryview, out: np.ndarray, compression: str) -> None:
+    """Decode the bytes of a chunk into a contiguous array of its size; sizes are checked, since Blosc trusts its header.
+
+    Raises ValueError or RuntimeError if the bytes are not a chunk of this size.
+    """
+    if compression == "none":
+        if len(data) != out.nbytes:
+            raise ValueError(f"expected {out.nbytes} bytes, found {len(data)}.")
+        out.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
+        return
+    sizes = _BLOSC_SIZES.unpack_from(data) if len(data) >= _BLOSC_SIZES.size else (0, 0)
+    if sizes != (out.nbytes, len(data)):
+        raise ValueError(
+            f"expected a chunk of {out.nbytes} bytes, compressed to {len(data)}, found one of "
+            f"{sizes[0]} bytes, compressed to {sizes[1]}."
+        )
+    blosc.decompress(data, out)
+
+
+def codec_metadata(
+    compression: str, dtype: np.dtype[Any], *, bit_shuffle: bool
+) -> list[dict[str, Any]]:
+    """Return Zarr's description of a compression: its bytes-to-bytes codecs, without the checksum."""
+    if compression == "none":
+        return []
+    level, block = _level_and_block(compression, bit_shuffle)
+    configuration = {
+        "typesize": dtype.itemsize,
+        "cname": compression,
+        "clevel": level,
+        "shuffle": "bitshuffle" if bit_shuffle else "noshuffle",
+        "blocksize": block,
+    }
+    return [{"name": "blosc", "configuration": configuration}]
+
+
+def _level_and_block(compression: str, bit_shuffle: bool) -> tuple[int, int]:
+    """Return the compression level and the block size in bytes; 0 leaves the size to Blosc."""
+    return (1, BLOCK_BYTES) if compression == "zstd" and bit_shuffle else (3, 0)
 
 
 def choose_encoding(

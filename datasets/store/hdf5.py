@@ -12,11 +12,11 @@ chunk. gzip's levels 1 to 4 differ by 1 % in size; level 2 is as fast as level 1
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import math
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,17 +25,16 @@ import numpy as np
 
 from orlog.base.files import hash_file, make_folder, storage_errors, sync
 from orlog.datasets.store.container import WrittenPart
-from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES, Encoding
-from orlog.datasets.store.places import Place
-from orlog.datasets.store.verify import hash_values
-from orlog.datasets.store.zarr_reader import ZarrReader
+from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES
+from orlog.datasets.store.shards import Place
+from orlog.datasets.store.zarr_reader import ZarrReader, hash_values
 from orlog.errors import IntegrityError, needing
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import StoredObject
 
 DATA_FILE = "data.h5"
 FORMAT = ("v110", "v110")
-GZIP_LEVEL = 2
+FILTERS = {"shuffle": True, "compression": "gzip", "compression_opts": 2, "fletcher32": True}
 # Errors of h5py about a file that is damaged or not as expected.
 _UNREADABLE = (OSError, KeyError, RuntimeError, TypeError, ValueError)
 
@@ -58,22 +57,54 @@ def write_hdf5(
     rows = {spec: written.part.columns[name].rows for name, spec in specs}
     reader = ZarrReader(source, rows, {item.path: item.size_bytes for item in written.objects})
     path = target / DATA_FILE
-    with storage_errors(target), _hdf5_errors():
+    with storage_errors(target):
         make_folder(target)
-        with h5py.File(path, "w", libver=FORMAT, rdcc_nbytes=0) as file:
-            file.attrs.create("orlog_format", 1, dtype="<i8")
-            for spec, count in rows.items():
-                encoding = reader.encoding(spec.name)
-                dataset = _create(h5py, file, spec, count, encoding)
-                for start in range(0, count, encoding.shard_rows):
-                    values = reader.read(spec.name, start, min(count, start + encoding.shard_rows))
-                    if values.size:
-                        dataset[start : start + len(values)] = values
-                    progress(values.nbytes)
+        try:
+            with h5py.File(path, "w", libver=FORMAT, rdcc_nbytes=0) as file:
+                file.attrs.create("orlog_format", 1, dtype="<i8")
+                for spec, count in rows.items():
+                    _copy_column(h5py, file, spec, count, reader, progress)
+        except RuntimeError as error:  # HDF5's own, as about a full disk when it closes a file
+            raise OSError(_first_line(error)) from error
         sync(path)
-    _compare(Hdf5Reader(target, rows), written)
-    item = StoredObject(path=DATA_FILE, size_bytes=path.stat().st_size, sha256=hash_file(path))
-    return [item]
+    copied = Hdf5Reader(target, rows)
+    for spec, count in rows.items():
+        expected = written.part.columns[spec.name].blake3
+        found = hash_values(functools.partial(copied.read, spec.name), spec, count)
+        if found != expected:
+            raise IntegrityError(
+                f"{path}, column {spec.name}: blake3 expected {expected}, found {found}; the "
+                "source, the memory, the disk or HDF5 is at fault: verify the source, then run the "
+                "same command again.",
+                file=DATA_FILE,
+                expected=expected,
+                found=found,
+            )
+    return [StoredObject(path=DATA_FILE, size_bytes=path.stat().st_size, sha256=hash_file(path))]
+
+
+def _copy_column(
+    h5py: ModuleType,
+    file: Any,
+    spec: ColumnSpec,
+    count: int,
+    reader: ZarrReader,
+    progress: Callable[[int], None],
+) -> None:
+    """Write the rows of a column; without values it has no chunks, since HDF5 allows none of size 0."""
+    encoding = reader.encoding(spec.name)
+    dtype = h5py.h5t.py_create(spec.dtype.newbyteorder("<"), logical=True)
+    storage: dict[str, Any] = {}
+    if count and 0 not in spec.shape:
+        storage = {"chunks": (min(encoding.chunk_rows, count), *spec.shape), **FILTERS}
+    dataset = file.create_dataset(
+        spec.name, (count, *spec.shape), h5py.Datatype(dtype), track_times=False, **storage
+    )
+    for start in range(0, count, encoding.shard_rows):
+        values = reader.read(spec.name, start, min(count, start + encoding.shard_rows))
+        if values.size:
+            dataset[start : start + len(values)] = values
+        progress(values.nbytes)
 
 
 class Hdf5Reader:
@@ -101,17 +132,25 @@ class Hdf5Reader:
         Raises IntegrityError if a chunk is damaged; the message names it.
         """
         spec, _ = self._columns[name]
-        if start == stop or 0 in spec.shape:
-            return np.empty((stop - start, *spec.shape), spec.dtype) if out is None else out
+        values = np.empty((stop - start, *spec.shape), spec.dtype) if out is None else out
+        if values.size == 0:
+            return values
         dataset = self._dataset(name)
         try:
-            values = np.asarray(dataset[start:stop], spec.dtype)
+            dataset.read_direct(values, np.s_[start:stop])
         except _UNREADABLE as error:
-            raise self._damage(dataset, name, start, stop, error) from error
-        if out is None:
-            return values
-        out[:] = values
-        return out
+            rows = dataset.chunks[0]
+            for chunk in range(start // rows, (stop - 1) // rows + 1):
+                try:
+                    dataset[chunk * rows : (chunk + 1) * rows]
+                except _UNREADABLE as damage:
+                    raise _unreadable(
+                        f"{DATA_FILE}, column {name}, chunk {chunk}: damaged", damage
+                    ) from error
+            raise _unreadable(
+                f"{DATA_FILE}, column {name}, rows {start} to {stop}", error
+            ) from error
+        return values
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for, reading each chunk once.
@@ -162,11 +201,9 @@ class Hdf5Reader:
         if name not in datasets:
             spec, count = self._columns[name]
             try:
-                datasets[name] = _find(file, spec, count)
+                datasets[name] = _checked_dataset(import_h5py(), file, spec, count)
             except _UNREADABLE as error:
-                raise IntegrityError(
-                    f"{DATA_FILE}, column {name}: {_text(error)}.", file=DATA_FILE
-                ) from error
+                raise _unreadable(f"{DATA_FILE}, column {name}", error) from error
         return datasets[name]
 
     def _open(self) -> Any:
@@ -176,26 +213,7 @@ class Hdf5Reader:
                 raise ValueError("expected a file, found a link or folder.")
             return h5py.File(self.path, "r")
         except _UNREADABLE as error:
-            raise IntegrityError(
-                f"{DATA_FILE}: cannot be opened: {_text(error)}.", file=DATA_FILE
-            ) from error
-
-    def _damage(
-        self, dataset: Any, name: str, start: int, stop: int, error: Exception
-    ) -> IntegrityError:
-        """Return the error that names the first chunk that cannot be read."""
-        rows = dataset.chunks[0]
-        for chunk in range(start // rows, (stop - 1) // rows + 1):
-            try:
-                dataset[chunk * rows : (chunk + 1) * rows]
-            except _UNREADABLE as found:
-                return IntegrityError(
-                    f"{DATA_FILE}, column {name}, chunk {chunk}: damaged: {_text(found)}.",
-                    file=DATA_FILE,
-                )
-        return IntegrityError(
-            f"{DATA_FILE}, column {name}, rows {start} to {stop}: {_text(error)}.", file=DATA_FILE
-        )
+            raise _unreadable(f"{DATA_FILE}: cannot be opened", error) from error
 
 
 def import_h5py() -> ModuleType:
@@ -209,29 +227,11 @@ def import_h5py() -> ModuleType:
     return module
 
 
-def _create(h5py: ModuleType, file: Any, spec: ColumnSpec, count: int, encoding: Encoding) -> Any:
-    """Return a new dataset; without values it has no chunks, since HDF5 allows none of size 0."""
-    dtype = h5py.h5t.py_create(spec.dtype.newbyteorder("<"), logical=True)
-    storage: dict[str, Any] = {}
-    if count and 0 not in spec.shape:
-        storage = {
-            "chunks": (min(encoding.chunk_rows, count), *spec.shape),
-            "shuffle": True,
-            "compression": "gzip",
-            "compression_opts": GZIP_LEVEL,
-            "fletcher32": True,
-        }
-    return file.create_dataset(
-        spec.name, (count, *spec.shape), h5py.Datatype(dtype), track_times=False, **storage
-    )
-
-
-def _find(file: Any, spec: ColumnSpec, count: int) -> Any:
+def _checked_dataset(h5py: ModuleType, file: Any, spec: ColumnSpec, count: int) -> Any:
     """Return the dataset of a column, after checking it before any value is read.
 
     Raises ValueError or TypeError or KeyError if it is not one that format 1 writes.
     """
-    h5py = import_h5py()
     node = file
     for key in spec.name.split("/"):
         # Only the link is examined: following it could open a file elsewhere.
@@ -241,56 +241,32 @@ def _find(file: Any, spec: ColumnSpec, count: int) -> Any:
         node = node[key]
     if not isinstance(node, h5py.Dataset):
         raise TypeError("expected a dataset, found none.")
-    stored = node.id.get_create_plist()
-    if stored.get_external_count() or stored.get_layout() == h5py.h5d.VIRTUAL:
+    if node.external is not None or node.is_virtual:
         raise ValueError("its values lie outside of the file.")
-    expected, found = (spec.dtype, (count, *spec.shape)), (node.dtype, node.shape)
-    if found != (expected[0].newbyteorder("<"), expected[1]):
-        raise ValueError(f"expected {expected[0]} {expected[1]}, found {found[0]} {found[1]}.")
-    if node.size:
-        _check_chunks(h5py, node, stored)
+    shape = (count, *spec.shape)
+    if (node.dtype, node.shape) != (spec.dtype.newbyteorder("<"), shape):
+        raise ValueError(f"expected {spec.dtype} {shape}, found {node.dtype} {node.shape}.")
+    if node.size == 0:
+        return node
+    stored = node.id.get_create_plist()
+    filters = [stored.get_filter(position)[0] for position in range(stored.get_nfilters())]
+    if filters != [h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_FLETCHER32]:
+        raise ValueError(f"expected the filters shuffle, deflate and Fletcher-32, found {filters}.")
+    rows, *row = node.chunks
+    row_bytes = spec.dtype.itemsize * math.prod(row)
+    if tuple(row) != spec.shape or (rows > 1 and rows * row_bytes > LARGEST_CHUNK_BYTES):
+        raise ValueError(f"chunks of shape {node.chunks}.")
+    if node.id.get_num_chunks() != math.ceil(count / rows):  # a missing one would read as zeros
+        raise ValueError(
+            f"expected {math.ceil(count / rows)} chunks, found {node.id.get_num_chunks()}."
+        )
     return node
 
 
-def _check_chunks(h5py: ModuleType, dataset: Any, stored: Any) -> None:
-    wanted = [h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_FLETCHER32]
-    filters = [stored.get_filter(position)[0] for position in range(stored.get_nfilters())]
-    if filters != wanted:
-        raise ValueError(f"expected the filters {wanted}, found {filters}.")
-    rows, *shape = dataset.chunks
-    row_bytes = dataset.dtype.itemsize * math.prod(shape)
-    if tuple(shape) != dataset.shape[1:] or (rows > 1 and rows * row_bytes > LARGEST_CHUNK_BYTES):
-        raise ValueError(f"chunks of shape {dataset.chunks}.")
-    expected, found = math.ceil(len(dataset) / rows), dataset.id.get_num_chunks()
-    if found != expected:
-        raise ValueError(f"expected {expected} chunks, found {found}.")
+def _unreadable(what: str, error: Exception) -> IntegrityError:
+    return IntegrityError(f"{what}: {_first_line(error)}.", file=DATA_FILE)
 
 
-def _compare(reader: Hdf5Reader, written: WrittenPart) -> None:
-    """Compare the values in a file with the BLAKE3 of those written."""
-    for name, spec in written.schema.columns().items():
-        column = written.part.columns[name]
-        found = hash_values(reader, spec, column.rows)
-        if found != column.blake3:
-            raise IntegrityError(
-                f"{reader.path}, column {name}: blake3 expected {column.blake3}, found {found}; the "
-                "source, the memory, the disk or HDF5 is at fault: verify the source, then run the "
-                "same command again.",
-                file=DATA_FILE,
-                expected=column.blake3,
-                found=found,
-            )
-
-
-@contextlib.contextmanager
-def _hdf5_errors() -> Iterator[None]:
-    """Turn HDF5's error about a full disk, raised when it closes a file, into an OSError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise OSError(_text(error)) from error
-
-
-def _text(error: Exception) -> str:
-    """Return an error's first line; HDF5 adds memory addresses after it."""
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error; HDF5 adds memory addresses after it."""
     return str(error.args[0] if error.args else error).partition("\n")[0]

@@ -25,22 +25,30 @@ import numpy as np
 
 from orlog.base.files import make_folder, replace_file, storage_errors
 from orlog.datasets.home.in_place import clear_way, in_place_folder, make_room
-from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE, Layout, hash_of
-from orlog.datasets.store.shards import Shard, check_bytes, index_bytes_of
+from orlog.datasets.store.chunk_hashes import (
+    CHUNKS_FILE,
+    HASH_BYTES,
+    SHARDS_FILE,
+    Layout,
+    hash_of,
+    is_kept_whole,
+)
+from orlog.datasets.store.shards import Shard, check_bytes
 from orlog.errors import IntegrityError, TransferError
 from orlog.manifests.manifest import StoredObject
 
 Key = TypeVar("Key")
+Coming: TypeAlias = "concurrent.futures.Future[None]"
+"""A request for some chunks, sent or waiting to be."""
 
-_bringing = threading.Lock()
-
+AT_ONCE = 16
+"""Requests that are on their way at once."""
 WHOLE_BYTES = 2**17
 """Shards of at most this are fetched whole: their index and their chunks in one request."""
 PIECE_BYTES = 2**21
 """Most bytes of a request for several neighboring chunks, so that a long range comes by several at once."""
-
-
 _TRIES = 100  # to make a file in a folder that is being removed
+_bringing = threading.Lock()
 
 
 class Source(Protocol):
@@ -68,6 +76,7 @@ class Elsewhere:
     folder: Path
     objects: Mapping[str, StoredObject]
     layouts: dict[str, Layout] = dataclasses.field(default_factory=dict)
+    _whole: dict[str, bytes] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def __reduce__(self) -> tuple[Callable[..., Elsewhere], tuple[object, ...]]:
         """On another machine, what is read is kept in its own home."""
@@ -82,10 +91,10 @@ class Elsewhere:
 
         Nothing is checked yet: that takes the index.
         """
-        if (self.folder / CHUNKS_FILE).is_file():
+        if is_kept_whole(self.objects[CHUNKS_FILE]):
             return None
-        where = self.layouts[path].of_hashes
         pool = _requests(os.getpid(), "hashes")  # others may all wait for it
+        where = self.layouts[path].of_hashes
         return pool.submit(self.source.get, CHUNKS_FILE, *where, lambda _data: None)
 
     def chunk_hashes(
@@ -93,59 +102,85 @@ class Elsewhere:
     ) -> bytes:
         """Return the hashes of a shard's chunks, which were checked together with its index."""
         layout = self.layouts[path]
+        place = layout.shard * HASH_BYTES
+        expected = self._read_whole(SHARDS_FILE)[place : place + HASH_BYTES]
 
         def check(hashes: bytes) -> None:
-            expected = self._kept(SHARDS_FILE, layout.shard * HASH_BYTES, HASH_BYTES)
-            if hash_of(index + hashes) != expected:
+            found = hash_of(index + hashes)
+            if found != expected:
                 raise IntegrityError(
                     f"{path}, index of chunks: it and the hashes of its chunks are not those of the manifest.",
                     file=path,
                     expected=expected.hex(),
-                    found=hash_of(index + hashes).hex(),
+                    found=found.hex(),
                 )
 
         start, stop = layout.of_hashes
-        if ahead is not None:
-            with contextlib.suppress(IntegrityError, TransferError):  # then each place is asked
-                hashes = ahead.result()
-                check(hashes)
-                return hashes
-        if (self.folder / CHUNKS_FILE).is_file():
-            if not _passes(check, self._kept(CHUNKS_FILE, start, stop - start)):
-                self._mend(SHARDS_FILE, CHUNKS_FILE)
-            hashes = self._kept(CHUNKS_FILE, start, stop - start)
+        if ahead is None:
+            hashes = self._read_whole(CHUNKS_FILE)[start:stop]
             check(hashes)
             return hashes
-        self._mend(SHARDS_FILE)
+        with contextlib.suppress(IntegrityError, TransferError):  # then each place is asked
+            hashes = ahead.result()
+            check(hashes)
+            return hashes
         return self.source.get(CHUNKS_FILE, start, stop, check)
 
-    def _mend(self, *paths: str) -> None:
-        """Bring whole objects again of which the folder has other bytes."""
-        for path in paths:
+    def _read_whole(self, path: str) -> bytes:
+        """Return an object that is kept whole; what is missing here or damaged is brought again."""
+        if path not in self._whole:
             item = self.objects[path]
-            data = self._kept(path, 0, item.size_bytes)
-            if not _passes(functools.partial(check_whole, item), data):
-                self._bring(path)
+            check = functools.partial(check_whole, item)
+            data = b""
+            with contextlib.suppress(OSError):
+                data = (self.folder / path).read_bytes()
+            if not _passes(check, data):
+                data = self.source.get(path, 0, item.size_bytes, check)
+                self._keep_whole(path, data)
+            self._whole[path] = data
+        return self._whole[path]
 
-    def _kept(self, path: str, start: int, size: int) -> bytes:
-        """Return bytes of a whole object that is in the folder; another machine brings it first."""
-        with (
-            contextlib.suppress(OSError),  # or it was removed or damaged while this process reads
-            (self.folder / path).open("rb") as file,
-        ):
-            file.seek(start)
-            return file.read(size)
-        return self._bring(path)[start : start + size]
-
-    def _bring(self, path: str) -> bytes:
-        item = self.objects[path]
-        data = self.source.get(path, 0, item.size_bytes, functools.partial(check_whole, item))
+    def _keep_whole(self, path: str, data: bytes) -> None:
         removed = contextlib.suppress(FileNotFoundError, FileExistsError)  # in between
         with storage_errors(self.folder), _bringing, removed:
             clear_way(self.folder, path)
             make_folder((self.folder / path).parent)
             replace_file(self.folder / path, data, alone=False)
-        return data
+
+    def bring(
+        self,
+        opened: Callable[[Key], Shard],
+        wanted: Mapping[Key, Iterable[int]],
+        ahead: list[Coming] | None = None,
+    ) -> None:
+        """Fetch what is not here of some chunks, by shard: all indexes at once, then all chunks.
+
+        With `ahead`, chunks are not waited for: what fetches them is added to it. Whoever needs them waits.
+
+        Raises as `RemoteShard.fetch` does.
+        """
+        pool = _requests(os.getpid(), "chunks")
+        opening = _requests(os.getpid(), "indexes").map if len(wanted) > 1 else map
+        shards = list(opening(opened, wanted))
+        own: list[Coming] = []
+        others: list[Coming] = []
+        for shard, chunks in zip(shards, wanted.values(), strict=True):
+            if isinstance(shard, RemoteShard):
+                shard.start(chunks, pool, own, others)
+        if ahead is not None:
+            ahead += own
+            return
+        try:
+            for request in concurrent.futures.as_completed(own):
+                request.result()
+        finally:
+            for request in own:
+                request.cancel()
+        for request in others:
+            with contextlib.suppress(concurrent.futures.CancelledError):
+                request.result()
+        if any(request.cancelled() for request in others):  # whoever had asked for them stopped
+            self.bring(opened, wanted)
 
 
 def _arrived(
@@ -170,13 +205,6 @@ def check_whole(item: StoredObject, data: bytes) -> None:
         )
 
 
-Coming: TypeAlias = "concurrent.futures.Future[None]"
-"""A request for some chunks, sent or waiting to be."""
-
-AT_ONCE = 16
-"""Requests that are on their way at once."""
-
-
 @functools.cache
 def _requests(_process: int, kind: str) -> concurrent.futures.ThreadPoolExecutor:
     """Return the threads of this process that wait for answers of a kind; a fork needs its own.
@@ -186,62 +214,14 @@ def _requests(_process: int, kind: str) -> concurrent.futures.ThreadPoolExecutor
     return concurrent.futures.ThreadPoolExecutor(AT_ONCE, f"orlog-{kind}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FarPart:
-    """A part of a version that is read in place.
+class RemoteShard(Shard):
+    """A shard that lies elsewhere: its bytes come into a sparse file here before they are read.
 
-    Attributes:
-        elsewhere: The version.
-        prefix: Folder of the part in it: empty, or `parts/1/`.
+    Safe in threads; several processes may share its file.
     """
 
-    elsewhere: Elsewhere
-    prefix: str
-
-    def open_shard(self, name: str, room: int) -> FarShard:
-        """Return a shard by its path in the part, with room for so many chunks."""
-        return FarShard(self.elsewhere, self.prefix + name, room, name=name)
-
-    def bring(
-        self,
-        opened: Callable[[Key], Shard],
-        wanted: Mapping[Key, Iterable[int]],
-        ahead: list[Coming] | None = None,
-    ) -> None:
-        """Fetch what is not here of some chunks, by shard: all indexes at once, then all chunks.
-
-        With `ahead`, chunks are not waited for: what fetches them is added to it. Whoever needs them waits.
-
-        Raises as `FarShard.fetch` does.
-        """
-        pool = _requests(os.getpid(), "chunks")
-        opening = _requests(os.getpid(), "indexes").map if len(wanted) > 1 else map
-        shards = list(opening(opened, wanted))
-        own: list[Coming] = []
-        others: list[Coming] = []
-        for shard, chunks in zip(shards, wanted.values(), strict=True):
-            if isinstance(shard, FarShard):
-                shard.start(chunks, pool, own, others)
-        if ahead is not None:
-            ahead += own
-            return
-        try:
-            for one in concurrent.futures.as_completed(own):
-                one.result()
-        finally:
-            for one in own:
-                one.cancel()
-        for one in others:
-            with contextlib.suppress(concurrent.futures.CancelledError):
-                one.result()
-        if any(one.cancelled() for one in others):  # whoever had asked for them stopped
-            self.bring(opened, wanted)
-
-
-class FarShard(Shard):
-    """One shard that lies elsewhere. Safe in threads; several processes may share its file."""
-
     def __init__(self, elsewhere: Elsewhere, path: str, chunks: int, *, name: str) -> None:
+        """Open the shard at `path` in the version, with room for so many chunks, and bring its index."""
         self._elsewhere, self._path = elsewhere, path
         self._item = elsewhere.objects[path]
         self._here = np.zeros(chunks, np.bool_)
@@ -249,19 +229,31 @@ class FarShard(Shard):
         self._hashes = b""
         super().__init__(elsewhere.folder / path, chunks, self._item.size_bytes, name=name)
 
-    def _open(self, path: Path, size_bytes: int, chunks: int) -> None:
-        """Open the sparse file, which is made if it is not here, and bring the index."""
+    def _open(self, path: Path, size_bytes: int) -> int:
+        """Open the sparse file, which is made if it is not here."""
         with storage_errors(path):
-            self._file = _open_or_make(self._elsewhere.folder, self._path)
-            if os.fstat(self._file).st_size != size_bytes:
-                os.ftruncate(self._file, size_bytes)
-            os.utime(self._file)  # when it was last used
+            file = _open_or_make(self._elsewhere.folder, self._path)
+            if os.fstat(file).st_size != size_bytes:
+                os.ftruncate(file, size_bytes)
+            os.utime(file)  # when it was last used
+        return file
+
+    def _read_index(self, index_bytes: int) -> bytes:
+        """Bring the index and the hashes of the chunks, or the whole shard."""
         if not self._elsewhere.is_whole(self._path):
-            self._bring_index(chunks)
-        elif _passes(self._check_whole, os.pread(self._file, size_bytes, 0)):
-            self._here[:] = True
+            ahead = self._elsewhere.hashes_ahead(self._path)
+
+            def check(data: bytes) -> None:
+                check_bytes(data, f"{self._path}, index of chunks", self._path)
+                self._hashes = self._elsewhere.chunk_hashes(self._path, data, ahead)
+
+            if not _passes(check, os.pread(self._file, index_bytes, self._end)):
+                self._get(self._end, self._item.size_bytes, check)
+        elif not _passes(self._check_whole, os.pread(self._file, self._item.size_bytes, 0)):
+            self.fetch(0, len(self._here))
         else:
-            self._fetch_whole()
+            self._here[:] = True
+        return super()._read_index(index_bytes)
 
     def start(
         self,
@@ -280,25 +272,24 @@ class FarShard(Shard):
         # A fork copies a lock that may be held, and requests that its threads do not answer.
         starting, coming = self._coming.setdefault(os.getpid(), (threading.Lock(), {}))
         with starting:
-            others += {coming[one] for one in wanted if one in coming}
-            for first, last in self.lacking(one for one in wanted if one not in coming):
+            others += {coming[chunk] for chunk in wanted if chunk in coming}
+            for first, last in self._lacking(chunk for chunk in wanted if chunk not in coming):
                 request = pool.submit(self.fetch, first, last)
                 own.append(request)
-                places = range(first, last)
-                coming |= dict.fromkeys(places, request)
-                request.add_done_callback(functools.partial(_forget, coming, places))
+                coming |= dict.fromkeys(range(first, last), request)
+                request.add_done_callback(functools.partial(_forget, coming, range(first, last)))
 
-    def lacking(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
+    def _lacking(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
         """Return (first, last + 1) of runs of neighboring chunks that are not here, in pieces to be fetched."""
-        wanted = np.fromiter(chunks, np.int64)
-        wanted = wanted[~self._here[wanted]]
-        missing: list[int] = []
-        for run in np.split(wanted, 1 + np.flatnonzero(np.diff(wanted) != 1)):
-            some = run.tolist()
-            if some and not self._is_empty(some[0], some[-1] + 1):
-                some = [one for one in some if not self._is_kept(one)]
-            missing += some
-        return self.pieces(missing)
+        return self.pieces(chunk for chunk in chunks if not self._is_here(chunk))
+
+    def _is_here(self, chunk: int) -> bool:
+        if not self._here[chunk]:
+            offset, size = self.place(chunk)
+            self._here[chunk] = not _is_hole(self._file, offset, size) and _passes(
+                functools.partial(self._check, chunk), os.pread(self._file, size, offset)
+            )
+        return bool(self._here[chunk])
 
     def pieces(self, chunks: Iterable[int]) -> list[tuple[int, int]]:
         """Return (first, last + 1) of runs of neighbors among chunks in order, each small enough for a request."""
@@ -322,7 +313,8 @@ class FarShard(Shard):
         StorageError if the disk is full.
         """
         if self._elsewhere.is_whole(self._path):
-            self._fetch_whole()
+            self._get(0, self._item.size_bytes, self._check_whole)
+            self._here[:] = True
             return
         places = self.places(range(first, last))
         start, stop = places[0][0], sum(places[-1])
@@ -332,11 +324,11 @@ class FarShard(Shard):
             for chunk, (offset, size) in enumerate(places, first):
                 self._check(chunk, view[offset - start : offset - start + size])
 
-        self._keep(self._elsewhere.source.get(self._path, start, stop, check), start)
+        self._get(start, stop, check)
         self._here[first:last] = True
 
     def _bytes(self, first: int, last: int, start: int, size: int) -> bytes:
-        for piece in self.lacking(range(first, last)):
+        for piece in self._lacking(range(first, last)):
             self.fetch(*piece)
         return super()._bytes(first, last, start, size)
 
@@ -347,20 +339,6 @@ class FarShard(Shard):
         self.fetch(chunk, chunk + 1)
         offset, size = self.place(chunk)
         return super()._checked(chunk, os.pread(self._file, size, offset))
-
-    def _is_empty(self, first: int, last: int) -> bool:
-        """Return whether nothing was ever kept of chunks `first` to `last - 1`."""
-        places = self.places((first, last - 1))
-        return _is_hole(self._file, places[0][0], sum(places[1]) - places[0][0])
-
-    def _is_kept(self, chunk: int) -> bool:
-        offset, size = self.place(chunk)
-        if _is_hole(self._file, offset, size):
-            return False
-        data = os.pread(self._file, size, offset)
-        is_kept = _passes(functools.partial(self._check, chunk), data)
-        self._here[chunk] = is_kept
-        return is_kept
 
     def _check(self, chunk: int, data: bytes | memoryview) -> None:
         """Compare the bytes of a chunk with its hash, which covers its checksum."""
@@ -380,34 +358,16 @@ class FarShard(Shard):
     def _check_whole(self, data: bytes) -> None:
         check_whole(self._item, data)
 
-    def _fetch_whole(self) -> None:
-        size = self._item.size_bytes
-        self._keep(self._elsewhere.source.get(self._path, 0, size, self._check_whole), 0)
-        self._here[:] = True
-
-    def _bring_index(self, chunks: int) -> None:
-        """Bring the index and the hashes of the chunks."""
-        stop = self._item.size_bytes
-        start = stop - index_bytes_of(chunks)
-        ahead = self._elsewhere.hashes_ahead(self._path)
-
-        def check(data: bytes) -> None:
-            check_bytes(data, f"{self._path}, index of chunks", self._path)
-            self._hashes = self._elsewhere.chunk_hashes(self._path, data, ahead)
-
-        if not _passes(check, os.pread(self._file, stop - start, start)):
-            self._keep(self._elsewhere.source.get(self._path, start, stop, check), start)
-
-    def _keep(self, data: bytes, start: int) -> None:
-        """Write bytes where they lie in the shard; on a full disk, what else is kept here goes first."""
+    def _get(self, start: int, stop: int, check: Callable[[bytes], None]) -> None:
+        """Fetch bytes and write them where they lie; on a full disk, what else is kept here goes first."""
+        data = self._elsewhere.source.get(self._path, start, stop, check)
         make_room(len(data))
         with storage_errors(self._elsewhere.folder / self._path):
             try:
                 self._write(data, start)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not make_room(
-                    0, at_once=True
-                ):
+                is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                if not is_full or not make_room(0, at_once=True):
                     raise
                 self._write(data, start)
 
@@ -418,9 +378,9 @@ class FarShard(Shard):
             rest, start = rest[written:], start + written
 
 
-def _forget(coming: dict[int, Coming], places: Iterable[int], _done: Coming) -> None:
-    for one in places:
-        coming.pop(one, None)
+def _forget(coming: dict[int, Coming], chunks: Iterable[int], _done: Coming) -> None:
+    for chunk in chunks:
+        coming.pop(chunk, None)
 
 
 def _is_hole(file: int, offset: int, size: int) -> bool:

@@ -17,13 +17,13 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
 
 from orlog.base.files import refuse_too_many_files
-from orlog.datasets.store.codecs import CODECS
-from orlog.datasets.store.encoding import Encoding
+from orlog.datasets.store.encoding import Encoding, compress, decompress
 from orlog.errors import IntegrityError, clause
 
 SAMPLED_CHUNKS = 16
@@ -33,6 +33,28 @@ _CRC_BYTES = 4
 _INDEX_BYTES = 16
 _RESIDUE = 0x48674BC7
 _NEVER_WRITTEN = 2**64 - 1
+
+
+class Place(NamedTuple):
+    """Where the bytes of a row lie.
+
+    Attributes:
+        file: Path inside the store's folder.
+        chunk: Number of the chunk in that file.
+        first_row: First row of the chunk in its part of the column.
+        rows: Rows that a whole chunk holds.
+        offset: First byte of the chunk in the file.
+        size_bytes: Bytes of the chunk, its checksum included.
+        checksum: The chunk's checksum, which was compared with its bytes: its kind and its value.
+    """
+
+    file: str
+    chunk: int
+    first_row: int
+    rows: int
+    offset: int
+    size_bytes: int
+    checksum: str
 
 
 def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
@@ -96,7 +118,7 @@ def decode_chunk(
 
     Raises ValueError or RuntimeError if the bytes are not a chunk of this size.
     """
-    CODECS[encoding.compression].decode(data, out)
+    decompress(data, out, encoding.compression)
     if undo and encoding.difference_axis is not None:
         undo_difference(out, encoding.difference_axis)
 
@@ -124,7 +146,7 @@ def _as_bytes(values: np.ndarray) -> np.ndarray:
 def _encode_chunk(values: np.ndarray, encoding: Encoding) -> bytes:
     if encoding.difference_axis is not None:
         values = _difference(values, encoding.difference_axis)
-    return CODECS[encoding.compression].encode(values, bit_shuffle=encoding.bit_shuffle)
+    return compress(values, encoding)
 
 
 def _difference(values: np.ndarray, axis: int) -> np.ndarray:
@@ -152,7 +174,7 @@ class Shard:
         """
         self.name = name
         self._file = -1
-        self._open(path, size_bytes, chunks)
+        self._file = self._open(path, size_bytes)
         found = os.fstat(self._file).st_size
         index_bytes = index_bytes_of(chunks)
         if found != size_bytes or found < index_bytes:
@@ -163,17 +185,14 @@ class Shard:
                 found=f"{found} bytes",
             )
         self._end = found - index_bytes
-        self._take_index(os.pread(self._file, index_bytes, self._end))
-
-    def _take_index(self, index: bytes) -> None:
-        """Check the index and keep it."""
-        check_bytes(index, f"{self.name}, index of chunks", self.name)
+        index = self._read_index(index_bytes)
+        check_bytes(index, f"{name}, index of chunks", name)
         self._index = places_in(index)
 
-    def _open(self, path: Path, size_bytes: int, chunks: int) -> None:  # noqa: ARG002
-        """Open the file."""
+    def _open(self, path: Path, size_bytes: int) -> int:
+        """Open the file and return its descriptor."""
         try:
-            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+            return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         except OSError as error:
             refuse_too_many_files(path, error)
             raise IntegrityError(
@@ -183,6 +202,10 @@ class Shard:
                 expected=f"{size_bytes} bytes",
                 found="no file",
             ) from error
+
+    def _read_index(self, index_bytes: int) -> bytes:
+        """Return the index of chunks with its checksum, which is not compared yet."""
+        return os.pread(self._file, index_bytes, self._end)
 
     def __del__(self) -> None:
         if self._file >= 0:
@@ -288,23 +311,14 @@ def places_in(index: bytes) -> np.ndarray:
 
 def check_bytes(data: bytes, what: str, name: str) -> None:
     """Raise IntegrityError if bytes differ from the checksum at their end: of `what`, in the file `name`."""
-    if not _is_sound(data):
-        raise _damage(data, what, name)
-
-
-def _is_sound(data: bytes) -> bool:
-    """Compare the CRC-32C at the end of `data` with that of the bytes before it."""
     # The CRC over data and their own CRC is a constant, so one pass without a copy is enough.
-    return len(data) >= _CRC_BYTES and google_crc32c.value(data) == _RESIDUE
-
-
-def _damage(data: bytes, what: str, name: str) -> IntegrityError:
-    """Return the error for bytes that differ from their checksum."""
+    if len(data) >= _CRC_BYTES and google_crc32c.value(data) == _RESIDUE:
+        return
     if len(data) < _CRC_BYTES:
-        return IntegrityError(f"{what}: too short to hold a checksum.", file=name)
+        raise IntegrityError(f"{what}: too short to hold a checksum.", file=name)
     stored = int.from_bytes(data[-_CRC_BYTES:], "little")
     found = int(google_crc32c.value(data[:-_CRC_BYTES]))
-    return IntegrityError(
+    raise IntegrityError(
         f"{what}: damaged: crc32c expected {stored:08x} found {found:08x}.",
         file=name,
         expected=f"{stored:08x}",

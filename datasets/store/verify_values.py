@@ -1,7 +1,10 @@
-"""Checks every decoded value of a version against its manifest, here or by the jobs of an executor."""
+"""Checks every decoded value of a version against its manifest, and chunks of one that is read in place."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +20,10 @@ from orlog.datasets.store.chunk_hashes import (
     layouts,
     shards_of_other_hashes,
 )
+from orlog.datasets.store.in_place import AT_ONCE, RemoteShard, check_whole
 from orlog.datasets.store.verify import Problem
 from orlog.datasets.store.version import StoredVersion
-from orlog.datasets.store.zarr_metadata import group_metadata
+from orlog.datasets.store.zarr_metadata import column_of, group_metadata
 from orlog.datasets.store.zarr_writer import count_non_finite
 from orlog.errors import IntegrityError, MissingExtraError, clause
 from orlog.manifests.manifest import Manifest, part_folder, parts_of
@@ -49,30 +53,24 @@ def check_values(
     Returns:
         The problems, by column of each part, then those of files; empty if there are none.
     """
-    columns = [
-        (number, name)
-        for number, part in enumerate(parts_of(version.manifest))
-        for name in part.columns
-    ]
     non_finite: Counter[str] = Counter()
     problems: list[Problem] = []
-    known = set()
-    for number, name in columns:
-        wrong, count = _check_column(version, number, name, progress)
-        problems += wrong
-        non_finite[name] += count
-        known |= {name for one in wrong if one.kind != "other hashes"}
+    wrong_columns = set()
+    for number, part in enumerate(parts_of(version.manifest)):
+        for name in part.columns:
+            wrong, count = _check_column(version, number, name, progress)
+            problems += wrong
+            non_finite[name] += count
+            if any(problem.kind != "other hashes" for problem in wrong):
+                wrong_columns.add(name)
     stated = Counter(version.manifest.non_finite)
-    problems += [
-        Problem(
-            name, "other values", f"non_finite {stated[name]}", f"non_finite {non_finite[name]}"
-        )
-        for name in sorted({*stated, *non_finite} - known)
-        if stated[name] != non_finite[name]
-    ]
+    for name in sorted({*stated, *non_finite} - wrong_columns):
+        expected, found = f"non_finite {stated[name]}", f"non_finite {non_finite[name]}"
+        if expected != found:
+            problems.append(Problem(name, "other values", expected, found))
     try:
-        if layouts_of := _layouts(version):
-            check_sizes(version.manifest, layouts_of)
+        if places := _layouts(version):
+            check_sizes(version.manifest, places)
     except IntegrityError as error:
         problems.append(Problem(error.file, "other hashes", error.expected, error.found))
     return [*problems, *_strangers(version)]
@@ -84,13 +82,14 @@ def _check_column(
     """Return what is wrong with the values of a column of one part, and how many are not finite."""
     expected = parts_of(version.manifest)[number].columns[name].blake3
     where = f"{part_folder(number)}{name}"
-    counts: Counter[str] = Counter()
+    non_finite = no_bool = 0
 
     def see(values: np.ndarray) -> None:
+        nonlocal non_finite, no_bool
         progress(values.nbytes)
-        counts["not finite"] += count_non_finite(values)
+        non_finite += count_non_finite(values)
         if values.dtype == np.bool_:
-            counts["no bool"] += int(np.count_nonzero(values.view(np.uint8) > 1))
+            no_bool += int(np.count_nonzero(values.view(np.uint8) > 1))
 
     try:
         found = version.hash_column(number, name, see)
@@ -104,10 +103,10 @@ def _check_column(
     ]
     if found != expected:
         problems.append(Problem(where, "other values", f"blake3 {expected}", f"blake3 {found}"))
-    if counts["no bool"]:
-        others = f"{counts['no bool']} other bytes"
+    if no_bool:
+        others = f"{no_bool} other bytes"
         problems.append(Problem(where, "other values", "bool: bytes 0 and 1", others))
-    return problems, counts["not finite"]
+    return problems, non_finite
 
 
 def _layouts(version: StoredVersion) -> dict[str, Layout]:
@@ -120,16 +119,90 @@ def _strangers(version: StoredVersion) -> Iterator[Problem]:
     manifest = version.manifest
     names = [column.name for column in manifest.columns]
     allowed = {CHUNKS_FILE, SHARDS_FILE} if _layouts(version) else set()
-    needed = set()
+    needed: set[str] = set()
     for number in range(len(parts_of(manifest))):
+        folder = part_folder(number)
         if manifest.container == "hdf5":
-            allowed.add(f"{part_folder(number)}data.h5")
-            continue
-        needed |= {f"{part_folder(number)}{group}zarr.json" for group in group_metadata(names)}
-        allowed |= {f"{part_folder(number)}{name}/zarr.json" for name in names}
+            allowed.add(f"{folder}data.h5")
+        else:
+            needed |= {f"{folder}{group}zarr.json" for group in group_metadata(names)}
+            allowed |= {f"{folder}{name}/zarr.json" for name in names}
     allowed |= {*needed, *version.chunks_of_shards()}
     for item in manifest.objects:
         if item.path not in allowed:
             yield Problem(item.path, "of no column", "no such file", f"{item.size_bytes} bytes")
     for path in sorted(needed - {item.path for item in manifest.objects}):
         yield Problem(path, "missing", "the file of a group", "no file")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What was looked at, and what was found.
+
+    Attributes:
+        chunks: Chunks that were fetched and checked.
+        of_chunks: Chunks of the version.
+        problems: Objects that give wrong bytes, with the first chunk of each.
+    """
+
+    chunks: int
+    of_chunks: int
+    problems: list[Problem]
+
+
+def check_where_it_is(
+    version: StoredVersion,
+    share: float = 1.0,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Checked:
+    """Fetch a share of the chunks of a version that is read in place, and check each of them.
+
+    Of each shard the index is checked and at least one chunk, whatever was kept of it before; shards that are
+    fetched whole are checked whole.
+
+    Args:
+        version: The version.
+        share: Which share of the chunks, above 0 and at most 1.
+        seed: Which chunks are drawn.
+        progress: Called with shards done and shards in all.
+
+    Raises TransferError if no place answers.
+    """
+    elsewhere = version.elsewhere
+    assert elsewhere is not None
+    shards = sorted(version.chunks_of_shards().items())
+    rng = np.random.default_rng(seed)
+    drawn = [
+        np.sort(rng.choice(held, max(1, round(share * held)), replace=False)).tolist()
+        for _, (held, _) in shards
+    ]
+
+    def check(path: str, room: int, chunks: list[int]) -> list[Problem]:
+        try:
+            if elsewhere.is_whole(path):
+                item = elsewhere.objects[path]
+                is_right = functools.partial(check_whole, item)
+                elsewhere.source.get(path, 0, item.size_bytes, is_right)
+                return []
+            shard = RemoteShard(elsewhere, path, room, name=path)
+            for piece in shard.pieces(chunks):
+                shard.fetch(*piece)
+        except IntegrityError as error:
+            found = error.found or clause(error)
+            return [Problem(path, "damaged", error.expected, found, column_of(path))]
+        return []
+
+    problems: list[Problem] = []
+    rooms = [room for _, (_, room) in shards]
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE, "orlog-verify") as pool:
+        results = pool.map(check, [path for path, _ in shards], rooms, drawn)
+        for done, wrong in enumerate(results, 1):
+            problems += wrong
+            progress(done, len(shards))
+    return Checked(
+        chunks=sum(map(len, drawn)),
+        of_chunks=sum(held for _, (held, _) in shards),
+        problems=problems,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
@@ -19,12 +18,12 @@ from orlog.datasets.store.chunk_hashes import (
     layouts,
     metadata_objects,
 )
-from orlog.datasets.store.in_place import Coming, Elsewhere, FarPart
-from orlog.datasets.store.places import Place
-from orlog.datasets.store.row_ranges import depth_of, joined, windows
-from orlog.datasets.store.verify import Reader, check_bytes, check_places, hash_values
+from orlog.datasets.store.hdf5 import Hdf5Reader
+from orlog.datasets.store.in_place import Coming, Elsewhere
+from orlog.datasets.store.shards import Place
+from orlog.datasets.store.verify import check_bytes, check_places
 from orlog.datasets.store.zarr_metadata import LARGEST_METADATA
-from orlog.datasets.store.zarr_reader import ZarrReader
+from orlog.datasets.store.zarr_reader import ZarrReader, hash_values
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec, axis_of, expected_rows, is_offsets, offsets_of
 from orlog.manifests.manifest import (
@@ -80,8 +79,11 @@ class StoredVersion:
         self.digest = self.manifest.digest
         self._columns = {column.name: column for column in self.manifest.columns}
         self.schema = schema_of_manifest(self.manifest, folder)
+        parts = parts_of(self.manifest)
+        # The first row of each part in a column, followed by the number of all rows.
         self._first_rows = {
-            column.name: _first_rows(self.manifest, column) for column in self.manifest.columns
+            name: np.cumsum([0, *(part.columns[name].rows for part in parts)]).tolist()
+            for name in self._columns
         }
         if self.elsewhere is None:
             present = present_objects(folder, self.manifest)
@@ -90,16 +92,16 @@ class StoredVersion:
         # In a partial download, rows in the gap between two ranges may be missing.
         self._gap_bytes = GAP_BYTES if len(present) == len(self.manifest.objects) else 0
         _check_objects(folder, present)
-        self._readers = [self._open_part(part) for part in range(max(1, len(self.manifest.parts)))]
+        self._readers = [self._open_part(part) for part in range(len(parts))]
         if self.elsewhere is not None and has_chunk_hashes(self.manifest):
-            found = layouts(self.chunks_of_shards())
-            check_sizes(self.manifest, found)
-            self.elsewhere.layouts.update(found)
+            places = layouts(self.chunks_of_shards())
+            check_sizes(self.manifest, places)
+            self.elsewhere.layouts.update(places)
         self._check_lengths()
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what can be read again: it would travel with each job."""
-        return {name: one for name, one in vars(self).items() if name not in ("lengths", "starts")}
+        return {name: vars(self)[name] for name in vars(self).keys() - {"lengths", "starts"}}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """Take another folder on another machine, where the version is read in place."""
@@ -146,8 +148,10 @@ class StoredVersion:
                 f"{name}: expected rows within 0 to {column.rows}, found {start} to {stop}."
             )
         if len(self._readers) == 1 and start < stop:
-            with self._naming(0):
+            try:
                 return self._readers[0].read(name, start, stop, out=out)
+            except IntegrityError as error:
+                raise self._located(error) from error
         if out is None:
             out = np.empty((stop - start, *column.shape), column.dtype)
         firsts = self._first_rows[name]
@@ -155,8 +159,10 @@ class StoredVersion:
             first, last = max(start, firsts[part]), min(stop, firsts[part + 1])
             if first < last:
                 values = out[first - start : last - start]
-                with self._naming(part):
+                try:
                     reader.read(name, first - firsts[part], last - firsts[part], out=values)
+                except IntegrityError as error:
+                    raise self._located(error, part) from error
                 values[...] = self._rebased(name, part, values)
         return out
 
@@ -171,16 +177,20 @@ class StoredVersion:
             raise IndexError(
                 f"{name}: it has {column.rows} rows, found rows {rows.min()} to {rows.max()}."
             )
-        firsts = self._first_rows[name]
         if len(self._readers) == 1:
-            with self._naming(0):
+            try:
                 return self._readers[0].read_rows(name, rows)
+            except IntegrityError as error:
+                raise self._located(error) from error
+        firsts = self._first_rows[name]
         out = np.empty((len(rows), *column.shape), column.dtype)
         for part, reader in enumerate(self._readers):
             inside = (rows >= firsts[part]) & (rows < firsts[part + 1])
             if inside.any():
-                with self._naming(part):
+                try:
                     values = reader.read_rows(name, rows[inside] - firsts[part])
+                except IntegrityError as error:
+                    raise self._located(error, part) from error
                 out[inside] = self._rebased(name, part, values)
         return out
 
@@ -197,9 +207,11 @@ class StoredVersion:
             raise NotFoundError(f"{name}: its rows hold no bytes.")
         firsts = self._first_rows[name]
         part = int(np.searchsorted(firsts, row, side="right")) - 1
-        with self._naming(part):
-            found = self._readers[part].place(name, row - firsts[part])
-        return found._replace(file=part_folder(part) + found.file)
+        try:
+            place = self._readers[part].place(name, row - firsts[part])
+        except IntegrityError as error:
+            raise self._located(error, part) from error
+        return place._replace(file=part_folder(part) + place.file)
 
     def read_episodes(
         self, name: str, episodes: np.ndarray, *, out: np.ndarray | None = None
@@ -212,11 +224,10 @@ class StoredVersion:
         values = self._read_ranges(name, starts, stops, out)
         if not is_offsets(name):
             return values
-        counts = stops - starts
-        before = self._end_before(name, starts)
-        ends = self._end_before(name, stops)
-        shift: np.ndarray = before - ((ends - before).cumsum() - (ends - before))
-        rebased: np.ndarray = values - np.repeat(shift, counts)
+        before, ends = self._end_before(name, starts), self._end_before(name, stops)
+        counts = ends - before
+        shift: np.ndarray = before - (counts.cumsum() - counts)
+        rebased: np.ndarray = values - np.repeat(shift, stops - starts)
         return rebased
 
     def first_rows(self, name: str, episodes: np.ndarray) -> np.ndarray:
@@ -265,21 +276,20 @@ class StoredVersion:
         # Where values of any length lie is known once their offsets are here, which may have offsets too.
         by_depth: dict[int, list[str]] = {}
         for name in names:
-            by_depth.setdefault(depth_of(name), []).append(name)
+            by_depth.setdefault(name.count("@values"), []).append(name)
         for _, level in sorted(by_depth.items()):
-            ranges = {name: self._row_ranges(name, episodes) for name in level}
-            merged = {name: joined(*ends) for name, ends in ranges.items()}
+            ranges = {name: _joined(*self._row_ranges(name, episodes)) for name in level}
             for part, reader in enumerate(self._readers):
                 assert isinstance(reader, ZarrReader)
-                wanted: dict[str, dict[int, None]] = {}
-                for name, some in merged.items():
+                wanted: dict[str, list[int]] = {}
+                for name, rows in ranges.items():
                     begin, end = self._first_rows[name][part : part + 2]
-                    for start, stop in some:
-                        first, last = max(start, begin) - begin, min(stop, end) - begin
-                        chunks = reader.chunks_of(name, first, max(first, last))
-                        wanted.setdefault(name, {}).update(dict.fromkeys(chunks))
-                chosen = {name: sorted(some) for name, some in wanted.items()}
-                reader.bring(chosen, indexes, ahead)
+                    chunks = (
+                        reader.chunks_of(name, max(start, begin) - begin, min(stop, end) - begin)
+                        for start, stop in rows
+                    )
+                    wanted[name] = sorted({chunk for some in chunks for chunk in some})
+                reader.bring(wanted, indexes, ahead)
 
     def hash_column(
         self, part: int, name: str, see: Callable[[np.ndarray], None] = lambda _: None
@@ -289,8 +299,9 @@ class StoredVersion:
         Raises IntegrityError if they cannot be read; NotFoundError if the version was deleted meanwhile.
         """
         rows = parts_of(self.manifest)[part].columns[name].rows
+        read = functools.partial(self._readers[part].read, name)
         try:
-            return hash_values(self._readers[part], _spec(self._columns[name]), rows, see)
+            return hash_values(read, _spec(self._columns[name]), rows, see)
         except IntegrityError as error:
             self._seen.check(error)
             raise
@@ -336,9 +347,8 @@ class StoredVersion:
         if out is None:
             out = np.empty((int(counts.sum()), *column.shape), column.dtype)
         row_bytes = max(1, out.nbytes // max(1, len(out)))
-        for window in windows(
-            starts, stops, self._gap_bytes // row_bytes, WINDOW_BYTES // row_bytes
-        ):
+        gap, longest = self._gap_bytes // row_bytes, WINDOW_BYTES // row_bytes
+        for window in _windows(starts, stops, gap, longest):
             first = int(starts[window[0]])
             if len(window) == 1:
                 place = int(positions[window[0]])
@@ -346,12 +356,10 @@ class StoredVersion:
                 self.read(name, first, first + len(values), out=values)
                 continue
             values = self.read(name, first, int(stops[window].max()))
-            local = np.arange(int(counts[window].sum()))
             begins = counts[window].cumsum() - counts[window]
-            local -= np.repeat(begins, counts[window])
-            source = local + np.repeat(starts[window] - first, counts[window])
+            local = np.arange(int(counts[window].sum())) - np.repeat(begins, counts[window])
             target = local + np.repeat(positions[window], counts[window])
-            out[target] = values[source]
+            out[target] = values[local + np.repeat(starts[window] - first, counts[window])]
         return out
 
     def _rebased(self, name: str, part: int, values: np.ndarray) -> np.ndarray:
@@ -359,34 +367,38 @@ class StoredVersion:
         if part == 0 or not is_offsets(name):
             return values
         counted = next(other for other in self._columns if offsets_of(other) == name)
-        return values + self._first_rows[counted][part]
+        rebased: np.ndarray = values + self._first_rows[counted][part]
+        return rebased
 
-    def _naming(self, part: int, advice: str = "") -> contextlib.AbstractContextManager[None]:
-        """Add the folder to errors of a part; errors of what is elsewhere name the places already."""
+    def _located(self, error: IntegrityError, part: int = 0, advice: str = "") -> IntegrityError:
+        """Return an error of a part that names the folder and the command to run; a deletion is raised instead."""
+        if self.elsewhere is not None:
+            raise error  # it names the places already
+        self._seen.check(error)
         advice = advice or f"run: orlog verify {self.folder} --values"
-        return contextlib.nullcontext() if self.elsewhere else _named(self._seen, part, advice)
+        return IntegrityError(
+            f"{self.folder / part_folder(part)}: {clause(error)}; {advice}",
+            file=part_folder(part) + error.file,
+            expected=error.expected,
+            found=error.found,
+        )
 
-    def _open_part(self, part: int) -> Reader:
+    def _open_part(self, part: int) -> ZarrReader | Hdf5Reader:
         prefix = part_folder(part)
-        rows = {
-            _spec(column): self._first_rows[column.name][part + 1]
-            - self._first_rows[column.name][part]
-            for column in self.manifest.columns
-        }
+        folder = self.folder / prefix
+        stored = parts_of(self.manifest)[part].columns
+        rows = {_spec(column): stored[column.name].rows for column in self.manifest.columns}
         sizes = {
             item.path.removeprefix(prefix): item.size_bytes
             for item in self.manifest.objects
             if item.path.startswith(prefix)
         }
-        if self.manifest.container == "hdf5":
-            from orlog.datasets.store.hdf5 import Hdf5Reader
-
-            with self._naming(part):
-                return Hdf5Reader(self.folder / prefix, rows)
-        far = None
-        if self.elsewhere is not None:
-            far = FarPart(elsewhere=self.elsewhere, prefix=prefix)
-        reader = ZarrReader(self.folder / prefix, rows, sizes, far)
+        try:
+            if self.manifest.container == "hdf5":
+                return Hdf5Reader(folder, rows)
+        except IntegrityError as error:
+            raise self._located(error, part) from error
+        reader = ZarrReader(folder, rows, sizes, self.elsewhere, prefix)
         for spec in rows:
             if f"{spec.name}/zarr.json" not in sizes:
                 raise ManifestError(
@@ -394,9 +406,12 @@ class StoredVersion:
                     "manifest's files.",
                     file=MANIFEST_FILE,
                 )
-            # Its bytes were compared with the manifest, so no disk is at fault.
-            with self._naming(part, "ask its author for a version that follows store format 1"):
+            try:
                 reader.check_shards(spec.name)
+            except IntegrityError as error:
+                # Its bytes were compared with the manifest, so no disk is at fault.
+                advice = "ask its author for a version that follows store format 1"
+                raise self._located(error, part, advice) from error
         return reader
 
     def _check_lengths(self) -> None:
@@ -406,38 +421,11 @@ class StoredVersion:
         if (lengths < 1).any() or (lengths > steps).any() or int(lengths.sum()) != steps:
             raise IntegrityError(
                 f"{self.folder}: column episodes/lengths: expected at least one step in each "
-                f"episode and {steps} in all, found {int(self.lengths.sum())}.",
+                f"episode and {steps} in all, found {int(lengths.sum())}.",
                 file="episodes/lengths",
                 expected=str(steps),
-                found=str(int(self.lengths.sum())),
+                found=str(int(lengths.sum())),
             )
-
-
-class _named:  # noqa: N801 (reads as a statement)
-    """Add the folder and the command to run to integrity errors; a deletion is reported instead."""
-
-    def __init__(self, seen: FolderSeen, part: int, advice: str) -> None:
-        self.seen = seen
-        self.advice = advice
-        self.prefix = part_folder(part)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, IntegrityError):
-            self.seen.check(error)
-            folder = self.seen.folder
-            raise IntegrityError(
-                f"{folder / self.prefix}: {clause(error)}; {self.advice}",
-                file=self.prefix + error.file,
-                expected=error.expected,
-                found=error.found,
-            ) from error
-
-
-def _spec(column: Column) -> ColumnSpec:
-    return ColumnSpec(column.name, np.dtype(column.dtype), tuple(column.shape))
 
 
 def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
@@ -450,38 +438,32 @@ def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
             continue
         for part in parts_of(manifest):
             rows = expected_rows(column.name, part.episodes, part.steps)
-            found = part.columns[column.name].rows
-            if found != rows:
+            listed = part.columns[column.name].rows
+            if listed != rows:
                 raise ManifestError(
                     f"{folder}: column {column.name}: the totals require {rows} rows, the manifest "
-                    f"lists {found}.",
+                    f"lists {listed}.",
                     file=MANIFEST_FILE,
                     expected=str(rows),
-                    found=str(found),
+                    found=str(listed),
                 )
+    specs = [_spec(column) for column in manifest.columns]
     try:
-        return schema_of(
-            *manifest.spaces,
-            [_spec(column) for column in manifest.columns],
-            manifest.variable_columns,
-        )
+        return schema_of(*manifest.spaces, specs, manifest.variable_columns)
     except SchemaError as error:
         raise ManifestError(f"{folder}: {clause(error)}.", file=MANIFEST_FILE) from error
 
 
-def _first_rows(manifest: Manifest, column: Column) -> list[int]:
-    """Return the first row of each part in a column, followed by the total number of rows."""
-    firsts = [0]
-    for part in manifest.parts:
-        firsts.append(firsts[-1] + part.columns[column.name].rows)
-    return firsts if manifest.parts else [0, column.rows]
+def _spec(column: Column) -> ColumnSpec:
+    return ColumnSpec(column.name, np.dtype(column.dtype), tuple(column.shape))
 
 
 def _check_objects(folder: Path, objects: Sequence[StoredObject]) -> None:
     """Check the existence and size of every object, and the bytes of Zarr's metadata."""
     problem = check_places(folder, objects)
-    metadata = [item for item in objects if item.path.endswith("zarr.json")]
-    for item in metadata:
+    for item in objects:
+        if not item.path.endswith("zarr.json"):
+            continue
         if item.size_bytes > LARGEST_METADATA:
             raise ManifestError(
                 f"{folder}: {item.path}: expected at most {LARGEST_METADATA} bytes of metadata, "
@@ -497,3 +479,25 @@ def _check_objects(folder: Path, objects: Sequence[StoredObject]) -> None:
             expected=problem.expected,
             found=problem.found,
         )
+
+
+def _joined(starts: np.ndarray, stops: np.ndarray) -> list[tuple[int, int]]:
+    """Return ranges of rows, those that touch as one."""
+    edges = np.flatnonzero(starts[1:] != stops[:-1]) + 1
+    firsts, lasts = starts[[0, *edges]], stops[[*(edges - 1), -1]]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def _windows(starts: np.ndarray, stops: np.ndarray, gap: int, longest: int) -> list[np.ndarray]:
+    """Group ranges that lie near each other; return groups of their indexes, ordered by start."""
+    order = np.argsort(starts, kind="stable")
+    groups: list[np.ndarray] = []
+    first = 0
+    begin, end = int(starts[order[0]]), int(stops[order[0]])
+    for position in range(1, len(order)):
+        start, stop = int(starts[order[position]]), int(stops[order[position]])
+        if start - end > gap or stop - begin > longest:
+            groups.append(order[first:position])
+            first, begin, end = position, start, stop
+        end = max(end, stop)
+    return [*groups, order[first:]]

@@ -11,8 +11,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from orlog.datasets.store.codecs import CODECS
-from orlog.datasets.store.encoding import Encoding
+from orlog.datasets.store.encoding import COMPRESSIONS, Encoding, codec_metadata
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.documents import parse_json
 
@@ -52,7 +51,7 @@ def array_metadata(
     if encoding.difference_axis is not None:
         axis = {"axis": encoding.difference_axis}
         codecs.insert(0, {"name": "orlog.difference", "configuration": axis})
-    codecs += CODECS[encoding.compression].metadata(dtype, bit_shuffle=encoding.bit_shuffle)
+    codecs += codec_metadata(encoding.compression, dtype, bit_shuffle=encoding.bit_shuffle)
     codecs.append({"name": "crc32c"})
     sharding = {
         "chunk_shape": [encoding.chunk_rows, *row],
@@ -131,9 +130,9 @@ def _compression_of(described: list[Any], spec: ColumnSpec) -> tuple[str, bool]:
 
     Raises ValueError if no codec has it.
     """
-    for name, codec in CODECS.items():
+    for name in COMPRESSIONS:
         for bit_shuffle in (True, False):
-            if codec.metadata(spec.dtype, bit_shuffle=bit_shuffle) == described:
+            if codec_metadata(name, spec.dtype, bit_shuffle=bit_shuffle) == described:
                 return name, bit_shuffle
     raise ValueError(f"no codec of this orlog is described by {json.dumps(described):.200}.")
 

@@ -12,25 +12,26 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import blake3
 import google_crc32c
 import numpy as np
 
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.in_place import Coming, FarPart
-from orlog.datasets.store.places import Place
-from orlog.datasets.store.shards import Shard, undo_difference
-from orlog.datasets.store.zarr_metadata import read_encoding, shard_path
+from orlog.datasets.store.in_place import Coming, Elsewhere, RemoteShard
+from orlog.datasets.store.shards import Place, Shard, undo_difference
+from orlog.datasets.store.zarr_metadata import LARGEST_METADATA, read_encoding, shard_path
 from orlog.errors import IntegrityError, clause
-from orlog.manifests.columns import ColumnSpec
+from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 
 THREADS = min(8, os.cpu_count() or 1)
 CHUNKS_FOR_THREADS = 4
 SMALL_CHUNK_BYTES = 2**16
 OPEN_SHARDS = 128
+VALUES_AT_ONCE = 2**25  # bytes
 # Shared by all readers, since the number of open files is limited per process.
 _open_shards: dict[tuple[object, str], Shard] = {}
 _opening: dict[tuple[int, object, str], threading.Lock] = {}
@@ -47,14 +48,15 @@ class ZarrReader:
         folder: Path,
         rows: Mapping[ColumnSpec, int],
         sizes: Mapping[str, int],
-        far: FarPart | None = None,
+        elsewhere: Elsewhere | None = None,
+        prefix: str = "",
     ) -> None:
         """Remember columns and their rows, and files with their bytes; nothing is opened yet.
 
-        With `far`, shards lie elsewhere, and what is read of them is brought here first.
+        With `elsewhere`, shards lie there under `prefix`, and what is read of them is brought here first.
         """
         self.folder = folder
-        self._far = far
+        self._elsewhere, self._prefix = elsewhere, prefix
         self._specs = {spec.name: spec for spec in rows}
         self._rows = {spec.name: count for spec, count in rows.items()}
         self._sizes = sizes
@@ -70,8 +72,8 @@ class ZarrReader:
 
     def __del__(self) -> None:
         key = self._key
-        for shard in [one for one in _open_shards.copy() if one[0] is key]:
-            _open_shards.pop(shard, None)
+        for place in [place for place in _open_shards.copy() if place[0] is key]:
+            _open_shards.pop(place, None)
 
     def encoding(self, name: str) -> Encoding:
         """Return how a column is stored.
@@ -79,15 +81,14 @@ class ZarrReader:
         Raises IntegrityError if its metadata do not follow format 1, or do not fit the manifest.
         """
         if name not in self._encodings:
-            path = self.folder / name / "zarr.json"
+            path = f"{name}/zarr.json"
+            is_listed = self._sizes.get(path, LARGEST_METADATA + 1) <= LARGEST_METADATA
             try:
-                self._encodings[name] = read_encoding(
-                    path.read_bytes(), self._specs[name], self._rows[name]
-                )
+                data = (self.folder / path).read_bytes() if is_listed else b""
+                self._encodings[name] = read_encoding(data, self._specs[name], self._rows[name])
             except (OSError, ValueError) as error:
                 raise IntegrityError(
-                    f"{name}/zarr.json: column {name} cannot be opened: {clause(error)}.",
-                    file=f"{name}/zarr.json",
+                    f"{path}: column {name} cannot be opened: {clause(error)}.", file=path
                 ) from error
         return self._encodings[name]
 
@@ -98,16 +99,15 @@ class ZarrReader:
         """
         spec, encoding = self._specs[name], self.encoding(name)
         numbers = spec.dtype.itemsize * math.prod(spec.shape)
-        shards = -(-self._rows[name] // encoding.shard_rows) if numbers else 0
+        count = -(-self._rows[name] // encoding.shard_rows) if numbers else 0
         listed = sum(1 for path in self._sizes if path.startswith(f"{name}/c."))
-        if listed != shards or any(
-            shard_path(spec, shard) not in self._sizes for shard in range(shards)
-        ):
+        paths = (shard_path(spec, shard) for shard in range(count))
+        if listed != count or not all(path in self._sizes for path in paths):
             raise IntegrityError(
-                f"column {name}: {self._rows[name]} rows take {shards} shards, the manifest lists "
+                f"column {name}: {self._rows[name]} rows take {count} shards, the manifest lists "
                 f"{listed}.",
                 file=f"{name}/zarr.json",
-                expected=f"{shards} shards",
+                expected=f"{count} shards",
                 found=f"{listed} shards",
             )
 
@@ -122,7 +122,7 @@ class ZarrReader:
             return out
         rows = encoding.chunk_rows
         chunks = range(start // rows, (stop - 1) // rows + 1)
-        if self._far is not None:
+        if self._elsewhere is not None:
             self.bring({name: chunks})
         if out.nbytes // len(chunks) < SMALL_CHUNK_BYTES:
             self._read_small(spec, encoding, out, start, stop)
@@ -146,7 +146,7 @@ class ZarrReader:
         out = np.empty((len(rows), *spec.shape), spec.dtype)
         if out.nbytes == 0:
             return out
-        if self._far is not None:
+        if self._elsewhere is not None:
             self.bring({name: np.unique(rows // encoding.chunk_rows).tolist()})
         if encoding.chunk_rows == 1:
             for position, chunk in enumerate(rows.tolist()):
@@ -188,16 +188,16 @@ class ZarrReader:
 
     def shards(self) -> dict[str, tuple[int, int]]:
         """Return how many chunks each shard holds and has room for, by path."""
-        found = {}
+        counts = {}
         for name, spec in self._specs.items():
             encoding = self.encoding(name)
+            room = encoding.chunks_per_shard
             chunks = -(-self._rows[name] // encoding.chunk_rows)
-            for number in range(-(-chunks // encoding.chunks_per_shard)):
+            for number in range(-(-chunks // room)):
                 path = shard_path(spec, number)
                 if path in self._sizes:
-                    left = chunks - number * encoding.chunks_per_shard
-                    found[path] = min(left, encoding.chunks_per_shard), encoding.chunks_per_shard
-        return found
+                    counts[path] = min(chunks - number * room, room), room
+        return counts
 
     def chunks_of(self, name: str, start: int, stop: int) -> range:
         """Return the numbers of the chunks that hold rows `start` to `stop - 1` of a column."""
@@ -215,24 +215,23 @@ class ZarrReader:
         Of columns in `indexes` nothing else is fetched. With `ahead`, chunks are not waited for: their requests are
         added to it.
 
-        Raises IntegrityError, TransferError or StorageError as `FarShard.fetch` does.
+        Raises IntegrityError, TransferError or StorageError as `RemoteShard.fetch` does.
         """
-        if self._far is None:
+        if self._elsewhere is None:
             return
         wanted: dict[tuple[str, int], list[int]] = {}
-        for name, some in chunks.items():
-            if not math.prod(self._specs[name].shape):
-                continue
-            per_shard = self.encoding(name).chunks_per_shard
-            for chunk in some:
-                inside = wanted.setdefault((name, chunk // per_shard), [])
-                if name not in indexes:
-                    inside.append(chunk % per_shard)
+        for name, numbers in chunks.items():
+            if math.prod(self._specs[name].shape):
+                per_shard = self.encoding(name).chunks_per_shard
+                for chunk in numbers:
+                    inside = wanted.setdefault((name, chunk // per_shard), [])
+                    if name not in indexes:
+                        inside.append(chunk % per_shard)
 
         def opened(key: tuple[str, int]) -> Shard:
             return self._shard(self._specs[key[0]], self.encoding(key[0]), key[1])
 
-        self._far.bring(opened, wanted, ahead)
+        self._elsewhere.bring(opened, wanted, ahead)
 
     def _read_small(
         self, spec: ColumnSpec, encoding: Encoding, out: np.ndarray, start: int, stop: int
@@ -262,12 +261,13 @@ class ZarrReader:
         """Decode the part of a chunk that lies between rows `start` and `stop` into `out`."""
         first_row = chunk * encoding.chunk_rows
         first, last = max(start, first_row), min(stop, first_row + encoding.chunk_rows)
-        if last - first == encoding.chunk_rows:
-            self._decode(spec, encoding, chunk, out[first - start : last - start])
+        part = out[first - start : last - start]
+        if len(part) == encoding.chunk_rows:
+            self._decode(spec, encoding, chunk, part)
         else:
             scratch = np.empty((encoding.chunk_rows, *spec.shape), spec.dtype)
             self._decode(spec, encoding, chunk, scratch)
-            out[first - start : last - start] = scratch[first - first_row : last - first_row]
+            part[...] = scratch[first - first_row : last - first_row]
 
     def _decode(
         self,
@@ -281,29 +281,52 @@ class ZarrReader:
         shard, inside = divmod(chunk, encoding.chunks_per_shard)
         self._shard(spec, encoding, shard).decode(inside, out, encoding, undo=undo)
 
-    def _shard(self, spec: ColumnSpec, encoding: Encoding, shard: int) -> Shard:
-        name = shard_path(spec, shard)
-        found = _open_shards.get((self._key, name))
-        if found is not None:
-            return found
+    def _shard(self, spec: ColumnSpec, encoding: Encoding, number: int) -> Shard:
+        """Return a shard, which stays open for a while."""
+        name = shard_path(spec, number)
+        key = self._key, name
+        shard = _open_shards.get(key)
+        if shard is not None:
+            return shard
         if name not in self._sizes:
             raise IntegrityError(f"{name}: not in the manifest.", file=name)
-        room = encoding.chunks_per_shard
-        if self._far is None:
-            return self._keep_open(
-                name, Shard(self.folder / name, room, self._sizes[name], name=name)
-            )
-        one = self._key, name
+        room, elsewhere = encoding.chunks_per_shard, self._elsewhere
+        if elsewhere is None:
+            return _kept_open(key, Shard(self.folder / name, room, self._sizes[name], name=name))
         # Opened once, or what is on its way would be asked for twice. A fork would copy a held lock.
-        with _opening.setdefault((os.getpid(), *one), threading.Lock()):
-            found = _open_shards.get(one) or self._keep_open(name, self._far.open_shard(name, room))
-        _opening.pop((os.getpid(), *one), None)
-        return found
+        with _opening.setdefault((os.getpid(), *key), threading.Lock()):
+            shard = _open_shards.get(key)
+            if shard is None:
+                path = self._prefix + name
+                shard = _kept_open(key, RemoteShard(elsewhere, path, room, name=name))
+        _opening.pop((os.getpid(), *key), None)
+        return shard
 
-    def _keep_open(self, name: str, opened: Shard) -> Shard:
-        """Keep a shard open for a while."""
-        # No lock; single operations of a dict are atomic.
-        if len(_open_shards) >= OPEN_SHARDS:
-            _open_shards.pop(next(iter(list(_open_shards))), None)
-        _open_shards[self._key, name] = opened
-        return opened
+
+def _kept_open(key: tuple[object, str], shard: Shard) -> Shard:
+    # No lock; single operations of a dict are atomic.
+    if len(_open_shards) >= OPEN_SHARDS:
+        _open_shards.pop(next(iter(list(_open_shards))), None)
+    _open_shards[key] = shard
+    return shard
+
+
+def hash_values(
+    read: Callable[[int, int], np.ndarray],
+    spec: ColumnSpec,
+    rows: int,
+    see: Callable[[np.ndarray], None] = lambda _: None,
+) -> str:
+    """Return the hex BLAKE3 of all values of a column of one part, decoded a block at a time, which `see` gets.
+
+    `read` returns the rows from the first to before the last. Raises IntegrityError if they cannot be read.
+    """
+    digest = blake3.blake3()
+    row_bytes = max(1, spec.dtype.itemsize * math.prod(spec.shape))
+    # A power of two, like the rows of a chunk, so that few chunks are decoded for two blocks.
+    step = 1 << max(0, (VALUES_AT_ONCE // row_bytes).bit_length() - 1)
+    for start in range(0, rows, step):
+        values = read(start, min(rows, start + step))
+        digest.update(little_endian_bytes(values))
+        see(values)
+    return str(digest.hexdigest())

@@ -190,7 +190,7 @@ def _repair(name: str, transfer: dict[str, Any], as_json: bool) -> bool:
 def _verify_in_place(name: str, sample: str | None, whole_files: bool, as_json: bool) -> bool:
     from orlog.datasets.download.in_place import open_in_place
     from orlog.datasets.store.chunk_hashes import has_chunk_hashes
-    from orlog.datasets.store.verify_in_place import check_where_it_is
+    from orlog.datasets.store.verify_values import check_where_it_is
 
     share = 1.0 if sample is None else _share(sample)
     version = open_in_place(name, whole_files=whole_files).selection().versions[0]

@@ -15,10 +15,10 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.store import encoding
-from orlog.datasets.store.contents import DamageFinder
-from orlog.datasets.store.verify import Problem, verify_folder
+from orlog.datasets.store.verify import DamageFinder, Problem, verify_folder
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_metadata import shard_path
+from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.manifests.manifest import part_folder, parts_of, read_manifest
 from tests.episodes import whole_episode
 
@@ -78,7 +78,9 @@ def store(three_parts: Path, tmp_path: Path) -> Path:
 def expected_episodes(stored: StoredVersion, part: int, name: str, number: int) -> tuple[int, int]:
     """Return first and last episode in a shard, having looked at each episode's rows."""
     rows = parts_of(stored.manifest)[part].columns[name].rows
-    shard_rows = stored._readers[part].encoding(name).shard_rows  # type: ignore[attr-defined]
+    reader = stored._readers[part]
+    assert isinstance(reader, ZarrReader)
+    shard_rows = reader.encoding(name).shard_rows
     before = stored._first_rows[name][part]
     first, stop = before + number * shard_rows, before + min(rows, (number + 1) * shard_rows)
     starts, stops = stored._row_ranges(name, np.arange(len(stored.lengths)))

@@ -372,7 +372,8 @@ def test_a_shard_that_is_swapped_for_another_while_it_is_open_changes_nothing(
 
 def test_a_shard_that_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
     column = write(tmp_path / "store", REWARDS, [np.zeros(10)])
-    reader = ZarrReader(tmp_path / "store", {column.spec: column.rows}, {})
+    sizes = {"rewards/zarr.json": (tmp_path / "store/rewards/zarr.json").stat().st_size}
+    reader = ZarrReader(tmp_path / "store", {column.spec: column.rows}, sizes)
     with pytest.raises(IntegrityError, match=r"rewards/c\.0: not in the manifest") as caught:
         reader.read("rewards", 0, 10)
     assert caught.value.file == "rewards/c.0"
