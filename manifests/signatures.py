@@ -1,4 +1,4 @@
-"""Ed25519 signatures of manifests, indexes and results, each in a small JSON file next to what it signs.
+"""Ed25519 signatures of manifests and indexes, each in a small JSON file next to what it signs.
 
     manifest.json.sig    {"signature_version": 1, "signatures": [{"key": "ed25519:..", "signature": ".."}, ..]}
 
@@ -7,8 +7,7 @@ content. A file and its signatures cannot be replaced in one step, so the new si
 first and include those of the old file. That proves no more than the old pair did.
 
 What is signed is `orlog manifest signature 1`, a line feed and the SHA-256 of the file. For an
-index the text says `index`, and for a shared result (`orlog/runs/`) `result`, so a signature of one
-kind is never taken for one of another. A public key is `ed25519:` and 64 hexadecimal digits. A private
+index the text says `index`, so a signature of one kind is never taken for one of the other. A public key is `ed25519:` and 64 hexadecimal digits. A private
 key is a PEM file (PKCS8, no password).
 """
 
@@ -49,7 +48,7 @@ MOST_SIGNATURES = 12  # about 3,200 bytes
 LARGEST_KEY_FILE = 4096
 _PUBLIC_KEY = r"ed25519:[0-9a-f]{64}"
 
-SignedKind = Literal["manifest", "index", "result"]
+SignedKind = Literal["manifest", "index"]
 
 
 class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -225,7 +224,7 @@ def _parse(data: bytes, where: str) -> list[_Signature]:
 
 def _message(data: bytes, kind: SignedKind) -> bytes:
     if kind not in get_args(SignedKind):
-        raise ValueError(f"only a manifest, an index or a result can be signed, found {kind!r}.")
+        raise ValueError(f"only a manifest or an index can be signed, found {kind!r}.")
     return b"orlog " + kind.encode() + b" signature 1\n" + hashlib.sha256(data).digest()
 
 

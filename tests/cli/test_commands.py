@@ -298,6 +298,8 @@ def test_train_evaluate_and_reproduce_by_hand(mini_folder: Path, tmp_path: Path)
         "expectile=0.8",
         "--evaluations",
         "1",
+        "--curve-episodes",
+        "1",
         cwd=tmp_path,
     )
     assert trained.returncode == 0, trained.stderr
@@ -310,7 +312,8 @@ def test_train_evaluate_and_reproduce_by_hand(mini_folder: Path, tmp_path: Path)
     assert again.returncode == 1
     assert "continue (--resume), replace it (--overwrite)" in again.stderr
     for seeds in ([], ["--seeds", "2"]):
-        again = orlog("train", "iql", MINI, "--steps", "20", "--overwrite", *seeds, cwd=tmp_path)
+        few = ("--steps", "20", "--evaluations", "1", "--curve-episodes", "1", "--overwrite")
+        again = orlog("train", "iql", MINI, *few, *seeds, cwd=tmp_path)
         assert again.returncode == 0, again.stderr
 
 

@@ -42,6 +42,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", CASES)
 def test_the_notebooks_run(source: Path, kernel: str, tmp_path: Path) -> None:
     work = tmp_path / "work"

@@ -33,6 +33,7 @@ from tests.power import SURVIVALS, Call, Disk, File, Folder, can_trace, record_c
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.scaled,
     pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace"),
 ]

@@ -5,6 +5,8 @@ Of the families, docs/families.md says what was expected and what came out.
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from orlog.manifests.families import FAMILIES
@@ -103,6 +105,7 @@ def test_the_policy_that_made_the_best_data_scores_above_random_actions(name: st
     assert references.random.mean < references.expert.mean
 
 
+@functools.cache
 def score(algorithm: str, name: str) -> float | None:
     baseline, manifest = read_baseline(algorithm, name), recorded_manifest(name)
     references = None if manifest is None else references_of(manifest)
