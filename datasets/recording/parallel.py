@@ -18,7 +18,6 @@ blank otherwise. Row t of its infos is what step t said of it: also in the step 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,15 +25,17 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.columns.episode import Columns
-from orlog.datasets.recording.collector import Collector, Recording, start_recording
-from orlog.datasets.recording.open_episode import BLANK, LOG_PROBS, Recorded, blank_like
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.recording.open_episode import LOG_PROBS, InfoLists, OpenEpisode, Recorded
+from orlog.datasets.recording.recorder import Recording, start_version
 from orlog.errors import SchemaError, wrong_type
 from orlog.manifests.columns import can_be_named
 from orlog.manifests.roles import MASKS
 from orlog.manifests.spaces import map_leaves
 
 _COLUMNS = ("acts", "rewards", "terminations", "truncations")
+_BLANK = object()
+"""Stands for an info that an agent does not have, until `_Blanks` knows the form of its others."""
 
 
 def record_parallel(
@@ -65,7 +66,7 @@ def record_parallel(
             f"{name}: infos cannot be named {', '.join(sorted(taken))}: these columns of an agent hold "
             "something else."
         )
-    if not all(hasattr(env, one) for one in ("possible_agents", "observation_space", "step")):
+    if not all(hasattr(env, needed) for needed in ("possible_agents", "observation_space", "step")):
         raise wrong_type("env", "a parallel environment of PettingZoo", env)
     agents = {str(agent): agent for agent in env.possible_agents}
     for agent in agents:
@@ -74,39 +75,18 @@ def record_parallel(
                 f"{name}: agent {agent!r} cannot name a column: expected letters, digits, '_', '-' "
                 "and '.'."
             )
-    blanks = [
-        {key: _blank(space(agent)) for key, agent in agents.items()}
-        for space in (env.observation_space, env.action_space)
-    ]
-    at_reset: dict[str, Any] = {}
-    collector = start_recording(
-        name,
-        Recorded(
-            observation_space=spaces.Dict(
-                {key: env.observation_space(agent) for key, agent in agents.items()}
-            ),
-            action_space=spaces.Dict(
-                {key: env.action_space(agent) for key, agent in agents.items()}
-            ),
-            infos=[
-                f"agents/{key}/{column}"
-                for key in agents
-                for column in (*_COLUMNS, *infos, *([LOG_PROBS] if action_log_probs else []))
-            ],
-            action_log_probs=action_log_probs,
-            blank=functools.partial(
-                _unknown_info,
-                name,
-                {key: env.action_space(agent) for key, agent in agents.items()},
-                at_reset,
-            ),
-        ),
-        None,
-        simulated=[env] if state else [],
-        append=append,
-        options=options,
+    blanks = _Blanks(name, env, agents, infos)
+    columns = [*_COLUMNS, *infos, *([LOG_PROBS] if action_log_probs else [])]
+    recorded = Recorded(
+        observation_space=blanks.observation_space,
+        action_space=blanks.action_space,
+        infos=[f"agents/{key}/{column}" for key in agents for column in columns],
+        action_log_probs=action_log_probs,
+        fill_infos=blanks.fill_infos,
     )
-    return ParallelRecorder(env, collector, agents, blanks, infos, at_reset)
+    simulated = [env] if state else [None]
+    episodes = start_version(name, recorded, None, simulated, append=append, options=options)
+    return ParallelRecorder(env, episodes, agents, infos, blanks)
 
 
 class ParallelRecorder(Recording):
@@ -120,18 +100,15 @@ class ParallelRecorder(Recording):
     def __init__(
         self,
         env: Any,
-        collector: Collector,
+        episodes: Sequence[OpenEpisode],
         agents: Mapping[str, Any],
-        blanks: Sequence[Mapping[str, Any]],
         infos: Sequence[str],
-        at_reset: dict[str, Any],
+        blanks: _Blanks,
     ) -> None:
         """Wrap an environment; `record_parallel` has made the rest."""
         self.env = env
-        self._collector = collector
-        self._agents = agents
-        self._infos, self._at_reset = infos, at_reset
-        self._blank_observations, self._blank_actions = blanks
+        self._hold(episodes)
+        self._agents, self._infos, self._blanks = agents, infos, blanks
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the environment."""
@@ -147,19 +124,18 @@ class ParallelRecorder(Recording):
         Raises SchemaError if an observation does not fit its space, the options cannot be kept as JSON, or
         the environment has no state that can be recorded.
         """
-        collector = self._collector
-        collector.end()
+        self._end_episodes(self._episodes)
         observations, infos = self.env.reset(seed=seed, options=options)
-        first = self._of_all(observations, self._blank_observations)
-        for key, agent in self._agents.items():
-            info = infos.get(agent) or {}
-            self._at_reset |= {
-                f"agents/{key}/{name}": blank_like([info[name]])
-                for name in self._infos
-                if name in info
-            }
-        collector.start(0, first, seed, options)
-        collector.running = True
+        self._blanks.note_reset(infos)
+        self._episodes[0].start(
+            {
+                key: observations.get(agent, self._blanks.observations[key])
+                for key, agent in self._agents.items()
+            },
+            seed,
+            options,
+        )
+        self._is_running = True
         return observations, infos
 
     def step(
@@ -170,115 +146,163 @@ class ParallelRecorder(Recording):
         Raises SchemaError if the episode has ended, or something does not fit; StorageError if the disk is
         full; finished episodes are kept.
         """
-        collector = self._collector
-        episode = collector.episodes[0]
-        collector.check_running()
-        acting = [key for key, agent in self._agents.items() if agent in self.env.agents]
-        kept = episode.copied_action(self._of_all(actions, self._blank_actions))
-        log_probs, log_prob = self._log_probs(action_log_probs, acting)
-        state = collector.state(0)
-        collector.running = False
+        self._check_running()
+        (episode,) = self._episodes
+        acting = {key: agent for key, agent in self._agents.items() if agent in self.env.agents}
+        log_probs: dict[str, float] = {}
+        if action_log_probs is not None:
+            missing = [key for key, agent in acting.items() if agent not in action_log_probs]
+            if missing:
+                raise SchemaError(
+                    f"{episode.where()}: action_log_probs lacks agent {missing[0]!r}, which acts."
+                )
+            log_probs = {key: float(action_log_probs[agent]) for key, agent in acting.items()}
+        action = {
+            key: actions.get(agent, self._blanks.actions[key])
+            for key, agent in self._agents.items()
+        }
+        episode.before(action, None if action_log_probs is None else sum(log_probs.values()))
+        self._is_running = False
         result = self.env.step(actions)
         observations, rewards, terminations, truncations, infos = result
-        columns = {**log_probs, **self._info_columns(result, acting)}
+        observation: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         total, terminated, truncated = 0.0, False, False
         for key, agent in self._agents.items():
-            acts = key in acting
-            got = 0.0, False, False
-            if acts:
+            values: dict[str, Any] = {**dict.fromkeys(_COLUMNS, False), "rewards": 0.0}
+            if key in acting:
                 reward = float(episode.checked_reward(rewards[agent], agent=agent))
                 episode.check_flags(terminations[agent], truncations[agent], agent=agent)
-                got = reward, bool(terminations[agent]), bool(truncations[agent])
-            columns |= {
-                f"agents/{key}/{name}": value
-                for name, value in zip(_COLUMNS, (acts, *got), strict=True)
-            }
-            total += got[0]
-            terminated, truncated = terminated or got[1], truncated or got[2]
+                flags = bool(terminations[agent]), bool(truncations[agent])
+                values = dict(zip(_COLUMNS, (True, reward, *flags), strict=True))
+                total, terminated, truncated = (
+                    total + reward,
+                    terminated | flags[0],
+                    truncated | flags[1],
+                )
+            ends = values["terminations"] or values["truncations"] or not values["acts"]
+            said = values["acts"] or agent in self.env.agents
+            values |= self._chosen_infos(
+                key, (infos.get(agent) or {}) if said else {}, values, ends=ends
+            )
+            values[LOG_PROBS] = log_probs.get(key, 0.0)
+            columns |= {f"agents/{key}/{column}": value for column, value in values.items()}
+            observation[key] = observations.get(agent, self._blanks.observations[key])
         ended = not self.env.agents
-        seen = self._of_all(observations, self._blank_observations)
-        of_all = seen, total, ended and terminated, ended and truncated, columns
-        collector.add(0, kept, of_all, state, log_prob, ended=ended)
-        collector.running = not ended
+        episode.after((observation, total, ended and terminated, ended and truncated, columns))
+        self._is_running = not episode.keep(ends=ended)
         return observations, rewards, terminations, truncations, infos
 
-    def _log_probs(
-        self, given: Mapping[Any, float] | None, acting: Sequence[str]
-    ) -> tuple[dict[str, float], float | None]:
-        """Return the log-probability of each agent's action by column, and their sum."""
-        self._collector.check_log_probs(given)
-        if given is None:
-            return {}, None
-        missing = [key for key in acting if self._agents[key] not in given]
-        if missing:
-            raise SchemaError(
-                f"{self._collector.episodes[0].where()}: action_log_probs lacks agent {missing[0]!r}, which acts."
-            )
-        of_agents = {key: float(given[self._agents[key]]) for key in acting}
-        columns = {f"agents/{key}/{LOG_PROBS}": of_agents.get(key, 0.0) for key in self._agents}
-        return columns, sum(of_agents.values())
-
-    def _info_columns(self, result: tuple[Any, ...], acting: Sequence[str]) -> dict[str, Any]:
-        """Return the chosen infos of all agents by column: of those that act in this step or in the next one.
+    def _chosen_infos(
+        self, key: str, info: Mapping[str, Any], values: Mapping[str, Any], *, ends: bool
+    ) -> dict[str, Any]:
+        """Return the recorded infos of an agent: if it acts in this step or in the next one.
 
         Raises SchemaError if an agent that acts lacks one. Flags of what is legal may be missing at its end, as
         all may in the step before it comes.
         """
-        *_, terminations, truncations, infos = result
-        columns = {}
-        for key, agent in self._agents.items():
-            acts = key in acting
-            info = (infos.get(agent) or {}) if acts or agent in self.env.agents else {}
-            ends = not acts or terminations[agent] or truncations[agent]
-            for name in self._infos:
-                if name not in info and acts and not (ends and name in MASKS):
-                    raise SchemaError(
-                        f"{self._collector.episodes[0].where()}, agent {key!r}: its info has no {name!r}, only "
-                        f"{sorted(info)}; what is recorded must be in the info of every step of an agent."
-                    )
-                columns[f"agents/{key}/{name}"] = info.get(name, BLANK)
-        return columns
-
-    def _of_all(self, values: Mapping[Any, Any], blank: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a value of every agent."""
-        return {key: values.get(agent, blank[key]) for key, agent in self._agents.items()}
+        for name in self._infos:
+            if name not in info and values["acts"] and not (ends and name in MASKS):
+                raise SchemaError(
+                    f"{self._episodes[0].where()}, agent {key!r}: its info has no {name!r}, only "
+                    f"{sorted(info)}; what is recorded must be in the info of every step of an agent."
+                )
+        return {name: info.get(name, _BLANK) for name in self._infos}
 
 
-def _unknown_info(
-    name: str,
-    action_spaces: Mapping[str, gymnasium.Space[Any]],
-    at_reset: Mapping[str, Any],
-    column: str,
-    columns: Mapping[str, Columns],
-) -> Any:
-    """Return a blank info of an agent that no step has told one yet: as `at_reset` has it, or that of the others.
+class _Blanks:
+    """What stands for the values of agents that take no part.
 
-    Flags of what is legal are as many as its choices, if so they are of the others. Raises SchemaError if the
-    others' infos differ in their forms.
+    Attributes:
+        observation_space: That of all agents together.
+        action_space: The same of actions.
+        observations: A blank observation of each agent.
+        actions: A blank action of each agent.
     """
-    if column in at_reset:
-        return at_reset[column]
-    _, agent, info = column.split("/", 2)
-    others = {key: f"agents/{key}/{info}" for key in action_spaces}
-    blanks = {
-        key: blank_like(columns[other]) if other in columns else at_reset[other]
-        for key, other in others.items()
-        if other in columns or other in at_reset
-    }
-    choices = {key: (getattr(space, "n", 0),) for key, space in action_spaces.items()}
-    if info in MASKS and all(np.shape(blank) == choices[key] for key, blank in blanks.items()):
-        return np.zeros(choices[agent], np.result_type(*(blanks.values() or [np.int8(0)])))
-    if len({(np.shape(blank), np.asarray(blank).dtype) for blank in blanks.values()}) == 1:
-        return next(iter(blanks.values()))
-    raise SchemaError(
-        f"{name}: agent {agent!r} takes no part in the first episode, so its info {info!r} has no known form; let "
-        "each agent take part in the first episode, or leave the info out."
-    )
+
+    def __init__(
+        self, name: str, env: Any, agents: Mapping[str, Any], infos: Sequence[str]
+    ) -> None:
+        self._name, self._agents, self._infos = name, agents, infos
+        self.observation_space = spaces.Dict(
+            {key: env.observation_space(agent) for key, agent in agents.items()}
+        )
+        self.action_space = spaces.Dict(
+            {key: env.action_space(agent) for key, agent in agents.items()}
+        )
+        self.observations, self.actions = (
+            {
+                key: map_leaves(part, lambda _, leaf: _blank_leaf(leaf))
+                for key, part in space.items()
+            }
+            for space in (self.observation_space, self.action_space)
+        )
+        self._at_reset: dict[str, Any] = {}
+
+    def note_reset(self, infos: Mapping[Any, Any]) -> None:
+        """Note the form of what a reset tells agents."""
+        for key, agent in self._agents.items():
+            info = infos.get(agent) or {}
+            self._at_reset |= {
+                f"agents/{key}/{name}": _blank_like([info[name]])
+                for name in self._infos
+                if name in info
+            }
+
+    def fill_infos(self, infos: InfoLists, schema: Schema) -> InfoLists:
+        """Put blanks where agents have no info: in the form of earlier episodes, else of its other values."""
+        filled: InfoLists = {}
+        for name in sorted(infos, key=lambda name: all(one is _BLANK for one in infos[name])):
+            known = [value for value in infos[name] if value is not _BLANK]
+            filled[name] = known
+            if len(known) < len(infos[name]):
+                blank = self._blank_info(name, known, filled, schema)
+                filled[name] = [blank if value is _BLANK else value for value in infos[name]]
+        return {name: filled[name] for name in infos}
+
+    def _blank_info(self, column: str, known: list[Any], filled: InfoLists, schema: Schema) -> Any:
+        """Return a blank info of an agent.
+
+        One that no step has told anything yet has it as the reset did, or as the other agents have theirs. Flags
+        of what is legal are as many as its choices, if so they are of the others. Raises SchemaError if the
+        others' infos differ in their forms.
+        """
+        spec = schema.extras.get(f"infos/{column}")
+        if spec is not None:
+            kind = schema.variable.get(f"infos/{column}")
+            array = np.zeros((0, *spec.shape) if kind else spec.shape, spec.dtype)
+            return "" if kind == "text" else array[()]
+        if known:
+            return _blank_like(known)
+        if column in self._at_reset:
+            return self._at_reset[column]
+        _, agent, info = column.split("/", 2)
+        others = {key: f"agents/{key}/{info}" for key in self._agents}
+        blanks = {
+            key: _blank_like(filled[other]) if filled.get(other) else self._at_reset[other]
+            for key, other in others.items()
+            if filled.get(other) or other in self._at_reset
+        }
+        choices = {key: (getattr(space, "n", 0),) for key, space in self.action_space.items()}
+        if info in MASKS and all(np.shape(blank) == choices[key] for key, blank in blanks.items()):
+            return np.zeros(choices[agent], np.result_type(*(blanks.values() or [np.int8(0)])))
+        if len({(np.shape(blank), np.asarray(blank).dtype) for blank in blanks.values()}) == 1:
+            return next(iter(blanks.values()))
+        raise SchemaError(
+            f"{self._name}: agent {agent!r} takes no part in the first episode, so its info {info!r} has no known "
+            "form; let each agent take part in the first episode, or leave the info out."
+        )
 
 
-def _blank(space: gymnasium.Space[Any]) -> Any:
-    """Return the value that stands for none."""
-    return map_leaves(space, lambda _, leaf: _blank_leaf(leaf))
+def _blank_like(values: Sequence[Any]) -> Any:
+    """Return a value of the form of some others that stands for none."""
+    first = values[0]
+    if isinstance(first, str):
+        return ""
+    blank = np.zeros_like(first)
+    if blank.ndim and len({np.shape(value) for value in values}) > 1:
+        return blank[:0]
+    return blank[()]
 
 
 def _blank_leaf(space: gymnasium.Space[Any]) -> Any:

@@ -13,8 +13,8 @@ from orlog.datasets.reading.dataset import Dataset as Dataset
 from orlog.datasets.reading.verifying import verify_store as verify_store
 from orlog.datasets.recording.parallel import record_parallel as record_parallel
 from orlog.datasets.recording.recorder import record as record
+from orlog.datasets.recording.recorder import record_vector as record_vector
 from orlog.datasets.recording.saving import save_dataset as save_dataset
-from orlog.datasets.recording.vector import record_vector as record_vector
 from orlog.datasets.recording.writer import DatasetWriter as DatasetWriter
 from orlog.datasets.worlds.build import build_dataset as build_dataset
 from orlog.errors import OrlogError as OrlogError
