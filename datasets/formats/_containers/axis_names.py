@@ -6,25 +6,13 @@ around it, whose length is the width of the array; `body_names` is only for arra
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._containers.hdf5_files import (
-    attribute,
-    check_heaps,
-    child,
-    names_in,
-    reading,
-)
-from orlog.datasets.formats._containers.npz_files import NpyFolder, NpzFile, reading_npz
-from orlog.datasets.formats._containers.zarr_arrays import ZarrFile
 from orlog.errors import OrlogError, SchemaError
 
 NAMES = re.compile(r"(?:(.+)_)?names?")
@@ -44,11 +32,6 @@ class AxisNames(NamedTuple):
 NO_NAMES = AxisNames(())
 
 
-def is_list_of_names(path: str) -> bool:
-    """Return whether an array or attribute is called as lists of names are: `meta/dof_names`, `qpos@names`."""
-    return NAMES.fullmatch(re.split("[/@]", path)[-1]) is not None
-
-
 def texts_of(value: Any) -> list[str]:
     """Return a list of texts that differ from each other; nothing where it is something else."""
     values = value.tolist() if isinstance(value, np.ndarray) else value
@@ -60,28 +43,52 @@ def texts_of(value: Any) -> list[str]:
     return texts if is_short and len({*texts}) == len(texts) else []
 
 
-def names_for(array: str, shape: Sequence[int], lists: Mapping[str, Read]) -> AxisNames:
-    """Return what the numbers in a row of an array are called; nothing where no list fits it, or several differ.
+class Lists:
+    """The lists of names in an open file of arrays."""
 
-    Args:
-        array: Its path.
-        shape: Its shape, of which the first is rows.
-        lists: Reads the texts of arrays and attributes by their paths: `meta/dof_names`, `obs/qpos@joint_names`.
-    """
-    if len(shape) != 2:
+    def __init__(
+        self,
+        names: Sequence[str],
+        attributes_at: Callable[[str], Mapping[str, Read]],
+        whole: Callable[[str], Any],
+    ) -> None:
+        """Take the names of arrays, what gives the attributes at a path, and what reads a small array of texts."""
+        self._attributes_at, self._whole = attributes_at, whole
+        self._arrays: dict[str, list[str]] = {}
+        for path in names:
+            group, _, name = path.rpartition("/")
+            if NAMES.fullmatch(name):
+                self._arrays.setdefault(group, []).append(path)
+
+    def names_of(self, array: str, shape: Sequence[int]) -> AxisNames:
+        """Return what the numbers in a row of an array are called; nothing where no list fits it, or several differ.
+
+        `shape` is that of the array, of which the first is rows.
+        """
+        parts = array.split("/")
+        for end in range(len(parts), -1, -1) if len(shape) == 2 else ():
+            place, fitting = "/".join(parts[:end]), {}
+            for path, read in self._lists_at(place):
+                if place == array or _may_name(path, array):
+                    texts = texts_of(read())
+                    fitting |= {tuple(texts): path} if len(texts) == shape[1] else {}
+            if fitting:
+                return AxisNames(*fitting.popitem()) if len(fitting) == 1 else NO_NAMES
         return NO_NAMES
-    by_place: dict[str, list[str]] = {}
-    for path in lists:
-        place, sign, _ = path.rpartition("@") if "@" in path else path.rpartition("/")
-        is_near = place in ("", array) or array.startswith(f"{place}/")
-        if is_near and (_may_name(path, array) or (sign == "@" and place == array)):
-            by_place.setdefault(place, []).append(path)
-    for place in sorted(by_place, key=len, reverse=True):
-        fitting = {tuple(texts_of(lists[path]())): path for path in by_place[place]}
-        fitting = {names: path for names, path in fitting.items() if len(names) == shape[1]}
-        if fitting:
-            return AxisNames(*fitting.popitem()) if len(fitting) == 1 else NO_NAMES
-    return NO_NAMES
+
+    def _lists_at(self, place: str) -> Iterator[tuple[str, Read]]:
+        """Yield the lists of a group, or the attributes of an array."""
+        for name, read in self._attributes_at(place).items():
+            if NAMES.fullmatch(name):
+                yield f"{place}@{name}", read
+        for path in self._arrays.get(place, ()):
+            yield path, functools.partial(self._texts, path)
+
+    def _texts(self, path: str) -> Any:
+        try:
+            return self._whole(path)
+        except OrlogError:  # it holds something else
+            return []
 
 
 def _may_name(path: str, array: str) -> bool:
@@ -92,112 +99,6 @@ def _may_name(path: str, array: str) -> bool:
     if stem is None or stem.lower() in JOINTS:
         return is_of_joints or NO_JOINTS.search(last) is None
     return last.startswith(stem.lower())
-
-
-def lists_in_npz(path: Path, archive: NpzFile | NpyFolder) -> dict[str, Read]:
-    """Return the lists of names in an npz file or a folder of npy; arrays of objects are pickles, and not read."""
-
-    def read(name: str) -> Any:
-        with reading_npz(archive.where):
-            if path.is_dir():
-                return np.load(path / f"{name}.npy", allow_pickle=False)
-            with np.load(path, allow_pickle=False) as arrays:
-                return arrays[name]
-
-    return {
-        name: functools.partial(read, name)
-        for name in filter(is_list_of_names, archive.names)
-        if archive.dtype(name).kind in "US" and math.prod(archive.shape(name)) <= MOST_NAMES
-    }
-
-
-def lists_in_zarr(file: ZarrFile) -> dict[str, Read]:
-    """Return the lists of names in a folder or archive of Zarr: arrays of texts, and attributes (`qpos@names`)."""
-
-    def read(name: str) -> Any:
-        with contextlib.suppress(OrlogError):
-            return file.texts(name)
-        return []
-
-    lists: dict[str, Read] = {
-        name: functools.partial(read, name) for name in filter(is_list_of_names, file.names)
-    }
-    for name in filter(is_list_of_names, file.attributes()):
-        place, _, attribute_name = name.rpartition("@")
-        lists[name] = file.attributes_at(place)[attribute_name]
-    return lists
-
-
-def lists_in_hdf5(file: Any, path: Path, where: str) -> Callable[[str], dict[str, Read]]:
-    """Return what gives the lists of names around an array of an open file, by the path of the array."""
-    checked: list[bool] = []
-
-    def read(kind: str, value: Read) -> Any:
-        if kind == "O" and not checked:  # texts of any length
-            check_heaps(path, file, where)
-            checked.append(True)
-        with reading(where):
-            return value()
-
-    @functools.cache
-    def lists_at(place: str) -> dict[str, Read]:
-        lists: dict[str, Read] = {}
-        node = file[place] if place else file
-        for name in filter(is_list_of_names, node.attrs.keys()):
-            kind = node.attrs.get_id(name).dtype.kind
-            value = functools.partial(attribute, node, name, where)
-            lists[f"{place}@{name}"] = functools.partial(read, kind, value)
-        for name in filter(is_list_of_names, names_in(node)):
-            inner = child(node, name, f"{where}, {place}", "names of numbers")
-            shape: tuple[int, ...] = getattr(inner, "shape", ())
-            if len(shape) == 1 and shape[0] <= MOST_NAMES and inner.dtype.kind in "OS":
-                value = functools.partial(inner.__getitem__, slice(None))
-                inside = f"{place}/{name}".lstrip("/")
-                lists[inside] = functools.partial(read, inner.dtype.kind, value)
-        return lists
-
-    def around(array: str) -> dict[str, Read]:
-        parts = array.split("/")
-        places = ["/".join(parts[:end]) for end in range(len(parts) + 1)]
-        return {name: read for place in places for name, read in lists_at(place).items()}
-
-    return around
-
-
-def names_in_demonstrations(
-    file: Any, path: Path, where: str, groups: Sequence[str], parts: Mapping[str, str]
-) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the names of the numbers of columns in robomimic's layout, and the lists that say them.
-
-    Args:
-        file: The open file.
-        path: Where it lies.
-        where: What errors call it.
-        groups: The groups of demonstrations.
-        parts: Where each part of the observations lies in `obs`.
-
-    Raises SchemaError if another group has other names than the first, or has them in another order.
-    """
-    around = lists_in_hdf5(file, path, where)
-    names: dict[str, list[str]] = {}
-    sources: list[str] = []
-    arrays = {f"observations/{part}": f"obs/{inner}" for part, inner in parts.items()}
-    arrays["actions"] = "actions"
-    for column, array in arrays.items():
-        for group in groups:
-            inside = f"{group}/{array}"
-            texts, source = names_for(inside, file[inside].shape, around(inside))
-            if group == groups[0] and texts:
-                names[column] = [*texts]
-                sources.append(source.removeprefix(group).lstrip("/"))
-            if [*texts] != names.get(column, []):
-                raise SchemaError(
-                    f"{where}, {inside}: its numbers are called {', '.join(texts) or 'nothing'}, and those of "
-                    f"{groups[0]} {', '.join(names[column])}, in this order. Import these groups apart, with --map."
-                )
-            if not source.startswith(group):
-                break  # no list, or one of all groups
-    return names, sources
 
 
 def column_of(role: str) -> str:

@@ -100,16 +100,7 @@ def spans_of_episodes(column: Any, axes: Sequence[int], where: str) -> np.ndarra
     Without an array all are as long as the axis of time. Raises SchemaError if it is neither, or no episode has a step.
     """
     count, steps = axes
-    if column is None:
-        return np.array([[0, steps]] * count)
-    spans = _spans(column, count, steps, where)
-    if not (spans[:, 1] > spans[:, 0]).any():
-        raise SchemaError(f"{where}: says that no episode has a step.")
-    return spans
-
-
-def _spans(column: Any, count: int, steps: int, where: str) -> np.ndarray:
-    values = np.asarray(column[0 : len(column)])
+    values = np.full(count, steps) if column is None else np.asarray(column[0 : len(column)])
     if values.size == count == len(values) and values.dtype.kind in "iu":
         lengths = values.reshape(-1).astype(np.int64)
         odd = np.flatnonzero((lengths < 0) | (lengths > steps))
@@ -117,18 +108,24 @@ def _spans(column: Any, count: int, steps: int, where: str) -> np.ndarray:
             raise SchemaError(
                 f"{where}: says {lengths[odd[0]]} steps of episode {odd[0]}, and its arrays have {steps}."
             )
-        return np.stack([np.zeros_like(lengths), lengths], 1)
-    if values.size != count * steps or len(values) != count or not np.isin(values, (0, 1)).all():
-        raise SchemaError(
-            f"{where}: expected the steps of each of {counted(count, 'episode')}, or 0 and 1 for each of {steps} "
-            f"steps, found {values.dtype} {values.shape}."
-        )
-    mask = values.reshape(count, steps) != 0
-    odd = np.flatnonzero((np.diff(mask.astype(np.int8), prepend=0, axis=1) > 0).sum(1) > 1)
-    if len(odd):
-        raise SchemaError(f"{where}: the steps of episode {odd[0]} do not follow each other.")
-    starts = np.argmax(mask, axis=1)
-    return np.stack([starts, starts + mask.sum(1)], 1)
+        starts = np.zeros_like(lengths)
+    else:
+        is_mask = values.size == count * steps and len(values) == count
+        if not is_mask or not np.isin(values, (0, 1)).all():
+            raise SchemaError(
+                f"{where}: expected the steps of each of {counted(count, 'episode')}, or 0 and 1 for each of {steps} "
+                f"steps, found {values.dtype} {values.shape}."
+            )
+        mask = values.reshape(count, steps) != 0
+        begins = (np.diff(mask.astype(np.int8), prepend=0, axis=1) > 0).sum(1)
+        if (begins > 1).any():
+            raise SchemaError(
+                f"{where}: the steps of episode {np.argmax(begins > 1)} do not follow each other."
+            )
+        starts, lengths = np.argmax(mask, axis=1), mask.sum(1)
+    if not lengths.any():
+        raise SchemaError(f"{where}: says that no episode has a step.")
+    return np.stack([starts, starts + lengths], 1)
 
 
 def lengths_by(column: Any, rows: int, where: str) -> list[int]:
@@ -136,7 +133,11 @@ def lengths_by(column: Any, rows: int, where: str) -> list[int]:
 
     Raises SchemaError if it is neither, or the rows of an episode do not follow each other.
     """
-    values = _whole_numbers(column, where)
+    if column.shape not in ((len(column),), (len(column), 1)):
+        raise SchemaError(f"{where}: expected one number a row, found {column.shape}.")
+    values = np.asarray(column[: len(column)]).reshape(-1)
+    if values.dtype.kind == "f" and not (np.isfinite(values) & (values % 1 == 0)).all():
+        raise SchemaError(f"{where}: expected whole numbers.")
     if len(values) != rows or rows == 1:
         ends = values.astype(np.int64)
         if not len(ends) or (np.diff(ends, prepend=0) <= 0).any() or ends[-1] != rows:
@@ -144,21 +145,11 @@ def lengths_by(column: Any, rows: int, where: str) -> list[int]:
                 f"{where}: expected the number of an episode in each of {rows} rows, or "
                 f"ends that grow up to {rows}."
             )
-        return np.diff(ends, prepend=0).tolist()  # type: ignore[no-any-return]
-    starts = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
-    again, count = np.unique(values[starts], return_counts=True)
-    if (count > 1).any():
-        raise SchemaError(
-            f"{where}: the rows of episode {again[count > 1][0]} do not follow each other."
-        )
-    return np.diff(np.append(starts, rows)).tolist()  # type: ignore[no-any-return]
-
-
-def _whole_numbers(column: Any, where: str) -> np.ndarray:
-    """Return a whole array of one whole number a row."""
-    if len(column) > 2**27 or column.shape not in ((len(column),), (len(column), 1)):
-        raise SchemaError(f"{where}: expected one number a row, found {column.shape}.")
-    values = np.asarray(column[: len(column)]).reshape(-1)
-    if values.dtype.kind not in "iub" and not (np.isfinite(values) & (values % 1 == 0)).all():
-        raise SchemaError(f"{where}: expected whole numbers.")
-    return values
+    else:
+        ends = np.flatnonzero(np.append(values[1:] != values[:-1], True)) + 1
+        numbers, times = np.unique(values[ends - 1], return_counts=True)
+        if (times > 1).any():
+            again = numbers[times > 1][0]
+            raise SchemaError(f"{where}: the rows of episode {again} do not follow each other.")
+    lengths: list[int] = np.diff(ends, prepend=0).tolist()
+    return lengths

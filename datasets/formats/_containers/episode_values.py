@@ -12,21 +12,12 @@ Where nothing says `episodes/task`, the names count by which LIBERO, RoboCasa, D
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.hdf5_files import (
-    LARGEST_ATTRIBUTE,
-    attribute,
-    check_stored,
-    child,
-    has_child,
-    reading,
-)
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 
@@ -60,63 +51,58 @@ def of_steps(columns: Mapping[str, str]) -> dict[str, str]:
     return {role: said for role, said in columns.items() if not role.startswith(AXIS)}
 
 
-def attributes_in_hdf5(
-    file: Any, where: str, check: Callable[[], None] = lambda: None
-) -> AttributesAt:
-    """Return what gives the attributes in an open file; `check` looks at its heaps before texts are read."""
+def values_of_place(
+    said: Mapping[str, str], place: Any, count: int, known: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Return the values of so many episodes in a place of arrays (`places.py`), beside those that are known of it.
 
-    def read(node: Any, name: str) -> Any:
-        if node.attrs.get_id(name).dtype.kind == "O":
-            check()
-        with reading(where):
-            return attribute(node, name, where)
-
-    @functools.lru_cache(maxsize=64)
-    def node_at(path: str) -> Any:
-        group, _, name = path.rpartition("/")
-        node = node_at(group) if group else file
-        return child(node, name, where, "attributes") if has_child(node, name) else None
-
-    @functools.lru_cache(maxsize=64)
-    def at(path: str) -> Mapping[str, Read]:
-        node = node_at(path) if path else file
-        names = () if node is None else node.attrs
-        return {name: functools.partial(read, node, name) for name in names}
-
-    return at
-
-
-def whole_in_hdf5(file: Any, path: str, where: str, file_bytes: int) -> Any:
-    """Return a small array of an open file, whose heaps of texts were checked.
-
-    Raises SchemaError if it is not there, or large.
+    Raises SchemaError if one that is said is not there, or an array has another number of rows.
     """
-    node = file
-    for part in path.split("/"):
-        node = child(node, part, where, f"an array {path}")
-    if not hasattr(node, "dtype") or node.size is None or node.size > LARGEST_ATTRIBUTE:
-        raise SchemaError(f"{where}, {path}: expected an array with a row for each episode.")
-    if node.dtype.kind != "O":
-        check_stored(node, f"{where}, {path}", file_bytes)
-    elif node.chunks is not None or node.is_virtual or node.external:
-        raise SchemaError(f"{where}, {path}: texts that are stored in chunks are not read.")
-    with reading(where):
-        return node[()]
+    attributes = {name: one for name, one in said.items() if "@" in one}
+    values = {
+        **_task(said, place),
+        **known,
+        **{name: _value_at(one, place) for name, one in attributes.items()},
+    }
+    found = [dict(values) for _ in range(count)]
+    for name, array in said.items():
+        if name in attributes:
+            continue
+        rows = np.asarray(place.whole(array))
+        rows = rows[None] if rows.ndim == 0 and count == 1 else rows
+        if len(rows) != count:
+            raise SchemaError(
+                f"{place.where}, {array}: expected a row for each of {count:,} episodes, found {len(rows):,}."
+            )
+        for one, row in zip(found, rows, strict=True):
+            one[name] = plain(row)
+    return [*found]
 
 
-def value_at(said: str, path: str, at: AttributesAt, where: str) -> Any:
-    """Return the value that `@ATTRIBUTE`, `@ATTRIBUTE:KEY` or `GROUP@ATTRIBUTE` means for the episode at a path.
+def _task(said: Mapping[str, str], place: Any) -> dict[str, str]:
+    """Return the task in words, where an attribute holds it that is called as others call it."""
+    for one in TASKS if TASK not in said else ():
+        if any(_parts(one)[1] in attributes for attributes in _around(one, place)):
+            with contextlib.suppress(SchemaError):
+                value = _value_at(one, place)
+                if isinstance(value, str) and value.strip():
+                    return {TASK: value}
+    return {}
+
+
+def _value_at(said: str, place: Any) -> Any:
+    """Return the value that `@ATTRIBUTE`, `@ATTRIBUTE:KEY` or `GROUP@ATTRIBUTE` means for an episode.
 
     Raises SchemaError if there is no such attribute or key.
     """
     name, keys = _parts(said)[1:]
     there: dict[str, None] = {}
-    for attributes in _around(said, path, at):
+    for attributes in _around(said, place):
         if name in attributes:
-            return _inside(attributes[name](), keys, f"{where}, {name}")
+            return _inside(attributes[name](), keys, f"{place.where}, {name}")
         there |= dict.fromkeys(attributes)
     raise SchemaError(
-        f"{where}: has no attribute {name!r:.100}"
+        f"{place.where}: has no attribute {name!r:.100}"
         + (did_you_mean(name, there) or f"; there are {', '.join(there) or 'no attributes'}.")
     )
 
@@ -128,11 +114,11 @@ def _parts(said: str) -> tuple[str, str, str]:
     return group, name, keys
 
 
-def _around(said: str, path: str, at: AttributesAt) -> Iterator[Mapping[str, Read]]:
+def _around(said: str, place: Any) -> Iterator[Mapping[str, Read]]:
     """Yield the attributes where an episode may have one that is said, the nearest first."""
-    parts = [part for part in path.split("/") if part]
+    parts = [part for part in place.path.split("/") if part]
     for end in range(len(parts), -1, -1):
-        yield at("/".join(filter(None, (*parts[:end], _parts(said)[0]))))
+        yield place.attributes("/".join(filter(None, (*parts[:end], _parts(said)[0]))))
 
 
 def _inside(value: Any, keys: str, where: str) -> Any:
@@ -169,63 +155,6 @@ def plain(value: Any) -> Any:
         elif value.dtype.kind in "OSU":
             value = " ".join(str(plain(one)) for one in value.reshape(-1).tolist())
     return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def values_at(said: Mapping[str, str], path: str, at: AttributesAt, where: str) -> dict[str, Any]:
-    """Return the values that attributes hold for the episode at a path: those that are said, and the task in words.
-
-    Raises SchemaError if it has no such attribute, or no such key in it.
-    """
-    found = {name: value_at(one, path, at, where) for name, one in said.items() if "@" in one}
-    for one in TASKS if TASK not in said else ():
-        if not any(_parts(one)[1] in attributes for attributes in _around(one, path, at)):
-            continue
-        with contextlib.suppress(SchemaError):
-            value = value_at(one, path, at, where)
-            if isinstance(value, str) and value.strip():
-                return {TASK: value, **found}
-    return found
-
-
-def values_of_rows(
-    said: Mapping[str, str], read: Callable[[str], Any], count: int, where: str
-) -> list[dict[str, Any]]:
-    """Return the values that arrays hold for so many episodes, a row each; with one episode also as a single value.
-
-    Raises SchemaError if an array has another number of rows.
-    """
-    found: list[dict[str, Any]] = [{} for _ in range(count)]
-    for name, array in ((name, one) for name, one in said.items() if "@" not in one):
-        rows = np.asarray(read(array))
-        rows = rows[None] if rows.ndim == 0 and count == 1 else rows
-        if len(rows) != count:
-            raise SchemaError(
-                f"{where}, {array}: expected a row for each of {count:,} episodes, found {len(rows):,}."
-            )
-        for values, row in zip(found, rows, strict=True):
-            values[name] = plain(row)
-    return found
-
-
-def values_of_place(
-    said: Mapping[str, str], place: Any, count: int, known: Mapping[str, Any]
-) -> list[Mapping[str, Any]]:
-    """Return the values of so many episodes in a place of arrays (`places.py`), beside those that are known of it.
-
-    Raises SchemaError if one that is said is not there, or an array has another number of rows.
-    """
-    found = values_at(said, place.path, place.attributes, place.where)
-    found = {**found, **known, **{name: one for name, one in found.items() if name in said}}
-    if all("@" in one for one in said.values()):
-        return [found] * count
-
-    def read(name: str) -> Any:
-        if place.whole is not None:
-            return place.whole(name)
-        column = place.column(name)
-        return column[: len(column)]
-
-    return [{**found, **one} for one in values_of_rows(said, read, count, place.where)]
 
 
 def attributes_read(said: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:

@@ -189,15 +189,16 @@ class ZarrFile:
             if name.rpartition("/")[2] not in OWN and not name.startswith(folders)
         ]
 
-    def texts(self, name: str) -> list[Any]:
-        """Return the values of a small array of texts.
+    def whole(self, name: str) -> Any:
+        """Return all values of a small array, which may be texts.
 
         Raises SchemaError if a codec of it is not read; IntegrityError if it is damaged.
         """
+        if name not in self._described:
+            raise SchemaError(f"{self.where}: has no array {name!r}.")
         array = self._array(name, CODECS_OF_TEXTS)
         with reading_zarr(f"{self.where}, {name}"):
-            values: list[Any] = array[:].tolist() if array.ndim == 1 else []
-        return values
+            return np.asarray(array[()])
 
     def column(self, name: str) -> ZarrColumn:
         """Return an array of numbers with a row for each step.

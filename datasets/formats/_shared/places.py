@@ -19,29 +19,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._containers.axis_names import (
-    NO_NAMES,
-    AxisNames,
-    lists_in_hdf5,
-    lists_in_npz,
-    lists_in_zarr,
-    names_for,
-)
+from orlog.datasets.formats._containers.axis_names import NO_NAMES, AxisNames, Lists
 from orlog.datasets.formats._containers.episode_arrays import (
     PaddedColumn,
     spans_of_episodes,
     usual_lengths,
 )
-from orlog.datasets.formats._containers.episode_values import (
-    AttributesAt,
-    attributes_in_hdf5,
-    of_steps,
-    whole_in_hdf5,
-)
+from orlog.datasets.formats._containers.episode_values import AttributesAt, of_steps
 from orlog.datasets.formats._containers.hdf5_files import (
+    attribute,
     check_heaps,
+    check_stored,
+    child,
     datasets_in,
     flag_attribute,
+    has_child,
     is_hdf5,
     numbers,
     open_hdf5,
@@ -68,6 +60,7 @@ from orlog.manifests.names import counted, did_you_mean
 
 FILE, ROW, NUMBER = "file", "row", "#"
 LAYOUT = "arrays that --map could name"
+LARGEST_WHOLE = 2**20  # numbers or texts
 
 
 class Taken(NamedTuple):
@@ -77,6 +70,10 @@ class Taken(NamedTuple):
     expected: int | None
     taken: int
     age: float
+
+
+def _no_values(name: str) -> Any:
+    raise SchemaError(f"{name}: values of episodes are mapped in HDF5, Zarr and npz alone.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +93,7 @@ class Place:
         success: Whether an episode that is all of this place succeeded, where its attributes or its path state it.
         path: Where it lies in its file.
         attributes: Gives the attributes at a path of the file.
-        whole: Reads a small array that may hold texts, or one value; None where `column` reads it.
+        whole: Reads a small array, which may hold texts, or one value.
         lengths: The steps of each episode, where the place says it.
         later: Names of the same arrays a step later, where they have one step more than actions.
         doubts: What to know about it, a sentence each.
@@ -113,7 +110,7 @@ class Place:
     success: bool | None = None
     path: str = ""
     attributes: AttributesAt = lambda _path: {}
-    whole: Callable[[str], Any] | None = None
+    whole: Callable[[str], Any] = _no_values
     lengths: Sequence[int] = ()
     later: Mapping[str, str] = dataclasses.field(default_factory=dict)
     doubts: Sequence[str] = ()
@@ -140,10 +137,9 @@ class Places:
 
 def columns_by_role(place: Place, names_of: Mapping[str, list[str]]) -> dict[str, list[Any]]:
     """Return the arrays of a place by their roles."""
-    found = {}
-    for role, names in names_of.items():
-        found[role] = [_numbers(place, role, name) for name in names]
-    return found
+    return {
+        role: [_numbers(place, role, name) for name in names] for role, names in names_of.items()
+    }
 
 
 def _numbers(place: Place, role: str, name: str) -> Any:
@@ -191,18 +187,18 @@ def files_in(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tu
     Raises SchemaError if a link lies there; IntegrityError if a file ends like those that fit and does not.
     """
     entries = sorted(folder.iterdir())
-    for one in entries:
-        if one.is_symlink():
-            raise SchemaError(f"{source}/{one.name}: a link, which is not followed.")
-    fitting = [one for one in entries if fits(one)]
-    endings = {one.suffix for one in fitting} - {""}
-    for one in entries:
-        if one.is_file() and one.suffix in endings and one not in fitting:
+    for entry in entries:
+        if entry.is_symlink():
+            raise SchemaError(f"{source}/{entry.name}: a link, which is not followed.")
+    fitting = [entry for entry in entries if fits(entry)]
+    endings = {entry.suffix for entry in fitting} - {""}
+    for entry in entries:
+        if entry.is_file() and entry.suffix in endings and entry not in fitting:
             raise IntegrityError(
-                f"{source}/{one.name}: not what {one.suffix} files beside it are; "
+                f"{source}/{entry.name}: not what {entry.suffix} files beside it are; "
                 "get this file again, or move it to another folder."
             )
-    return [(one, f"{source}/{one.name}") for one in fitting]
+    return [(entry, f"{source}/{entry.name}") for entry in fitting]
 
 
 def files_below(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tuple[Path, str]]:
@@ -211,7 +207,7 @@ def files_below(folder: Path, source: str, fits: Callable[[Path], bool]) -> list
     What fits may be a folder, which is not looked into; hidden folders are passed over. Raises as `files_in` does.
     """
     given = files_in(folder, source, fits)
-    taken = {one for one, _ in given}
+    taken = {file for file, _ in given}
     for inner in folder.iterdir():
         if inner.is_dir() and inner not in taken and not inner.name.startswith("."):
             given += files_below(inner, f"{source}/{inner.name}", fits)
@@ -220,7 +216,7 @@ def files_below(folder: Path, source: str, fits: Callable[[Path], bool]) -> list
 
 def in_order(given: Iterable[tuple[Path, str]]) -> list[tuple[Path, str]]:
     """Return files in the order of the numbers in their paths: `2/ep0.h5` before `10/ep0.h5`."""
-    return sorted(given, key=lambda one: [by_numbers(part) for part in one[0].parts])
+    return sorted(given, key=lambda file: [by_numbers(part) for part in file[0].parts])
 
 
 def files_of_arrays(asked: Asked) -> list[tuple[Path, str]]:
@@ -250,53 +246,99 @@ def open_arrays(given: tuple[Path, str], options: Options) -> Generator[Place]:
     file, where = given
     if is_zarr(file):
         with open_zarr(file, where) as arrays:
-            lists = lists_in_zarr(arrays)
-
-            def names_in_zarr(name: str) -> AxisNames:
-                return names_for(name, arrays.column(name).shape, lists) if lists else NO_NAMES
-
-            whole = Place(where, arrays.names, arrays.column, reading_zarr, names_of=names_in_zarr)
-            yield from _places_in(
-                dataclasses.replace(whole, attributes=arrays.attributes_at), options
+            lists = Lists(arrays.names, arrays.attributes_at, arrays.whole)
+            whole = Place(
+                where,
+                arrays.names,
+                arrays.column,
+                reading_zarr,
+                names_of=lambda name: lists.names_of(name, arrays.column(name).shape),
+                attributes=arrays.attributes_at,
+                whole=arrays.whole,
             )
+            yield from _places_in(whole, options)
     elif is_npz(file) or is_npy_folder(file):
         with open_npz(file, where) if is_npz(file) else open_npy(file, where) as archive:
-
-            def names_in_npz(name: str) -> AxisNames:
-                lists = lists_in_npz(file, archive)
-                return names_for(name, archive.shape(name), lists) if lists else NO_NAMES
-
-            whole = Place(where, archive.names, archive.column, reading_npz, job_bytes=None)
-            yield from _places_in(dataclasses.replace(whole, names_of=names_in_npz), options)
+            read = functools.partial(_whole_in_npz, file, where)
+            lists = Lists(archive.names, lambda _path: {}, read)
+            whole = Place(
+                where,
+                archive.names,
+                archive.column,
+                reading_npz,
+                job_bytes=None,
+                names_of=lambda name: lists.names_of(name, archive.shape(name)),
+                whole=read,
+            )
+            yield from _places_in(whole, options)
     else:
-        with open_hdf5(file, where) as opened:
+        yield from _places_in_hdf5(file, where, options)
+
+
+def _whole_in_npz(file: Path, where: str, name: str) -> Any:
+    """Return an array of a file or folder, which may hold texts; arrays of objects are pickles, and not read."""
+    with reading_npz(where):
+        if file.is_dir():
+            return np.load(file / f"{name}.npy", allow_pickle=False)
+        with np.load(file, allow_pickle=False) as arrays:
+            return arrays[name]
+
+
+def _places_in_hdf5(file: Path, where: str, options: Options) -> Generator[Place]:
+    with open_hdf5(file, where) as opened:
+        with reading(where):
+            names = sorted(path for path, _ in datasets_in(opened, where, LAYOUT))
+            size = file.stat().st_size
+        check = functools.cache(lambda: check_heaps(file, opened, where))
+
+        def read_attribute(node: Any, name: str) -> Any:
+            if node.attrs.get_id(name).dtype.kind == "O":  # texts of any length
+                check()
             with reading(where):
-                paths = sorted(path for path, _ in datasets_in(opened, where, LAYOUT))
-                size = file.stat().st_size
-            around = lists_in_hdf5(opened, file, where)
+                return attribute(node, name, where)
 
-            def column(path: str) -> Any:
-                return numbers(opened[path], f"{where}, {path}", size, texts=True)
+        @functools.lru_cache(maxsize=64)
+        def attributes_at(path: str) -> Mapping[str, Callable[[], Any]]:
+            node = opened
+            for part in filter(None, path.split("/")):
+                if not has_child(node, part):
+                    return {}
+                node = child(node, part, where, "attributes")
+            return {name: functools.partial(read_attribute, node, name) for name in node.attrs}
 
-            def names_in_hdf5(path: str) -> AxisNames:
-                return names_for(path, opened[path].shape, around(path))
+        def read_whole(path: str) -> Any:
+            node, at = opened, f"{where}, {path}"
+            for part in path.split("/"):
+                node = child(node, part, where, f"an array {path}")
+            if getattr(node, "size", None) is None or node.size > LARGEST_WHOLE:
+                raise SchemaError(f"{at}: expected an array with a row for each episode.")
+            if node.dtype.kind != "O":
+                check_stored(node, at, size)
+            elif node.chunks is not None or node.is_virtual or node.external:
+                raise SchemaError(f"{at}: texts that are stored in chunks are not read.")
+            else:
+                check()
+            with reading(where):
+                return node[()]
 
-            check = functools.cache(lambda: check_heaps(file, opened, where))
-            attributes = attributes_in_hdf5(opened, where, check)
-            whole = Place(where, paths, column, reading, names_of=names_in_hdf5)
-            for place in _places_in(dataclasses.replace(whole, attributes=attributes), options):
+        lists = Lists(names, attributes_at, read_whole)
+        whole = Place(
+            where,
+            names,
+            lambda path: numbers(opened[path], f"{where}, {path}", size, texts=True),
+            reading,
+            names_of=lambda path: lists.names_of(path, opened[path].shape),
+            attributes=attributes_at,
+            whole=read_whole,
+        )
+        for place in _places_in(whole, options):
+            success = None
+            if place.path or place.where == where:  # not of arrays of one number
                 node = opened[place.path] if place.path else opened
-                success = None
-                if place.path or place.where == where:  # not of arrays of one number
-                    success = flag_attribute(node, SUCCESS, place.where)
-                if success is None and place.where == where:
-                    success = outcome_of(file.absolute().as_posix())
-
-                def read(name: str, node: Any = node, at: str = place.where) -> Any:
-                    check()
-                    return whole_in_hdf5(node, name, at, size)
-
-                yield dataclasses.replace(place, success=success, whole=read)
+                success = flag_attribute(node, SUCCESS, place.where)
+            if success is None and place.where == where:
+                success = outcome_of(file.absolute().as_posix())
+            yield dataclasses.replace(place, success=success)
 
 
 ARRAYS = Places(files_of_arrays, open_arrays)
@@ -304,22 +346,22 @@ ARRAYS = Places(files_of_arrays, open_arrays)
 
 
 def _places_in(whole: Place, options: Options) -> Iterator[Place]:
-    """Yield the places that `--episode` means in a file."""
-    if options.episode == NUMBER and NUMBER not in whole.names:
-        yield from _numbered(whole, options)
-        return
+    """Yield the places that `--episode` means in a file.
+
+    Raises SchemaError if it means nothing there.
+    """
     if options.episode == ROW and ROW not in whole.names:
         yield _rows_of(whole, options)
         return
-    groups, outside = _groups(whole.names, options.episode, whole.where)
-    for group, names in groups.items():
-        if not group:
-            yield whole
-            return
-
-        start = f"{group}/"
-        paths = {name: start + name for name in names}
-        yield dataclasses.replace(_part_of(whole, group, paths, outside), path=group)
+    if options.episode == NUMBER and NUMBER not in whole.names:
+        parts, outside = _by_number(whole, options)
+    elif options.episode in ("", FILE, *whole.names):
+        yield whole
+        return
+    else:
+        parts, outside = _groups(whole, options.episode)
+    for part in sorted(parts, key=by_numbers):
+        yield _part_of(whole, part, parts[part], outside)
         outside = []
 
 
@@ -337,45 +379,67 @@ def _part_of(whole: Place, part: str, paths: Mapping[str, str], outside: Sequenc
         column=lambda name: whole.column(paths[name]),
         outside=outside,
         names_of=names_of,
+        whole=lambda name: whole.whole(paths.get(name, f"{part}/{name}")),
+        path=part if f"{part}/" in next(iter(paths.values())) else "",  # or a number
     )
 
 
-def _numbered(whole: Place, options: Options) -> Iterator[Place]:
-    """Yield the arrays of each number: `states_3` and `actions_3`, which `--map` names `states_#` and `actions_#`.
+Parts = tuple[dict[str, dict[str, str]], list[str]]
+"""The arrays of each place, by their names in it and in the file, and those that are in none."""
 
-    Raises SchemaError if a name has no `#`, or one has a number that another has not.
-    """
-    wanted = [one for several in of_steps(options.columns).values() for one in several.split(",")]
-    found: dict[str, dict[str, str]] = {}
-    for one in wanted:
-        start, sign, end = one.partition(NUMBER)
-        if not sign:
-            raise SchemaError(
-                f"{whole.where}: episode='#' takes the arrays of each number, and {one} has no # for it."
-            )
+
+def _by_number(whole: Place, options: Options) -> Parts:
+    """Return the arrays of each number: `states_3` and `actions_3`, which `--map` names `states_#` and `actions_#`."""
+    wanted = ",".join(of_steps(options.columns).values()).split(",")
+    parts: dict[str, dict[str, str]] = {}
+    for name in wanted:
+        start, sign, end = name.partition(NUMBER)
         its = re.compile(rf"{re.escape(start)}(\d+){re.escape(end)}")
-        fitting = {match[1]: name for name in whole.names if (match := its.fullmatch(name))}
-        for number, name in fitting.items():
-            found.setdefault(number, {})[one] = name
+        fitting = {
+            match[1]: path for path in whole.names if sign and (match := its.fullmatch(path))
+        }
+        for number, path in fitting.items():
+            parts.setdefault(number, {})[name] = path
         if not fitting:
             raise SchemaError(
-                f"{whole.where}: no array is called {one} with a number for #"
-                + (
-                    did_you_mean(one, {re.sub(r"\d+", NUMBER, name) for name in whole.names})
-                    or f"; its arrays are {spanned(whole.names)}."
-                )
+                f"{whole.where}: episode='#': no array is called {name} with a number for #"
+                + _instead(name, {re.sub(r"\d+", NUMBER, path) for path in whole.names}, whole)
             )
-    used = {name for names in found.values() for name in names.values()}
-    outside = [name for name in whole.names if name not in used]
-    for number in sorted(found, key=by_numbers):
-        names = found[number]
-        missing = [one for one in wanted if one not in names]
-        if missing:
-            raise SchemaError(
-                f"{whole.where}: has {next(iter(names.values()))}, and no {missing[0].replace(NUMBER, number)}."
-            )
-        yield _part_of(whole, number, names, outside)
-        outside = []
+    for number, paths in parts.items():
+        for name in wanted:
+            if name not in paths:
+                lacks, has = name.replace(NUMBER, number), next(iter(paths.values()))
+                raise SchemaError(f"{whole.where}: has {has}, and no {lacks}.")
+    used = {path for paths in parts.values() for path in paths.values()}
+    return parts, [path for path in whole.names if path not in used]
+
+
+def _groups(whole: Place, pattern: str) -> Parts:
+    """Return the arrays in each group that a pattern means."""
+    wanted = pattern.split("/")
+    parts: dict[str, dict[str, str]] = {}
+    outside = []
+    for path in whole.names:
+        names = path.split("/")
+        for end in range(len(wanted), len(names)):
+            if all(map(fnmatch.fnmatchcase, names[end - len(wanted) : end], wanted)):
+                parts.setdefault("/".join(names[:end]), {})["/".join(names[end:])] = path
+                break
+        else:
+            outside.append(path)
+    if not parts:
+        groups = {path[:at] for path in whole.names for at in range(len(path)) if path[at] == "/"}
+        raise SchemaError(
+            f"{whole.where}: episode={pattern!r}: no group and no array has such a name"
+            + _instead(pattern, [*groups, *whole.names], whole, sorted(groups, key=by_numbers))
+        )
+    return parts, outside
+
+
+def _instead(name: str, others: Iterable[str], whole: Place, groups: Sequence[str] = ()) -> str:
+    """Return what to say of a name that means nothing."""
+    its = f"groups are {spanned(groups)}" if groups else f"arrays are {spanned(whole.names)}"
+    return did_you_mean(name, others) or f"; its {its}."
 
 
 def _rows_of(whole: Place, options: Options) -> Place:
@@ -384,20 +448,17 @@ def _rows_of(whole: Place, options: Options) -> Place:
     Raises SchemaError if actions have no such axes, or what says how long episodes are does not fit them.
     """
     names, where = whole.names, whole.where
-    (action, *_) = matching(options.columns.get("action", ""), names) or [""]
-    with whole.reading(where):
-        axes = tuple(whole.column(action).shape[:2]) if action else ()
-    if len(axes) != 2:
-        raise SchemaError(
-            f"{where}: episode='row' needs actions [episodes, time, ..]; name them as columns={{'action': 'ARRAY'}}."
-        )
-    mapped = {
-        one for several in of_steps(options.columns).values() for one in matching(several, names)
-    }
+    mapped = {name for one in of_steps(options.columns).values() for name in matching(one, names)}
     shapes = {}
     for name in names:
         with contextlib.suppress(SchemaError), whole.reading(where):  # texts
             shapes[name] = tuple(whole.column(name).shape)
+    (action, *_) = matching(options.columns.get("action", ""), names) or [""]
+    axes = shapes.get(action, ())[:2]
+    if len(axes) != 2:
+        raise SchemaError(
+            f"{where}: episode='row' needs actions [episodes, time, ..]; name them as columns={{'action': 'ARRAY'}}."
+        )
     said, doubts = options.length, list[str]()
     if not said:
         free = {name: shape for name, shape in shapes.items() if name not in mapped}
@@ -405,69 +466,41 @@ def _rows_of(whole: Place, options: Options) -> Place:
         doubts += [f"The steps of episodes were taken from {said}."] if said else []
     elif said not in names:
         raise SchemaError(
-            f"{where}: length={said!r}: there is no such array"
-            + (did_you_mean(said, names) or f"; its arrays are {spanned(names)}.")
+            f"{where}: length={said!r}: there is no such array{_instead(said, names, whole)}"
         )
     with whole.reading(where):
-        column_of_lengths = whole.column(said) if said else None
-        spans = spans_of_episodes(column_of_lengths, axes, f"{where}, {said}")
-    lengths = spans[:, 1] - spans[:, 0]
-    empty = int((lengths == 0).sum())
+        lengths = whole.column(said) if said else None
+        spans = spans_of_episodes(lengths, axes, f"{where}, {said}")
+    has_steps = spans[:, 1] > spans[:, 0]
+    empty = int((~has_steps).sum())
     doubts += [f"{counted(empty, 'row')} of the arrays hold no step."] if empty else []
     later = {
-        f"{name}, a step later": name
+        name: f"{name}, a step later"
         for name, shape in shapes.items()
         if shape[:2] == (axes[0], axes[1] + 1)
     }
+    of_later = {after: name for name, after in later.items()}
 
     def column(name: str) -> Any:
-        found = whole.column(later.get(name, name))
-        steps = axes[1] + (later.get(name, name) in later.values())
-        if tuple(found.shape[:2]) != (axes[0], steps):
+        values = whole.column(of_later.get(name, name))
+        steps = axes[1] + (of_later.get(name, name) in later)
+        if tuple(values.shape[:2]) != (axes[0], steps):
             raise SchemaError(
-                f"{where}, {name}: expected [{axes[0]}, {axes[1]}, ..] as of {action}, found {tuple(found.shape)}."
+                f"{where}, {name}: expected [{axes[0]}, {axes[1]}, ..] as of {action}, found {tuple(values.shape)}."
             )
-        return PaddedColumn(found, spans, after=name in later)
+        return PaddedColumn(values, spans, after=name in of_later)
+
+    def values_of_episodes(name: str) -> Any:
+        values = np.asarray(whole.whole(name))
+        return values[has_steps] if values.shape[:1] == has_steps.shape else values
 
     return dataclasses.replace(
         whole,
         names=[name for name in names if name != said or name in mapped],
         column=column,
         names_of=lambda _name: NO_NAMES,
-        lengths=lengths[lengths > 0].tolist(),
-        later={name: after for after, name in later.items()},
+        whole=values_of_episodes,
+        lengths=(spans[:, 1] - spans[:, 0])[has_steps].tolist(),
+        later=later,
         doubts=doubts,
     )
-
-
-def _groups(
-    paths: Sequence[str], pattern: str, where: str
-) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the arrays in each group that a pattern means, and those in none.
-
-    It is only the file itself if the pattern means no groups. Raises SchemaError if it means nothing.
-    """
-    if pattern in ("", FILE) or pattern in paths:
-        return {"": [*paths]}, []
-    wanted = pattern.split("/")
-    found: dict[str, list[str]] = {}
-    outside = []
-    for path in paths:
-        parts = path.split("/")
-        for end in range(len(wanted), len(parts)):
-            if all(map(fnmatch.fnmatchcase, parts[end - len(wanted) : end], wanted)):
-                found.setdefault("/".join(parts[:end]), []).append("/".join(parts[end:]))
-                break
-        else:
-            outside.append(path)
-    if not found:
-        groups = sorted(
-            {path[:at] for path in paths for at in range(len(path)) if path[at] == "/"},
-            key=by_numbers,
-        )
-        its = f"its groups are {spanned(groups)}" if groups else f"its arrays are {spanned(paths)}"
-        raise SchemaError(
-            f"{where}: episode={pattern!r}: no group and no array has such a name"
-            + (did_you_mean(pattern, [*groups, *paths]) or f"; {its}.")
-        )
-    return {group: found[group] for group in sorted(found, key=by_numbers)}, outside

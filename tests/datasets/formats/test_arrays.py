@@ -603,3 +603,14 @@ def test_episodes_whose_numbers_have_other_names_are_refused(tmp_path: Path) -> 
             tmp_path / "store",
             Options(columns={"observation": "q", "action": "a"}, episode="file"),
         )
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_values_of_episodes_in_arrays_with_a_row_for_each(tmp_path: Path, place: str) -> None:
+    """A row of the arrays that holds no step is no episode, and has no value."""
+    body = {"obs": np.zeros((4, 9, 3)), "act": np.zeros((4, 9, 2)), "score": np.arange(4.0)}
+    path = write_arrays(place, tmp_path, body | {"lengths": np.array([9, 0, 3, 4])})
+    columns = {"observation": "obs", "action": "act", "episodes/score": "score"}
+    options = Options(columns=columns, episode="row")
+    dataset, _ = read_files(arrays.FORMAT, path, tmp_path / "store", options)
+    assert dataset.column("episodes/score").tolist() == [0, 2, 3]
