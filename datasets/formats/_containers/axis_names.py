@@ -67,7 +67,8 @@ class Lists:
         """
         parts = array.split("/")
         for end in range(len(parts), -1, -1) if len(shape) == 2 else ():
-            place, fitting = "/".join(parts[:end]), {}
+            place = "/".join(parts[:end])
+            fitting: dict[tuple[str, ...], str] = {}
             for path, read in self._lists_at(place):
                 if place == array or _may_name(path, array):
                     texts = texts_of(read())
