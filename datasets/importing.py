@@ -16,6 +16,7 @@ from orlog.datasets.formats._containers.bounded_unpacking import journals_of
 from orlog.datasets.formats._containers.carried_sums import note_table, noted_sums
 from orlog.datasets.formats._containers.episode_values import of_steps
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.said_spaces import (
     Bound,
     EnvironmentLike,
@@ -205,7 +206,7 @@ def import_dataset(
             sums, proven = [one for one, _ in hashed], all(is_listed for _, is_listed in hashed)
         else:
             sums = listed.sums
-        notes = list(filter(None, map(superseded, sums)))
+        notes = [Note("own", sentence=text) for text in filter(None, map(superseded, sums))]
         if listed is None:
             operation = f"read {file_format.name}"
             manifest, found = read_version(
@@ -225,7 +226,7 @@ def import_dataset(
                     said=said,
                     description=description,
                     license=license,
-                    doubts=notes,
+                    notes=notes,
                     tells_names=True,
                 ),
                 progress=progress,
@@ -240,7 +241,7 @@ def import_dataset(
                 folder / "store",
                 progress=progress,
             )
-            found.doubts += notes  # the version itself says so by its number
+            found.notes += notes  # the version itself says so by its number
         for source, file, state in zip(sources, files, states, strict=True):
             if _state(file) != state:
                 raise IntegrityError(

@@ -21,7 +21,7 @@ import numpy as np
 
 import orlog
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Asked, Format, Opened, Steps
+from orlog.datasets.formats.formats import Asked, Format, Note, Opened, Steps
 from orlog.errors import SchemaError
 
 
@@ -33,11 +33,11 @@ def open_logs(asked: Asked) -> Iterator[Opened]:
         action_space=gymnasium.spaces.Box(-1, 1, (1,), np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()))
-    opened.steps = episodes(asked.files, asked.sources, opened.doubts)
+    opened.steps = episodes(asked.files, asked.sources, opened.notes)
     yield opened
 
 
-def episodes(files: Sequence[Path], sources: Sequence[str], doubts: list[str]) -> Iterator[Steps]:
+def episodes(files: Sequence[Path], sources: Sequence[str], notes: list[Note]) -> Iterator[Steps]:
     """Yield whole episodes; long ones could come in pieces."""
     unknown = 0
     for file, where in zip(files, sources, strict=True):
@@ -56,7 +56,8 @@ def episodes(files: Sequence[Path], sources: Sequence[str], doubts: list[str]) -
                 unknown += line["end"] not in ("goal", "time")
                 yield episode(run, lines, f"{where}, line {number}")
     if unknown:
-        doubts.append(f"{unknown} episodes are unfinished: the logs do not say why they end.")
+        said = f"{unknown} episodes are unfinished: the logs do not say why they end."
+        notes.append(Note("own", sentence=said))
 
 
 def episode(run: dict[str, Any], lines: list[dict[str, Any]], where: str) -> Steps:

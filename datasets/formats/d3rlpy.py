@@ -48,6 +48,7 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
@@ -79,7 +80,7 @@ class _Reader:
     def __init__(self, file: Any, where: str, file_bytes: int) -> None:
         self._file, self._where, self._file_bytes = file, where, file_bytes
         self._kinds: dict[str, Any] = {}  # dtype and shape of a row of each column
-        self.doubts: list[str] = []
+        self.notes: list[Note] = []
 
     def open_new(self) -> Opened:
         """Return the episodes of a file of d3rlpy 2.
@@ -93,8 +94,7 @@ class _Reader:
             )
         stems = {match[1] for match in map(ENTRY.fullmatch, names_in(self._file)) if match}
         if stems - set(COLUMNS):
-            more = ", ".join(sorted(stems - set(COLUMNS)))
-            self.doubts.append(f"Left out, of no meaning here: {more:.200}.")
+            self.notes.append(Note("left_out_no_meaning", sorted(stems - set(COLUMNS))))
         parts = 0
         if not has_child(self._file, "observations_0"):
             while parts < MOST_PARTS and has_child(self._file, f"observations_0_{parts}"):
@@ -145,10 +145,7 @@ class _Reader:
         )
         parts = [unbounded_space(one.dtype, one.shape[1:]) for one in observations]
         if choices:
-            self.doubts.append(
-                f"The file does not say how many actions there are: taken to be {choices}, since the "
-                f"largest is {choices - 1}."
-            )
+            self.notes.append(Note("choices_of_file", count=choices, largest=choices - 1))
         opened = Opened(
             schema=Schema(
                 observation_space=spaces.Tuple(parts) if len(parts) > 1 else parts[0],
@@ -159,7 +156,7 @@ class _Reader:
             ),
             steps=iter(()),
             total_steps=sum(lengths),
-            doubts=self.doubts,
+            notes=self.notes,
         )
         cutter = EpisodeCutter(ends_of_lengths(lengths), self._where)
         opened.steps = _steps(rows, cutter, opened, self._where)
@@ -247,7 +244,7 @@ def _steps(
             block["reward"] = as_dtype(block["reward"], dtype, f"{where}, rewards", first)
             first += len(block["reward"])
             yield from cutter.add(block)
-    opened.doubts += cutter.doubts()
+    opened.notes += cutter.notes()
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

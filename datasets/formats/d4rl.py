@@ -36,6 +36,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
 from orlog.datasets.formats._shared.episodes import Asked, Opened
 from orlog.datasets.formats._shared.flat_rows import FlatRows, count_choices, open_flat_rows
 from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
@@ -54,9 +55,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
     with open_hdf5(source, where) as file:
         with reading(where):
             rows = _rows(file, asked, source.stat().st_size)
-            asides = _metadata(file, where, source.stat().st_size)
+            policy = _policy(file, where, source.stat().st_size)
         opened = open_flat_rows(rows, asked.options, reading)
-        opened.asides = asides
+        opened.notes += policy
         yield opened
 
 
@@ -93,22 +94,23 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
     )
 
 
-def _metadata(file: Any, where: str, file_bytes: int) -> list[str]:
-    """Return the sentence about the behavior policy: its algorithm, iteration and other single values, no weights."""
+def _policy(file: Any, where: str, file_bytes: int) -> list[Note]:
+    """Return the note about the behavior policy: its algorithm, iteration and other single values, no weights."""
     if not has_child(file, "metadata"):
         return []
-    said: list[str] = []
+    facts: dict[str, str] = {}
     for path, node in datasets_in(child(file, "metadata", where, LAYOUT), where, LAYOUT):
         # Texts of any length lie in heaps, which are not read here; D4RL's have one length.
         is_plain = (
             node.shape == () and node.dtype.kind in "biufS" and node.dtype.itemsize <= LONGEST
         )
-        if is_plain and len(said) < MOST_INFOS:
+        if is_plain and len(facts) < MOST_INFOS:
             check_stored(node, f"{where}, metadata/{path}", file_bytes)
             value = node[()]
             text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-            said.append(f"metadata/{path} is {' '.join(text.split())}")
-    return [f"The file says of its policy: {', '.join(said)}."] if said else []
+            facts[f"metadata/{path}"] = " ".join(text.split())
+    words = ", ".join(f"{name} is {value}" for name, value in facts.items())
+    return [Note("policy", facts, facts=words)] if facts else []
 
 
 def _check_complete(file: Any, where: str) -> None:
@@ -177,7 +179,7 @@ FORMAT = Format(
     extensions=(".hdf5", ".h5"),
     options=("horizon",),
     takes_benchmark=True,
-    doubts_in_lineage=False,
+    notes_in_lineage=False,
     write=_write,
     losses=lambda dataset: flat_losses(dataset, "D4RL's files"),
     check=lambda: import_h5py(),

@@ -4,7 +4,7 @@ That file has a constant named `FORMAT`, or a table of several named `FORMATS`, 
 Arrow, and `_shared/` has what several formats use.
 Listing the formats imports all of these modules, so libraries are imported inside their functions.
 
-A format of one's own needs `Format`, `Asked`, `Opened` and `Steps` from here (docs/your-own-format.md).
+A format of one's own needs `Format`, `Asked`, `Note`, `Opened` and `Steps` from here (docs/your-own-format.md).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.flags import HOW
 from orlog.datasets.formats._shared.inventory import holds, not_read
+from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, as_note, sentences
+from orlog.datasets.formats._shared.notes import Note as Note
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
 from orlog.datasets.formats._shared.sums import SUMS_FILE
@@ -68,7 +70,7 @@ class Format:
             `episodes/NAME`.
         takes_benchmark: Whether it reads actions by the environment of a benchmark, as D4RL's files
             need, which hold choices as floats.
-        doubts_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
+        notes_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
             only in the description; false where digests were pinned before it did.
         shares: Whether several processes can read its files, which it reads by `read_pieces` of `_shared/pieces.py`.
         alone: Why one process reads its files, where `shares` is false.
@@ -91,7 +93,7 @@ class Format:
     extensions: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     takes_benchmark: bool = False
-    doubts_in_lineage: bool = True
+    notes_in_lineage: bool = True
     shares: bool = False
     alone: str = "its reader takes them from the first to the last"
     only_mapped: bool = False
@@ -268,7 +270,7 @@ class Wanted:
         said: What the user says about environment and bounds.
         description: What the data are; by default what the files say.
         license: SPDX identifier; by default what the files say.
-        doubts: What else is to be known about the files, a sentence each.
+        notes: What else is to be known about the files.
         tells_names: Whether names in the files that were not read stand in the version too; those of listed
             files are only shown, since their versions have digests that others know.
     """
@@ -280,7 +282,7 @@ class Wanted:
     said: SaidSpaces = NOTHING_SAID
     description: str = ""
     license: str = ""
-    doubts: Sequence[str] = ()
+    notes: Sequence[Note] = ()
     tells_names: bool = False
 
 
@@ -337,27 +339,25 @@ def read_version(
     environment = opened.environment if benchmark is None else benchmark.record
     if said.environment is not None:
         if opened.environment is not None and opened.environment.id != said.environment.id:
-            found.doubts.append(
-                f"The files name the environment {opened.environment.id}; {said.environment.id} was "
-                "given in its place."
-            )
+            ids = {"named": opened.environment.id, "given": said.environment.id}
+            found.notes.append(Note("other_environment", **ids))
         environment = said.environment
     found.format = file_format.name
-    found.doubts = [*wanted.doubts, *found.doubts]
-    found.doubts += told_blanks()
-    found.doubts += opened.asides if wanted.tells_names else []
+    notes = [*wanted.notes, *found.notes, *map(as_note, told_blanks())]
     names = written.schema.columns()
     named = [one for said in asked.options.columns.values() for one in said.split(",")]
     known = [one + "*" if one.endswith("*") else one for one in named]
     known = [*file_format.reads, *opened.reads, *known] if file_format.reads else []
-    left = not_read(asked.files, known, " ".join(found.doubts), names)
-    if wanted.tells_names:
-        found.doubts, left = found.doubts + left, []
-    told, lineage = " ".join(found.doubts), wanted.lineage
+    notes += not_read(asked.files, known, notes, names)
+    later = [note for note in notes if note.code in NOT_IN_LISTED]
+    kept = [note for note in notes if note not in later]
+    found.notes = kept + later
+    told = " ".join(sentences(found.notes if wanted.tells_names else kept))
+    lineage = wanted.lineage
     description = wanted.description or opened.description
     if wanted.description and wanted.tells_names:
         description = " ".join(filter(None, (description, opened.always_said)))
-    if file_format.doubts_in_lineage and told:
+    if file_format.notes_in_lineage and told:
         lineage = [
             msgspec.structs.replace(one, operation=f"{one.operation}. {told}") for one in lineage
         ]
@@ -378,7 +378,6 @@ def read_version(
         dimension_names=opened.dimension_names,
         roles=opened.roles,
     )
-    found.doubts += left
     return manifest, found
 
 

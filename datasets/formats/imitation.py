@@ -30,6 +30,7 @@ from orlog.datasets.formats._containers.npz_files import NpzColumn, is_npz, open
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, taken
 from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.names import counted
@@ -96,21 +97,17 @@ def _opened(
         action_space=spaces.Discrete(choices) if choices else unbounded_space(*kinds["acts"]),
         reward_dtype=np.dtype(np.float32 if reward_dtype == np.float32 else np.float64),
     )
-    doubts = ["Infos are left out: those of imitation could run code when they are decoded."]
+    notes = [Note("left_out_infos", ["infos"])]
     if choices:
-        doubts.append(
-            f"Nothing says how many actions there are: taken to be {choices}, since the largest is "
-            f"{choices - 1}."
-        )
+        notes.append(Note("choices", count=choices, largest=choices - 1))
     if "rews" not in kinds and not options.reward:
-        doubts.append("The trajectories have no rews: rewards are zeros.")
+        notes.append(Note("rewards_no_rews"))
     if unknown:
-        doubts.append(
-            f"Of {counted(unknown, 'episode')} nothing says whether a time limit ended it: {taken(options, are_over=True)}."
-        )
-    opened = Opened(schema=schema, steps=iter(()), total_steps=steps, doubts=doubts)
+        how = taken(options, are_over=True)
+        notes.append(Note("ends_or_limit_unknown", count=unknown, how=how))
+    opened = Opened(schema=schema, steps=iter(()), total_steps=steps, notes=notes)
     opened.steps = _steps(
-        trajectories(), schema, UnknownEnds(options, where, are_over=True), doubts, where
+        trajectories(), schema, UnknownEnds(options, where, are_over=True), notes, where
     )
     return opened
 
@@ -119,7 +116,7 @@ def _steps(
     trajectories: Iterator[_Trajectory],
     schema: Schema,
     unknown: UnknownEnds,
-    doubts: list[str],
+    notes: list[Note],
     where: str,
 ) -> Iterator[Steps]:
     for number, one in enumerate(trajectories):
@@ -138,7 +135,7 @@ def _steps(
             terminated=one.terminal and how == "terminated",
             truncated=one.terminal and how == "truncated",
         )
-    doubts += unknown.doubts()
+    notes += unknown.notes()
 
 
 def _checked(arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]:

@@ -36,6 +36,7 @@ from orlog.datasets.formats._containers.arrow_files import (
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import as_dtype
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_steps
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.minari.frames import HAD_JPEG, decoded_frames, row_bytes, same_numbers
@@ -61,7 +62,7 @@ KNOWN = ("id", "total_steps", "seed", "options")
 def _open(asked: Asked) -> Iterator[Opened]:
     data, where = find_data(asked.files[0]), asked.sources[0]
     metadata = read_metadata(data / METADATA_FILE, where)
-    lacks: list[str] = []
+    lacks: list[Any] = []
     episodes = _episodes(data, metadata, where, asked.options, lacks)
     schema = Schema(
         observation_space=metadata.observation_space,
@@ -75,10 +76,10 @@ def _open(asked: Asked) -> Iterator[Opened]:
         environment=metadata.environment,
         description=metadata.description,
         behavior_policy=metadata.behavior_policy,
-        doubts=lacks,
+        notes=lacks,
     )
-    infos = _kept("infos", [one.infos for one in episodes], opened.doubts)
-    details = _kept("metadata", [one.details for one in episodes], opened.doubts)
+    infos = _kept("infos", [one.infos for one in episodes], opened.notes)
+    details = _kept("metadata", [one.details for one in episodes], opened.notes)
     found = sum(one.count for one in episodes)
     if found != metadata.total_steps and not lacks:
         raise IntegrityError(
@@ -91,7 +92,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     for one in episodes:
         check_stream(asked, one.count * reader.row_bytes(one), one.where)
     jobs = groups_of_jobs(asked, episodes, lambda one: one.count * reader.row_bytes(one))
-    opened.steps = read_steps(asked, reader.steps, jobs, opened.doubts)
+    opened.steps = read_steps(asked, reader.steps, jobs, opened.notes)
     yield opened
 
 
@@ -121,7 +122,7 @@ class _Episode:
 
 
 def _episodes(
-    data: Path, metadata: Metadata, where: str, options: Options, doubts: list[str]
+    data: Path, metadata: Metadata, where: str, options: Options, notes: list[Any]
 ) -> list[_Episode]:
     """Return what is known of all episodes; each file is opened, and no row is read."""
     if metadata.data_format not in ENDINGS:
@@ -132,7 +133,7 @@ def _episodes(
     folders = {one.name for one in data.iterdir() if one.is_dir()}
     count = metadata.total_episodes
     has_one = [number for number in range(count) if str(number) in folders]
-    numbers = numbers_here(has_one, len(folders), count, where, options, doubts)
+    numbers = numbers_here(has_one, len(folders), count, where, options, notes)
     ending = f".{metadata.data_format}"
     return [_episode(data / str(one), ending, f"{where}, {one}") for one in numbers]
 
@@ -204,7 +205,7 @@ def _plain(value: Any) -> Any:
     return array if array.dtype.kind in "biuf" else None
 
 
-def _kept(kind: str, found: Sequence[dict[str, Any]], doubts: list[str]) -> dict[str, Any]:
+def _kept(kind: str, found: Sequence[dict[str, Any]], notes: list[Any]) -> dict[str, Any]:
     """Return what all episodes have, with the value of the first one."""
     names = set().union(*found)
     kept = {
@@ -213,10 +214,7 @@ def _kept(kind: str, found: Sequence[dict[str, Any]], doubts: list[str]) -> dict
         if all(one.get(name) is not None for one in found)
     }
     if len(kept) < len(names):
-        doubts.append(
-            f"Left out, not in all episodes or neither numbers nor texts: {kind} "
-            f"{', '.join(sorted(names - kept.keys()))}."
-        )
+        notes.append(Note("left_out_not_in_all", sorted(names - kept.keys()), kind=kind))
     return kept
 
 

@@ -33,6 +33,7 @@ from orlog.datasets.formats._containers.row_bytes import rows_differ
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.equal_files import open_each
 from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
@@ -54,7 +55,9 @@ BLOCK_ROWS = 2**13
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     with open_each(asked, _open_file, [_split(file) for file in asked.files]) as opened:
-        opened.doubts[:] = dict.fromkeys(opened.doubts)
+        opened.notes[:] = [
+            note for at, note in enumerate(opened.notes) if note not in opened.notes[:at]
+        ]
         yield opened
 
 
@@ -78,17 +81,14 @@ def _open_file(file: Path, where: str, _options: Options) -> Iterator[Opened]:
             key: _Column(file, names, f"{where}, {names[0]}") for key, names in parts.items()
         }
         rows = FlatRows(columns, where, infos={})  # refuses columns that do not belong together
-        doubts = []
+        notes = []
         if OPTIONAL not in columns:
             horizon, columns[OPTIONAL] = _timeouts(file, parts, where)
             if horizon:
-                doubts.append(
-                    f"No column says where a time limit ended an episode: it was taken to be {horizon} "
-                    "steps, as next observations that no observation follows say."
-                )
+                notes.append(Note("ends_by_gaps", horizon=horizon))
             rows = FlatRows(columns, where, infos={})
     opened = open_flat_rows(rows, Options(), reading_arrow)
-    yield dataclasses.replace(opened, doubts=doubts)
+    yield dataclasses.replace(opened, notes=notes)
 
 
 def _parts(names: Sequence[str]) -> dict[str, list[str]] | None:

@@ -66,13 +66,13 @@ def _open(asked: Asked) -> Iterator[Opened]:
 @contextlib.contextmanager
 def _open_file(path: Path, where: str, options: Options) -> Iterator[Opened]:
     with open_npz(path, where) as file:
-        doubts: list[str] = []
+        doubts: list[Any] = []
         opened = open_flat_rows(_rows(file, path, doubts, options), options, reading_npz)
         opened.doubts[:0] = doubts
         yield opened
 
 
-def _rows(file: NpzFile, path: Path, doubts: list[str], options: Options) -> FlatRows:
+def _rows(file: NpzFile, path: Path, doubts: list[Any], options: Options) -> FlatRows:
     """Return the columns of a file by their names here."""
     found: dict[str, Any] = {}
     used, ends = set(), NO_ENDS
@@ -111,7 +111,9 @@ def _rows(file: NpzFile, path: Path, doubts: list[str], options: Options) -> Fla
                 f"{file.where}, {STARTS}: expected {count} rows as in observations, found {len(ends)}."
             )
         used.add(STARTS)
-        told = unknown_ends(options, file.where, {f"infos/{name}" for name in file.names})
+        told: list[Any] = unknown_ends(
+            options, file.where, {f"infos/{name}" for name in file.names}
+        )
         if not options.ends and options.horizon is None:
             told = [f"{STARTS} does not say how an episode ended: taken to be truncated."]
         doubts += told

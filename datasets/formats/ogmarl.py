@@ -31,6 +31,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import as_dtype, unbounded_space
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
 from orlog.manifests.names import did_you_mean
@@ -61,11 +62,11 @@ def _open(asked: Asked) -> Iterator[Opened]:
                 f"{one.where}: its arrays differ from those of {first.where} in names, dtypes or "
                 "shapes; take one of the vaults with task=."
             )
-    doubts = [f"Left out: {', '.join(first.left_out)}."] if first.left_out else []
-    found = [_find_episodes(one, doubts) for one in vaults]
+    notes = [Note("left_out", first.left_out)] if first.left_out else []
+    found = [_find_episodes(one, notes) for one in vaults]
     choices = max(one for _, one in found)
     if choices and LEGAL not in first.kinds:
-        doubts.append("Nothing says how many actions there are: as many as the largest one says.")
+        notes.append(Note("choices_by_largest"))
     kinds = {name: (dtype, shape[1:]) for name, (dtype, shape) in first.kinds.items()}
     action = spaces.Discrete(choices) if choices else unbounded_space(*kinds["actions"])
     schema = Schema(
@@ -77,9 +78,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
     )
     yield Opened(
         schema=schema,
-        steps=_steps(vaults, [lengths for lengths, _ in found], uids, doubts),
+        steps=_steps(vaults, [lengths for lengths, _ in found], uids, notes),
         total_steps=sum(one.count for one in vaults),
-        doubts=doubts,
+        notes=notes,
         description=f"Recorded of {len(first.agents)} agents, in the vaults of OG-MARL.",
     )
 
@@ -221,7 +222,7 @@ def _leaf_names(folder: Path, where: str) -> list[str]:
     return sorted(names)
 
 
-def _find_episodes(vault: _Vault, doubts: list[str]) -> tuple[list[int], int]:
+def _find_episodes(vault: _Vault, notes: list[Note]) -> tuple[list[int], int]:
     """Return the length of each episode, and how many actions there are; 0 if they are no choices."""
     is_choice = vault.kinds["actions"][0].kind in "iu" and len(vault.kinds["actions"][1]) == 1
     choices = int(vault.kinds[LEGAL][1][-1]) if is_choice and LEGAL in vault.kinds else 0
@@ -240,7 +241,7 @@ def _find_episodes(vault: _Vault, doubts: list[str]) -> tuple[list[int], int]:
                 )
     stops = np.concatenate(ends) + 1
     if not len(stops) or stops[-1] != vault.count:
-        doubts.append(f"{vault.where}: the last episode does not end, and was taken to be cut off.")
+        notes.append(Note("ends_open", where=vault.where))
         stops = np.append(stops, vault.count)
     return np.diff(np.append(0, stops)).tolist(), choices
 
@@ -261,7 +262,7 @@ def _flags(block: Mapping[str, np.ndarray], vault: _Vault, first: int) -> dict[s
 
 
 def _steps(
-    vaults: list[_Vault], lengths: list[list[int]], uids: list[str], doubts: list[str]
+    vaults: list[_Vault], lengths: list[list[int]], uids: list[str], notes: list[Note]
 ) -> Iterator[Steps]:
     splits = [uid for uid, several in zip(uids, lengths, strict=True) for _ in several]
     cutter = EpisodeCutter(
@@ -277,7 +278,7 @@ def _steps(
             for steps in cutter.add(rows):
                 actions = {name: steps.actions[:, n] for n, name in enumerate(vault.agents)}
                 yield dataclasses.replace(steps, actions=actions)
-    doubts += cutter.doubts()
+    notes += cutter.notes()
 
 
 def _rows(

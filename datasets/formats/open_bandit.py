@@ -34,6 +34,7 @@ from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarr
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.datasets.formats.formats import Format
 from orlog.errors import SchemaError
@@ -105,13 +106,10 @@ def _open(asked: Asked) -> Iterator[Opened]:
     opened = Opened(schema=schema, steps=_steps(log, features), total_steps=log.rows)
     files = [log_file] if items_file is None else [log_file, items_file]
     if unread := [one for file in files for one in _unread(file, asked.sources[0])]:
-        opened.doubts.append(f"Not read: {', '.join(unread)}.")
+        opened.notes.append(Note("columns_not_read", unread))
     if items_file is None:
-        opened.doubts.append(f"No {ITEMS} was given: features of items are left out.")
-    opened.doubts.append(
-        "Each row is an episode of one step, and what followed was not recorded; texts of features are numbered in "
-        "their sorted order, and positions are counted from 0."
-    )
+        opened.notes.append(Note("left_out_items", [ITEMS]))
+    opened.notes.append(Note("bandit_rows"))
     yield opened
 
 

@@ -39,6 +39,7 @@ from orlog.datasets.formats._containers.table_files import batches_of, column_na
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layout
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.places import Place, Places, files_below, in_order
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.table import FORMAT as TABLE
@@ -155,7 +156,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
 
     Raises SchemaError if they are packed, or of different kinds.
     """
-    given, doubts = _without_repeats(_files(asked))
+    given, notes = _without_repeats(_files(asked))
     first, where = given[0]
     names = []
     if first.suffix.lower() in TABLES:
@@ -176,12 +177,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
         assert TABLE.open is not None
         reading = TABLE.open(_as_table(asked))
     with reading as opened:
-        opened.doubts += doubts
+        opened.notes += notes
         yield opened
 
 
-def _without_repeats(given: Files) -> tuple[Files, list[str]]:
-    """Return files but those of runs that the worker's next run holds too, and a sentence about these."""
+def _without_repeats(given: Files) -> tuple[Files, list[Note]]:
+    """Return files but those of runs that the worker's next run holds too, and a note about these."""
     runs: dict[Path, Files] = {}
     for one in given:
         runs.setdefault(one[0].parent, []).append(one)
@@ -198,8 +199,8 @@ def _without_repeats(given: Files) -> tuple[Files, list[str]]:
                 repeated.append(run)
     if not repeated:
         return given, []
-    doubt = f"Left out, since the next one holds it too: {', '.join(one.name for one in repeated)}."
-    return [one for one in given if one[0].parent not in repeated], [doubt]
+    note = Note("left_out_repeated", [run.name for run in repeated])
+    return [one for one in given if one[0].parent not in repeated], [note]
 
 
 def _table_of(given: Files) -> Any:

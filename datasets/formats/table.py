@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -55,6 +56,7 @@ from orlog.datasets.formats._shared.flat_rows import (
     unbounded_space,
 )
 from orlog.datasets.formats._shared.hints import done_names, hint
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_pieces
 from orlog.datasets.formats._shared.places import FILE, files_below, holds_tables, is_table
 from orlog.datasets.formats._shared.roles import Layout, base_role
@@ -103,15 +105,17 @@ def _open(asked: Asked) -> Iterator[Opened]:
     opened = Opened(schema=schema, steps=iter(()), total_steps=checked.rows)
     opened.lengths = checked.lengths.tolist()
     if layout.guessed:
-        taken = "; ".join(f"{role} is {', '.join(one)}" for role, one in layout.columns.items())
-        opened.doubts.append(f"Columns were taken by their names: {taken}.")
+        roles = "; ".join(f"{role} is {', '.join(one)}" for role, one in layout.columns.items())
+        opened.notes.append(
+            Note("columns_by_name", itertools.chain(*layout.columns.values()), roles=roles)
+        )
     if "reward" not in layout.columns and not asked.options.reward:
-        opened.doubts.append("No column of rewards was named: they are zeros.")
+        opened.notes.append(Note("rewards_no_column"))
     if layout.left_out:
-        opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
+        opened.notes.append(Note("left_out_unnamed", layout.left_out))
     if not {*FLAGS} & layout.columns.keys():
-        opened.doubts += unknown_ends(asked.options, table.where, {*layout.columns})
-    opened.steps = _steps(table, layout, checked, opened.doubts, asked)
+        opened.notes += unknown_ends(asked.options, table.where, {*layout.columns})
+    opened.steps = _steps(table, layout, checked, opened.notes, asked)
     yield opened
 
 
@@ -420,7 +424,7 @@ def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
 
 
 def _steps(
-    table: _Table, layout: Layout, checked: _Checked, doubts: list[str], asked: Asked
+    table: _Table, layout: Layout, checked: _Checked, notes: list[Note], asked: Asked
 ) -> Iterator[Steps]:
     says = {*FLAGS} & layout.columns.keys()
     unknown = UnknownEnds(asked.options, table.where, says=says)
@@ -447,7 +451,7 @@ def _steps(
         rows.setdefault("reward", np.zeros(count))
         yield from cutter.add(rows)
         first += count
-    doubts += cutter.doubts()
+    notes += cutter.notes()
 
 
 def _stacked(

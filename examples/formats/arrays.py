@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
             "observation/top": "observations/images/top",
             "action": "action",
         },
-        on_found=lambda found: print(found.doubts),
+        on_found=lambda found: print(*found.notes, sep="\n"),
     )
     dataset = orlog.load_dataset("lab/aloha-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)

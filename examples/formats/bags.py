@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
         "lab/drive-v1",
         columns={"observation/joints": "/joints", "action": "/cmd"},
         rate=10,
-        on_found=lambda found: print(found.doubts),
+        on_found=lambda found: print(*found.notes, sep="\n"),
     )
     dataset = orlog.load_dataset("lab/drive-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)

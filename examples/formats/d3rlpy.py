@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
     orlog.import_dataset(
         folder / "out" / "pole-v1.h5",
         "lab/again-v1",
-        on_found=lambda found: print(found.episodes, "episodes came back:", *found.doubts),
+        on_found=lambda found: print(found.episodes, "episodes came back:", *found.notes),
     )
 
 

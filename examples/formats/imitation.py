@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     (folder / "demos" / "state.json").write_text(json.dumps(state), "utf-8")
 
     orlog.import_dataset(
-        folder / "demos", "lab/demos-v1", on_found=lambda found: print(*found.doubts, sep="\n")
+        folder / "demos", "lab/demos-v1", on_found=lambda found: print(*found.notes, sep="\n")
     )
     dataset = orlog.load_dataset("lab/demos-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)

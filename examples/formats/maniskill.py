@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
     said = [{"episode_id": number, "episode_seed": 100 + number} for number in range(3)]
     told = {"env_info": {"env_id": "PickCube-v1"}, "episodes": said}
     path.with_suffix(".json").write_text(json.dumps(told))
-    orlog.import_dataset(path, "lab/pick-v1", on_found=lambda found: print(found.doubts))
+    orlog.import_dataset(path, "lab/pick-v1", on_found=lambda found: print(*found.notes, sep="\n"))
     dataset = orlog.load_dataset("lab/pick-v1")
     print(len(dataset), "episodes; seeds", [one.seed for one in dataset])
 

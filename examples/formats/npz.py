@@ -26,7 +26,7 @@ def main(folder: Path) -> None:
         truncated=np.zeros(40, bool),
     )
     orlog.import_dataset(
-        folder / "runs.npz", "lab/runs-v1", on_found=lambda found: print(found.doubts)
+        folder / "runs.npz", "lab/runs-v1", on_found=lambda found: print(*found.notes, sep="\n")
     )
     dataset = orlog.load_dataset("lab/runs-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)

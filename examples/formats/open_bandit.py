@@ -34,7 +34,9 @@ def main(folder: Path) -> None:
         rows = csv.writer(file)
         rows.writerow(["", "item_id", "item_feature_0", "item_feature_1"])
         rows.writerows([item, item, item / 10, "xy"[item % 2]] for item in range(5))
-    orlog.import_dataset(campaign, "bandits/logged-v1", on_found=lambda found: print(found.doubts))
+    orlog.import_dataset(
+        campaign, "bandits/logged-v1", on_found=lambda found: print(*found.notes, sep="\n")
+    )
     dataset = orlog.load_dataset("bandits/logged-v1")
     print(len(dataset), "episodes;", dataset.observation_space, dataset.action_space)
 

@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
         },
         episode="run",
         step="t",
-        on_found=lambda found: print(*found.doubts, sep="\n"),
+        on_found=lambda found: print(*found.notes, sep="\n"),
     )
     print(len(orlog.load_dataset("lab/robot-v3")), "episodes")
 

@@ -31,7 +31,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format, Opened, Steps
+from orlog.datasets.formats.formats import Format, Note, Opened, Steps
 from orlog.errors import SchemaError
 
 
@@ -39,11 +39,11 @@ from orlog.errors import SchemaError
 def _open(asked):
     space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     opened = Opened(schema=Schema(observation_space=space, action_space=space), steps=iter(()))
-    opened.steps = _steps(asked, opened.doubts)
+    opened.steps = _steps(asked, opened.notes)
     yield opened
 
 
-def _steps(asked, doubts):
+def _steps(asked, notes):
     for file, source in zip(asked.files, asked.sources, strict=True):
         try:
             rows = np.loadtxt(file, ndmin=1)
@@ -61,7 +61,7 @@ def _steps(asked, doubts):
             rewards=rows[half:],
             truncated=True,
         )
-    doubts.append("Numbers.")
+    notes.append(Note("own", sentence="Numbers."))
 
 
 def _write(dataset, folder, progress):

@@ -21,8 +21,9 @@ import numpy as np
 
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Opened, Options, Steps
+from orlog.datasets.formats._shared.notes import OF_FINALS, Note, as_note
 from orlog.errors import SchemaError
-from orlog.manifests.names import counted, did_you_mean
+from orlog.manifests.names import did_you_mean
 
 CHANNELS = (1, 3, 4)
 CONVENTIONS = ("shift", "flip", "bgr")
@@ -35,22 +36,18 @@ def put_conventions(opened: Opened, options: Options, where: str) -> None:
     Raises SchemaError, then too, if a name is that of no column, or a column holds no such frames.
     """
     if options.flip:
-        opened.steps = _reframed(opened.steps, opened.doubts, ("flip", options.flip), where)
+        opened.steps = _reframed(opened.steps, opened.notes, ("flip", options.flip), where)
     if options.bgr:
-        opened.steps = _reframed(opened.steps, opened.doubts, ("bgr", options.bgr), where)
+        opened.steps = _reframed(opened.steps, opened.notes, ("bgr", options.bgr), where)
     if options.shift:
-        opened.steps = _shifted(opened.steps, opened.doubts, options.shift, where)
+        opened.steps = _shifted(opened.steps, opened.notes, options.shift, where)
 
 
-def about_pictures(columns: Collection[str], options: Options) -> list[str]:
+def about_pictures(columns: Collection[str], options: Options) -> list[Note]:
     """Return what to know about columns of frames that were decoded from pictures in arrays, as cv2 may have written them."""
     if not columns or options.bgr:
         return []
-    lines = " ".join(f"--bgr {name}" for name in columns)
-    why = "cv2 encoded those of ALOHA, RoboTwin and others with red and blue swapped"
-    return [
-        f"Frames were decoded from pictures in arrays; {why}. {lines} puts them right if they look so."
-    ]
+    return [Note("pictures", columns, lines=" ".join(f"--bgr {name}" for name in columns))]
 
 
 def rows_of(values: Any, rows: slice) -> Any:
@@ -77,19 +74,14 @@ def _changed(name: str, values: Any, change: Callable[[str, Any], Any]) -> Any:
 
 
 def _reframed(
-    pieces: Iterator[Steps], doubts: list[str], said: tuple[str, Sequence[str]], where: str
+    pieces: Iterator[Steps], notes: list[Note], said: tuple[str, Sequence[str]], where: str
 ) -> Iterator[Steps]:
     chosen: list[str] = []
     option, patterns = said
     for steps in pieces:
         if not chosen:
             chosen = _frames(steps, option, patterns, where)
-            what = (
-                "Frames were turned upside down"
-                if option == "flip"
-                else "Red and blue were swapped"
-            )
-            doubts.append(f"{what} (--{option}): {', '.join(chosen)}.")
+            notes.append(Note(option, chosen))
 
         def change(name: str, values: Any, chosen: Collection[str] = chosen) -> Any:
             return _mended(values, option) if name in chosen else values
@@ -147,7 +139,7 @@ def _frames(steps: Steps, option: str, patterns: Sequence[str], where: str) -> l
 
 
 def _shifted(
-    pieces: Iterator[Steps], doubts: list[str], shift: Mapping[str, int], where: str
+    pieces: Iterator[Steps], notes: list[Note], shift: Mapping[str, int], where: str
 ) -> Iterator[Steps]:
     by: dict[str, int] = {}
     held: dict[str, Any] = {}
@@ -199,8 +191,8 @@ def _shifted(
             f"{where}: shift={dict(shift)}: no episode is long enough to be moved so far."
         )
     if by and min(by.values()) < 0:  # the rows that were left out hold the final observations
-        doubts[:] = [one for one in doubts if f"{MISSING} is true" not in one]
-    doubts += _moves(by, episodes, vanished)
+        notes[:] = [note for note in map(as_note, notes) if note.code not in OF_FINALS]
+    notes += _moves(by, episodes, vanished)
 
 
 def _by_column(shift: Mapping[str, int], columns: Sequence[str], where: str) -> dict[str, int]:
@@ -217,8 +209,8 @@ def _by_column(shift: Mapping[str, int], columns: Sequence[str], where: str) -> 
     return by
 
 
-def _moves(by: Mapping[str, int], episodes: int, vanished: int) -> list[str]:
-    """Return what was moved and left out, in sentences."""
+def _moves(by: Mapping[str, int], episodes: int, vanished: int) -> list[Note]:
+    """Return what was moved and left out."""
     moves: dict[int, list[str]] = {}
     for name, rows in by.items():
         moves.setdefault(rows, []).append(name)
@@ -226,13 +218,7 @@ def _moves(by: Mapping[str, int], episodes: int, vanished: int) -> list[str]:
     left = max(0, *by.values()) - min(0, *by.values()) if by else 0
     if not left:
         return []
-    within = f"{counted(left, 'step')} in each of {counted(episodes, 'episode')}"
-    told = [
-        f"Columns were moved by rows within each episode (--shift): {moved}.",
-        f"Left out at their ends, without a partner: {within}.",
-    ]
+    notes = [Note("shift", moved=moved), Note("left_out_by_shift", steps=left, episodes=episodes)]
     if vanished:
-        told.append(
-            f"{counted(vanished, 'episode')} vanished with them, since they were too short."
-        )
-    return told
+        notes.append(Note("vanished_by_shift", episodes=vanished))
+    return notes

@@ -15,8 +15,8 @@ import numpy as np
 
 from orlog.datasets.formats._shared.episodes import Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, NAMES, UnknownEnds, success_in
+from orlog.datasets.formats._shared.notes import Note
 from orlog.errors import SchemaError
-from orlog.manifests.names import counted, said_of
 
 HELD = 2
 GOES_ON: Mapping[str, Any] = {"ends": False}
@@ -127,38 +127,25 @@ class EpisodeCutter:
         self._held = {role: values[keep:] for role, values in rows.items()}
         self._first += keep
 
-    def doubts(self) -> list[str]:
-        """Return what was left out or is missing, a sentence each; after the last row.
+    def notes(self) -> list[Note]:
+        """Return what was left out or is missing; after the last row.
 
         Raises SchemaError if the user says something of ends that files tell.
         """
-        said = self._unknown.doubts()
+        notes = self._unknown.notes()
         if self.left_out:
-            said.append(
-                said_of(
-                    self.left_out, "last rows of episodes were left out, since what followed was "
-                )
-                + "not recorded."
-            )
+            notes.append(Note("last_rows", rows=self.left_out))
         if self.vanished:
-            said.append(
-                said_of(self.vanished, "whole episodes were left out with them: ")
-                + "those of one row have no step."
-            )
+            notes.append(Note("vanished", episodes=self.vanished))
         if self.missing:
-            said.append(
-                said_of(
-                    self.missing,
-                    "episodes that ended have no final observation; zeros stand for it, ",
-                )
-                + f"and episodes/{MISSING} is true."
-            )
+            notes.append(Note("finals_missing", [f"episodes/{MISSING}"], episodes=self.missing))
         if self.finals:
-            said.append(
-                f"In {counted(self.finals, 'episode')} the last two rows are both done: the last one was taken for the "
-                "final observation alone."
-            )
-        return said
+            notes.append(Note("final_rows", episodes=self.finals))
+        return notes
+
+    def doubts(self) -> list[Any]:
+        """Return the notes."""
+        return self.notes()
 
     def _end(self, rows: Rows, start: int, stop: int) -> Steps | None:
         """Return the rest of an episode; None where nothing is left of it."""

@@ -23,6 +23,7 @@ from orlog.base.jobs import Execute
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.carried_sums import CarriedSums
+from orlog.datasets.formats._shared.notes import Note, as_note
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.container import WrittenPart
 from orlog.errors import IntegrityError, SchemaError
@@ -85,12 +86,12 @@ class Options:
         return [name for name in names if getattr(self, name) != getattr(default, name)]
 
 
-def tell_lack(options: Options, doubts: list[str], error: SchemaError | IntegrityError) -> None:
-    """Tell that data are shorter than their own index where they may be read in part; else raise the error."""
+def tell_lack(options: Options, notes: list[Any], error: SchemaError | IntegrityError) -> None:
+    """Note that data are shorter than their own index where they may be read in part; else raise the error."""
     if not options.partial:
         error.args = (f"{error} partial=True reads what is there.", *error.args[1:])
         raise error
-    doubts.append(f"Read in part, as asked for: {error}")
+    notes.append(Note("partial", lack=str(error)))
 
 
 class Sharing(NamedTuple):
@@ -172,13 +173,11 @@ class Opened:
         steps: All steps, episode by episode; memory is bounded by one piece.
         total_steps: How many steps there are as far as the files say, for progress; else 0.
         lengths: Rows of each episode, where what says them is read first.
-        doubts: Sentences about what was repaired, left out, or cannot be known. More may be added
-            until the last step is read.
+        notes: What was repaired, left out, or cannot be known. More may be added until the last step is read.
         facts: What the files say about the dataset: `environment`, `behavior_policy`,
             `description`, `license`, as the manifest has them.
         reads: Names in these files that are read, as patterns like those of `Format.reads`.
         dimension_names: What the numbers in a row of a column are, as the manifest has them.
-        asides: What else the files say, a sentence each; not for versions of listed files, whose digests others know.
         roles: What columns mean, where their names do not say it (`manifests/roles.py`).
         always_said: A sentence of the description that stands behind one of the user's own too, since an
             export writes it back; not in versions of listed files.
@@ -188,16 +187,24 @@ class Opened:
     steps: Iterator[Steps]
     total_steps: int = 0
     lengths: Sequence[int] = ()
-    doubts: list[str] = dataclasses.field(default_factory=list)
+    notes: list[Any] = dataclasses.field(default_factory=list)
     environment: EnvironmentRecord | None = None
     behavior_policy: str = ""
     description: str = ""
     license: str = ""
     reads: Sequence[str] = ()
     dimension_names: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-    asides: Sequence[str] = ()
     roles: dict[str, str] = dataclasses.field(default_factory=dict)
     always_said: str = ""
+
+    @property
+    def doubts(self) -> list[Any]:
+        """The notes; sentences may be added here."""
+        return self.notes
+
+    @doubts.setter
+    def doubts(self, notes: list[Any]) -> None:
+        self.notes = notes
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -219,7 +226,7 @@ class Found:
         non_finite: How many numbers of each column are infinite or NaN, where some are.
         has_checksums: Whether a list of checksums, beside the files or of a catalogue, proves them.
         carried_sums: The checksums inside of the files, all of which were compared.
-        doubts: Sentences about what was repaired, left out, or cannot be known.
+        notes: What was repaired, left out, or cannot be known.
     """
 
     schema: Schema
@@ -236,7 +243,12 @@ class Found:
     non_finite: dict[str, int] = dataclasses.field(default_factory=dict)
     has_checksums: bool = False
     carried_sums: CarriedSums = dataclasses.field(default_factory=CarriedSums)
-    doubts: list[str] = dataclasses.field(default_factory=list)
+    notes: list[Note] = dataclasses.field(default_factory=list)
+
+    @property
+    def doubts(self) -> list[str]:
+        """The sentence of each note."""
+        return [str(note) for note in self.notes]
 
     def count(self, steps: int, total: float, last: Steps) -> None:
         """Count an episode of some steps and that sum of rewards, which ends as `last` does."""
@@ -292,6 +304,6 @@ def write_episodes(
         written = writer.finish()
     finally:
         writer.close()
-    found.schema, found.doubts = written.schema, list(opened.doubts)
+    found.schema, found.notes = written.schema, [as_note(note) for note in opened.notes]
     found.non_finite = written.non_finite
     return written, found

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import check_stream, read_steps
 from orlog.errors import SchemaError
 
@@ -45,15 +46,15 @@ def open_each(asked: Asked, open_file: OpenFile, splits: Sequence[str]) -> Itera
             columns = one.schema.columns().values()
             row_bytes = sum(each.dtype.itemsize * math.prod(each.shape) for each in columns)
             check_stream(asked, one.total_steps * row_bytes, file.where)
-        doubts = [doubt for one in opened for doubt in one.doubts]
+        notes = [note for one in opened for note in one.notes]
         if all(splits):
             for file, split in zip(files, splits, strict=True):
                 file.metadata["split"] = split
         yield Opened(
             schema=first.schema,
-            steps=read_steps(asked, functools.partial(_read, open_file), files, doubts),
+            steps=read_steps(asked, functools.partial(_read, open_file), files, notes),
             total_steps=sum(one.total_steps for one in opened),
-            doubts=doubts,
+            notes=notes,
         )
 
 
@@ -85,9 +86,9 @@ class _File:
         self._opened = None
 
 
-def _read(open_file: OpenFile, file: _File) -> Iterator[Steps | str]:
+def _read(open_file: OpenFile, file: _File) -> Iterator[Steps | Note]:
     with file.opening(open_file) as opened:
         for steps in opened.steps:
             more = file.metadata if steps.ends else {}
             yield dataclasses.replace(steps, metadata={**steps.metadata, **more})
-        yield from opened.doubts
+        yield from opened.notes

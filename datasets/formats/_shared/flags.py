@@ -10,6 +10,7 @@ import numpy as np
 
 from orlog.datasets.formats._containers.hdf5_files import WORDS
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.notes import Note
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted
 
@@ -36,10 +37,10 @@ HOW = {
 }
 
 
-def unknown_ends(options: Options, where: str, columns: Collection[str] = ()) -> list[str]:
+def unknown_ends(options: Options, where: str, columns: Collection[str] = ()) -> list[Note]:
     """Return what to know about files that say of no episode how it ended; `columns` are those that they have.
 
-    Where these state success and it decides, `UnknownEnds.doubts` tells it with counts.
+    Where these state success and it decides, `UnknownEnds.notes` tells it with counts.
     Raises SchemaError if rewards are to be those of success, and neither files nor user state any.
     """
     if not states_success(columns):
@@ -47,9 +48,11 @@ def unknown_ends(options: Options, where: str, columns: Collection[str] = ()) ->
     elif assumed(options) == "terminated":
         return []
     elif not options.ends:
-        said = "(--ends terminated ends those that succeeded)"
-        return [f"Nothing says how episodes ended: all were taken to be {HOW['truncated']} {said}."]
-    return [f"Nothing says how episodes ended: {taken(options, 'all were taken')}."]
+        how = (
+            f"all were taken to be {HOW['truncated']} (--ends terminated ends those that succeeded)"
+        )
+        return [Note("ends_unknown", how=how)]
+    return [Note("ends_unknown", how=taken(options, "all were taken"))]
 
 
 def check_success_stated(options: Options, where: str) -> None:
@@ -150,7 +153,7 @@ class UnknownEnds:
             return "terminated"
         return "unknown" if has_both else "truncated"
 
-    def doubts(self) -> list[str]:
+    def notes(self) -> list[Note]:
         """Return what was taken by what the user says, where flags leave some ends open; after the last episode.
 
         Raises SchemaError if the files say how each one ended, so that what the user says means nothing.
@@ -167,21 +170,25 @@ class UnknownEnds:
         is_told_before = not self._says and not self._states_success
         if is_told_before or not self.count or not (ends or horizon is not None):
             return []
-        return [self.told()]
+        return [self.note()]
 
-    def told(self) -> str:
-        """Return the sentence about those episodes."""
+    def note(self) -> Note:
+        """Return the note about those episodes."""
         decided = self.succeeded + self.failed
         if decided:
             by = "--ends says" if self._options.ends else "the time limit says"
             cut = self.count - decided
-            others = f" {counted(cut, 'other')} reached the time limit." if cut else ""
-            return (
-                f"How {counted(decided, 'episode')} ended follows from success: "
-                f"{self.succeeded:,} succeeded (taken to be {HOW['terminated']}, as {by}) and "
-                f"{self.failed:,} failed (taken to be {HOW['truncated']}).{others}"
+            return Note(
+                "ends_by_success",
+                count=decided,
+                succeeded=self.succeeded,
+                failed=self.failed,
+                ended=HOW["terminated"],
+                cut=HOW["truncated"],
+                by=by,
+                others=f" {counted(cut, 'other')} reached the time limit." if cut else "",
             )
-        return f"Of {counted(self.count, 'episode')} nothing says the end: {taken(self._options)}."
+        return Note("ends_of_some_unknown", count=self.count, how=taken(self._options))
 
 
 SUCCESS = ("success", "is_success", "successful")
@@ -230,33 +237,33 @@ def outcome_of(path: str) -> bool | None:
 
 def all_state(
     stated: Sequence[bool | None], options: Options, where: str
-) -> tuple[bool, list[str]]:
-    """Return whether all episodes state their success, and what to tell where only some do.
+) -> tuple[bool, list[Note]]:
+    """Return whether all episodes state their success, and what to note where only some do.
 
     Raises SchemaError if only some do, and rewards or ends are to follow it.
     """
     silent = sum(one is None for one in stated)
     if silent in (0, len(stated)):
         return not silent, []
-    told = f"{silent:,} of {len(stated):,} episodes do not state their success"
+    lacking = f"{silent:,} of {len(stated):,} episodes"
     if options.reward == "success" or options.ends == "terminated":
         option = "ends='terminated'" if options.ends == "terminated" else "reward='success'"
         raise SchemaError(
-            f"{where}: {told}, and the others do, so {option} cannot follow it; state it for all of them, or leave "
+            f"{where}: {lacking} do not state their success, and the others do, so {option} cannot follow it; state it for all of them, or leave "
             "the option out."
         )
-    return False, [f"Left out: success, since {told}."]
+    return False, [Note("left_out_success", ["success"], silent=lacking)]
 
 
 def put_success(
     metadata: list[Mapping[str, Any]], stated: Sequence[bool | None], options: Options, where: str
-) -> list[str]:
-    """Put the success that all episodes state into what is known of each; return what to tell where only some do."""
+) -> list[Note]:
+    """Put the success that all episodes state into what is known of each; return what to note where only some do."""
     if any("success" in one for one in metadata):
         return []
-    states, told = all_state(stated, options, where)
+    states, notes = all_state(stated, options, where)
     if states:
         metadata[:] = [
             {**one, "success": value} for one, value in zip(metadata, stated, strict=True)
         ]
-    return told
+    return notes

@@ -26,9 +26,9 @@ from orlog.datasets.formats._containers.row_bytes import rows_differ
 from orlog.datasets.formats._shared.episode_cutter import MISSING, EpisodeCutter, Rows
 from orlog.datasets.formats._shared.episodes import Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds
+from orlog.datasets.formats._shared.notes import Note
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
-from orlog.manifests.names import counted, said_of
 
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
 LARGEST_ROW_BYTES = 2**26
@@ -78,7 +78,7 @@ def open_flat_rows(
         reward_dtype=rows.dtypes["rewards"],
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=rows.count)
-    opened.steps = _steps(rows, _Ends(rows, horizon), reading, opened.doubts, options)
+    opened.steps = _steps(rows, _Ends(rows, horizon), reading, opened.notes, options)
     return opened
 
 
@@ -86,7 +86,7 @@ def _steps(
     rows: FlatRows,
     ends: _Ends,
     reading: Callable[[str], AbstractContextManager[None]],
-    doubts: list[str],
+    notes: list[Note],
     options: Options,
 ) -> Iterator[Steps]:
     unknown = UnknownEnds(options, rows.where, says=() if len(rows.ends) else ("terminated",))
@@ -98,45 +98,26 @@ def _steps(
         if ends.horizon is not None:
             block["timeouts"] = ends.find_timeouts(block["terminals"], ends.horizon)
         yield from cutter.add({rows.role(key): values for key, values in block.items()})
-    doubts += [*unknown.doubts(), *_remarks(cutter, ends, rows, options)]
+    notes += [*unknown.notes(), *_remarks(cutter, ends, rows, options)]
 
 
-def _remarks(cutter: EpisodeCutter, ends: _Ends, rows: FlatRows, options: Options) -> list[str]:
+def _remarks(cutter: EpisodeCutter, ends: _Ends, rows: FlatRows, options: Options) -> list[Note]:
     """Return what those who use the data should know about how they were read."""
-    said = []
+    notes = []
     if ends.horizon is not None:
-        said.append(
-            "The file has no timeouts: episodes were taken to be truncated after "
-            f"{counted(ends.horizon, 'step')}."
-        )
+        notes.append(Note("ends_by_horizon", horizon=ends.horizon))
     if cutter.left_out:
-        said.append(
-            "The file has no next_observations: "
-            + said_of(
-                cutter.left_out, "last steps of episodes that no terminal ended were left out, "
-            )
-            + "since what followed was not recorded."
-        )
+        notes.append(Note("last_steps", steps=cutter.left_out))
     if cutter.missing:
-        said.append(
-            said_of(
-                cutter.missing, "episodes that a terminal ended have no final observation; zeros "
-            )
-            + f"stand for it, and episodes/{MISSING} is true."
-        )
+        missing = [f"episodes/{MISSING}"]
+        notes.append(Note("finals_missing_at_terminals", missing, episodes=cutter.missing))
     if ends.joints:
-        said.append(
-            f"In {counted(ends.joints, 'place')} next_observations is not the observation that follows, and "
-            f"no flag ends the episode: it was taken to be {options.ends or 'truncated'} there."
-        )
+        notes.append(Note("ends_at_joints", places=ends.joints, how=options.ends or "truncated"))
     if rows.choices and rows.benchmark is None:
-        said.append(
-            f"The file does not say how many actions there are: taken to be {rows.choices}, since the "
-            f"largest is {rows.choices - 1}."
-        )
+        notes.append(Note("choices_of_file", count=rows.choices, largest=rows.choices - 1))
     if rows.left_out:
-        said.append(f"Left out, not one row a step: {', '.join(rows.left_out)}.")
-    return said
+        notes.append(Note("left_out_no_rows", rows.left_out))
+    return notes
 
 
 class FlatRows:

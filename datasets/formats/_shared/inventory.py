@@ -20,6 +20,7 @@ from orlog.datasets.formats._containers.arrow_files import arrow_names
 from orlog.datasets.formats._containers.hdf5_files import is_hdf5, names_in, open_hdf5
 from orlog.datasets.formats._containers.npz_files import is_npz, open_npz
 from orlog.datasets.formats._containers.zarr_arrays import attributes_in_zarr, is_zarr
+from orlog.datasets.formats._shared.notes import Note
 from orlog.errors import OrlogError
 
 ATTRIBUTE, INSIDE, FILE = "@", ":", "./"
@@ -32,18 +33,18 @@ NUMBER = re.compile(r"(?<!\.hdf)(?<!\.h)(?<!\.mp)(?<!\.db)\d+")
 
 
 def not_read(
-    files: Sequence[Path], known: Sequence[str], told: str, columns: Iterable[str]
-) -> list[str]:
-    """Return a sentence about the names in files, or one folder, that a reader does not know, or nothing.
+    files: Sequence[Path], known: Sequence[str], notes: Sequence[Note], columns: Iterable[str]
+) -> list[Note]:
+    """Return a note about the names in files, or one folder, that a reader does not know, or nothing.
 
     Known patterns are read, or say nothing. One that ends in `*` stands for names that are stored, as part of
     one of the `columns`; one that ends in `**` for any. Only a pattern with an `@` means attributes, and one
-    that begins with `./` files that are not looked into. What stands in `told` is not told again.
+    that begins with `./` files that are not looked into. Names of other notes are not noted again.
     """
     if not known:
         return []
     known = (*known, *BESIDE)
-    words = _names_told(told)
+    words = _names_told(notes)
     for name in columns:
         part = name.partition("/")[2]  # the axis alone, as `episodes`, is no name of a file's
         words |= {name, part, *re.split(r"[/.@]", part or name)} - {""}
@@ -54,20 +55,25 @@ def not_read(
         return []
     shown = [f"{name} ({count})" if count > 1 else name for name, count in sorted(left.items())]
     more = f" and {len(shown) - MOST_TOLD} more" if len(shown) > MOST_TOLD else ""
-    return [f"Not read: {', '.join(one[:100] for one in shown[:MOST_TOLD])}{more}."]
+    names = ", ".join(one[:100] for one in shown[:MOST_TOLD])
+    return [Note("not_read", left, names=f"{names}{more}")]
 
 
-def _names_told(told: str) -> set[str]:
-    """Return what may be names in sentences.
+def _names_told(notes: Sequence[Note]) -> set[str]:
+    """Return the names that notes are about, and what may be names in sentences.
 
     A word of letters alone, such as `file` or `steps`, is one only where it is an item after a colon.
     """
+    told = " ".join(note.values["sentence"] for note in notes if "sentence" in note.values)
     words = {*re.split(r"[\s,;()]+", told)}
     words |= {one.rstrip(".:") for one in words} | {one.rpartition(":")[2] for one in words}
     items = (re.split(r"[,;.](?:\s|$)|\s(?:is|\(\d+\))", one) for one in told.split(": ")[1:])
-    return {one for one in words if not one.isalpha()} | {
-        one.strip() for some in items for one in some
-    }
+    words = {one for one in words if not one.isalpha()}
+    words |= {one.strip() for some in items for one in some}
+    for note in notes:
+        for column in note.columns:
+            words |= {column, column.rpartition("/")[2], column.rpartition(INSIDE)[2]}
+    return words
 
 
 def holds(folder: Path, file: Path, patterns: Sequence[str]) -> bool:

@@ -59,6 +59,7 @@ from orlog.datasets.formats._shared.flat_rows import (
     unbounded_space,
 )
 from orlog.datasets.formats._shared.inventory import NUMBER
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import (
     Span,
     check_stream,
@@ -209,17 +210,18 @@ def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths))
     opened.lengths = survey.lengths
-    survey.metadata, opened.doubts = in_all(survey.metadata)
+    survey.metadata, left_out = in_all(survey.metadata)
+    opened.doubts += left_out
     opened.doubts += put_success(survey.metadata, survey.success, options, where)
     opened.doubts += survey.doubts
     if "reward" not in survey.columns and not options.reward:
-        opened.doubts.append("No array of rewards was named: they are zeros.")
+        opened.notes.append(Note("rewards_no_array"))
     if not {*FLAGS} & survey.columns.keys():
         names = {*survey.columns, *(f"episodes/{name}" for name in survey.metadata[0])}
         opened.doubts += unknown_ends(options, where, names)
     if survey.left_out:
-        why = "not a row for each step" if layout.keeps_rest else "not named"
-        opened.doubts.append(f"Left out, {why}: {', '.join(survey.left_out)}.")
+        code = "left_out_no_row" if layout.keeps_rest else "left_out_unnamed"
+        opened.notes.append(Note(code, survey.left_out))
     for role, arrays in survey.columns.items():
         named = dimension_names(arrays, survey.names)
         is_kept = base_role(role) in ("observation", "action", "infos")
@@ -227,7 +229,7 @@ def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
             opened.dimension_names[column_of(role)] = named
     opened.reads = [f"*{NUMBER.sub('#', source)}" for source in sorted(survey.sources - {""})]
     opened.reads += attributes_read(of_episodes(options.columns), survey.metadata[0])
-    opened.asides = about_pictures(survey.pictures, options)
+    opened.doubts += about_pictures(survey.pictures, options)
     opened.steps = _steps(asked, layout, survey, opened)
     yield opened
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from orlog.base.jobs import check_seen, do_jobs
 from orlog.datasets.formats._containers.carried_sums import CarriedSums, note_all, noted_sums
 from orlog.datasets.formats._shared.episodes import Asked, Steps
+from orlog.datasets.formats._shared.notes import Note
 
 JOB_BYTES = 2**25
 """About how much a job reads: it is sent to the process that writes, and some wait there for an earlier one."""
@@ -52,16 +53,16 @@ def read_pieces(
 
 def read_steps(
     asked: Asked,
-    read: Callable[[Piece], Iterable[Steps | str]],
+    read: Callable[[Piece], Iterable[Steps | Note | str]],
     pieces: Iterable[Piece],
-    doubts: list[str],
+    notes: list[Any],
 ) -> Iterator[Steps]:
-    """Yield the steps of all pieces as `read_pieces` does; what `read` says of them is added once to the doubts."""
+    """Yield the steps of all pieces as `read_pieces` does; what `read` says of them is added once to the notes."""
     for one in read_pieces(asked, read, pieces):
         if isinstance(one, Steps):
             yield one
-        elif one not in doubts:
-            doubts.append(one)
+        elif one not in notes:
+            notes.append(one)
 
 
 def rows_of_job(row_bytes: int, at_least: int = 0) -> int:

@@ -36,6 +36,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
 )
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layout
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.places import Place
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.datasets.store.hdf5 import import_h5py
@@ -114,7 +115,8 @@ def open_robomimic(asked: Asked) -> Iterator[Opened]:
         opened.doubts[:0] = [MEANING] if has_dones else []
         opened.doubts += [*told, *lacks]
         turned = _turned(opened.schema.observation_space, asked.options)
-        opened.asides = [*opened.asides, *(turned if convention == "opengl" else []), *lag]
+        stated = [*(turned if convention == "opengl" else []), *lag]
+        opened.notes += [Note("conventions", sentence=one) for one in stated]
         if is_bounded:
             space: Any = opened.schema.action_space
             bounded = spaces.Box(-1, 1, space.shape, space.dtype.type)

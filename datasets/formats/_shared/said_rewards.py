@@ -23,15 +23,15 @@ import numpy as np
 from orlog.datasets.formats._shared.conventions import joined, rows_of
 from orlog.datasets.formats._shared.episodes import Opened, Steps
 from orlog.datasets.formats._shared.flags import OF_STEPS, success_in
+from orlog.datasets.formats._shared.notes import Note
 from orlog.errors import NotFoundError, SchemaError
-from orlog.manifests.names import counted
 
 SUCCESS, CONSTANT = "success", "constant"
 Reward = Callable[[Any, Any, Any], Any]
 
 
 def put_rewards(opened: Opened, said: str) -> None:
-    """Give all steps the rewards that the user says, and add a sentence about it.
+    """Give all steps the rewards that the user says, and note it.
 
     That files have no rewards is not to be told then: their readers leave it out where `Options.reward` is given.
     Raises ValueError if that is none of what is known, or the file cannot be run; NotFoundError if there is no such
@@ -39,7 +39,7 @@ def put_rewards(opened: Opened, said: str) -> None:
     """
     label = _labels(said)
     opened.schema = dataclasses.replace(opened.schema, reward_dtype=np.dtype(np.float64))
-    opened.doubts.append(f"Rewards were not read, but made: --reward {said}.")
+    opened.notes.append(Note("rewards_made", reward=said))
     opened.steps = _relabeled(opened.steps, label, said, opened)
 
 
@@ -86,11 +86,9 @@ def _relabeled(
         before = None if steps.ends else rows_of(steps.observations, slice(-1, None))
         yield dataclasses.replace(steps, rewards=rewards)
     if by_end:
-        opened.doubts.append(
-            f"Nothing states success: the last step of {counted(by_end, 'episode')} that the task ended has a reward of 1."
-        )
+        opened.notes.append(Note("rewards_by_end", count=by_end))
     if not rewarded:
-        opened.doubts.append("No step has a reward other than 0.")
+        opened.notes.append(Note("rewards_all_zero"))
 
 
 def _successes(steps: Steps, _before: Any) -> np.ndarray:

@@ -100,7 +100,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         total_steps=sum(episodes.lengths),
         description=about,
         always_said=about if robot else "",
-        doubts=[*lacks, *unlisted, *features.doubts],
+        notes=[*lacks, *unlisted, *features.doubts],
         reads=[
             *(f"{table}:{name}" for name in info["features"] for table in TABLES),
             *(f"./*{NUMBER.sub('#', name)}*.mp4" for name in info["features"]),

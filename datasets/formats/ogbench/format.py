@@ -29,6 +29,7 @@ from orlog.datasets.formats._containers.npz_writing import NpzWriter, npz_writer
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import check_stream, read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.ogbench.tasks import Task, find_task, with_rewards
@@ -38,7 +39,6 @@ from orlog.errors import IntegrityError, SchemaError
 BLOCK_BYTES = 2**24
 POWDERWORLD_ACTIONS = 8  # places of the brush along an edge; the only environment with integers
 NEEDED = ("observations", "actions", "terminals")
-NO_REWARDS = "The files have no rewards: goals are chosen in training, and rewards here are zeros."
 
 
 @contextlib.contextmanager
@@ -68,15 +68,11 @@ def _open(asked: Asked) -> Iterator[Opened]:
         action_space=_action_space(*kinds[0]["actions"], where),
         reward_dtype=np.dtype(np.float32),
     )
-    doubts = [] if asked.options.reward else [NO_REWARDS]
+    notes = [] if asked.options.reward else [Note("rewards_of_goals")]
     if task is not None:
-        told = (
-            f"Rewards are those of OGBench 1.2.2 for task {task.number} of {task.environment}; an episode "
-            "ends where the task is done, and what follows in the files is an episode of its own."
-        )
-        doubts = [told]
+        notes = [Note("rewards_of_task", number=task.number, environment=task.environment)]
     steps = read_pieces(asked, functools.partial(_file_steps, task), files)
-    yield Opened(schema=schema, steps=steps, total_steps=sum(sizes), doubts=doubts)
+    yield Opened(schema=schema, steps=steps, total_steps=sum(sizes), notes=notes)
 
 
 def _files(asked: Asked) -> list[tuple[Path, str]]:

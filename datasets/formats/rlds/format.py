@@ -91,7 +91,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         environment=None if own is None else own.environment,
         steps=iter(()),
         total_steps=int(plan.actions.sum()),
-        doubts=[*lacks, *features.doubts(asked.options), *plan.doubts, *_unlisted(folder, info)],
+        notes=[*lacks, *features.doubts(asked.options), *plan.doubts, *_unlisted(folder, info)],
         description=" ".join(
             filter(
                 None, (info.description, f"RLDS, TensorFlow Datasets' {info.title}.", info.license)

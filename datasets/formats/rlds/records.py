@@ -399,7 +399,7 @@ class Plan:
             ~self.made & (looks["rewarded"] | looks["acted"]) & (not self.moves_rewards)
         )
         self.success = [None if one < 0 else bool(one) for one in looks["success"]]
-        self.doubts: list[str] = []
+        self.doubts: list[Any] = []
         self._tell(looks, keeps_last, has_wrong_final, features)
 
     def end_unknown(self, options: Options, where: str) -> None:
@@ -416,11 +416,11 @@ class Plan:
             length = int(self.actions[index] + self._left_out[index])
             how = unknown.how(length, self.success[index])
             self.terminated[index], self.truncated[index] = (how == one for one in FLAGS_OF_ENDS)
-        told += unknown.doubts()
+        told += unknown.notes()
         if unknown.count and not has_both and not states:
             check_success_stated(options, where)
-        if unknown.count and not has_both and not unknown.doubts():
-            told.append(unknown.told())
+        if unknown.count and not has_both and not unknown.notes():
+            told.append(unknown.note())
         self.doubts += told
 
     def _tell(

@@ -79,7 +79,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
             f"Left out, unwritten: the last {counted(unwritten, 'row')} of the storage, zeros in all tensors."
         )
     opened = Opened(
-        schema=reader.schema, steps=iter(()), total_steps=reader.count, doubts=reader.doubts
+        schema=reader.schema, steps=iter(()), total_steps=reader.count, notes=reader.doubts
     )
     parts = [name.rpartition("/") for name in tensors]
     opened.reads = [f"*{inner}{sign}meta.json:{last}" for inner, sign, last in parts]
@@ -146,7 +146,7 @@ class _Reader:
         Raises SchemaError if action, reward, flags or observations are missing, or something else than
         observations is said to be another tensor.
         """
-        self._where, self.doubts = where, list[str]()
+        self._where, self.doubts = where, list[Any]()
         self._tensors = tensors
         for needed in ("action", f"{NEXT}reward"):
             if needed not in tensors:

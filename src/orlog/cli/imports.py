@@ -229,7 +229,10 @@ def _show_found(found: Found) -> None:
         ("more columns", ", ".join(found.schema.extras) or "none"),
         ("not finite", ", ".join(unfinite) or "none"),
         ("checksums", _checksums(found)),
-        ("notes", Text(printable("\n".join(found.doubts) or "nothing was left out or repaired"))),
+        (
+            "notes",
+            Text(printable("\n".join(map(str, found.notes)) or "nothing was left out or repaired")),
+        ),
     ]
     show_facts(rows)
 

@@ -1,0 +1,175 @@
+"""Notes: what reading files left out, repaired, or could not know, as a code with names and numbers.
+
+A note becomes a sentence where it is shown: in the description of a version, and in the terminal. The sentences of
+formats that the catalogue lists stand in the descriptions of versions, so in their digests, and must not change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from orlog.manifests.names import said_of
+
+SENTENCES = {
+    "own": "{sentence}",
+    "partial": "Read in part, as asked for: {lack}",
+    "other_environment": "The files name the environment {named}; {given} was given in its place.",
+    "conventions": "{sentence}",
+    # What was left out
+    "left_out": "Left out: {columns}.",
+    "left_out_unnamed": "Left out, not named: {columns}.",
+    "left_out_no_rows": "Left out, not one row a step: {columns}.",
+    "left_out_no_row": "Left out, not a row for each step: {columns}.",
+    "left_out_no_meaning": "Left out, of no meaning here: {columns:.200}.",
+    "left_out_not_in_all": (
+        "Left out, not in all episodes or neither numbers nor texts: {kind} {columns}."
+    ),
+    "left_out_success": "Left out: success, since {silent} do not state their success.",
+    "left_out_repeated": "Left out, since the next one holds it too: {columns}.",
+    "left_out_infos": (
+        "Infos are left out: those of imitation could run code when they are decoded."
+    ),
+    "left_out_items": "No {columns} was given: features of items are left out.",
+    "columns_not_read": "Not read: {columns}.",
+    "not_read": "Not read: {names}.",
+    "left_out_by_shift": (
+        "Left out at their ends, without a partner: {steps:steps} in each of {episodes:episodes}."
+    ),
+    "vanished_by_shift": ("{episodes:episodes} vanished with them, since they were too short."),
+    # What was changed as the user said
+    "shift": "Columns were moved by rows within each episode (--shift): {moved}.",
+    "flip": "Frames were turned upside down (--flip): {columns}.",
+    "bgr": "Red and blue were swapped (--bgr): {columns}.",
+    # Meaning of columns
+    "pictures": (
+        "Frames were decoded from pictures in arrays; cv2 encoded those of ALOHA, RoboTwin and others with red and blue "
+        "swapped. {lines} puts them right if they look so."
+    ),
+    "columns_by_name": "Columns were taken by their names: {roles}.",
+    "choices_of_file": (
+        "The file does not say how many actions there are: taken to be {count}, since the largest is {largest}."
+    ),
+    "choices": (
+        "Nothing says how many actions there are: taken to be {count}, since the largest is {largest}."
+    ),
+    "choices_by_largest": (
+        "Nothing says how many actions there are: as many as the largest one says."
+    ),
+    "policy": "The file says of its policy: {facts}.",
+    "bandit_rows": (
+        "Each row is an episode of one step, and what followed was not recorded; texts of features are numbered in "
+        "their sorted order, and positions are counted from 0."
+    ),
+    # Rewards
+    "rewards_made": "Rewards were not read, but made: --reward {reward}.",
+    "rewards_by_end": (
+        "Nothing states success: the last step of {count:episodes} that the task ended has a reward of 1."
+    ),
+    "rewards_all_zero": "No step has a reward other than 0.",
+    "rewards_no_column": "No column of rewards was named: they are zeros.",
+    "rewards_no_array": "No array of rewards was named: they are zeros.",
+    "rewards_no_rews": "The trajectories have no rews: rewards are zeros.",
+    "rewards_of_goals": (
+        "The files have no rewards: goals are chosen in training, and rewards here are zeros."
+    ),
+    "rewards_of_task": (
+        "Rewards are those of OGBench 1.2.2 for task {number} of {environment}; an episode ends where the task is "
+        "done, and what follows in the files is an episode of its own."
+    ),
+    # Ends of episodes
+    "ends_unknown": "Nothing says how episodes ended: {how}.",
+    "ends_of_some_unknown": "Of {count:episodes} nothing says the end: {how}.",
+    "ends_or_limit_unknown": (
+        "Of {count:episodes} nothing says whether a time limit ended it: {how}."
+    ),
+    "ends_by_success": (
+        "How {count:episodes} ended follows from success: {succeeded:,} succeeded (taken to be {ended}, as {by}) and "
+        "{failed:,} failed (taken to be {cut}).{others}"
+    ),
+    "ends_by_horizon": (
+        "The file has no timeouts: episodes were taken to be truncated after {horizon:steps}."
+    ),
+    "ends_by_gaps": (
+        "No column says where a time limit ended an episode: it was taken to be {horizon} steps, as next observations "
+        "that no observation follows say."
+    ),
+    "ends_at_joints": (
+        "In {places:places} next_observations is not the observation that follows, and no flag ends the episode: it "
+        "was taken to be {how} there."
+    ),
+    "ends_open": "{where}: the last episode does not end, and was taken to be cut off.",
+    # Final observations
+    "last_rows": (
+        "{rows:last rows of episodes were left out, since what followed was} not recorded."
+    ),
+    "last_steps": (
+        "The file has no next_observations: {steps:last steps of episodes that no terminal ended were left out,} since "
+        "what followed was not recorded."
+    ),
+    "vanished": "{episodes:whole episodes were left out with them:} those of one row have no step.",
+    "finals_missing": (
+        "{episodes:episodes that ended have no final observation; zeros stand for it,} and {columns} is true."
+    ),
+    "finals_missing_at_terminals": (
+        "{episodes:episodes that a terminal ended have no final observation; zeros} stand for it, and {columns} is "
+        "true."
+    ),
+    "final_rows": (
+        "In {episodes:episodes} the last two rows are both done: the last one was taken for the final observation "
+        "alone."
+    ),
+}
+"""The sentence of each code. `{columns}` are the names of a note, `{count:episodes}` is `1 episode` or `2 episodes`, and so is
+a whole clause (`said_of`)."""
+OF_FINALS = ("finals_missing", "finals_missing_at_terminals")
+NOT_IN_LISTED = ("policy", "pictures", "conventions", "not_read")
+"""Codes of notes that came later than the versions of listed files, whose digests others know; they are the last ones."""
+
+
+@dataclasses.dataclass(init=False)
+class Note:
+    """Something to know about how files were read.
+
+    Attributes:
+        code: What it is, a key of `SENTENCES`; `own` for one with a `sentence` of its own.
+        columns: Names in the files that it is about.
+        values: The other numbers and texts of its sentence, by name.
+    """
+
+    code: str
+    columns: tuple[str, ...]
+    values: dict[str, Any]
+
+    def __init__(self, code: str, columns: Iterable[str] = (), **values: Any) -> None:
+        """Make a note; raise KeyError if there is no such code."""
+        SENTENCES[code]
+        self.code, self.columns, self.values = code, tuple(columns), values
+
+    def __str__(self) -> str:
+        """Return its sentence."""
+        return _WORDS.format(SENTENCES[self.code], columns=self.columns, **self.values)
+
+
+class _Words(string.Formatter):
+    """Writes numbers with what is counted, and several names with commas."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, int) and format_spec[:1].isalpha():
+            return said_of(value, format_spec)
+        return format(", ".join(value) if isinstance(value, tuple) else value, format_spec)
+
+
+_WORDS = _Words()
+
+
+def sentences(notes: Sequence[Note]) -> list[str]:
+    """Return the sentence of each note."""
+    return [str(note) for note in notes]
+
+
+def as_note(note: Note | str) -> Note:
+    """Return a note as it is, and a sentence as one."""
+    return note if isinstance(note, Note) else Note("own", sentence=note)
