@@ -22,12 +22,10 @@ import numpy as np
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import space_columns, unflatten
-from orlog.datasets.formats._containers.arrow_files import array_of
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Options, Steps
-from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
-from orlog.datasets.formats.lerobot.image_tables import decoded_images
-from orlog.datasets.formats.lerobot.metadata import Episodes, episode_batches, read_document
+from orlog.datasets.formats._shared.episode_cutter import Rows
+from orlog.datasets.formats._shared.episodes import Steps
+from orlog.datasets.formats.lerobot.columns import Column, Columns, Place, read_column
+from orlog.datasets.formats.lerobot.metadata import episode_batches, read_document
 from orlog.errors import IntegrityError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
@@ -36,7 +34,6 @@ from orlog.manifests.spaces import space_from_json, space_to_json
 KEPT = Path("meta") / "orlog.json"
 DETAILS = "meta/orlog"  # in version 2.1, whose episodes are no table
 FINAL, SEED, EPISODE = "orlog/final/", "orlog/seed", "orlog/episodes/"
-LARGEST_ROW = 2**26
 ROLES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
 
 
@@ -81,7 +78,7 @@ def write_kept(root: Path, schema: Schema, features: dict[str, str], manifest: M
     (root / KEPT).write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
 
-def read_kept(root: Path, where: str) -> tuple[Kept, Schema] | None:
+def read_kept(root: Path, where: str) -> tuple[Kept, Columns] | None:
     """Return what an export keeps, and its columns; None where the dataset is not one of orlog's.
 
     Raises SchemaError if it is not of this form; IntegrityError if it is damaged.
@@ -104,9 +101,10 @@ def read_kept(root: Path, where: str) -> tuple[Kept, Schema] | None:
     except (msgspec.ValidationError, TypeError, SchemaError) as error:
         raise SchemaError(f"{where}: {clause(error):.300}.") from error
     schema.check(where)
+    specs = schema.columns()
     wanted = [
         name
-        for name in {*schema.columns(), *schema.variable}
+        for name in {*specs, *schema.variable}
         if not name.startswith("episodes/") and name.partition("@")[0] not in schema.variable
     ]
     wanted += [name for name in schema.variable if name.startswith("infos/")]
@@ -114,7 +112,28 @@ def read_kept(root: Path, where: str) -> tuple[Kept, Schema] | None:
         raise SchemaError(
             f"{where}: expected a feature for each of {sorted(wanted)}, found {kept.features}."
         )
-    return kept, schema
+    columns = {}
+    for feature, name in kept.features.items():
+        root_name = name.partition("/")[0]
+        role = name if root_name == "infos" else f"{root_name.rstrip('s')}/{name}"
+        columns[feature] = _column(ROLES.get(name, role), name, schema)
+    row_bytes = sum(2 * (one.dtype.itemsize * math.prod(one.shape) + 8) for one in specs.values())
+    return kept, Columns(schema=schema, columns=columns, row_bytes=row_bytes)
+
+
+def _numbers(dtype: str) -> np.dtype[Any]:
+    numbers = np.dtype(dtype)
+    if numbers.kind not in "biuf":
+        raise TypeError(f"expected a dtype of numbers, found {dtype!r:.20}")
+    return numbers
+
+
+def _column(role: str, name: str, schema: Schema) -> Column:
+    """Return how a column of a dataset is stored."""
+    if name in schema.variable:
+        return Column(role, "text")
+    spec = schema.columns()[name]
+    return Column(role, "image" if image_shape(spec) else "number", spec.dtype, spec.shape)
 
 
 def image_shape(spec: ColumnSpec) -> tuple[int, ...] | None:
@@ -123,84 +142,36 @@ def image_shape(spec: ColumnSpec) -> tuple[int, ...] | None:
     return spec.shape if fits and 0 not in spec.shape else None
 
 
-class KeptRows:
-    """Reads the rows of an export; what `lerobot/rows.py` asks of the features of any dataset.
+class Details:
+    """What an export keeps of each episode: taken in their order, beside the rows."""
 
-    Attributes:
-        schema: The columns.
-        columns: The column that each feature holds.
-        row_bytes: About how many bytes a row takes.
-        videos, cameras, rounded, doubts: Nothing, since all is known.
-    """
+    def __init__(self, root: Path, schema: Schema, where: str) -> None:
+        """Take the columns of the dataset."""
+        self._root, self._schema, self._where = root, schema, where
+        observations = space_columns(schema.observation_space, "observations")
+        self._finals = {FINAL + spec.name: spec.name for spec in observations}
+        self._extras = {
+            EPISODE + name.removeprefix("episodes/"): name
+            for name in schema.extras
+            if name.startswith("episodes/")
+        }
+        self._waiting: list[dict[str, Any]] = []  # of episodes whose last rows were read, in order
+        self._episodes = self._read()
 
-    def __init__(
-        self, kept: Kept, schema: Schema, root: Path, where: str, options: Options
-    ) -> None:
-        """Take what an export keeps, its columns, and what the user says."""
-        self.schema, self.columns = schema, kept.features
-        self.videos: dict[str, tuple[int, ...]] = {}
-        self.cameras: dict[str, str] = {}
-        self.rounded: set[str] = set()
-        self.doubts: list[str] = []
-        self._root, self._where, self._options = root, where, options
-        self._specs = schema.columns()
-        self.row_bytes = sum(
-            2 * (spec.dtype.itemsize * math.prod(spec.shape) + 8) for spec in self._specs.values()
-        )
-        self._observations = [
-            spec.name for spec in space_columns(schema.observation_space, "observations")
-        ]
-        self._extras = [
-            name.removeprefix("episodes/") for name in schema.extras if name.startswith("episodes/")
-        ]
-        self._lengths: np.ndarray = np.zeros(0, np.int64)
-        self._details: Iterator[dict[str, Any]] = iter(())
-        self._ends: list[dict[str, Any]] = []  # of episodes whose last rows were read, in order
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what goes on from block to block, for a process that reads one."""
-        return {**self.__dict__, "_details": iter(())}
-
-    def cutter(self, episodes: Episodes) -> EpisodeCutter:
-        """Return what cuts the rows of all files, which come next, into episodes."""
-        self._lengths, self._details = np.array(episodes.lengths), self._read_details()
-        unknown = UnknownEnds(self._options, self._where, says=FLAGS)
-        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, unknown=unknown)
-
-    def rows(self, batch: Any, _videos: object, where: str, first: int) -> Rows:
-        """Return the columns of a block by what they are."""
-        rows: Rows = {}
-        for feature, column in self.columns.items():
-            if feature not in batch.schema.names:
-                raise SchemaError(f"{where}: has no column {feature}, which orlog.json says.")
-            role = ROLES.get(column, "")
-            if not role:
-                root, _, name = column.partition("/")
-                role = f"infos/{name}" if root == "infos" else f"{root.rstrip('s')}/{column}"
-            rows[role] = self._values(batch.column(feature), column, f"{where}, {feature}", first)
-        return rows
-
-    def completed(self, rows: Rows, batch: Any, where: str, first: int) -> Rows:
-        """Return the columns of the next block with the observation after each step."""
-        numbers = array_of(batch.column("episode_index"), "episode_index", where, first)
-        episodes = numbers.astype(np.int64)  # which they equal, whatever type the table gives them
-        frames = array_of(batch.column("frame_index"), "frame_index", where, first)
+    def add_finals(self, rows: Rows, is_last: np.ndarray) -> Rows:
+        """Return the columns of the next rows with the observation after each; `is_last` is where an episode ends."""
         # Each row's next observation would do; only that of an episode's last row is asked for.
-        nexts = {name: rows[f"observation/{name}"].copy() for name in self._observations}
-        for row in np.flatnonzero(frames == self._lengths[episodes] - 1):
-            details = next(self._details)
-            for name, values in nexts.items():
-                values[row] = details[FINAL + name]
-            self._ends.append(details)
+        nexts = {name: rows[f"observation/{name}"].copy() for name in self._finals.values()}
+        for row in np.flatnonzero(is_last):
+            details = next(self._episodes)
+            for column, name in self._finals.items():
+                nexts[name][row] = details[column]
+            self._waiting.append(details)
         return rows | {f"next_observation/{name}": values for name, values in nexts.items()}
 
-    def later_doubts(self) -> list[str]:
-        """Return nothing: all is known."""
-        return []
-
-    def finished(self, piece: Steps) -> Steps:
+    def complete(self, piece: Steps) -> Steps:
         """Return a piece with values of the spaces, and with what is known of its episode."""
-        schema = self.schema
+        schema = self._schema
         piece = dataclasses.replace(
             piece,
             observations=unflatten(schema.observation_space, "observations", piece.observations),
@@ -208,58 +179,28 @@ class KeptRows:
         )
         if not piece.ends:
             return piece
-        details = self._ends.pop(0)
+        details = self._waiting.pop(0)
         seed = int(details[SEED])
-        return dataclasses.replace(
-            piece,
-            seed=None if seed < 0 else seed,
-            metadata={name: details[EPISODE + name] for name in self._extras},
-        )
+        metadata = {name.removeprefix(EPISODE): details[name] for name in self._extras}
+        return dataclasses.replace(piece, seed=None if seed < 0 else seed, metadata=metadata)
 
-    def _values(self, column: Any, name: str, where: str, first: int) -> np.ndarray:
-        """Return the rows of a column, as the schema says."""
-        if name in self.schema.variable:
-            texts = array_of(column, name, where, first)
-            if texts.dtype.kind != "O":
-                raise SchemaError(f"{where}: expected texts, found {texts.dtype}.")
-            return texts
-        spec = self._specs[name]
-        shape = image_shape(spec)
-        if shape is not None:
-            return decoded_images(column, shape, where, first)
-        values = array_of(column, name, where, first)
-        if values.dtype != spec.dtype or values.size != len(values) * math.prod(spec.shape):
-            raise SchemaError(
-                f"{where}: expected rows of {spec.dtype} {spec.shape}, found {values.dtype} "
-                f"{values.shape[1:]} from row {first} on."
-            )
-        return values.reshape(len(values), *spec.shape)
-
-    def _read_details(self) -> Iterator[dict[str, Any]]:
+    def _read(self) -> Iterator[dict[str, Any]]:
         """Yield what is known of each episode, a few at a time."""
-        columns = {FINAL + name: name for name in self._observations}
-        columns |= {EPISODE + name: f"episodes/{name}" for name in self._extras}
+        columns = {
+            stored: _column(name, name, self._schema)
+            for stored, name in (self._finals | self._extras).items()
+        }
+        columns[SEED] = Column(SEED, "number", np.dtype(np.int64))
         folder, done = DETAILS if (self._root / DETAILS).is_dir() else "meta/episodes", 0
-        for batch in episode_batches(self._root, [*columns, SEED], self._where, folder):
-            missing = {*columns, SEED} - {*batch.schema.names}
-            if missing:
-                raise SchemaError(f"{self._where}, {folder}: has no column {min(missing)}.")
+        for batch in episode_batches(self._root, [*columns], self._where, folder):
+            place = Place(f"{self._where}, {folder}", done)
             values = {
-                kept: self._values(batch.column(kept), name, f"{self._where}, {kept}", done)
-                for kept, name in columns.items()
+                name: read_column(batch, name, column, place, set())
+                for name, column in columns.items()
             }
-            values[SEED] = array_of(batch.column(SEED), SEED, self._where, done)
             for row in range(batch.num_rows):
                 yield {name: several[row] for name, several in values.items()}
             done += batch.num_rows
         raise IntegrityError(
-            f"{self._where}: meta/episodes holds {done} episodes, and the tables more.",
-            file=self._where,
+            f"{self._where}: {folder} holds {done} episodes, and the tables more.", file=self._where
         )
-
-
-def _numbers(dtype: str) -> np.dtype[Any]:
-    found = np.dtype(dtype)
-    if found.kind not in "biuf":
-        raise TypeError(f"expected a dtype of numbers, found {dtype!r:.20}")
-    return found

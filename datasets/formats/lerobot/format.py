@@ -1,54 +1,70 @@
-"""Reads LeRobotDataset folders, versions 1, 2.0, 2.1 and 3.0, and writes 3.0 and 2.1: a row for each frame.
+"""Reads LeRobotDataset folders, versions 2.0, 2.1 and 3.0, and writes 3.0 and 2.1: a row for each frame.
 
-    meta/        features, frames per second, episodes: see `lerobot/metadata.py`,
-                 and `lerobot/version1.py` for version 1, which has less of them
-    data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature; `lerobot/unlisted.py`
-    videos/      frames of the features that are videos
+    meta/        features, frames per second, episodes: see `lerobot/metadata.py`
+    data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature: `lerobot/columns.py`
+    videos/      frames of the features that are videos: `lerobot/videos.py`
 
 `observation.state` becomes the part `state` of a Dict of observations, and so on; `action` the action;
 `next.reward` the reward, which is 0 where there is none. `next.done` says which episodes ended the task;
 without it all were cut off. Episodes of LeRobot have no final observation: the last frame of one that was
 cut off gives it, and its action is left out. Where the last two rows are both done, as in LeRobot's PushT, the last
 one is the final observation of an episode that ended. Images (PNG in the tables) are decoded without
-loss, and frames of videos as they were encoded: `lerobot/camera_frames.py`. `episodes/task` holds the
-task in words; other words: `lerobot/language.py`. Other features become infos. Order, counts and lengths are compared with the metadata.
+loss, and frames of videos as they were encoded. `episodes/task` holds the task in words; other words:
+`lerobot/language.py`. Other features become infos. Order, counts and lengths are compared with the metadata.
 What orlog wrote comes back whole: `lerobot/exports.py`. https://github.com/huggingface/lerobot
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import check_pyarrow, count_rows, reading_arrow
-from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._containers.arrow_files import (
+    check_pyarrow,
+    count_rows,
+    reading_arrow,
+    table_batches,
+)
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
 from orlog.datasets.formats._shared.inventory import NUMBER
+from orlog.datasets.formats._shared.pieces import groups_of_jobs, read_pieces
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.lerobot import version1
 from orlog.datasets.formats.lerobot.agreement import Agreement
-from orlog.datasets.formats.lerobot.camera_frames import Videos
-from orlog.datasets.formats.lerobot.exports import KeptRows, read_kept
-from orlog.datasets.formats.lerobot.features import TableFeatures
-from orlog.datasets.formats.lerobot.language import read_subtasks
+from orlog.datasets.formats.lerobot.columns import (
+    Columns,
+    Place,
+    add_unlisted,
+    column_of,
+    listed_columns,
+    single_numbers,
+)
+from orlog.datasets.formats.lerobot.exports import Details, read_kept
+from orlog.datasets.formats.lerobot.language import OF_EPISODE, PersistentRows, read_subtasks
 from orlog.datasets.formats.lerobot.metadata import (
     INFO,
-    PLACE,
+    V2,
+    V3,
     Episodes,
     data_tables,
     read_document,
     read_episodes,
     read_names,
 )
-from orlog.datasets.formats.lerobot.rows import Tables
-from orlog.datasets.formats.lerobot.unlisted import add_unlisted
+from orlog.datasets.formats.lerobot.videos import Usage, Videos, usage_doubts
 from orlog.datasets.formats.lerobot.writing import lerobot_losses, write_lerobot
-from orlog.errors import SchemaError
+from orlog.errors import IntegrityError, SchemaError
 
-VERSIONS = ("v2.0", "v2.1", "v3.0")
+VERSIONS = ("v2.0", V2, V3)
+FIRST_INFO = Path("meta_data") / "info.json"  # of version 1
+BLOCK_BYTES = 2**24
 INFO_KEYS = (
     *("codebase_version", "fps", "features", "robot_type", "video_path", "data_path", "splits"),
     *("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb", "total_episodes"),
@@ -58,110 +74,285 @@ EPISODE_KEYS = (
     *("episode_index", "length", "tasks", "dataset_from_index", "dataset_to_index"),
     *("videos/**", "data/**", "meta/**", "stats/**", "orlog/**"),
 )
-TABLES = ("data/*.parquet", "train/*.arrow")
+
+
+class _Table(NamedTuple):
+    """A table, its first row among all, and how many rows it has."""
+
+    file: Path
+    first: int
+    rows: int
+
+
+class _Job(NamedTuple):
+    """Tables that are read together, and the episodes of their rows."""
+
+    tables: Sequence[_Table]
+    episodes: Episodes
+
+
+class _Block(NamedTuple):
+    """Rows of a table: their columns here, those of the table that are compared, and which rows they are."""
+
+    rows: Rows
+    batch: Any
+    file: Path
+    episodes: np.ndarray
+    steps: np.ndarray
+    first: int
 
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     root, where = asked.files[0], asked.sources[0]
-    is_first = not (root / INFO).exists() and (root / version1.INFO).exists()
-    info = read_document(root, version1.INFO if is_first else INFO, where)
-    says_version, fps = "codebase_version" in info, info.get("fps")
-    version = str(info.setdefault("codebase_version", _guessed(root, is_first)))
-    if version not in VERSIONS and not (is_first and version.startswith("v1.")):
-        raise SchemaError(
-            f"{where}: LeRobotDataset {version:.20} is not read, only v1.x, {', '.join(VERSIONS)}."
-        )
-    if not isinstance(fps, int | float) or not 0 < fps < math.inf:
-        raise SchemaError(f"{where}: expected fps, frames per second, found {fps!r:.20}.")
-    files = version1.tables_of(root, where) if is_first else data_tables(root, info, where)
-    if is_first:
-        info["features"] = version1.find_features(root, files, asked.options.no_video, where)
-    kept = read_kept(root, where) if version in ("v3.0", "v2.1") else None
-    unlisted: list[str] = []
-    features: TableFeatures | KeptRows
+    info = _read_info(root, where)
+    version, fps = info["codebase_version"], info["fps"]
+    files, doubts = data_tables(root, info, where), list[str]()
+    kept = read_kept(root, where) if version in (V3, V2) else None
     if kept is None:
         unlisted = add_unlisted(info, files, where)
-        features = TableFeatures(info, asked.options, where, read_subtasks(root, where))
+        columns, doubts = listed_columns(info, asked.options, where, read_subtasks(root, where))
+        doubts = [*unlisted, *doubts]
     else:
-        features = KeptRows(*kept, root, where, asked.options)
-    if is_first:
-        episodes = version1.read_episodes(root, list(features.videos), where)
-    else:
-        episodes = read_episodes(root, info, features.videos, where)
-    lacks: list[str] = []
-    if asked.options.partial:
-        episodes = _whole_episodes(files, episodes, where, lacks)
+        columns = kept[1]
+    shapes = {name: column.shape for name, column in columns.of_kind("video").items()}
+    episodes = read_episodes(root, info, shapes, where)
+    tables = _tables(files, where)
+    episodes, lacks = _whole_episodes(tables, episodes, where, asked.options.partial)
+    if info["is_guessed"]:
+        doubts.append(f"info.json has no codebase_version: taken to be {version} by its files.")
     robot = f", robot {info['robot_type']}" if info.get("robot_type") else ""
     about = f"LeRobotDataset {version}, {fps} frames per second{robot}."
     opened = Opened(
-        schema=features.schema,
+        schema=columns.schema,
         steps=iter(()),
         total_steps=sum(episodes.lengths),
         description=about,
         always_said=about if robot else "",
-        notes=[*lacks, *unlisted, *features.doubts],
+        notes=[*lacks, *doubts],
         reads=[
-            *(f"{table}:{name}" for name in info["features"] for table in TABLES),
+            *(f"data/*.parquet:{name}" for name in info["features"]),
             *(f"./*{NUMBER.sub('#', name)}*.mp4" for name in info["features"]),
         ],
-        dimension_names=read_names(info["features"], features.columns),
+        dimension_names=read_names(
+            info["features"], columns.named() if kept is None else kept[0].features
+        ),
     )
-    if not says_version:
-        opened.doubts.append(
-            f"info.json has no codebase_version: taken to be {version} by its files."
-        )
     if kept is not None:
         opened.environment, opened.license = kept[0].environment, kept[0].license
         opened.description = kept[0].description
-    if features.videos:
-        Videos(root, episodes, features.videos, fps, where).check_first()
     agreement = Agreement(root, info, episodes, where)
-    tables = Tables(
-        root=root,
-        where=where,
-        files=files,
-        features=features,
-        fps=fps,
-        total=sum(episodes.lengths),
-        is_partial=bool(lacks),
-        wanted=[*dict.fromkeys((*PLACE, *agreement.columns))],
+    reader = _Reader(root, where, columns, fps, shapes, agreement.columns)
+    details = None if kept is None else Details(root, columns.schema, where)
+    opened.steps = _steps(
+        asked,
+        reader,
+        _jobs(asked, tables, episodes, columns),
+        episodes,
+        agreement,
+        details,
+        opened.notes,
     )
-    opened.steps = tables.steps(asked, episodes, agreement, opened.doubts)
     yield opened
 
 
-def _whole_episodes(
-    files: Sequence[Path], episodes: Episodes, where: str, doubts: list[str]
-) -> Episodes:
-    """Return the first episodes, all rows of which are here; that there are no others is told.
-
-    Raises SchemaError if there is none.
-    """
-    with reading_arrow(where):
-        rows = sum(count_rows(file) for file in files)
-    whole = int(np.searchsorted(episodes.ends, rows, "right"))
-    if whole == 0:
-        raise SchemaError(f"{where}: the tables hold {rows:,} frames, less than the first episode.")
-    if whole < len(episodes.lengths):
-        doubts.append(
-            f"Read in part, as asked for: the tables hold {rows:,} frames, and the metadata says "
-            f"{episodes.ends[-1]:,}; the first {whole:,} of {len(episodes.lengths):,} episodes are whole."
+def _read_info(root: Path, where: str) -> dict[str, Any]:
+    """Return info.json, with the version by the files where it says none."""
+    if not (root / INFO).exists() and (root / FIRST_INFO).exists():
+        raise SchemaError(
+            f"{where}: LeRobotDatasets of version 1 are not read; lerobot 0.3 converts them: "
+            "lerobot/datasets/v2/convert_dataset_v1_to_v2.py."
         )
-    return episodes.some(0, whole)
-
-
-def _guessed(root: Path, is_first: bool) -> str:
-    """Return the version of a dataset that does not say it, by the files that only it has."""
-    if is_first:
-        return "v1.0"
+    info = read_document(root, INFO, where)
+    fps, is_guessed = info.get("fps"), "codebase_version" not in info
+    guessed = "v2.0"
     if (root / "meta" / "episodes").is_dir():
-        return "v3.0"
-    return "v2.1" if (root / "meta" / "episodes_stats.jsonl").is_file() else "v2.0"
+        guessed = V3
+    elif (root / "meta" / "episodes_stats.jsonl").is_file():
+        guessed = V2
+    version = str(info.get("codebase_version", guessed))
+    if version not in VERSIONS:
+        raise SchemaError(
+            f"{where}: LeRobotDataset {version:.20} is not read, only {', '.join(VERSIONS)}."
+        )
+    if not isinstance(fps, int | float) or not 0 < fps < math.inf:
+        raise SchemaError(f"{where}: expected fps, frames per second, found {fps!r:.20}.")
+    return info | {"codebase_version": version, "is_guessed": is_guessed}
+
+
+def _tables(files: Sequence[Path], where: str) -> list[_Table]:
+    tables, first = [], 0
+    for file in files:
+        with reading_arrow(_name(where, file)):
+            tables.append(_Table(file, first, count_rows(file)))
+        first += tables[-1].rows
+    return tables
+
+
+def _name(where: str, file: Path) -> str:
+    return f"{where}, {file.parent.name}/{file.name}"
+
+
+def _whole_episodes(
+    tables: Sequence[_Table], episodes: Episodes, where: str, partial: bool
+) -> tuple[Episodes, list[str]]:
+    """Return the episodes that are here, and what to tell where these are not all.
+
+    Raises IntegrityError if rows are missing and may not be, or there are others.
+    """
+    rows, total = sum(table.rows for table in tables), int(episodes.ends[-1])
+    if rows == total:
+        return episodes, []
+    whole = int(np.searchsorted(episodes.ends, rows, "right"))
+    if not partial or rows > total or not whole:
+        raise IntegrityError(
+            f"{where}: the tables hold {rows:,} frames, and the metadata says {total:,}; it was "
+            "downloaded in part, or frames were lost. partial=True reads the episodes that are whole.",
+            file=where,
+        )
+    told = (
+        f"Read in part, as asked for: the tables hold {rows:,} frames, and the metadata says "
+        f"{total:,}; the first {whole:,} of {len(episodes.lengths):,} episodes are whole."
+    )
+    return episodes.part(0, whole), [told]
+
+
+def _jobs(
+    asked: Asked, tables: Sequence[_Table], episodes: Episodes, columns: Columns
+) -> Iterator[_Job]:
+    """Yield what is read together: everything, or whole tables that jobs read."""
+    for group in groups_of_jobs(asked, tables, lambda table: table.rows * columns.row_bytes):
+        several = list(group)
+        first, last = several[0].first, several[-1].first + several[-1].rows
+        start, stop = np.searchsorted(episodes.ends, (first, max(first, last - 1)), "right")
+        yield _Job(several, episodes.part(int(start), int(stop) + 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    """Reads tables and the frames that belong to their rows, in whatever process.
+
+    Attributes:
+        root: The dataset.
+        where: What errors call it.
+        columns: What the columns are.
+        fps: Frames per second.
+        shapes: The shape of each camera's frames.
+        compared: Columns that are compared with what else is said of them.
+    """
+
+    root: Path
+    where: str
+    columns: Columns
+    fps: float
+    shapes: Mapping[str, tuple[int, ...]]
+    compared: Sequence[str]
+
+    def read(self, job: _Job) -> Iterator[_Block | Usage | set[str]]:
+        """Yield blocks of rows, which frames were asked for, and which columns were rounded."""
+        at_once, end = max(1, BLOCK_BYTES // self.columns.row_bytes), int(job.episodes.ends[-1])
+        with contextlib.closing(
+            Videos(self.root, job.episodes, self.shapes, self.fps, self.where)
+        ) as videos:
+            for table in job.tables:
+                place = Place(_name(self.where, table.file), table.first)
+                with reading_arrow(place.where):
+                    for read in table_batches(table.file, at_once):
+                        # Rows after the last whole episode, where the dataset is read in part, are passed over.
+                        batch = read.slice(0, max(0, end - place.first))
+                        episodes, steps = self._episodes_of(batch, job.episodes, place)
+                        rows = self.columns.rows(batch, episodes, steps, videos, place)
+                        kept = [name for name in self.compared if name in batch.schema.names]
+                        yield _Block(
+                            rows, batch.select(kept), table.file, episodes, steps, place.first
+                        )
+                        place = Place(place.where, place.first + batch.num_rows)
+        yield from videos.usages
+        yield self.columns.rounded
+
+    def _episodes_of(
+        self, batch: Any, episodes: Episodes, place: Place
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the episode of each row, and which of its steps it is, as the metadata say.
+
+        Raises IntegrityError if the table says otherwise.
+        """
+        rows = np.arange(place.first, place.first + batch.num_rows)
+        places = np.searchsorted(episodes.ends, rows, "right")
+        begins = np.concatenate([[episodes.begin], episodes.ends[:-1]])
+        expected = {"episode_index": places + episodes.number, "frame_index": rows - begins[places]}
+        for name, values in expected.items():
+            found = single_numbers(column_of(batch, name, place), name, place)
+            if (found != values).any():
+                row = int(np.argmax(found != values))
+                raise IntegrityError(
+                    f"{place.where}: {name} of row {place.first + row} is {found[row]}, and the lengths in "
+                    "the metadata say otherwise; frames are missing or in another order.",
+                    file=self.where,
+                )
+        return expected["episode_index"], expected["frame_index"]
+
+
+def _steps(
+    asked: Asked,
+    reader: _Reader,
+    jobs: Iterator[_Job],
+    episodes: Episodes,
+    agreement: Agreement,
+    details: Details | None,
+    notes: list[Any],
+) -> Iterator[Steps]:
+    """Yield all steps.
+
+    Raises IntegrityError if rows are in another order than the metadata say.
+    """
+    columns, persistent, usages = reader.columns, PersistentRows(), list[Usage]()
+    roles = {column.role for column in columns.columns.values()}
+
+    def metadata(number: int) -> dict[str, str]:
+        said = {"task": episodes.tasks[number]}
+        if OF_EPISODE in roles:
+            said[OF_EPISODE.partition("/")[2]] = persistent.take(number)
+        return said
+
+    says = {"truncated"} & roles | ({"terminated"} if columns.done else set())
+    cutter = EpisodeCutter(
+        ends_of_lengths(episodes.lengths),
+        reader.where,
+        unknown=UnknownEnds(asked.options, reader.where, says=says if details is None else FLAGS),
+        metadata=metadata if details is None else lambda _episode: {},
+        has_final_rows=details is None,
+    )
+    lengths = np.array(episodes.lengths)
+    for found in read_pieces(asked, reader.read, jobs):
+        if isinstance(found, Usage):
+            usages.append(found)
+        elif isinstance(found, set):
+            columns.rounded.update(found)
+        else:
+            rows = found.rows
+            cameras = columns.of_kind("image", "video") if details is None else {}
+            agreement.add(found.batch, found.file, found.episodes, found.steps, found.first)
+            for camera, column in cameras.items():
+                agreement.add_images(camera, rows[column.role])
+            if OF_EPISODE in roles:
+                persistent.add(found.episodes, rows.pop(OF_EPISODE))
+            if details is not None:
+                is_last = found.steps == lengths[found.episodes] - 1
+                rows = details.add_finals(rows, is_last)
+            for piece in cutter.add(rows):
+                yield piece if details is None else details.complete(piece)
+    notes += [*cutter.notes(), *usage_doubts(usages), *agreement.doubts()]
+    if columns.rounded:
+        names = ", ".join(sorted(columns.rounded))
+        notes.append(
+            f"Numbers of the tables were rounded to the dtype that info.json says: {names}."
+        )
+    notes += persistent.doubts()
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
-    return any((files[0] / info).is_file() for info in (INFO, version1.INFO))
+    return any((files[0] / info).is_file() for info in (INFO, FIRST_INFO))
 
 
 FORMAT = Format(
@@ -176,7 +367,7 @@ FORMAT = Format(
     losses=lerobot_losses,
     check=check_pyarrow,
     reads=(
-        *(f"{table}:{name}" for name in ("*index", "timestamp") for table in TABLES),
+        *(f"data/*.parquet:{name}" for name in ("*index", "timestamp")),
         *(f"meta/episodes/*.parquet:{name}" for name in EPISODE_KEYS),
         *(f"meta/tasks.parquet:{name}" for name in ("task", "task_index", "__index_level_#__")),
         *(
@@ -188,6 +379,5 @@ FORMAT = Format(
         *(f"meta/info.json:{key}" for key in INFO_KEYS),
         "meta/orlog.json:**",
         "meta/orlog/*.parquet:orlog/**",
-        *version1.READS,
     ),
 )

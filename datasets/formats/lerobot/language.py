@@ -19,12 +19,12 @@ import numpy as np
 from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
 from orlog.datasets.formats.lerobot.metadata import inside
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted
 
 PERSISTENT, EVENTS, SUBTASK = "language_persistent", "language_events", "subtask"
 OF_EPISODE = f"episodes/{PERSISTENT}"
 ROW_BYTES = 2**14  # that the rows of a step may take
 SUBTASKS = Path("meta") / "subtasks.parquet"
-NOTHING = "[]"
 
 
 def language_texts(column: Any, name: str, where: str, first: int) -> np.ndarray:
@@ -40,28 +40,47 @@ def language_texts(column: Any, name: str, where: str, first: int) -> np.ndarray
             f"{where}: {name} holds {kind} from row {first} on, expected rows of texts."
         )
     texts = np.empty(len(column), object)
-    before, text = None, NOTHING
+    before, text = None, "[]"
     for row in range(len(column)):
         rows = column[row]
         if before is None or not rows.equals(before):
+            value, before = rows.as_py() or [], rows
             try:
-                value = rows.as_py() or []
                 text = json.dumps([value] if isinstance(value, str) else value, ensure_ascii=False)
             except (TypeError, ValueError) as error:
                 raise SchemaError(
                     f"{where}: {name} holds {kind}, expected rows of texts, numbers and lists."
                 ) from error
-            before = rows
         texts[row] = text
     return texts
 
 
-def joined_texts(texts: list[str]) -> str:
-    """Return the rows of several texts as one text, each row once."""
-    if len(texts) == 1:
-        return texts[0]
-    rows = {json.dumps(row, ensure_ascii=False): None for text in texts for row in json.loads(text)}
-    return f"[{', '.join(rows)}]"
+class PersistentRows:
+    """Keeps the persistent rows of open episodes, whose steps should all have the same."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, dict[str, None]] = {}
+        self._differing = 0  # episodes whose steps have several
+
+    def add(self, episodes: np.ndarray, texts: np.ndarray) -> None:
+        """Take the texts of some steps, and the episode of each."""
+        for episode, text in zip(episodes.tolist(), texts, strict=True):
+            self._texts.setdefault(episode, {})[text] = None
+
+    def take(self, episode: int) -> str:
+        """Return the rows of an episode as one text, each row once."""
+        texts = [*self._texts.pop(episode)]
+        if len(texts) == 1:
+            return texts[0]
+        self._differing += 1
+        rows = [json.dumps(row, ensure_ascii=False) for text in texts for row in json.loads(text)]
+        return f"[{', '.join(dict.fromkeys(rows))}]"
+
+    def doubts(self) -> list[str]:
+        """Return what is to be told of episodes whose steps differ; after the last one."""
+        episodes = counted(self._differing, "episode")
+        told = f"{PERSISTENT} differs among the steps of {episodes}; {OF_EPISODE} holds all of its rows."
+        return [told] if self._differing else []
 
 
 def subtasks_in_force(texts: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -71,7 +90,7 @@ def subtasks_in_force(texts: np.ndarray, times: np.ndarray) -> np.ndarray:
         texts: What `language_texts` returns of the persistent rows.
         times: Seconds of each step since the episode began.
     """
-    found = np.full(len(texts), "", object)
+    subtasks = np.full(len(texts), "", object)
     moments = times.reshape(-1).astype(np.float32)  # as LeRobot stores both
     for text in dict.fromkeys(texts.tolist()):
         began = sorted(
@@ -84,8 +103,8 @@ def subtasks_in_force(texts: np.ndarray, times: np.ndarray) -> np.ndarray:
         starts = np.array([start for start, _ in began], np.float32)
         contents = np.array(["", *(content for _, content in began)], object)
         here = texts == text
-        found[here] = contents[np.searchsorted(starts, moments[here], "right")]
-    return found
+        subtasks[here] = contents[np.searchsorted(starts, moments[here], "right")]
+    return subtasks
 
 
 def read_subtasks(root: Path, where: str) -> dict[int, str]:

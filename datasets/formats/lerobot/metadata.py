@@ -1,4 +1,4 @@
-"""What a LeRobotDataset says of itself, versions 2.0, 2.1 and 3.0, and where its videos lie.
+"""What a LeRobotDataset says of itself, versions 2.0, 2.1 and 3.0, and where its tables and videos lie.
 
 meta/info.json                            features, fps, templates of paths
 meta/episodes/chunk-*/file-*.parquet      episode_index, length, tasks, places of videos     (3.0)
@@ -9,12 +9,14 @@ videos/chunk-000/KEY/episode_000000.mp4   one episode each                      
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import glob
 import json
 import math
 import re
+import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -22,23 +24,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import parquet_batches, reading_arrow
-from orlog.datasets.formats._containers.json_documents import LARGEST_DOCUMENT, read_json_object
+from orlog.datasets.formats._containers.json_documents import read_json_object
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.errors import IntegrityError, SchemaError
 
 INFO = Path("meta") / "info.json"
-V3 = "v3.0"
+V3, V2 = "v3.0", "v2.1"
 VIDEO_PATHS = {
-    True: "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
-    False: "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+    V3: "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+    V2: "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
 }
-DATA_PATH = "data/chunk-*/*.parquet"
 FIELDS = ("video_key", "chunk_index", "file_index", "episode_chunk", "episode_index")
-FIELD = re.compile(r"\{(\w+)(?::(?:0(\d{1,2}))?d)?\}")
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-PLACE = ("episode_index", "frame_index", "timestamp")
 VIDEO_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
-SAFE_KEY = re.compile(r"\w[\w.-]*")
 LONGEST_EPISODE = 2**40
 EPISODES_AT_ONCE = 1000
 LONGEST_NAME = 100
@@ -46,11 +44,12 @@ MOST_PLACES = 40  # that a sentence names
 
 
 class Film(NamedTuple):
-    """Where the frames of an episode are: file, second at which it begins there, frames of earlier episodes."""
+    """Where the frames of an episode are: the file, the second at which it begins, and rows before it and in all."""
 
     file: str
     start: float
     first: int
+    total: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,17 +58,15 @@ class Episodes:
 
     Attributes:
         lengths: Frames of each.
-        tasks: What was done in each, in words; None where no metadata tell it.
+        tasks: What was done in each, in words.
         videos: Of each camera, where the frames of each episode are; files are relative to the dataset.
-        frames: How many frames each file should hold, by camera and file, of all episodes of the dataset.
         number: The number of the first one.
         begin: Its first row.
     """
 
     lengths: list[int]
-    tasks: list[str] | None
+    tasks: list[str]
     videos: dict[str, list[Film]]
-    frames: dict[str, dict[str, int]]
     number: int = 0
     begin: int = 0
 
@@ -79,17 +76,12 @@ class Episodes:
         ends: np.ndarray = self.begin + np.cumsum(np.array(self.lengths, np.int64))
         return ends
 
-    def some(self, first: int, last: int) -> Episodes:
-        """Return those from one on and before another one."""
-        videos = {camera: films[first:last] for camera, films in self.videos.items()}
+    def part(self, first: int, last: int) -> Episodes:
+        """Return those from the one in the place `first` on and before `last`."""
         return Episodes(
             self.lengths[first:last],
-            None if self.tasks is None else self.tasks[first:last],
-            videos,
-            {
-                camera: {film.file: self.frames[camera][film.file] for film in films}
-                for camera, films in videos.items()
-            },
+            self.tasks[first:last],
+            {camera: films[first:last] for camera, films in self.videos.items()},
             self.number + first,
             int(self.ends[first - 1]) if first else self.begin,
         )
@@ -100,25 +92,23 @@ def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
 
     Raises SchemaError if there is no such file, or it holds something else; IntegrityError if it is damaged.
     """
-    file = inside(root, path, where)
     name = path.as_posix()
     missing = f"has no {name}, so it is no LeRobotDataset."
-    return read_json_object(file, where, missing=missing, name=name)
+    return read_json_object(inside(root, path, where), where, missing=missing, name=name)
 
 
 def episode_batches(
     root: Path, columns: Sequence[str], where: str, folder: str = "meta/episodes"
 ) -> Iterator[Any]:
-    """Yield some columns of the tables of all episodes, as far as there are any, in batches of Arrow.
+    """Yield some columns of the tables of all episodes, those that are there, in batches of Arrow.
 
     Raises SchemaError if a table is a link; IntegrityError if one is damaged.
     """
     for path in _sorted(root, f"{folder}/chunk-*/*.parquet"):
-        name = f"{where}, {path.parent.name}/{path.name}"
+        name, file = f"{where}, {path.parent.name}/{path.name}", inside(root, path, where)
         with reading_arrow(name):
             import pyarrow.parquet
 
-            file = inside(root, path, where)
             names = pyarrow.parquet.read_schema(file).names
         known = [column for column in columns if column in names]
         yield from parquet_batches(file, name, known, EPISODES_AT_ONCE)
@@ -131,19 +121,22 @@ def episode_rows(root: Path, columns: Sequence[str], where: str) -> Iterator[Any
 
 
 def data_tables(root: Path, info: Mapping[str, Any], where: str) -> list[Path]:
-    """Return the tables of rows, in the order of their numbers, where `data_path` of info.json says they are.
+    """Return the tables of rows in the order of their numbers, where `data_path` of info.json says they are.
 
-    Raises SchemaError if that is none of LeRobot's, or one is a link.
+    Raises SchemaError if that is none of LeRobot's paths, or a table is a link.
     """
-    pattern = DATA_PATH
-    if info.get("data_path") is not None:
-        template = check_template(info["data_path"], "data_path", where)
-        if not template.endswith(".parquet"):
+    usual = "data/chunk-*/*.parquet"
+    template, pattern = info.get("data_path"), ""
+    if template is not None:
+        parts = string.Formatter().parse(check_template(template, "data_path", where))
+        pattern = "".join(
+            glob.escape(text) + "*" * (field is not None) for text, field, *_ in parts
+        )
+        if not pattern.endswith(".parquet"):
             raise SchemaError(
                 f"{where}: data_path in info.json, {template!r:.100}, is no Parquet file."
             )
-        pattern = "*".join(map(glob.escape, FIELD.sub("\0", template).split("\0")))
-    paths = _sorted(root, pattern) or _sorted(root, DATA_PATH)
+    paths = (pattern and _sorted(root, re.sub(r"\*+", "*", pattern))) or _sorted(root, usual)
     return [inside(root, path, where) for path in paths]
 
 
@@ -158,7 +151,7 @@ def read_names(features: Mapping[str, Any], columns: Mapping[str, str]) -> dict[
 
     LeRobot writes a list, lists by group, or places by name; whatever else is there names nothing.
     """
-    found = {}
+    named = {}
     for feature, column in columns.items():
         described: Any = features.get(feature)
         size = row_size(described)
@@ -169,18 +162,12 @@ def read_names(features: Mapping[str, Any], columns: Mapping[str, str]) -> dict[
             names = sorted(names, key=names.__getitem__)
         is_named = isinstance(names, list) and len(names) == size and all(map(_is_name, names))
         if is_named and described.get("dtype") not in ("image", "video", "string"):
-            found[column] = names
-    return found
+            named[column] = names
+    return named
 
 
-def column_of(batch: Any, name: str, where: str) -> Any:
-    """Return a column of a table.
-
-    Raises SchemaError if it is not there.
-    """
-    if name not in batch.schema.names:
-        raise SchemaError(f"{where}: has no column {name}, which info.json says.")
-    return batch.column(name)
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
 def row_size(feature: Any) -> int:
@@ -191,48 +178,101 @@ def row_size(feature: Any) -> int:
     return 0
 
 
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST_NAME
-
-
 def read_episodes(
     root: Path, info: Mapping[str, Any], cameras: Iterable[str], where: str
 ) -> Episodes:
-    """Return all episodes, which must agree with `meta/info.json`; `cameras` are the videos that will be read."""
-    is_v3 = info["codebase_version"] == V3
+    """Return all episodes; `cameras` are the videos that will be read.
+
+    Raises SchemaError if the metadata are not LeRobot's; IntegrityError if they contradict `meta/info.json`.
+    """
     cameras = list(cameras)
-    template = _check_video_paths(info, cameras, where) if cameras else ""
-    if is_v3:
-        wanted = ["episode_index", "length", "tasks"]
-        wanted += [f"videos/{camera}/{name}" for camera in cameras for name in VIDEO_COLUMNS]
-        rows: Iterable[Any] = episode_rows(root, wanted, where)
-    else:
-        rows = _rows_of_lines(root, where)
-    lengths, tasks = [], []
-    videos: dict[str, list[Film]] = {camera: [] for camera in cameras}
-    frames: dict[str, dict[str, int]] = {camera: {} for camera in cameras}
-    for number, row in enumerate(rows):
+    template = check_template(info.get("video_path"), "video_path", where) if cameras else ""
+    if len(cameras) > 1 and "{video_key" not in template:
+        raise SchemaError(
+            f"{where}: video_path in info.json, {template!r:.100}, is the same for all cameras; write "
+            "{video_key} into it."
+        )
+    lengths: list[int] = []
+    tasks: list[str] = []
+    films: dict[str, list[Film]] = {camera: [] for camera in cameras}
+    rows_of: collections.Counter[str] = collections.Counter()
+    begun: dict[str, float] = {}
+    for number, row in enumerate(_episode_rows(root, info, cameras, where)):
         length: Any = row.get("length") if isinstance(row, dict) else None
         is_length = isinstance(length, int) and 0 < length < LONGEST_EPISODE
         if not is_length or row.get("episode_index") != number:
             raise SchemaError(f"{where}: the metadata of episode {number} is {row!r:.100}.")
         lengths.append(length)
-        said = row.get("tasks")
-        tasks.append("; ".join(map(str, said)) if isinstance(said, list) else "")
+        words = row.get("tasks")
+        tasks.append("; ".join(map(str, words)) if isinstance(words, list) else "")
         for camera in cameras:
             file, start = _place(row, camera, info, template, f"{where}, episode {number}")
-            first = frames[camera].get(file, 0)
-            videos[camera].append(Film(file, start, first))
-            frames[camera][file] = first + length
+            if start <= begun.get(file, -1.0):
+                raise IntegrityError(
+                    f"{where}, {file}: episode {number} begins at {start:.4f} s, before the one that comes before it; "
+                    "episodes lie in another order in the video than in the tables.",
+                    file=where,
+                )
+            begun[file] = start
+            films[camera].append(Film(file, start, rows_of[file], 0))
+            rows_of[file] += length
     if not lengths:
         raise SchemaError(f"{where}: the metadata names no episode.")
-    for name, found in (("total_episodes", len(lengths)), ("total_frames", sum(lengths))):
-        if info.get(name) != found:
+    for name, count in (("total_episodes", len(lengths)), ("total_frames", sum(lengths))):
+        if info.get(name) != count:
             raise IntegrityError(
-                f"{where}: info.json says {name} {info.get(name)!r:.20}, and the episodes are {found}.",
+                f"{where}: info.json says {name} {info.get(name)!r:.20}, and the episodes are {count}.",
                 file=where,
             )
-    return Episodes(lengths, tasks, videos, frames)
+    videos = {
+        camera: [film._replace(total=rows_of[film.file]) for film in several]
+        for camera, several in films.items()
+    }
+    return Episodes(lengths, tasks, videos)
+
+
+def _episode_rows(
+    root: Path, info: Mapping[str, Any], cameras: Sequence[str], where: str
+) -> Iterable[Any]:
+    if info["codebase_version"] == V3:
+        places = [f"videos/{camera}/{name}" for camera in cameras for name in VIDEO_COLUMNS]
+        return episode_rows(root, ["episode_index", "length", "tasks", *places], where)
+    file = inside(root, Path("meta") / "episodes.jsonl", where)
+    if not file.is_file():
+        raise SchemaError(f"{where}: has no meta/episodes.jsonl.")
+    try:
+        return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(
+            f"{where}: meta/episodes.jsonl is damaged: {error}.", file=where
+        ) from error
+
+
+def _place(
+    row: Mapping[str, Any], camera: str, info: Mapping[str, Any], template: str, where: str
+) -> tuple[str, float]:
+    """Return the file of a camera, and when the episode begins there: in a file of its own at 0."""
+    number, size = row["episode_index"], info.get("chunks_size")
+    own_chunk = number // size if isinstance(size, int) and size > 0 else 0
+    wanted = row["length"] / info["fps"]
+    said: list[Any] = [row.get(f"videos/{camera}/{name}") for name in VIDEO_COLUMNS]
+    if None in said and (info["codebase_version"] != V3 or "{episode_index" in template):
+        said = [own_chunk, number, 0.0, wanted]
+    chunk, file, start, end = said
+    if not (
+        all(isinstance(one, int) and one >= 0 for one in (chunk, file))
+        and all(isinstance(one, int | float) for one in (start, end))
+        and 0 <= start < math.inf
+    ):
+        raise SchemaError(f"{where}: the place of its video {camera} is {said}.")
+    if not abs(end - start - wanted) <= 1 / info["fps"]:
+        raise IntegrityError(
+            f"{where}: its video {camera} lasts {end - start:.3f} s, and its {row['length']} frames take "
+            f"{wanted:.3f} s.",
+            file=where,
+        )
+    fields = {"video_key": camera, "chunk_index": chunk, "file_index": file}
+    return template.format(**fields, episode_chunk=own_chunk, episode_index=number), start
 
 
 def check_template(template: object, name: str, where: str) -> str:
@@ -244,13 +284,17 @@ def check_template(template: object, name: str, where: str) -> str:
         raise SchemaError(
             f"{where}: expected the path {name} in info.json, found {template!r:.100}."
         )
-    left = FIELD.sub(lambda match: "" if match[1] in FIELDS else match[0], template)
-    odd = re.search(r"\{[^{}]*\}|[{}]", left)
-    if odd:
-        raise SchemaError(
-            f"{where}: {name} in info.json has the field {odd[0]!r:.50}; known are "
-            f"{', '.join(f'{{{field}}}' for field in FIELDS)}, numbers with or without a width such as :03d."
-        )
+    try:
+        fields = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
+    except ValueError as error:
+        raise SchemaError(f"{where}: {name} in info.json, {template!r:.100}: {error}.") from error
+    for field, spec, conversion in fields:
+        width = "" if field == "video_key" else r"0?\d{0,2}d?"
+        if field not in FIELDS or conversion or not re.fullmatch(width, spec or ""):
+            raise SchemaError(
+                f"{where}: {name} in info.json has the field {{{field!s:.50}}}; known are "
+                f"{', '.join(f'{{{known}}}' for known in FIELDS)}, numbers with or without a width such as :03d."
+            )
     if PurePosixPath(template).is_absolute() or ".." in PurePosixPath(template).parts:
         raise SchemaError(
             f"{where}: {name} in info.json, {template!r:.100}, leads out of the dataset."
@@ -258,77 +302,15 @@ def check_template(template: object, name: str, where: str) -> str:
     return template
 
 
-def filled(template: str, values: Mapping[str, int | str]) -> str:
-    """Return a path with values in place of its fields."""
-    return FIELD.sub(lambda match: str(values[match[1]]).zfill(int(match[2] or 0)), template)
-
-
-def _check_video_paths(info: Mapping[str, Any], cameras: list[str], where: str) -> str:
-    template = check_template(info.get("video_path"), "video_path", where)
-    if len(cameras) > 1 and "{video_key" not in template:
-        raise SchemaError(
-            f"{where}: video_path in info.json, {template!r:.100}, is the same for all cameras; write "
-            "{video_key} into it."
-        )
-    for camera in cameras:
-        if not SAFE_KEY.fullmatch(camera):
-            raise SchemaError(f"{where}: {camera!r:.50} cannot name a folder of videos.")
-    return template
-
-
-def _place(
-    row: Mapping[str, Any], camera: str, info: Mapping[str, Any], template: str, where: str
-) -> tuple[str, float]:
-    """Return the file of a camera, and when the episode begins there: in a file of its own at 0."""
-    number, size = row["episode_index"], info.get("chunks_size")
-    own_chunk = number // size if isinstance(size, int) and size > 0 else 0
-    said = {name: row.get(f"videos/{camera}/{name}") for name in VIDEO_COLUMNS}
-    chunk, file, start, end = said.values()
-    is_alone = info["codebase_version"] != V3 or "{episode_index" in template
-    if is_alone and None in (chunk, file, start, end):
-        chunk, file, start, end = own_chunk, number, 0.0, row["length"] / info["fps"]
-    if not (
-        isinstance(chunk, int)
-        and isinstance(file, int)
-        and isinstance(start, int | float)
-        and isinstance(end, int | float)
-        and min(chunk, file) >= 0
-        and 0 <= start < math.inf
-    ):
-        raise SchemaError(f"{where}: the place of its video {camera} is {said}.")
-    lasts, wanted = end - start, row["length"] / info["fps"]
-    if not abs(lasts - wanted) <= 1 / info["fps"]:
-        raise IntegrityError(
-            f"{where}: its video {camera} lasts {lasts:.3f} s, and its {row['length']} frames take "
-            f"{wanted:.3f} s.",
-            file=where,
-        )
-    fields: dict[str, int | str] = {"video_key": camera, "chunk_index": chunk, "file_index": file}
-    fields |= {"episode_chunk": own_chunk, "episode_index": number}
-    return filled(template, fields), start
-
-
-def _rows_of_lines(root: Path, where: str) -> list[Any]:
-    file = inside(root, Path("meta") / "episodes.jsonl", where)
-    if not file.is_file() or file.stat().st_size > LARGEST_DOCUMENT:
-        raise SchemaError(f"{where}: has no meta/episodes.jsonl.")
-    try:
-        return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(
-            f"{where}: meta/episodes.jsonl is damaged: {error}.", file=where
-        ) from error
-
-
 def inside(root: Path, path: Path, where: str) -> Path:
     """Return the path of a file of the dataset.
 
-    Raises SchemaError if it, or a folder on the way, is a link.
+    Raises SchemaError if it, or a folder on the way, is a link, or it leads out of the dataset.
     """
     place = root
     for part in path.parts:
         place /= part
-        if part == ".." or place.is_symlink():
+        if part in ("..", "/") or place.is_symlink():
             raise SchemaError(f"{where}: {path.as_posix()} is a link, which is not followed.")
     return place
 
@@ -337,9 +319,8 @@ def places(episodes: Sequence[int] | np.ndarray, steps: Sequence[int] | np.ndarr
     """Return episodes, or steps of episodes, in words: those that follow each other as one range."""
     numbers = np.asarray(steps if len(steps) else episodes)
     owners = np.asarray(episodes) if len(steps) else np.zeros(len(numbers), np.int64)
-    firsts = np.flatnonzero(
-        (np.diff(numbers, prepend=-2) != 1) | (np.diff(owners, prepend=-2) != 0)
-    )
+    begins = (np.diff(numbers, prepend=-2) != 1) | (np.diff(owners, prepend=-2) != 0)
+    firsts = np.flatnonzero(begins)
     lasts = np.append(firsts[1:], len(numbers)) - 1
     said = []
     for first, last in zip(firsts[:MOST_PLACES], lasts, strict=False):

@@ -42,23 +42,16 @@ from orlog.datasets.formats.lerobot.exports import (
     image_shape,
     write_kept,
 )
-from orlog.datasets.formats.lerobot.metadata import COUNTERS, INFO, VIDEO_PATHS
-from orlog.datasets.formats.lerobot.table_writing import (
-    FILES_OF_CHUNK,
-    TableFiles,
-    are_images,
-    kinds_of,
-)
-from orlog.datasets.formats.lerobot.video_writing import VideoFiles
+from orlog.datasets.formats.lerobot.files import FILES_OF_CHUNK, TableFiles, VideoFiles, are_images
+from orlog.datasets.formats.lerobot.metadata import COUNTERS, INFO, V2, V3, VIDEO_PATHS
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec
 
-V3, V2 = "v3.0", "v2.1"
 PART = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 DATA_PATHS = {
-    True: f"data/{PART}",
-    False: "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+    V3: f"data/{PART}",
+    V2: "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
 }
 FILE_BYTES = 10**8
 MOST_AXES = 5
@@ -67,7 +60,7 @@ RESERVED = (
     "observation",
     "action",
     "task",
-    *(f"next.{one}" for one in ("reward", "done", "terminated", "truncated", "success")),
+    *(f"next.{name}" for name in ("reward", "done", "terminated", "truncated", "success")),
 )
 FLAGS = {
     "rewards": "next.reward",
@@ -85,14 +78,15 @@ def lerobot_losses(dataset: Dataset) -> list[str]:
     Raises SchemaError if values of a space that they have no place for.
     """
     schema = dataset.schema
-    for name, spec in _kept_schema(schema).columns().items():
+    kept = _kept_schema(schema)
+    for name, spec in kept.columns().items():
         fits = "@" not in name and len(spec.shape) <= MOST_AXES and 0 not in spec.shape
         if name.startswith(("observations", "actions")) and not fits:
             raise SchemaError(
                 f"{dataset.name}: LeRobot's tables hold arrays of numbers of one shape, with at most "
                 f"{MOST_AXES} axes; {name.partition('@')[0]} is none."
             )
-    lost = sorted(set(schema.extras) - set(_kept_schema(schema).extras))
+    lost = sorted(set(schema.extras) - set(kept.extras))
     return [f"These columns are lost: {', '.join(lost)}."] if lost else []
 
 
@@ -125,19 +119,24 @@ def write_lerobot(
         if video and column in columns and image_shape(columns[column])
     ]
     described = _described(schema, features, dataset.dimension_names, cameras)
-    films: dict[str, VideoFiles] = {}
-    environment = "" if manifest.environment is None else manifest.environment.id
-    tasks: dict[str, int] = {}
-    statistics: dict[str, FeatureStatistics] = {}
     # An episode of one step does not tell how long a step takes.
     told = (_frames_per_second(episode) for episode in dataset if len(episode) > 1)
     fps, total = next(told, 1) if rate is None else int(rate), 0
+    environment = "" if manifest.environment is None else manifest.environment.id
+    tasks: dict[str, int] = {}
+    statistics: dict[str, FeatureStatistics] = {}
     (folder / "meta").mkdir()
     with contextlib.ExitStack() as stack:
-        kinds, largest = "" if is_v3 else kinds_of(described), FILE_BYTES if is_v3 else 0
-        data = TableFiles(folder, DATA_PATHS[is_v3], largest, dataset.name, kinds)
+        kinds, largest = "" if is_v3 else _kinds_of(described), FILE_BYTES if is_v3 else 0
+        data = TableFiles(folder, DATA_PATHS[codebase], largest, dataset.name, kinds)
         stack.enter_context(contextlib.closing(data))
         metadata = stack.enter_context(_Metadata(folder, dataset.name, is_v3=is_v3))
+        films = {
+            camera: VideoFiles(folder, camera, fps, VIDEO_PATHS[codebase], alone=not is_v3)
+            for camera in cameras
+        }
+        for film in films.values():
+            stack.callback(film.close)
         for number, episode in enumerate(dataset):
             words = _tasks(episode, environment or dataset.name)
             rows = _rows(episode, schema, features, fps)
@@ -155,13 +154,8 @@ def write_lerobot(
             chunk, file = data.next_place()
             lies: dict[str, Any] = {"dataset_from_index": total, "dataset_to_index": total + count}
             lies |= {"data/chunk_index": chunk, "data/file_index": file}
-            for camera in cameras:
-                if camera not in films:
-                    films[camera] = VideoFiles(
-                        folder, camera, fps, VIDEO_PATHS[is_v3], alone=not is_v3
-                    )
-                    stack.callback(films[camera].close)
-                lies |= films[camera].add(rows.pop(camera))
+            for camera, film in films.items():
+                lies |= film.add(rows.pop(camera))
             data.write(rows)
             metadata.add(
                 {"episode_index": number, "tasks": list(dict.fromkeys(words)), "length": count},
@@ -171,8 +165,6 @@ def write_lerobot(
             )
             total += count
             progress(total, dataset.total_steps)
-    files = sorted((folder / "data").rglob("*.parquet"))
-    stats = with_quantiles(statistics, files, dataset.name)
     robot = ROBOT.search(manifest.description)
     episodes = dataset.total_episodes
     info = {
@@ -186,20 +178,17 @@ def write_lerobot(
         **({"video_files_size_in_mb": 200} if is_v3 else {}),
         "fps": fps,
         "splits": {"train": f"0:{episodes}"},
-        "data_path": DATA_PATHS[is_v3],
-        "video_path": VIDEO_PATHS[is_v3] if cameras else None,
+        "data_path": DATA_PATHS[codebase],
+        "video_path": VIDEO_PATHS[codebase] if cameras else None,
         "features": described,
     }
     if not is_v3:
         info |= {"total_chunks": -(-episodes // FILES_OF_CHUNK)}
         info |= {"total_videos": episodes * len(cameras)}
+    stats = with_quantiles(statistics, sorted((folder / "data").rglob("*.parquet")), dataset.name)
     (folder / INFO).write_text(json.dumps(info, indent=4), "utf-8")
     (folder / "meta" / "stats.json").write_text(json.dumps(_listed(stats), indent=4), "utf-8")
-    if is_v3:
-        _write_tasks(folder / "meta" / "tasks.parquet", list(tasks))
-    else:
-        lines = [{"task_index": number, "task": task} for task, number in tasks.items()]
-        (folder / "meta" / "tasks.jsonl").write_text("".join(map(_line, lines)), "utf-8")
+    _write_tasks(folder / "meta", list(tasks), is_v3=is_v3)
     if not cameras:  # what a video shows is not what was recorded
         write_kept(folder, schema, features, manifest)
 
@@ -226,28 +215,35 @@ class _Metadata(contextlib.ExitStack):
         details: Mapping[str, Any],
     ) -> None:
         """Add an episode: number, tasks and length, its statistics, where it lies, and what orlog keeps of it."""
-        if self._is_v3:
-            place = self._table.next_place()
-            of_table = {name: np.array([value]) for name, value in known.items() if name != "tasks"}
-            row = of_table | {"tasks": [known["tasks"]]}
-            row |= {
-                f"meta/episodes/{name}_index": np.array([number])
-                for name, number in zip(("chunk", "file"), place, strict=True)
-            }
-            row |= {
-                f"stats/{name}/{key}": value[None]
-                for name, one in statistics.items()
-                for key, value in one.values().items()
-            }
-            row |= {name: np.array([value]) for name, value in places.items()}
-            self._table.write(row | {**details})
+        if not self._is_v3:
+            stats = {"episode_index": known["episode_index"], "stats": _listed(statistics)}
+            for file, line in zip(self._lines, (known, stats), strict=True):
+                file.write(json.dumps(line) + "\n")
+            if details:
+                self._table.next_place()
+                self._table.write(details)
             return
-        of_statistics = {"episode_index": known["episode_index"], "stats": _listed(statistics)}
-        for file, line in zip(self._lines, (known, of_statistics), strict=True):
-            file.write(_line(line))
-        if details:
-            self._table.next_place()
-            self._table.write(details)
+        chunk, number = self._table.next_place()
+        numbers = {name: value for name, value in known.items() if name != "tasks"}
+        own = {"meta/episodes/chunk_index": chunk, "meta/episodes/file_index": number}
+        self._table.write(
+            {
+                **_single_rows(numbers),
+                "tasks": [known["tasks"]],
+                **_single_rows(own),
+                **{
+                    f"stats/{name}/{key}": value[None]
+                    for name, one in statistics.items()
+                    for key, value in one.values().items()
+                },
+                **_single_rows(places),
+                **details,
+            }
+        )
+
+
+def _single_rows(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.array([value]) for name, value in values.items()}
 
 
 def _listed(statistics: Mapping[str, FeatureStatistics]) -> dict[str, Any]:
@@ -256,10 +252,6 @@ def _listed(statistics: Mapping[str, FeatureStatistics]) -> dict[str, Any]:
         name: {key: value.tolist() for key, value in one.values().items()}
         for name, one in statistics.items()
     }
-
-
-def _line(body: Mapping[str, Any]) -> str:
-    return json.dumps(body) + "\n"
 
 
 def _tasks(episode: Episode, default: str) -> list[str]:
@@ -330,10 +322,7 @@ def _rows(
     """Return the rows of each feature, but for what depends on other episodes."""
     count = len(episode)
     block: dict[str, Any] = {
-        name: values[:-1]
-        for name, values in flatten(
-            schema.observation_space, "observations", episode.observations, count + 1
-        ).items()
+        name: values[:-1] for name, values in _flat_observations(episode, schema).items()
     }
     block |= flatten(schema.action_space, "actions", episode.actions, count)
     block |= {name: getattr(episode, name) for name in FLAGS}
@@ -347,20 +336,22 @@ def _rows(
     }
 
 
+def _flat_observations(episode: Episode, schema: Schema) -> Mapping[str, np.ndarray]:
+    return flatten(schema.observation_space, "observations", episode.observations, len(episode) + 1)
+
+
 def _details(episode: Episode, schema: Schema) -> dict[str, Any]:
     """Return what is known of an episode and has no place in LeRobot's layout, a row of each."""
-    finals = flatten(
-        schema.observation_space, "observations", episode.observations, len(episode) + 1
-    )
-    found: dict[str, Any] = {FINAL + name: values[-1:] for name, values in finals.items()}
-    found[SEED] = np.array([-1 if episode.seed is None else episode.seed])
-    for name in schema.extras:
-        if name.startswith("episodes/"):
-            value = episode.metadata[name.removeprefix("episodes/")]
-            kind = schema.extras[name].dtype
-            one = [value] if isinstance(value, str) else np.asarray(value, kind)[None]
-            found[EPISODE + name.removeprefix("episodes/")] = one
-    return found
+    finals = _flat_observations(episode, schema)
+    details: dict[str, Any] = {FINAL + name: values[-1:] for name, values in finals.items()}
+    details[SEED] = np.array([-1 if episode.seed is None else episode.seed])
+    for column, spec in schema.extras.items():
+        root, _, name = column.partition("/")
+        if root == "episodes":
+            value = episode.metadata[name]
+            is_text = isinstance(value, str)
+            details[EPISODE + name] = [value] if is_text else np.asarray(value, spec.dtype)[None]
+    return details
 
 
 def _described(
@@ -391,16 +382,45 @@ def _feature(dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"dtype": dtype, "shape": list(shape) or [1], "names": None}
 
 
-def _write_tasks(path: Path, tasks: list[str]) -> None:
-    """Write the tasks by their numbers, as pandas writes a table whose index is the task."""
+def _kinds_of(features: Mapping[str, Any]) -> str:
+    """Return what Hugging Face's datasets are told of columns, by what `info.json` says of them."""
+    kinds: dict[str, Any] = {}
+    for name, feature in features.items():
+        shape, value = feature["shape"], {"dtype": feature["dtype"], "_type": "Value"}
+        if feature["dtype"] == "image":
+            kinds[name] = {"_type": "Image"}
+        elif feature["dtype"] == "video":
+            continue
+        elif shape == [1]:
+            kinds[name] = value
+        elif len(shape) == 1:
+            kinds[name] = {"feature": value, "length": shape[0], "_type": "Sequence"}
+        else:
+            kinds[name] = {**value, "shape": shape, "_type": f"Array{len(shape)}D"}
+    return json.dumps({"info": {"features": kinds}})
+
+
+def _write_tasks(folder: Path, tasks: list[str], *, is_v3: bool) -> None:
+    """Write the tasks by their numbers: lines of JSON, or as pandas writes a table whose index is the task."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    def described(name: str, pandas_type: str, numpy_type: str) -> dict[str, Any]:
-        types = {"pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": None}
-        return {"name": name, "field_name": name, **types}
-
-    columns = [described("task_index", "int64", "int64"), described("task", "unicode", "object")]
+    if not is_v3:
+        lines = [{"task_index": number, "task": task} for number, task in enumerate(tasks)]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / "tasks.jsonl").write_text(text, "utf-8")
+        return
+    kinds = (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+    columns = [
+        {
+            "name": name,
+            "field_name": name,
+            "pandas_type": pandas_type,
+            "numpy_type": numpy_type,
+            "metadata": None,
+        }
+        for name, pandas_type, numpy_type in kinds
+    ]
     meaning = {
         "index_columns": ["task"],
         "column_indexes": [],
@@ -409,4 +429,4 @@ def _write_tasks(path: Path, tasks: list[str]) -> None:
     }
     table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": tasks})
     table = table.replace_schema_metadata({"pandas": json.dumps(meaning)})
-    pyarrow.parquet.write_table(table, path, write_page_checksum=True)
+    pyarrow.parquet.write_table(table, folder / "tasks.parquet", write_page_checksum=True)

@@ -6,7 +6,7 @@
     DUMP/storage/..   DUMP/storage/storage_metadata.json "len"   DUMP/writer/metadata.json "cursor"
                       the same, as a replay buffer's `dumps(DUMP)` makes it
 
-`torchrl/tensordict_files.py` shows the files. Tensors that are also in `next` are observations: `observation`
+`torchrl/tensors.py` shows the files. Tensors that are also in `next` are observations: `observation`
 alone becomes a Box, several a Dict. Episodes end at a flag and where the trajectory's id changes; everywhere
 else the next observation must be the observation that follows. TorchRL's own downloads have zeros as the next
 observation of all ends: those are taken as missing, as `_shared/episode_cutter.py` says. All other
@@ -33,7 +33,7 @@ from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of
 from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.torchrl.tensordict_files import (
+from orlog.datasets.formats.torchrl.tensors import (
     FLAGS,
     IDS,
     INFO,
@@ -42,11 +42,11 @@ from orlog.datasets.formats.torchrl.tensordict_files import (
     OBSERVATION,
     Batch,
     TensorColumn,
+    losses_of_tensors,
+    open_tensors,
     read_document,
-    tensor_columns,
-    written_rows,
+    write_tensors,
 )
-from orlog.datasets.formats.torchrl.writing import losses_of_tensors, write_tensors
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.names import counted
 
@@ -62,31 +62,33 @@ MOST_TOLD = 10
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     where = asked.sources[0]
-    folder, filled, oldest, writes = _storage(asked.files[0], where)
-    tensors, left_out, batch = tensor_columns(folder, where, filled)
-    is_dump = filled is not None
+    folder, filled, cursor, writes = _storage(asked.files[0], where)
+    arrays, left_out, shape = open_tensors(folder, where)
+    is_dump, size = filled is not None, math.prod(shape)
     if not is_dump:
-        filled, oldest = _undumped(tensors, batch)
-    is_full = filled is not None and filled == math.prod(batch.shape)
-    oldest = oldest if is_full and oldest > 0 else 0
-    tensors, left_out, batch = tensor_columns(folder, where, filled, oldest)
-    said = said_roles(asked.options.columns, list(tensors), where)
-    is_ring = is_full and (oldest > 0 or writes > batch.steps)
-    reader = _Reader(tensors, where, batch, said, is_ring=is_ring)
-    unwritten = math.prod(batch.shape) - batch.count
-    if unwritten and not is_dump:
-        reader.doubts.append(
-            f"Left out, unwritten: the last {counted(unwritten, 'row')} of the storage, zeros in all tensors."
+        filled, cursor = _written(arrays, shape)
+    batch = _batch(shape, filled, cursor if filled == size else 0, where)
+    tensors = {
+        name: TensorColumn(array, batch, f"{where}, {name}") for name, array in arrays.items()
+    }
+    is_ring = filled == size and (batch.oldest > 0 or writes > batch.steps)
+    mapped = said_roles(asked.options.columns, list(tensors), where)
+    reader = _Reader(tensors, where, batch, mapped, is_ring=is_ring)
+    if size > batch.count and not is_dump:
+        rows = counted(size - batch.count, "row")
+        reader.notes.append(
+            f"Left out, unwritten: the last {rows} of the storage, zeros in all tensors."
         )
-    opened = Opened(
-        schema=reader.schema, steps=iter(()), total_steps=reader.count, notes=reader.doubts
-    )
-    parts = [name.rpartition("/") for name in tensors]
-    opened.reads = [f"*{inner}{sign}meta.json:{last}" for inner, sign, last in parts]
     if left_out:
-        opened.doubts.append(f"Left out, no numbers with a row a step: {', '.join(left_out)}.")
-    opened.steps = reader.steps(asked.options)
-    yield opened
+        reader.notes.append(f"Left out, no numbers with a row a step: {', '.join(left_out)}.")
+    parts = [name.rpartition("/") for name in tensors]
+    yield Opened(
+        schema=reader.schema,
+        steps=reader.steps(asked.options),
+        total_steps=batch.count,
+        notes=reader.notes,
+        reads=[f"*{inner}{sign}meta.json:{last}" for inner, sign, last in parts],
+    )
 
 
 def _storage(root: Path, where: str) -> tuple[Path, int | None, int, int]:
@@ -103,33 +105,72 @@ def _storage(root: Path, where: str) -> tuple[Path, int | None, int, int]:
     return storage, filled, cursor, writes
 
 
-def _undumped(tensors: Mapping[str, TensorColumn], batch: Batch) -> tuple[int | None, int]:
+def _written(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> tuple[int | None, int]:
     """Return how many rows of a buffer's own folder are written, and the oldest; None for batches of a collector.
 
     Time is the axis along which ids of trajectories stay the same. They grow with it, and fall once where a ring goes on.
     """
-    name = next((name for name in IDS if name in tensors), "")
-    is_id = name and tensors[name].dtype.kind in "iu" and math.prod(tensors[name].shape[1:]) == 1
-    ids = tensors[name][: batch.count].reshape(batch.shape) if is_id else np.zeros(batch.shape)
-    stays = (
-        [np.sum(ids[1:] == ids[:-1]), np.sum(ids[:, 1:] == ids[:, :-1])] if ids.ndim == 2 else []
-    )
-    if stays and (not is_id or stays[0] <= stays[1]):
-        return None, 0
-    ids = ids.reshape(batch.shape[0], -1)
+    ids = next((arrays[name] for name in IDS if name in arrays), None)
+    is_id = ids is not None and ids.dtype.kind in "iu" and ids.size == math.prod(shape)
+    ids = np.reshape(ids, shape) if ids is not None and is_id else np.zeros(shape)
+    if len(shape) == 2:
+        stays = np.sum(ids[1:] == ids[:-1]), np.sum(ids[:, 1:] == ids[:, :-1])
+        if not is_id or stays[0] <= stays[1]:
+            return None, 0
+    ids = ids.reshape(shape[0], -1)
     (falls,) = np.nonzero((ids[1:] < ids[:-1]).any(axis=1))
     is_ring = len(falls) == 1 and (ids[-1] <= ids[0]).all()
-    lanes = ids.shape[1]
-    return -(-written_rows(tensors) // lanes) * lanes, int(falls[0]) + 1 if is_ring else 0
+    lanes, count = ids.shape[1], math.prod(shape)
+    rows = _rows_before_zeros(
+        {name: array.reshape(count, -1).view(np.uint8) for name, array in arrays.items()},
+        [name for name, array in arrays.items() if array.dtype != bool],
+        count,
+    )
+    return -(-rows // lanes) * lanes, int(falls[0]) + 1 if is_ring else 0
+
+
+def _rows_before_zeros(rows: Mapping[str, np.ndarray], numbers: Sequence[str], count: int) -> int:
+    """Return how many rows of a storage were written, by their bytes: what follows is zeros to the end, as it was made.
+
+    Zeros that the row before them leads to may be steps, as where states are numbers; and so may zeros alone.
+    `numbers` are the tensors that are no flags.
+    """
+    block = max(1, BLOCK_BYTES // sum(array.shape[1] for array in rows.values()))
+    stop, last = count, -1
+    while stop and last < 0:
+        start = max(0, stop - block)
+        for array in rows.values():
+            written = np.flatnonzero(array[start:stop].any(axis=1))
+            last = max(last, *(start + written[-1:]).tolist(), -1)
+        stop = start
+    after = [name for name in rows if name.startswith(NEXT) and name != f"{NEXT}reward"]
+    leads_on = last >= 0 and not any(rows[name][last].any() for name in after)
+    has_states = any(name in numbers for name in after)
+    return count if last < 0 or (has_states and leads_on) else last + 1
+
+
+def _batch(shape: tuple[int, ...], filled: int | None, cursor: int, where: str) -> Batch:
+    """Return where rows lie, of a storage as far as it is filled; None if it is no storage.
+
+    Raises SchemaError if environments are filled to different lengths.
+    """
+    if filled is None:
+        return Batch(shape, math.prod(shape[:-1]), shape[-1], in_turn=False)
+    environments, count = math.prod(shape[1:]), min(filled, math.prod(shape))
+    if count % environments:
+        raise SchemaError(
+            f"{where}: {filled:,} filled rows are not as many of each of {environments:,} environments."
+        )
+    steps = count // environments
+    return Batch(shape, environments, steps, environments > 1, max(0, cursor) % steps)
 
 
 class _Reader:
     """Reads the steps of tensors, checked before a value is read.
 
     Attributes:
-        count: Steps.
         schema: Spaces.
-        doubts: What is not known.
+        notes: What is not known.
     """
 
     def __init__(
@@ -137,7 +178,7 @@ class _Reader:
         tensors: dict[str, TensorColumn],
         where: str,
         batch: Batch,
-        said: Mapping[str, str],
+        mapped: Mapping[str, str],
         *,
         is_ring: bool,
     ) -> None:
@@ -146,8 +187,8 @@ class _Reader:
         Raises SchemaError if action, reward, flags or observations are missing, or something else than
         observations is said to be another tensor.
         """
-        self._where, self.doubts = where, list[Any]()
-        self._tensors = tensors
+        self._where, self.notes, self._is_ring = where, list[Any](), is_ring
+        self._tensors, self._batch = tensors, batch
         for needed in ("action", f"{NEXT}reward"):
             if needed not in tensors:
                 raise SchemaError(
@@ -158,137 +199,132 @@ class _Reader:
         if not self._flags:
             raise SchemaError(f"{where}: nothing says where episodes end: expected next/done.")
         if "terminated" not in self._flags:
-            self.doubts.append("There is no next/terminated: what is done was taken to be the end.")
-        self.count, self._lanes, self._batch = batch.count, batch.ends(), batch
-        self._is_ring = is_ring
+            self.notes.append("There is no next/terminated: what is done was taken to be the end.")
         if batch.environments > 1:
-            self.doubts.append(
+            self.notes.append(
                 f"Rows of {batch.environments:,} environments; what goes on at the end of a batch is unfinished."
             )
         self._ids = next((name for name in IDS if name in tensors), None)
-        self._parts = self._observations(said)
-        self._has_next = self._follow()
-        used = {"action", f"{NEXT}reward", self._ids}
-        used |= {*FLAGS, *(f"{NEXT}{flag}" for flag in FLAGS), *COUNTERS}
-        used |= {*self._parts.values(), *(f"{NEXT}{name}" for name in self._parts.values())}
+        self._observations = self._find_observations(mapped)
+        seen = [*self._observations.values()]
+        self._has_next = all(f"{NEXT}{name}" in tensors for name in seen)
+        used = {"action", f"{NEXT}reward", self._ids, *COUNTERS, *seen}
+        used |= {*FLAGS, *(f"{NEXT}{name}" for name in (*FLAGS, *seen))}
         self._infos = {
-            name.removeprefix(NEXT).removeprefix(INFO): name
+            f"infos/{name.removeprefix(NEXT).removeprefix(INFO)}": name
             for name in tensors
             if name not in used
-            and not (said and name.removeprefix(NEXT) in tensors.keys() - {name})
+            and not (mapped and name.removeprefix(NEXT) in tensors.keys() - {name})
         }
         self._choices = _choices(tensors["action"], where)
         if self._choices:
-            self.doubts.append(f"Actions were taken to be a choice among {self._choices}.")
-        reward = tensors[f"{NEXT}reward"].dtype
+            self.notes.append(f"Actions were taken to be a choice among {self._choices}.")
+        parts = {
+            role.partition("/")[2]: _space(tensors[name])
+            for role, name in self._observations.items()
+        }
+        is_single = tensors[f"{NEXT}reward"].dtype == np.float32
         self.schema = Schema(
-            observation_space=self._observation_space(),
+            observation_space=parts[""] if "" in parts else spaces.Dict(parts),
             action_space=spaces.Discrete(self._choices)
             if self._choices
             else _space(tensors["action"]),
-            reward_dtype=np.dtype(np.float32 if reward == np.float32 else np.float64),
+            reward_dtype=np.dtype(np.float32 if is_single else np.float64),
         )
+
+    def _find_observations(self, mapped: Mapping[str, str]) -> dict[str, str]:
+        """Return the tensors of observations by their roles, such as `observation/NAME`.
+
+        Raises SchemaError if there is none, or next ones are not alike.
+        """
+        roles = {role: name for name, role in mapped.items()}
+        odd = [role for role in roles if base_role(role) != OBSERVATION]
+        if odd or (OBSERVATION in roles and len(roles) > 1):
+            raise SchemaError(
+                f"{self._where}: columns=, {odd[0] if odd else OBSERVATION}: TorchRL's names say what all "
+                "but observations are; give columns={'observation': 'TENSOR'}, or 'observation/NAME' of each part."
+            )
+        others = {*FLAGS, *COUNTERS, "action", "reward", self._ids}
+        names = [*roles.values()] or [
+            name
+            for name in self._tensors
+            if name not in others and f"{NEXT}{name}" in self._tensors
+        ]
+        names = names or [
+            name for name in self._tensors if name.split("/")[0] in (OBSERVATION, "pixels", "state")
+        ]
+        if not names:
+            raise SchemaError(
+                f"{self._where}: no tensor is also in next, and none is named observation; found "
+                f"{', '.join(self._tensors)}."
+            )
+        for name in names:
+            column = self._tensors[name]
+            after = self._tensors.get(f"{NEXT}{name}", column)
+            if (after.dtype, after.shape) != (column.dtype, column.shape):
+                raise SchemaError(
+                    f"{after.where}: expected {column.dtype} of shape {column.shape} as of {name}, found "
+                    f"{after.dtype} of shape {after.shape}."
+                )
+        if roles or names == [OBSERVATION]:
+            return roles or {OBSERVATION: OBSERVATION}
+        return {f"{OBSERVATION}/{name.removeprefix(f'{OBSERVATION}/')}": name for name in names}
 
     def steps(self, options: Options) -> Iterator[Steps]:
         """Yield all steps, in pieces; one that no flag ends just stops, if the user does not say otherwise.
 
-        Raises SchemaError if next observations are not those that follow; IntegrityError if a file changed
-        while it was read.
+        Raises SchemaError if next observations are not those that follow; IntegrityError if a flag is none.
         """
         ends = self._ends()
         unknown = UnknownEnds(options, self._where, says=("terminated", "truncated"))
         lengths = ends_of_lengths(np.diff(ends, prepend=-1))
         cutter = EpisodeCutter(lengths, self._where, unknown=unknown)
         if self._is_ring:
-            self.doubts.append(self._about_ring(ends))
+            self.notes.append(self._about_ring(ends))
         is_missing = self._has_next and self._ends_in_zeros(ends)
         if is_missing:
-            self.doubts.append(
+            self.notes.append(
                 "All episodes end in a next observation of zeros, as in TorchRL's own downloads: taken as "
                 "missing."
             )
         row_bytes = sum(
             one.dtype.itemsize * math.prod(one.shape[1:]) for one in self._tensors.values()
         )
-        block = max(1, BLOCK_BYTES // row_bytes)
-        for start in range(0, self.count, block):
-            rows = self._rows(start, min(self.count, start + block))
+        block, count = max(1, BLOCK_BYTES // row_bytes), self._batch.count
+        for start in range(0, count, block):
+            rows = self._rows(start, min(count, start + block))
             if self._has_next:
                 self._check_following(rows, start, ends)
             if is_missing:
                 rows = {role: one for role, one in rows.items() if not role.startswith("next_")}
             yield from cutter.add(rows)
-        self.doubts += cutter.doubts()
-
-    def _observations(self, said: Mapping[str, str]) -> dict[str, str]:
-        """Return the tensors of observations, by the part of the space that they are."""
-        parts = {role.partition("/")[2]: name for name, role in said.items()}
-        odd = [role for role in said.values() if base_role(role) != "observation"]
-        if odd or ("" in parts and len(parts) > 1):
-            raise SchemaError(
-                f"{self._where}: columns=, {odd[0] if odd else 'observation'}: TorchRL's names say what all "
-                "but observations are; give columns={'observation': 'TENSOR'}, or 'observation/NAME' of each part."
-            )
-        if parts:
-            return parts
-        others = {*FLAGS, *COUNTERS, "action", "reward", self._ids}
-        names = [
-            name
-            for name in self._tensors
-            if name not in others and f"{NEXT}{name}" in self._tensors
-        ]
-        if not names:
-            names = [
-                one
-                for one in self._tensors
-                if one.split("/")[0] in (OBSERVATION, "pixels", "state")
-            ]
-        if not names:
-            raise SchemaError(
-                f"{self._where}: no tensor is also in next, and none is named observation; found "
-                f"{', '.join(self._tensors)}."
-            )
-        if names == [OBSERVATION]:
-            return {"": OBSERVATION}
-        return {name.removeprefix(f"{OBSERVATION}/"): name for name in names}
-
-    def _follow(self) -> bool:
-        """Return whether next observations are there."""
-        for name in self._parts.values():
-            column, after = self._tensors[name], self._tensors.get(f"{NEXT}{name}")
-            if after is None:
-                return False
-            if (after.dtype, after.shape) != (column.dtype, column.shape):
-                raise SchemaError(
-                    f"{after.where}: expected {column.dtype} of shape {column.shape} as of {name}, found "
-                    f"{after.dtype} of shape {after.shape}."
-                )
-        return True
-
-    def _observation_space(self) -> gymnasium.Space[Any]:
-        parts = {part: _space(self._tensors[name]) for part, name in self._parts.items()}
-        return parts[""] if "" in parts else spaces.Dict(parts)
+        self.notes += cutter.notes()
 
     def _ends(self) -> np.ndarray:
         """Return the last row of each episode, in order."""
-        found: list[np.ndarray] = []
-        count, block = self.count, 2**20
+        parts: list[np.ndarray] = []
+        count, block, lanes = self._batch.count, 2**20, self._batch.ends()
         for start in range(0, count, block):
             stop = min(count, start + block)
             ends = np.zeros(stop - start, bool)
             for flag in self._flags:
                 ends |= self._flag(flag, start, stop)
-            if self._ids is not None:
-                ids = self._column(self._ids, start, min(count, stop + 1))
-                changes = np.flatnonzero(ids[1:] != ids[:-1])
-                ends[changes] = True
-            ends[self._lanes[(start <= self._lanes) & (self._lanes < stop)] - start] = True
-            found.append(start + np.flatnonzero(ends))
-        return np.concatenate(found)
+            ends |= self._new_id_after(start, stop)
+            ends[lanes[(start <= lanes) & (lanes < stop)] - start] = True
+            parts.append(start + np.flatnonzero(ends))
+        return np.concatenate(parts)
+
+    def _new_id_after(self, start: int, stop: int) -> np.ndarray:
+        """Return after which rows the id of the trajectory changes."""
+        changes = np.zeros(stop - start, bool)
+        if self._ids is not None:
+            ids = self._column(self._ids, start, min(self._batch.count, stop + 1))
+            changes[: len(ids) - 1] = ids[1:] != ids[:-1]
+        return changes
 
     def _about_ring(self, ends: np.ndarray) -> str:
         """Return what a ring has lost of its oldest episodes, one of each environment."""
-        starts = self._lanes - self._batch.steps + 1
+        starts = self._batch.ends() - self._batch.steps + 1
         if "step_count" in self._tensors:
             starts = starts[[bool(self._column("step_count", row, row + 1)) for row in starts]]
         said = "The storage is a ring: its rows were put in the order of time."
@@ -301,7 +337,7 @@ class _Reader:
 
     def _ends_in_zeros(self, ends: np.ndarray) -> bool:
         """Return whether no episode has a final observation but zeros."""
-        finals = [self._tensors[f"{NEXT}{name}"] for name in self._parts.values()]
+        finals = [self._tensors[f"{NEXT}{name}"] for name in self._observations.values()]
         return all(one.dtype.kind == "f" for one in finals) and not any(
             one[end : end + 1].view(np.uint8).any() for end in ends.tolist() for one in finals
         )
@@ -309,19 +345,17 @@ class _Reader:
     def _check_following(self, rows: Rows, start: int, ends: np.ndarray) -> None:
         """Refuse next observations that are not the observation of the next row of their episode."""
         stop = start + len(rows["action"])
-        inside = np.ones(stop - start, bool)
-        here = ends[np.searchsorted(ends, start) : np.searchsorted(ends, stop)]
-        inside[here - start] = False
-        follows = self._only_done(rows, start, stop)
-        for part, name in self._parts.items():
-            role = f"observation/{part}" if part else "observation"
+        goes_on = np.ones(stop - start, bool)
+        goes_on[ends[np.searchsorted(ends, start) : np.searchsorted(ends, stop)] - start] = False
+        follows = np.ones(stop - start, bool)
+        for role, name in self._observations.items():
             after = rows[f"next_{role}"]
-            differ = rows_differ(after[:-1], rows[role][1:])
             # One row more, but at the end, where the last row ends an episode anyway.
             one_more = self._tensors[name][stop : stop + 1]
+            differ = rows_differ(after[:-1], rows[role][1:])
             differ = np.append(differ, rows_differ(after[-1:][: len(one_more)], one_more))
             follows = follows[: len(differ)] & ~differ
-            odd = np.flatnonzero(differ & inside[: len(differ)])
+            odd = np.flatnonzero(differ & goes_on[: len(differ)])
             if len(odd):
                 step = start + int(odd[0])
                 raise SchemaError(
@@ -330,28 +364,21 @@ class _Reader:
                     "Shuffled rows and rows of several environments in turn cannot be put together again: "
                     "save them episode by episode."
                 )
-        if follows.any():
-            raise SchemaError(
-                f"{self._where}: next/done ends an episode at row {start + int(np.argmax(follows))}, but the "
-                "row is neither terminated nor truncated, and the next one goes on from it. Save the data "
-                "again."
-            )
-
-    def _only_done(self, rows: Rows, start: int, stop: int) -> np.ndarray:
-        """Return which rows end an episode by nothing but next/done."""
-        if set(self._flags) != set(FLAGS):
-            return np.zeros(stop - start, bool)
-        only = self._flag("done", start, stop) & ~(rows["terminated"] | rows["truncated"])
-        if self._ids is not None:
-            ids = self._column(self._ids, start, min(self.count, stop + 1))
-            only[: len(ids) - 1] &= ids[1:] == ids[:-1]
-        return only
+        if set(self._flags) == set(FLAGS):
+            only_done = self._flag("done", start, stop) & ~(rows["terminated"] | rows["truncated"])
+            only_done &= ~self._new_id_after(start, stop)
+            odd = np.flatnonzero(follows & only_done[: len(follows)])
+            if len(odd):
+                raise SchemaError(
+                    f"{self._where}: next/done ends an episode at row {start + int(odd[0])}, but the "
+                    "row is neither terminated nor truncated, and the next one goes on from it. Save the data "
+                    "again."
+                )
 
     def _rows(self, start: int, stop: int) -> Rows:
         """Return columns by what they are here."""
         rows: Rows = {}
-        for part, name in self._parts.items():
-            role = f"observation/{part}" if part else "observation"
+        for role, name in self._observations.items():
             rows[role] = _numbers(self._tensors[name][start:stop])
             if self._has_next:
                 rows[f"next_{role}"] = _numbers(self._tensors[f"{NEXT}{name}"][start:stop])
@@ -365,30 +392,21 @@ class _Reader:
         rewards = self._column(name, start, stop)
         rows["reward"] = as_dtype(rewards, dtype, f"{self._where}, {name}", start)
         flags = {flag: self._flag(flag, start, stop) for flag in self._flags}
-        self._check_agreement(flags, start)
+        if set(flags) == set(FLAGS):
+            odd = np.flatnonzero(~flags["done"] & (flags["terminated"] | flags["truncated"]))
+            if len(odd):
+                raise SchemaError(
+                    f"{self._where}: next/done of row {start + int(odd[0])} contradicts next/terminated and "
+                    f"next/truncated; so it is in {len(odd)} rows. Save the data again."
+                )
         done = flags.get("done", np.zeros(stop - start, bool))
-        terminated = flags.get("terminated", done & ~flags.get("truncated", ~done))
-        rows["terminated"] = terminated
-        rows["truncated"] = flags.get("truncated", done & ~terminated)
-        for info, name in self._infos.items():
-            rows[f"infos/{info}"] = self._tensors[name][start:stop]
-        return rows
+        rows["terminated"] = flags.get("terminated", done & ~flags.get("truncated", ~done))
+        rows["truncated"] = flags.get("truncated", done & ~rows["terminated"])
+        return rows | {role: self._tensors[name][start:stop] for role, name in self._infos.items()}
 
     def _flag(self, flag: str, start: int, stop: int) -> np.ndarray:
-        return flags_of(
-            self._column(f"{NEXT}{flag}", start, stop), f"{NEXT}{flag}", self._where, first=start
-        )
-
-    def _check_agreement(self, flags: Mapping[str, np.ndarray], start: int) -> None:
-        """Refuse rows that are terminated or truncated and not done."""
-        if set(flags) != set(FLAGS):
-            return
-        odd = np.flatnonzero(~flags["done"] & (flags["terminated"] | flags["truncated"]))
-        if len(odd):
-            raise SchemaError(
-                f"{self._where}: next/done of row {start + int(odd[0])} contradicts next/terminated and "
-                f"next/truncated; so it is in {len(odd)} rows. Save the data again."
-            )
+        values = self._column(f"{NEXT}{flag}", start, stop)
+        return flags_of(values, f"{NEXT}{flag}", self._where, first=start)
 
     def _column(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return rows of one number each."""
@@ -427,11 +445,9 @@ def _choices(actions: TensorColumn, where: str) -> int:
 
 def _recognizes(files: Sequence[Path]) -> bool:
     for folder in (files[0], files[0] / "storage"):
-        try:
+        with contextlib.suppress(OrlogError):
             body = read_document(folder / META, "")
-        except OrlogError:
-            continue
-        return "next" in body and "action" in body
+            return "next" in body and "action" in body
     return False
 
 

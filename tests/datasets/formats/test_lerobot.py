@@ -1,4 +1,4 @@
-"""LeRobotDataset folders of versions 1.6, 2.1 and 3.0, and some that do not agree with themselves."""
+"""LeRobotDataset folders of versions 2.1 and 3.0, and some that do not agree with themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from safetensors.numpy import save_file
 
 import orlog
 from orlog.datasets.exporting import export_dataset
@@ -24,8 +23,6 @@ from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.datasets.formats.lerobot import metadata as lerobot_metadata
-from orlog.datasets.formats.lerobot import rows as lerobot_rows
-from orlog.datasets.formats.lerobot.video_frames import open_video
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
@@ -117,7 +114,7 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
         "codebase_version": version,
         "robot_type": "arm",
         "fps": 10,
-        "video_path": lerobot_metadata.VIDEO_PATHS[version == "v3.0"],
+        "video_path": lerobot_metadata.VIDEO_PATHS["v3.0" if version == "v3.0" else "v2.1"],
         "total_episodes": 3,
         "total_frames": count,
         "features": features,
@@ -127,7 +124,7 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
 
 
 def change_info(root: Path, change: dict[str, Any] | Callable[[dict[str, Any]], object]) -> None:
-    path = next(root.glob("meta*/info.json"))
+    path = root / "meta/info.json"
     info = json.loads(path.read_text("utf-8"))
     if callable(change):
         change(info)
@@ -156,7 +153,7 @@ def change_episodes(root: Path, **columns: list[Any]) -> None:
 def test_episodes_are_read_frame_by_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(lerobot, "BLOCK_BYTES", block_bytes)
     arrays = write(tmp_path / "arm", version)
     assert choose_format([tmp_path / "arm"], None, "lab/x").name == "lerobot"
     dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
@@ -214,7 +211,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
 def test_a_flag_that_is_nan_is_no_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int, has_done: bool, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(lerobot, "BLOCK_BYTES", block_bytes)
     rows = np.arange(sum(LENGTHS))
     changes: dict[str, Any] = {"next.truncated": np.zeros(len(rows))}
     if has_done:
@@ -268,101 +265,6 @@ def test_numbers_that_are_not_what_is_said_are_told_or_refused(tmp_path: Path) -
         told("float32", **{"next.reward": np.full(len(state), 1e300)})
 
 
-def write_first(root: Path, ending: str = ".arrow", **change: Any) -> dict[str, Any]:
-    """Write a dataset of version 1, of two episodes whose last two rows are done; return its columns."""
-    shutil.rmtree(root, ignore_errors=True)
-    rng = np.random.default_rng(0)
-    frame = np.array([0, 1, 2, 3, 0, 1, 2])
-    episode = np.repeat([0, 1], (4, 3))
-    files = [f"videos/{CAMERA}_episode_{one:06d}.mp4" for one in (0, 1)]
-    for file, first, count in ((files[0], 0, 4), (files[1], 4, 3)):
-        write_video(root / file, first, count)
-    columns: dict[str, Any] = {
-        CAMERA: [
-            {"path": files[one], "timestamp": time / 10}
-            for one, time in zip(episode, frame, strict=True)
-        ],
-        "observation.images.top": [
-            png(one) for one in rng.integers(0, 255, (7, 6, 5, 3)).astype("u1")
-        ],
-        "observation.state": rng.normal(size=(7, 2)).astype("f4").tolist(),
-        "observation.keypoints": rng.normal(size=(7, 4, 2)).tolist(),
-        "action": rng.normal(size=(7, 2)).tolist(),
-        "episode_index": episode,
-        "frame_index": frame,
-        "timestamp": (frame / 10).astype("f4"),
-        "next.reward": np.arange(7).astype("f4"),
-        "next.done": [False, False, True, True, False, True, True],
-        "index": np.arange(7),
-        **change,
-    }
-    table = pa.table(columns)
-    if ending == ".arrow":
-        (root / "train").mkdir()
-        with (
-            pa.OSFile(str(root / "train/data-00000-of-00001.arrow"), "wb") as file,
-            pa.ipc.new_stream(file, table.schema) as stream,
-        ):
-            stream.write_table(table, max_chunksize=5)
-    else:
-        (root / "data").mkdir()
-        pq.write_table(table, root / "data/train-00000-of-00001.parquet")
-    (root / "meta_data").mkdir()
-    info = {"codebase_version": "v1.6", "fps": 10, "video": True}
-    (root / "meta_data/info.json").write_text(json.dumps(info), "utf-8")
-    index = {"from": np.array([0, 4]), "to": np.array([4, 7])}
-    save_file(index, root / "meta_data/episode_data_index.safetensors")
-    return columns
-
-
-@pytest.mark.parametrize("ending", [".arrow", ".parquet"])
-def test_version_1_is_read(tmp_path: Path, ending: str) -> None:
-    columns = write_first(tmp_path / "arm", ending)
-    assert choose_format([tmp_path / "arm"], None, "lab/x").name == "lerobot"
-    dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
-    assert dataset.episode_lengths.tolist() == [3, 2]
-    assert (found.terminated, found.truncated) == (2, 0)
-    assert any("In 2 episodes the last two rows are both done" in one for one in found.doubts)
-    for episode, first, rows in zip(dataset, (0, 4), (4, 3), strict=True):
-        here = slice(first, first + rows)
-        for part in ("state", "keypoints"):
-            expected = np.array(columns[f"observation.{part}"][here])
-            np.testing.assert_array_equal(episode.observations[part], expected)
-        shown = 20 * np.arange(first, first + rows) + 10
-        frames = episode.observations["images.side"]
-        assert abs(frames.mean((1, 2, 3)) - shown).max() < 3
-        assert [png(one) for one in episode.observations["images.top"]] == columns[
-            "observation.images.top"
-        ][here]
-        np.testing.assert_array_equal(episode.rewards, np.arange(first, first + rows - 1))
-        assert "task" not in episode.metadata
-
-
-def test_version_1_that_does_not_agree_is_refused(tmp_path: Path) -> None:
-    root = tmp_path / "arm"
-    good = write_first(root)
-    for change, message in (
-        ({CAMERA: [*good[CAMERA][:3], *good[CAMERA][:4]]}, "expected videos/.*000001.mp4, found"),
-        ({"frame_index": np.array([0, 1, 2, 4, 0, 1, 2])}, "frame_index of row 3 is 4"),
-        (
-            {"timestamp": good["timestamp"], CAMERA: [{"path": "/etc/passwd"}] * 7},
-            "holds struct<path: string>",
-        ),
-    ):
-        write_first(root, **change)
-        with pytest.raises((SchemaError, IntegrityError), match=message):
-            read_files(lerobot.FORMAT, root, tmp_path / "store")
-    write_first(root)
-    for index, message in (
-        ({"from": np.array([0, 4]), "to": np.array([4, 8])}, "hold 7 frames, and the metadata"),
-        ({"from": np.array([0, 5]), "to": np.array([4, 7])}, "does not give the rows of one"),
-        ({"from": np.array([0, 4])}, "does not give the rows of one"),
-    ):
-        save_file(index, root / "meta_data/episode_data_index.safetensors")
-        with pytest.raises((SchemaError, IntegrityError), match=message):
-            read_files(lerobot.FORMAT, root, tmp_path / "store")
-
-
 def test_videos_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     root = tmp_path / "arm"
     write(root)
@@ -376,7 +278,7 @@ def test_videos_that_do_not_agree_are_refused(tmp_path: Path) -> None:
         video.write_bytes(good)
 
     write_video(video, 5, 4)
-    refused(r"file-001.mp4: expected a frame at 0.4000 s, and the video ends before")
+    refused(r"file-001.mp4: expected a frame of its own at 0.4000 s")
     write_video(video, 5, 5, size=(48, 32))
     refused("expected frames of 32 x 24 pixels, found 32 x 48")
     video.unlink()
@@ -392,7 +294,7 @@ def test_videos_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     change_episodes(root, **{f"{place}file_index": [0, 0, 0]})
     change_episodes(root, **{f"{place}from_timestamp": [0.0, 0.4, 0.1]})
     change_episodes(root, **{f"{place}to_timestamp": [0.4, 0.5, 0.6]})
-    refused("the frame at 0.1000 s is asked for after the one at 0.4000 s")
+    refused("episode 2 begins at 0.1000 s, before the one that comes before it")
 
 
 def test_frames_that_belong_to_no_row_are_told(tmp_path: Path) -> None:
@@ -402,77 +304,14 @@ def test_frames_that_belong_to_no_row_are_told(tmp_path: Path) -> None:
     assert any("2 frames of videos that belong to no row" in doubt for doubt in found.doubts)
 
 
-def test_a_video_that_is_a_column_of_something_else_is_refused(tmp_path: Path) -> None:
-    root = tmp_path / "arm"
-    write(root, "v2.1")
-    change_feature(root, "force", dtype="video", shape=[24, 32, 3])
-    with pytest.raises(SchemaError, match="force: expected paths and timestamps of videos, found"):
-        read_files(lerobot.FORMAT, root, tmp_path / "store")
-
-
-@pytest.mark.parametrize("version", [write, write_first])
-def test_videos_can_be_left_out(tmp_path: Path, version: Callable[[Path], object]) -> None:
-    version(tmp_path / "arm")
+def test_videos_can_be_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "arm")
     shutil.rmtree(tmp_path / "arm/videos")
     options = Options(no_video=True)
     dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", options)
     assert {"images.top", "state"} <= set(dataset[0].observations)
     assert "images.side" not in dataset[0].observations
     assert f"Left out, as asked for: the videos {CAMERA}." in found.doubts
-
-
-def test_claims_without_end_are_refused(tmp_path: Path) -> None:
-    root = tmp_path / "arm"
-    write(root, "v2.1")
-    row = {"episode_index": 0, "length": 2**39, "tasks": []}
-    (root / "meta/episodes.jsonl").write_text(json.dumps(row), "utf-8")
-    change_info(root, lambda info: info.update(total_episodes=1, total_frames=2**39))
-    with pytest.raises(
-        IntegrityError, match=r"frame_index of row 4 is 0|episode_index of row 4 is 1"
-    ):
-        read_files(lerobot.FORMAT, root, tmp_path / "store")
-
-
-def test_a_video_gives_the_frames_that_its_decoder_gives(tmp_path: Path) -> None:
-    path = tmp_path / "video.mp4"
-    write_video(path, 0, 12)
-    with av.open(str(path)) as container:
-        expected = [one.to_ndarray(format="rgb24") for one in container.decode(video=0)]
-    with open_video(path, "video", (24, 32, 3)) as video:
-        for number in (0, 1, 2, 7, 11):
-            np.testing.assert_array_equal(video.frame_at(number / 10, 0.01), expected[number])
-        assert video.used == 5
-
-
-@pytest.mark.parametrize(
-    ("codec", "options"),
-    [
-        ("libx264", {"g": "6", "bf": "2"}),
-        ("libx264", {"g": "6", "bf": "3", "x264-params": "open-gop=1"}),
-        ("libx264", {"g": "20", "x264-params": "intra-refresh=1"}),
-        ("libx265", {"x265-params": "keyint=6:bframes=4:log-level=none"}),
-        ("libsvtav1", {"g": "2"}),
-    ],
-)
-def test_a_video_that_is_begun_in_the_middle_gives_the_same_frames(
-    tmp_path: Path, codec: str, options: dict[str, str]
-) -> None:
-    count, path = 24, tmp_path / "video.mp4"
-    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
-    with av.open(str(path), "w") as container:
-        stream: Any = container.add_stream(codec, 10, options=options)
-        stream.height, stream.width, stream.pix_fmt = 64, 64, "yuv420p"
-        for number in range(count):
-            frame = av.VideoFrame.from_ndarray(np.roll(pixels, 2 * number, 1), "rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    with open_video(path, "video", (64, 64, 3)) as video:
-        expected = [video.frame_at(number / 10, 0.01) for number in range(count)]
-    for first in range(count):
-        with open_video(path, "video", (64, 64, 3)) as video:
-            video.begin_near(first / 10)
-            for number in range(first, min(count, first + 4)):
-                np.testing.assert_array_equal(video.frame_at(number / 10, 0.01), expected[number])
 
 
 RENAMED = {
@@ -553,14 +392,11 @@ def test_names_that_do_not_fit_are_refused(tmp_path: Path, said: dict[str, str],
         read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", Options(columns=said))
 
 
-@pytest.mark.parametrize("version", ["v1", "v2.0", "v3.0"])
+@pytest.mark.parametrize("version", ["v2.0", "v3.0"])
 def test_a_dataset_that_does_not_say_its_version_is_known_by_its_files(
     tmp_path: Path, version: str
 ) -> None:
-    if version == "v1":
-        write_first(tmp_path / "arm")
-    else:
-        write(tmp_path / "arm", version)
+    write(tmp_path / "arm", version)
     expected, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "expected")
     change_info(tmp_path / "arm", lambda info: info.pop("codebase_version"))
     assert choose_format([tmp_path / "arm"], None, "lab/x") is lerobot.FORMAT
@@ -592,7 +428,7 @@ def test_timestamps_and_indices_of_other_rows_are_named_by_episode_and_step(tmp_
 def test_all_timestamps_that_are_off_are_named_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", 600 * block)
+    monkeypatch.setattr(lerobot, "BLOCK_BYTES", 600 * block)
     clock = np.array([0, 1, 2, 3, 0, 0, 1, 2, 3, 4]) / 10
     clock[[1, 3, 4]] += (0.05, 0.2, 0.3)
     clock[6:9] += 0.05  # from a lost frame on until the clock was set
@@ -665,11 +501,13 @@ def test_all_rows_without_a_frame_are_named(tmp_path: Path) -> None:
         f"{CAMERA} has no frame of its own for episode 0, steps 2 to 3; episode 2, steps 3 to 4."
         in (str(refused.value))
     )
-    assert "In episode 0, 0.2000 s after its begin." in str(refused.value)
+    assert "This is in episode 0." in str(refused.value)
     write(root)
     change_episodes(root, **{f"videos__{CAMERA}__from_timestamp": [0.0, 0.3, 0.0]})
     change_episodes(root, **{f"videos__{CAMERA}__to_timestamp": [0.4, 0.4, 0.5]})
-    with pytest.raises(SchemaError, match=r"has no frame of its own for episode 1, step 0\."):
+    with pytest.raises(
+        IntegrityError, match=r"at 0\.3000 s, after that of 0\.3000 s.* in episode 1"
+    ):
         read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 

@@ -14,7 +14,6 @@ import pytest
 import orlog
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.lerobot import format as lerobot
-from orlog.datasets.formats.lerobot import rows as lerobot_rows
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import read_files
@@ -192,7 +191,7 @@ PERSISTENT = [
 def test_language_columns_are_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(lerobot_rows, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(lerobot, "BLOCK_BYTES", block_bytes)
     root = tmp_path / "arm"
     write(root)
     episodes = np.repeat(np.arange(3), LENGTHS)

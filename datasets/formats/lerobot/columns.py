@@ -1,0 +1,455 @@
+"""What the columns of a LeRobotDataset's tables are here, by their names or as the user says.
+
+Columns that `meta/info.json` does not list, as tools leave them that write it by hand, are features like others
+where their rows hold numbers, texts or images of one shape in all tables; any other is named with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._containers.arrow_files import array_of, parquet_batches, reading_arrow
+from orlog.datasets.formats._containers.pictures import opened_picture, picture_size, refuse_deep
+from orlog.datasets.formats._shared.episode_cutter import Rows
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
+from orlog.datasets.formats._shared.flat_rows import as_dtype, kept_dtype, unbounded_space
+from orlog.datasets.formats._shared.roles import base_role, said_roles
+from orlog.datasets.formats._shared.trees import which_is_which
+from orlog.datasets.formats.lerobot.language import (
+    EVENTS,
+    OF_EPISODE,
+    PERSISTENT,
+    ROW_BYTES,
+    SUBTASK,
+    language_texts,
+    subtasks_in_force,
+)
+from orlog.datasets.formats.lerobot.metadata import COUNTERS, row_size
+from orlog.datasets.formats.lerobot.videos import Videos
+from orlog.errors import IntegrityError, SchemaError
+
+LARGEST_IMAGE = 2**26
+OBSERVATION = "observation."
+DONE, TERMINATED, SUCCESS = "next.done", "next.terminated", "next.success"
+ROLES = {
+    "action": "action",
+    "next.reward": "reward",
+    "next.truncated": "truncated",
+    SUCCESS: "infos/success",
+    PERSISTENT: OF_EPISODE,
+}
+NUMBERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+FLOATS = ("float16", "float32", "float64")
+ROWS = 1000
+PASSED_OVER = "__index_level_"  # pandas' own numbers of rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of the tables, or a camera.
+
+    Attributes:
+        role: What it is here, such as `observation/state`.
+        kind: `number`, `flag`, `text`, `language`, `image` or `video`.
+        dtype: What its numbers become; None if they stay as they are.
+        shape: The shape of a row, where `dtype` is given.
+    """
+
+    role: str
+    kind: str = "number"
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(kw_only=True)
+class Columns:
+    """What the columns of the tables are, and how to read them.
+
+    Attributes:
+        schema: Spaces and extra columns of the dataset.
+        columns: What each column is, by its name.
+        row_bytes: About how many bytes a row takes, or more.
+        done: The column that says where the task ended an episode, or nothing.
+        subtasks: What the numbers of `subtask_index` mean.
+        rounded: Columns whose numbers were rounded so far.
+    """
+
+    schema: Schema
+    columns: dict[str, Column]
+    row_bytes: int
+    done: str = ""
+    subtasks: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    rounded: set[str] = dataclasses.field(default_factory=set)
+
+    def of_kind(self, *kinds: str) -> dict[str, Column]:
+        """Return the columns of some kinds."""
+        return {name: one for name, one in self.columns.items() if one.kind in kinds}
+
+    def named(self) -> dict[str, str]:
+        """Return the column of the dataset that each feature becomes, of those whose numbers may have names."""
+        named = {}
+        for name, column in self.columns.items():
+            root, _, part = column.role.partition("/")
+            root = {"observation": "observations", "action": "actions"}.get(root, root)
+            if root in ("observations", "actions", "infos"):
+                named[name] = f"{root}/{part}" if part else root
+        return named
+
+    def rows(
+        self, batch: Any, episodes: np.ndarray, steps: np.ndarray, videos: Videos, place: Place
+    ) -> Rows:
+        """Return the columns of some rows of a table by their roles."""
+        rows: Rows = {}
+        for name, column in self.columns.items():
+            if column.kind == "video":
+                times = single_numbers(column_of(batch, "timestamp", place), "timestamp", place)
+                rows[column.role] = videos.frames(name, episodes, steps, times)
+            else:
+                rows[column.role] = read_column(batch, name, column, place, self.rounded)
+        subtasks = self._subtasks_of(rows, batch, place)
+        if subtasks is not None:
+            rows[f"infos/{SUBTASK}"] = subtasks
+        rows.setdefault("reward", np.zeros(batch.num_rows, self.schema.reward_dtype))
+        if self.done:
+            done = single_numbers(rows[self.columns[self.done].role], self.done, place)
+            rows["terminated"] = flags_of(done, self.done, place.where, first=place.first)
+            if self.done != TERMINATED:  # an episode that was cut off may be done too
+                rows["terminated"] &= ~rows.get("truncated", np.zeros(len(done), bool))
+        return rows
+
+    def _subtasks_of(self, rows: Rows, batch: Any, place: Place) -> np.ndarray | None:
+        """Return the subtask of each row in words; None where no column tells it, or one has it already."""
+        if f"infos/{SUBTASK}" in rows:
+            return None
+        persistent = self.of_kind("language").get(PERSISTENT)
+        if persistent is not None:
+            return subtasks_in_force(rows[persistent.role], column_of(batch, "timestamp", place))
+        numbers = rows.get("infos/subtask_index")
+        if not self.subtasks or numbers is None:
+            return None
+        listed = single_numbers(numbers, "subtask_index", place).tolist()
+        unknown = {*listed} - {*self.subtasks}
+        if unknown:
+            raise SchemaError(
+                f"{place.where}: subtask_index holds {min(unknown)}, and meta/subtasks.parquet numbers "
+                f"{min(self.subtasks)} to {max(self.subtasks)}."
+            )
+        return np.array([self.subtasks[number] for number in listed], object)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where rows are: what errors call their table, and the number of the first one."""
+
+    where: str
+    first: int
+
+
+def _stored(batch: Any, name: str, place: Place) -> Any:
+    """Return a column of Arrow.
+
+    Raises SchemaError if it is not there.
+    """
+    if name not in batch.schema.names:
+        raise SchemaError(f"{place.where}: has no column {name}, which the metadata say.")
+    return batch.column(name)
+
+
+def column_of(batch: Any, name: str, place: Place) -> np.ndarray:
+    """Return the values of a column.
+
+    Raises SchemaError if it is not there, or holds neither numbers nor texts.
+    """
+    return array_of(_stored(batch, name, place), name, place.where, place.first)
+
+
+def read_column(
+    batch: Any, name: str, column: Column, place: Place, rounded: set[str]
+) -> np.ndarray:
+    """Return the rows of a column that is no video; one whose numbers had to be rounded is added to `rounded`.
+
+    Raises SchemaError if it holds something else than the metadata say; IntegrityError if an image is damaged.
+    """
+    if column.kind == "image":
+        return _images(_stored(batch, name, place), column.shape, name, place)
+    if column.kind == "language":
+        return language_texts(_stored(batch, name, place), name, place.where, place.first)
+    values = column_of(batch, name, place)
+    if column.kind == "text" and values.dtype.kind != "O":
+        raise SchemaError(f"{place.where}, {name}: expected texts, found {values.dtype}.")
+    if column.kind == "flag":
+        values = single_numbers(values, name, place)
+        return flags_of(values, name, place.where, first=place.first)
+    if column.dtype is not None:
+        values = _shaped(values, column.shape, name, place)
+        return _typed(values, column.dtype, name, place, rounded)
+    return values.reshape(-1) if name == SUCCESS and values.size == len(values) else values
+
+
+def single_numbers(values: np.ndarray, name: str, place: Place) -> np.ndarray:
+    """Return rows of one number each, which some datasets hold in lists.
+
+    Raises SchemaError if there are more, or these are no numbers.
+    """
+    return _shaped(values, (), name, place)
+
+
+def _shaped(values: np.ndarray, shape: tuple[int, ...], name: str, place: Place) -> np.ndarray:
+    if values.dtype.kind not in "biuf" or values.size != math.prod(shape) * len(values):
+        expected = f"{shape} numbers a row" if shape else "one number a row"
+        raise SchemaError(
+            f"{place.where}, {name}: expected {expected}, found {values.dtype} {values.shape[1:]} from row "
+            f"{place.first} on."
+        )
+    return values.reshape(len(values), *shape)
+
+
+def _typed(
+    values: np.ndarray, dtype: np.dtype[Any], name: str, place: Place, rounded: set[str]
+) -> np.ndarray:
+    """Return numbers in the dtype that info.json says."""
+    if values.dtype == dtype or values.dtype.kind in "iu":
+        return as_dtype(values, dtype, f"{place.where}, {name}", place.first)
+    with np.errstate(over="ignore", invalid="ignore"):
+        typed = values.astype(dtype)
+    differ = (typed != values) & ~(np.isnan(typed) & np.isnan(values))
+    if differ.any():
+        is_rounded = typed.dtype.kind == values.dtype.kind == "f"
+        if not is_rounded or np.isinf(typed[differ]).any():
+            raise SchemaError(
+                f"{place.where}, {name}: holds {values[differ][0]} as {values.dtype}, which {dtype} cannot; correct "
+                "the dtype of the feature in info.json."
+            )
+        rounded.add(name)
+    return typed
+
+
+def _images(column: Any, shape: tuple[int, ...], name: str, place: Place) -> np.ndarray:
+    """Return images, PNG or JPEG as Hugging Face's datasets have them, uint8 of (rows, height, width, channels)."""
+    images = np.empty((len(column), *shape), np.uint8)
+    for row, item in enumerate(column.to_pylist(), place.first):
+        where = f"{place.where}, {name}, row {row}"
+        with opened_picture(_bytes_of(item, where), where) as image:
+            size = picture_size(image)
+            if size not in (shape, (*shape, 1)):
+                raise SchemaError(f"{where}: expected an image of {shape}, found {size}.")
+            images[row - place.first] = np.asarray(image).reshape(shape)
+    return images
+
+
+def _bytes_of(item: object, where: str) -> bytes:
+    data = item.get("bytes") if isinstance(item, dict) else None
+    if not isinstance(data, bytes):
+        raise SchemaError(f"{where} holds no image; images in files are not read.")
+    refuse_deep(data, where)
+    return data
+
+
+def listed_columns(
+    info: Mapping[str, Any], options: Options, where: str, subtasks: Mapping[int, str]
+) -> tuple[Columns, list[str]]:
+    """Return what the features of `info.json` are, and sentences about what is left out or not known.
+
+    Raises SchemaError if they are not those of LeRobot, or have no action or observation.
+    """
+    features: Any = info.get("features")
+    if not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
+        raise SchemaError(f"{where}: info.json has no features.")
+    mapped = said_roles(options.columns, list(features), where)
+    columns: dict[str, Column] = {}
+    left_out, row_bytes = [], 0
+    for name, feature in features.items():
+        size = row_size(feature)
+        if not 0 < size <= LARGEST_IMAGE:
+            raise SchemaError(
+                f"{where}, {name}: expected a shape of at most {LARGEST_IMAGE:,} numbers, found {feature.get('shape')!r:.50}."
+            )
+        row_bytes += 8 * size + 8 + ROW_BYTES * (feature.get("dtype") == "language")
+        if feature.get("dtype") == "video" and options.no_video:
+            left_out.append(name)
+        elif name not in COUNTERS or name == "timestamp":
+            role = mapped.get(name) or _role(name, features, mapped)
+            columns[name] = _column(feature, role, f"{where}, {name}")
+    by_role = {column.role: name for name, column in columns.items()}
+    parts = {
+        column.role.partition("/")[2]: unbounded_space(column.dtype, column.shape)
+        for column in columns.values()
+        if base_role(column.role) == "observation" and column.dtype is not None
+    }
+    if "action" not in by_role or not parts or ("" in parts and len(parts) > 1):
+        kinds = {
+            name: (tuple(feature["shape"]), str(feature.get("dtype")))
+            for name, feature in features.items()
+            if name not in COUNTERS
+        }
+        raise SchemaError(
+            f"{where}: expected features action and observation.., found{which_is_which(kinds)}"
+        )
+    action, reward = columns[by_role["action"]], columns.get(by_role.get("reward", ""))
+    done = by_role.get("terminated", DONE)
+    found = Columns(
+        schema=Schema(
+            observation_space=parts[""] if "" in parts else spaces.Dict(parts),
+            action_space=unbounded_space(action.dtype or np.dtype(np.float64), action.shape),
+            reward_dtype=(reward and reward.dtype) or np.dtype(np.float32),
+        ),
+        columns=columns,
+        row_bytes=row_bytes,
+        done=done if done in columns else "",
+        subtasks=subtasks,
+    )
+    doubts = [f"Left out, as asked for: the videos {', '.join(left_out)}."] if left_out else []
+    return found, [*doubts, *_unknown(found, options, where)]
+
+
+def _role(name: str, features: Mapping[str, Any], mapped: Mapping[str, str]) -> str:
+    """Return what a feature is that the user says nothing of: what LeRobot's names say."""
+    role = ROLES.get(name, f"infos/{name}")
+    if name == TERMINATED and DONE not in features:
+        role = "terminated"
+    if name == SUCCESS and {"success", *mapped.values()} & {*features, role}:
+        role = f"infos/{name}"
+    if name.startswith(OBSERVATION) or name == "observation":
+        role = f"observation/{name.removeprefix(OBSERVATION)}"
+    taken = {base_role(one) for one in mapped.values()} - {"infos"}
+    return f"infos/{name}" if base_role(role) in taken else role
+
+
+def _column(feature: Mapping[str, Any], role: str, where: str) -> Column:
+    """Return what a feature is, by its role and what info.json says of it."""
+    kind, shape, base = feature.get("dtype"), tuple(feature["shape"]), base_role(role)
+    if kind in ("image", "video"):
+        names = feature.get("names")
+        is_first = isinstance(names, list) and names[:1] == ["channels"]
+        if len(shape) == 3 and (is_first or shape[0] in (1, 3)):  # some say the channels first
+            shape = (*shape[1:], shape[0])
+        return Column(role, kind, np.dtype(np.uint8), shape)
+    if kind not in (*NUMBERS, *FLOATS, "string", "language"):
+        raise SchemaError(f"{where}: expected numbers, images or texts, found {kind!r:.20}.")
+    if kind in ("string", "language"):
+        if base in ("observation", "action", "reward"):
+            raise SchemaError(f"{where}: observations, actions and rewards are numbers, not texts.")
+        return Column(role, "text" if kind == "string" else kind)
+    if base == "observation":
+        return Column(role, "number", kept_dtype(np.dtype(kind)), shape)
+    if base == "action":  # numbers that are no floats become float64, but for bytes
+        is_kept = kind in (*FLOATS, "uint8")
+        return Column(role, "number", np.dtype(kind if is_kept else np.float64), shape)
+    if base == "reward":
+        return Column(role, "number", np.dtype(np.float64 if kind == "float64" else np.float32))
+    return Column(role, "flag" if base in ("terminated", "truncated") else "number")
+
+
+def _unknown(columns: Columns, options: Options, where: str) -> list[str]:
+    """Return what the features do not say, a sentence each."""
+    said, videos = [], columns.of_kind("video")
+    roles = {column.role for column in columns.columns.values()}
+    if videos:
+        said.append(
+            f"Frames are what their videos show, not what was recorded: {', '.join(videos)}."
+        )
+    if "reward" not in roles and not options.reward:
+        said.append("The dataset has no next.reward: rewards are zeros.")
+    if not columns.done:
+        told = unknown_ends(options, where, roles)
+        if not options.ends and options.horizon is None:
+            said.append("The dataset has no next.done: all episodes were taken to be cut off.")
+        else:
+            said += [f"The dataset has no next.done. {one}" for one in told]
+    return said
+
+
+def add_unlisted(info: Mapping[str, Any], files: Sequence[Path], where: str) -> list[str]:
+    """Add the columns that `info.json` does not list to its features; return sentences about them.
+
+    Raises SchemaError if some tables lack a column that others have, and that is listed; IntegrityError if one is
+    damaged.
+    """
+    features = info.get("features")
+    if not isinstance(features, dict):
+        return []
+    tables: dict[Path, list[str]] = {}
+    for file in files:
+        with reading_arrow(f"{where}, {_short(file)}"):
+            import pyarrow.parquet
+
+            tables[file] = pyarrow.parquet.read_schema(file).names
+    read, left_out = [], []
+    for name in dict.fromkeys(name for names in tables.values() for name in names):
+        lacking = [file for file, names in tables.items() if name not in names]
+        if name in features and lacking:
+            raise SchemaError(
+                f"{where}: {len(lacking):,} of {len(files):,} tables have no column {name}, such as "
+                f"{_short(lacking[0])}, and the others have one; write it there too, or take it out of all."
+            )
+        is_counter = name in COUNTERS and name != "timestamp"
+        if name in features or is_counter or name.startswith(PASSED_OVER):
+            continue
+        if lacking:
+            count = len(files) - len(lacking)
+            left_out.append(f"{name} (only in {count:,} of {len(files):,} tables)")
+            continue
+        try:
+            features[name] = _unlisted_feature(files, name, where)
+            read.append(name)
+        except SchemaError as error:
+            left_out.append(f"{name} ({str(error).rstrip('.')})")
+    said = [f"Read, though info.json does not list them: {', '.join(read)}."] if read else []
+    if left_out:
+        said.append(f"Left out, and not listed in info.json: {'; '.join(left_out)}.")
+    return said
+
+
+def _unlisted_feature(files: Sequence[Path], name: str, where: str) -> dict[str, Any]:
+    """Return what info.json would say of a column.
+
+    Raises SchemaError if it is none that can be read.
+    """
+    if name in (PERSISTENT, EVENTS):
+        return {"dtype": "language", "shape": [1]}
+    feature: dict[str, Any] = {}
+    for file in files:
+        place, done = _short(file), 0
+        for batch in parquet_batches(file, f"{where}, {place}", [name], ROWS):
+            here = _feature_of(batch.column(0), name, place, done)
+            if here["dtype"] == "image":
+                return here
+            feature = feature or here
+            if here != feature:
+                raise SchemaError(
+                    f"{place} holds {here['dtype']} {here['shape']} from row {done} on, and tables before "
+                    f"{feature['dtype']} {feature['shape']}"
+                )
+            done += batch.num_rows
+    if not feature or 0 in feature["shape"]:
+        raise SchemaError("its rows hold nothing")
+    return feature
+
+
+def _feature_of(column: Any, name: str, where: str, first: int) -> dict[str, Any]:
+    """Return what info.json would say of some rows: numbers, texts, or images as the first one of these."""
+    from pyarrow import types
+
+    if types.is_struct(column.type) and {field.name for field in column.type} == {"bytes", "path"}:
+        where = f"{where}, row {first}"
+        try:
+            with opened_picture(_bytes_of(column[0].as_py(), where), where) as image:
+                return {"dtype": "image", "shape": list(picture_size(image))}
+        except IntegrityError as error:
+            raise SchemaError(str(error)) from error
+    values = array_of(column, name, where, first)
+    dtype = "string" if values.dtype.kind == "O" else str(values.dtype)
+    return {"dtype": dtype, "shape": list(values.shape[1:]) or [1]}
+
+
+def _short(file: Path) -> str:
+    return f"{file.parent.name}/{file.name}"

@@ -1,0 +1,332 @@
+"""The frames of a LeRobotDataset's cameras, decoded by PyAV and paired with the rows of its tables.
+
+A row says a second of its episode, and the metadata at which second of a file the episode begins. Where a file
+has as many frames as rows, they are paired in order; else each row takes the frame next to its second, which is
+less than half a frame away. Seconds must grow from row to row. What lies off by more than a tenth of a frame is
+told: such clocks come of sums of rounded lengths (lerobot#3177) or of timestamps that follow another clock.
+
+FFmpeg gets an open file and no name, so that it opens no other one, and stops at the first error instead of
+guessing what a damaged frame showed. One frame is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats.lerobot.metadata import Episodes, Film, inside, places
+from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
+from orlog.manifests.names import counted
+
+PIXELS = {1: "gray", 3: "rgb24"}
+TOLERANCE = 0.1  # of the time between two frames: more is told
+HALF = 0.5  # likewise: more is refused
+EXACT = 1e-6  # seconds by which equal times may differ
+
+
+@dataclasses.dataclass
+class Usage:
+    """What was asked for of the frames of a file.
+
+    Attributes:
+        camera: The feature.
+        file: Its path in the dataset.
+        held: Frames of the file.
+        in_order: Whether frames and rows are paired in order.
+        used: Frames that rows took.
+        off: Seconds that a frame lies off at most, where that is more than `TOLERANCE`.
+    """
+
+    camera: str
+    file: str
+    held: int
+    in_order: bool
+    used: int = 0
+    off: float = 0.0
+
+
+class Videos:
+    """The frames of all cameras; of each camera one file is open at a time.
+
+    Attributes:
+        usages: What was asked for in files that were closed.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        episodes: Episodes,
+        shapes: Mapping[str, tuple[int, ...]],
+        fps: float,
+        where: str,
+    ) -> None:
+        """Take the episodes, the shape of each camera's frames, and frames per second."""
+        self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
+        self._fps = fps
+        self._open: dict[str, tuple[_File, contextlib.ExitStack]] = {}
+        self.usages: list[Usage] = []
+
+    def frames(
+        self, camera: str, episodes: np.ndarray, steps: np.ndarray, timestamps: np.ndarray
+    ) -> np.ndarray:
+        """Return the next frames of a camera, (rows, height, width, channels) uint8; timestamps begin with the episode.
+
+        Raises IntegrityError if a row has no frame, or seconds do not grow; SchemaError if a video is not read.
+        """
+        parts = [np.empty((0, *self._shapes[camera]), np.uint8)]
+        for episode in np.unique(episodes).tolist():
+            rows = episodes == episode
+            film = self._episodes.videos[camera][episode - self._episodes.number]
+            try:
+                file = self._file(camera, film)
+                numbers = file.pair(
+                    film.first + steps[rows], film.start + timestamps[rows], self._fps
+                )
+                parts.append(file.decode(numbers))
+            except (IntegrityError, SchemaError) as error:
+                text = f"{error} This is in episode {episode}.{self._all_missing()}"
+                raise type(error)(text) from error
+        return np.concatenate(parts)
+
+    def close(self) -> None:
+        """Close all files."""
+        for camera in list(self._open):
+            self._close(camera)
+
+    def _file(self, camera: str, film: Film) -> _File:
+        if camera in self._open and self._open[camera][0].usage.file == film.file:
+            return self._open[camera][0]
+        self._close(camera)
+        where = f"{self._where}, {film.file}"
+        path = inside(self._root, Path(film.file), self._where)
+        if not path.is_file():
+            raise SchemaError(
+                f"{where}: is missing; the dataset was downloaded without its videos, or in part. no_video=True leaves "
+                "videos out."
+            )
+        times = frame_times(path, where)
+        with contextlib.ExitStack() as stack:
+            container = stack.enter_context(_opened(path, where))
+            usage = Usage(camera, film.file, len(times), len(times) == film.total)
+            file = _File(container, times, self._shapes[camera], usage, where)
+            self._open[camera] = file, stack.pop_all()
+        return file
+
+    def _close(self, camera: str) -> None:
+        if camera in self._open:
+            file, stack = self._open.pop(camera)
+            self.usages.append(file.usage)
+            stack.close()
+
+    def _all_missing(self) -> str:
+        """Return which steps of all episodes have no frame, by the clock of the dataset."""
+        said = []
+        for camera, films in self._episodes.videos.items():
+            missing: list[tuple[int, int]] = []
+            lost: list[int] = []
+            times_of: dict[str, np.ndarray] = {}
+            for number, film in enumerate(films, self._episodes.number):
+                if film.file not in times_of:
+                    with contextlib.suppress(OrlogError, OSError):
+                        path = inside(self._root, Path(film.file), self._where)
+                        times_of[film.file] = frame_times(path, film.file)
+                times = times_of.setdefault(film.file, np.zeros(0))
+                if len(times) in (0, film.total):
+                    lost += [number] * (not len(times))
+                    continue
+                steps = np.arange(self._episodes.lengths[number - self._episodes.number])
+                wanted = film.start + steps / self._fps
+                near = _nearest(times, wanted)
+                bad = np.abs(times[near] - wanted) >= HALF / self._fps
+                bad[1:] |= near[1:] <= near[:-1]
+                missing += [(number, step) for step in steps[bad].tolist()]
+            if missing:
+                of = places(*map(list, zip(*missing, strict=True)))
+                said.append(f"{camera} has no frame of its own for {of}")
+            if lost:
+                said.append(f"the videos of {camera} cannot be read for {places(lost)}")
+        return f" In all: {'. '.join(said)}. no_video=True leaves videos out." if said else ""
+
+
+class _File:
+    """A video whose frames are taken in order."""
+
+    def __init__(
+        self, container: Any, times: np.ndarray, shape: tuple[int, ...], usage: Usage, where: str
+    ) -> None:
+        """Take an open container, and when each of its frames is shown.
+
+        Raises SchemaError if it holds no video of that shape.
+        """
+        (stream, *more) = container.streams.video
+        context = stream.codec_context
+        if len(shape) != 3 or shape[2] not in PIXELS or more:
+            raise SchemaError(
+                f"{where}: expected one video, of height, width and 1 or 3 channels, found {1 + len(more)} of {shape}."
+            )
+        if (context.height, context.width) != shape[:2]:
+            raise SchemaError(
+                f"{where}: expected frames of {shape[1]} x {shape[0]} pixels, found {context.width} x "
+                f"{context.height}."
+            )
+        context.options = {"err_detect": "explode"}
+        context.thread_type = "AUTO"
+        self.usage, self._times, self._shape, self._where = usage, times, shape, where
+        self._frames: Iterator[Any] = container.decode(stream)
+        self._convert = import_av().video.reformatter.VideoReformatter().reformat
+        self._taken, self._second = -1, -np.inf  # of the row before
+
+    def pair(self, rows: np.ndarray, seconds: np.ndarray, fps: float) -> np.ndarray:
+        """Return the number of the frame of each of the next rows, which the file would show at some seconds.
+
+        Raises IntegrityError if a row has none of its own, or seconds do not grow.
+        """
+        numbers = rows if self.usage.in_order else _nearest(self._times, seconds)
+        off = np.abs(self._times[numbers] - seconds)
+        fits = np.diff(seconds, prepend=self._second) > 0
+        fits &= np.diff(numbers, prepend=self._taken) > 0
+        if not self.usage.in_order:
+            fits &= off < HALF / fps
+        if not fits.all():
+            row = int(np.argmin(fits))
+            raise IntegrityError(
+                f"{self._where}: expected a frame of its own at {seconds[row]:.4f} s, after that of {self._second:.4f} s; "
+                f"the nearest one is at {self._times[numbers[row]]:.4f} s. Frames are missing, or the timestamps are of "
+                "another recording.",
+                file=self._where,
+            )
+        self._taken, self._second = numbers[-1], seconds[-1]
+        self.usage.used += len(numbers)
+        self.usage.off = max(self.usage.off, off.max(initial=0.0, where=off > TOLERANCE / fps))
+        return numbers
+
+    def decode(self, numbers: np.ndarray) -> np.ndarray:
+        """Return frames of growing numbers, (rows, height, width, channels) uint8.
+
+        Raises IntegrityError if one is damaged; SchemaError if its pixels would be cut to 8 bits.
+        """
+        pixels = np.empty((len(numbers), *self._shape), np.uint8)
+        with _reading(self._where):
+            for row, time in enumerate(self._times[numbers].tolist()):
+                pixels[row] = self._pixels(self._next_at(time))
+        return pixels
+
+    def _next_at(self, time: float) -> Any:
+        for frame in self._frames:
+            if frame.pts is None or frame.is_corrupt:
+                break
+            shown = float(frame.pts * frame.time_base)
+            if abs(shown - time) <= EXACT:
+                return frame
+            if shown > time:
+                break
+        raise IntegrityError(
+            f"{self._where}: the frame at {time:.4f} s is damaged.", file=self._where
+        )
+
+    def _pixels(self, frame: Any) -> np.ndarray:
+        height, width, channels = self._shape
+        bits = max((part.bits for part in frame.format.components), default=8)
+        if bits > 8:
+            raise SchemaError(
+                f"{self._where}: its pixels have {bits} bits a color ({frame.format.name}), as maps of depth have, and "
+                "would be cut to 8. no_video=True leaves all videos out; to leave out this one alone, take its feature "
+                "out of meta/info.json."
+            )
+        if (frame.height, frame.width) != (height, width):
+            raise IntegrityError(
+                f"{self._where}: the size of frames changes to {frame.width} x {frame.height}.",
+                file=self._where,
+            )
+        pixels: np.ndarray = self._convert(frame, format=PIXELS[channels]).to_ndarray()
+        return pixels.reshape(self._shape)
+
+
+def usage_doubts(usages: Iterable[Usage]) -> list[str]:
+    """Return what was not read, and what lies off, a sentence each."""
+    files: dict[tuple[str, str], Usage] = {}
+    for usage in usages:
+        whole = files.setdefault((usage.camera, usage.file), dataclasses.replace(usage, used=0))
+        whole.used, whole.off = whole.used + usage.used, max(whole.off, usage.off)
+    off: dict[tuple[str, bool], list[float]] = {}
+    for usage in files.values():
+        if usage.off:
+            off.setdefault((usage.camera, usage.in_order), []).append(usage.off)
+    said = []
+    for (camera, in_order), several in off.items():
+        how = (
+            "each has as many frames as rows, and they were paired in order"
+            if in_order
+            else "each row took the frame next to its time"
+        )
+        said.append(
+            f"Frames of {camera} lie up to {max(several):.4g} s off the timestamps of their rows in "
+            f"{counted(len(several), 'file')}: {how}."
+        )
+    unused = sum(max(0, usage.held - usage.used) for usage in files.values())
+    if unused:
+        said.append(f"Left out: {counted(unused, 'frame')} of videos that belong to no row.")
+    return said
+
+
+def frame_times(path: Path, where: str) -> np.ndarray:
+    """Return when each frame of an MP4 file is shown, in seconds, sorted; none is decoded.
+
+    Raises IntegrityError if it is damaged or holds no frame; MissingExtraError if PyAV is not installed.
+    """
+    with _opened(path, where) as container, _reading(where):
+        times = [
+            float(packet.pts * packet.time_base)
+            for packet in container.demux(*container.streams.video[:1])
+            if packet.pts is not None and packet.time_base and not packet.is_discard
+        ]
+    if not times:
+        raise IntegrityError(f"{where}: holds no frame.", file=where)
+    return np.sort(np.array(times))
+
+
+def _nearest(times: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return which of some sorted times is next to each wanted one."""
+    after = np.minimum(np.searchsorted(times, wanted), len(times) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest: np.ndarray = np.where(wanted - times[before] <= times[after] - wanted, before, after)
+    return nearest
+
+
+@contextlib.contextmanager
+def _opened(path: Path, where: str) -> Iterator[Any]:
+    av = import_av()
+    with path.open("rb") as file:
+        with _reading(where):
+            container = av.open(file, format="mp4", metadata_errors="replace")
+        with container:
+            yield container
+
+
+@contextlib.contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """Turn errors of FFmpeg into one that names the file."""
+    av = import_av()
+    try:
+        yield
+    except OrlogError:
+        raise
+    except (av.FFmpegError, OSError, ValueError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        raise IntegrityError(f"{where}: cannot be decoded: {text:.200}.", file=where) from error
+
+
+def import_av() -> Any:
+    """Return PyAV.
+
+    Raises MissingExtraError if it is not installed.
+    """
+    with needing("videos need PyAV", "orlog[formats]"):
+        import av
+        import av.video.reformatter
+    return av
