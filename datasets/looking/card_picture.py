@@ -1,4 +1,4 @@
-"""The picture of a dataset card as SVG: histograms of returns and lengths, ranges of numbers, and frames.
+"""Pictures of datasets as SVG, for cards and notebooks: histograms of returns and lengths, ranges of numbers, frames, paths.
 
 Drawn by hand, so that publishing needs no package for pictures and equal data have equal pictures.
 """
@@ -8,17 +8,23 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orlog.base.png import png_bytes
+from orlog.datasets.looking.leaves import first_frames, maze_of, paths_of
 from orlog.datasets.looking.sparklines import histogram, parts_between
-from orlog.manifests.names import counted
+from orlog.manifests.names import counted, size_text
+
+if TYPE_CHECKING:
+    from orlog.datasets.reading.dataset import Dataset
 
 BINS = 30
 WIDTH, HEIGHT, MARGIN = 280, 180, 40  # of one panel, in pixels
 FRAME = 64  # pixels of the longer side of a frame
+NOTEBOOK_FRAMES = 6
+NOTEBOOK_PATHS = 60
 BLUE, GRAY = "#1f6fb4", "#9a9a9a"
 
 
@@ -82,6 +88,38 @@ def maze_picture(
         'font-family="sans-serif" font-size="11" fill="#333333"><rect width="100%" height="100%" '
         f'fill="white"/>{_text(10, 16, text)}<g transform="translate(10, 24)">{"".join(drawn)}</g></svg>\n'
     )
+
+
+def notebook_html(dataset: Dataset, text: str) -> str:
+    """Return a dataset as a notebook shows it: HTML without scripts or links; `text` is what `repr` says."""
+    manifest = dataset.manifest
+    environment = manifest.environment
+    facts = {
+        "episodes": f"{dataset.total_episodes:,}",
+        "steps": f"{dataset.total_steps:,}",
+        "size": size_text(manifest.size_bytes),
+        "observations": str(manifest.spaces[0]),
+        "actions": str(manifest.spaces[1]),
+        "environment": "" if environment is None else environment.id,
+        "behavior policy": manifest.behavior_policy,
+        "license": manifest.license,
+    }
+    rows = "".join(
+        f'<tr><th style="text-align:left">{name}</th>'
+        f'<td style="text-align:left">{html.escape(value[:300])}</td></tr>'
+        for name, value in facts.items()
+        if value
+    )
+    picture = ""
+    if dataset.total_episodes:
+        returns, lengths = dataset.column("episodes/returns"), dataset.episode_lengths
+        frames = first_frames(dataset, NOTEBOOK_FRAMES)
+        maze = maze_of(environment)
+        if maze:
+            chosen, paths = paths_of(dataset, NOTEBOOK_PATHS)
+            picture = maze_picture(maze, paths, returns[chosen], dataset.total_episodes)
+        picture += card_picture(returns, lengths, [], frames)
+    return f"<div><code>{html.escape(text)}</code><table>{rows}</table>{picture}</div>"
 
 
 def _histogram(values: np.ndarray, title: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -9,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orlog.datasets.looking.leaves import as_picture, dimensions_of, frames_of, maze_of, paths_of
-from orlog.datasets.looking.looked import Looked, LookedEpisode
 from orlog.datasets.looking.sparklines import histogram
 from orlog.errors import needing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from orlog.datasets.columns.episode import Episode
+    from orlog.datasets.reading.dataset import Dataset
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; then brown and gray.
 _COLORS = (
@@ -40,7 +43,7 @@ def line_colors(names: Iterable[str]) -> dict[str, str]:
     return dict(zip(dict.fromkeys(names), itertools.cycle(_COLORS), strict=False))
 
 
-def dataset_picture(dataset: Looked) -> Figure:
+def dataset_picture(dataset: Dataset) -> Figure:
     """Return trajectories over the maze (where there is one) and histograms of return and length."""
     maze = maze_of(dataset.manifest.environment)
     figure, axes = new_figure(3 if maze else 2, width=11.5 if maze else 7.5, height=3.6)
@@ -51,7 +54,7 @@ def dataset_picture(dataset: Looked) -> Figure:
     return figure
 
 
-def episode_picture(episode: LookedEpisode) -> Figure:
+def episode_picture(episode: Episode) -> Figure:
     """Return the course of an episode: rewards and returns-to-go, actions, each column, and frames.
 
     A column's dimensions share one plot; a dotted line is where the task ended, a dashed one where the
@@ -88,7 +91,7 @@ def episode_picture(episode: LookedEpisode) -> Figure:
     return figure
 
 
-def _draw_trajectories(axes: Axes, dataset: Looked, maze: list[list[Any]]) -> None:
+def _draw_trajectories(axes: Axes, dataset: Dataset, maze: list[list[Any]]) -> None:
     from matplotlib.collections import LineCollection
     from matplotlib.patches import Rectangle
 
@@ -139,7 +142,15 @@ def new_figure(
     With `in_row` they are those of each of the axes, and so many stand in a row.
     """
     check_plots()
-    from orlog.datasets.looking.shown_figure import ShownFigure
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        """A figure that a notebook shows as a picture; others it shows only once pyplot was imported."""
+
+        def _repr_png_(self) -> bytes:
+            content = io.BytesIO()
+            self.savefig(content, format="png")
+            return content.getvalue()
 
     columns = min(count, in_row) or count
     rows = -(-count // columns)

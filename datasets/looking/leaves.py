@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orlog.datasets.looking.looked import Looked, LookedEpisode
 from orlog.manifests.columns import is_part
 from orlog.manifests.manifest import EnvironmentRecord
+
+if TYPE_CHECKING:
+    from orlog.datasets.columns.episode import Episode
+    from orlog.datasets.reading.dataset import Dataset
 
 LEAST_SIDE = 8  # of a frame
 MOST_CELLS = 256  # of a side of a maze
 MOST_CHANNELS = 16  # an array whose smallest side is longer is no image
 
 
-def leaves_of(episode: LookedEpisode) -> Iterator[tuple[str, Any]]:
+def leaves_of(episode: Episode) -> Iterator[tuple[str, Any]]:
     """Yield the columns of an episode by name: arrays with a row a step, or lists of texts or arrays.
 
     Returns-to-go (undiscounted) stand beside the rewards; flags are left out.
@@ -43,7 +46,7 @@ def _parts(name: str, column: Any) -> Iterator[tuple[str, Any]]:
 
 
 def dimensions_of(
-    episode: LookedEpisode, names: Mapping[str, Sequence[str]] = MappingProxyType({})
+    episode: Episode, names: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the name and the numbers (rows,) of each dimension of each column of numbers, but frames.
 
@@ -73,7 +76,7 @@ def is_frame(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
     return dtype == np.uint8 and sides[0] <= MOST_CHANNELS
 
 
-def frames_of(episode: LookedEpisode) -> dict[str, np.ndarray]:
+def frames_of(episode: Episode) -> dict[str, np.ndarray]:
     """Return the columns of pictures by name, (rows, ..) as they are stored."""
     return {
         name: column
@@ -82,7 +85,7 @@ def frames_of(episode: LookedEpisode) -> dict[str, np.ndarray]:
     }
 
 
-def texts_of(episode: LookedEpisode) -> dict[str, list[str]]:
+def texts_of(episode: Episode) -> dict[str, list[str]]:
     """Return the columns of texts by name, a text a row."""
     return {
         name: column
@@ -116,7 +119,7 @@ def as_picture(frame: np.ndarray, ends: tuple[float, float] | None = None) -> np
     return np.nan_to_num(scaled, nan=0, posinf=255, neginf=0).clip(0, 255).astype(np.uint8)
 
 
-def first_frames(dataset: Looked, count: int) -> list[np.ndarray]:
+def first_frames(dataset: Dataset, count: int) -> list[np.ndarray]:
     """Return frames of the episode with the highest return, from its first to its last, by `as_picture`.
 
     They are those of the first column of images among the observations; none if there is no such column.
@@ -136,7 +139,7 @@ def first_frames(dataset: Looked, count: int) -> list[np.ndarray]:
     return []
 
 
-def paths_of(dataset: Looked, count: int) -> tuple[np.ndarray, list[np.ndarray]]:
+def paths_of(dataset: Dataset, count: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return episodes of a maze, evenly spread, and the places (steps + 1, 2) of each."""
     count = min(count, dataset.total_episodes)
     chosen = np.linspace(0, dataset.total_episodes - 1, count).astype(np.int64)

@@ -14,8 +14,8 @@ from orlog.datasets.columns.blocks import Block, concatenate_blocks, slice_block
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import check_environment
+from orlog.datasets.looking.card_picture import notebook_html
 from orlog.datasets.looking.figures import dataset_picture
-from orlog.datasets.looking.notebook import notebook_html
 from orlog.datasets.reading import conversions
 from orlog.datasets.reading.lazy_rows import lazy_block
 from orlog.datasets.reading.operations import (
