@@ -301,20 +301,19 @@ def fetch_child(kind: str, url: str, target: str, sha256: str, size: str) -> flo
     """Fetch one object, as it is, without hashing, or until it is killed at 90 %."""
     module("urllib3")
     from orlog.datasets.download import transfer as transport
-    from orlog.datasets.download.mirrors import Mirror
-    from orlog.manifests.manifest import StoredObject
+    from orlog.datasets.download.transfer import Expected, Mirror
 
     if kind == "unhashed":
         nothing = types.SimpleNamespace(update=lambda _: None, hexdigest=lambda: sha256)
         vars(transport)["hashlib"] = types.SimpleNamespace(sha256=lambda: nothing)
     root, _, path = url.rpartition("/")
-    item = StoredObject(path=path, size_bytes=int(size), sha256=sha256)
+    item = Expected(path=path, size_bytes=int(size), sha256=sha256)
     done = 0
 
     def progress(count: int) -> None:
         nonlocal done
         done += count
-        if kind == "killed" and done >= 0.9 * item.size_bytes:
+        if kind == "killed" and done >= 0.9 * int(size):
             os.kill(os.getpid(), signal.SIGKILL)
 
     started = time.perf_counter()

@@ -9,8 +9,7 @@ import fnmatch
 import warnings
 from pathlib import Path
 
-from orlog.datasets.download.confirm import BRIEF
-from orlog.datasets.download.sources import offered_version, read_index
+from orlog.datasets.download.sources import BRIEF, offered_version, read_index
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import installed_names, installed_versions
 from orlog.datasets.home.holdings import last_used

@@ -21,7 +21,6 @@ from orlog.base.files import (
     write_durably,
 )
 from orlog.datasets.download.foreign import download_foreign_file
-from orlog.datasets.download.mirrors import Limiter
 from orlog.datasets.download.objects import (
     JOBS,
     Progress,
@@ -29,13 +28,14 @@ from orlog.datasets.download.objects import (
     download_folder,
     fetch_objects,
 )
-from orlog.datasets.download.partial import download_part
 from orlog.datasets.download.sources import (
     ForeignFileSource,
     find_source,
     newest_at_url,
-    source_of_url,
+    plain_urls,
+    version_at,
 )
+from orlog.datasets.download.transfer import Limiter
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
     dataset_folders,
@@ -47,13 +47,22 @@ from orlog.datasets.home.folders import (
 from orlog.datasets.home.meaning import check_offered
 from orlog.datasets.home.origin import Source, origin_file, read_origin, write_origin
 from orlog.datasets.home.presence import (
+    PartialRecord,
     discard_part,
     files_of_part,
     is_whole,
     partial_folder,
+    read_partial,
     version_folder_of,
+    write_partial,
 )
-from orlog.datasets.reading.choice import Choice, check_choice, choose
+from orlog.datasets.reading.choice import (
+    Choice,
+    check_choice,
+    choose,
+    plain_objects,
+    wanted_objects,
+)
 from orlog.datasets.reading.finding import folders_to_repair
 from orlog.datasets.reading.given import Given, as_name, as_stored_folder
 from orlog.datasets.recording.finishing import finish_version
@@ -64,6 +73,7 @@ from orlog.errors import (
     ManifestError,
     NotFoundError,
     OrlogError,
+    SchemaError,
     TransferError,
     clause,
 )
@@ -124,6 +134,73 @@ def _download(source: Source, options: TransferOptions, on_wait: Callable[[], No
         discard_part(part)
         origin_file(part).unlink(missing_ok=True)
     return destination
+
+
+def _download_part(
+    source: Source, choice: Choice, options: TransferOptions, on_wait: Callable[[], None]
+) -> Path:
+    """Download what is missing of a part of a version, and return the part's folder.
+
+    If another process has completed the version, its own folder is returned. Columns of episodes,
+    such as lengths and returns, are always downloaded whole.
+
+    Raises SchemaError if the version has no such episodes, or its container has no parts; NotFoundError if
+    the version has no such column; IntegrityError if a part of another version of the same name and number is
+    here; TransferError or StorageError as `download_version`.
+    """
+    manifest = source.manifest
+    destination = datasets_folder() / manifest.name / manifest.version
+    if manifest.container != "zarr":
+        raise SchemaError(
+            f"{manifest.name}@{manifest.version}: its container is {manifest.container}, one file "
+            "that is downloaded whole; leave out episodes and columns, and choose after loading."
+        )
+    columns = check_choice(manifest, choice, destination)
+    folder = partial_folder(destination)
+    with sole_access(destination, on_wait=on_wait):
+        if (destination / MANIFEST_FILE).is_file():  # another process has completed it
+            return destination
+        check_offered(manifest)
+        here = _read_record(folder, manifest)
+
+        def fetch(objects: Sequence[StoredObject], options: TransferOptions) -> PartialRecord:
+            held = set(here.objects)
+            missing = [item for item in objects if item.path not in held]
+            kept = download_folder(destination)
+            fetch_objects(source, missing, kept, options, also_here=files_of_part(folder, manifest))
+            with storage_errors(folder):
+                for item in missing:
+                    (folder / item.path).unlink(missing_ok=True)
+                    link_or_copy(kept / item.sha256, folder / item.path)
+                sync_folders(folder)
+                record = PartialRecord(
+                    digest=manifest.digest,
+                    objects=sorted({*held, *(item.path for item in missing)}),
+                )
+                write_partial(folder, record)
+                write_origin(folder, source)
+                for item in missing:
+                    (kept / item.sha256).unlink(missing_ok=True)
+            return record
+
+        quiet = TransferOptions(
+            jobs=options.jobs, limiter=options.limiter, patience=options.patience
+        )
+        here = fetch(plain_objects(manifest, columns), quiet)
+        fetch(wanted_objects(folder, manifest, columns, choice.episodes), options)
+    return folder
+
+
+def _read_record(folder: Path, manifest: Manifest) -> PartialRecord:
+    """Return the record of a version's part; its folder and manifest are made if missing."""
+    path = folder / MANIFEST_FILE
+    if not path.is_file():
+        with storage_errors(folder):
+            make_folder(folder)
+            unfinished = folder.with_name(f"{folder.name}.manifest")
+            write_durably(unfinished, manifest.to_json().encode())
+            unfinished.replace(path)
+    return read_partial(folder, manifest) or PartialRecord(digest=manifest.digest, objects=[])
 
 
 def download_dataset(
@@ -195,7 +272,7 @@ def download_dataset(
     if choice and _is_here(here, source.manifest):
         return _checked(here, choice)
     if choice:
-        part = download_part(source, choice, options, on_wait=on_wait)
+        part = _download_part(source, choice, options, on_wait)
         if not is_whole(part, source.manifest):
             return part
     return download_version(source, options, on_wait=on_wait)
@@ -295,7 +372,7 @@ def _named_here(wanted: DatasetName) -> Path | None:
 def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source | ForeignFileSource:
     """Return where to download the version in a folder; its own manifest decides, if undamaged."""
     origin = read_origin(folder)
-    places = [*(url.rstrip("/") for url in mirrors), *(origin.mirrors if origin else ())]
+    places = [*plain_urls(mirrors), *(origin.mirrors if origin else ())]
     try:
         manifest = read_manifest(folder / MANIFEST_FILE)
     except IntegrityError:
@@ -326,7 +403,7 @@ def _source_of_digest(places: Sequence[str], digest: str) -> Source:
     refused: OrlogError | None = None
     for place in places:
         try:
-            manifest = source_of_url(place).manifest
+            manifest = version_at(place).manifest
         except (NotFoundError, TransferError, ManifestError) as error:
             refused = error
             continue

@@ -29,7 +29,6 @@ from orlog.base.files import (
     unfinished_folder,
 )
 from orlog.datasets.download.archives import is_archive, unpack
-from orlog.datasets.download.mirrors import Mirror
 from orlog.datasets.download.objects import (
     Progress,
     TransferOptions,
@@ -39,7 +38,7 @@ from orlog.datasets.download.objects import (
     fetch_at_once,
 )
 from orlog.datasets.download.sources import ForeignFileSource
-from orlog.datasets.download.transfer import Expected, Fetched, fetch_object
+from orlog.datasets.download.transfer import Expected, Fetched, Mirror, fetch_object
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options
 from orlog.datasets.formats.formats import Format, Wanted, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from orlog.base.files import link_or_copy, make_folder, replace_file, sole_access, storage_errors
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.objects import TransferOptions, fetch_objects
-from orlog.datasets.download.ranges import RangeSource
 from orlog.datasets.download.sources import ForeignFileSource, find_source, newest_at_url
+from orlog.datasets.download.transfer import RangeSource
 from orlog.datasets.home.in_place import clear_way, note_use, place_of
 from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import read_registries

@@ -16,14 +16,13 @@ import dataclasses
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from orlog.base.files import hash_file, link_or_copy, make_folder, storage_errors, sync, sync_all
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.mirrors import Limiter, Mirror
-from orlog.datasets.download.transfer import fetch_object
+from orlog.datasets.download.transfer import Expected, Limiter, Mirror, fetch_object
 from orlog.datasets.home.folders import stored_objects
 from orlog.datasets.home.origin import Source
 from orlog.datasets.store.verify import find_link
@@ -81,18 +80,24 @@ def fetch_objects(
     items = {item.sha256: item for item in objects}
     with storage_errors(folder):
         make_folder(folder)
-        for item in items.values():
-            _discard_if_wrong(folder / item.sha256, item)
-        held = _file_sizes(folder)
-        wanted = items.keys() - held.keys()
-        here = {**_objects_here(wanted, damaged), **(also_here or {})}
+        for sha256, item in items.items():
+            if (folder / sha256).is_file() and not _is_right(folder / sha256, item):
+                (folder / sha256).unlink()
+        wanted = items.keys() - _file_sizes(folder).keys()
+        here: dict[str, Path] = {}
+        for other, item in stored_objects() if wanted else ():
+            is_candidate = item.sha256 in wanted and other != damaged
+            if is_candidate and find_link(other, item.path) is None:
+                here[item.sha256] = other / item.path
+        here |= also_here or {}
         for sha256 in wanted & here.keys():
-            _take(here[sha256], items[sha256], folder / sha256)
-        held = _file_sizes(folder) if here else held
-        missing = [item for item in items.values() if item.sha256 not in held]
-    check_room(
-        folder, sum(item.size_bytes - held.get(f"{item.sha256}.part", 0) for item in missing)
-    )
+            with contextlib.suppress(FileNotFoundError):  # a version may be removed meanwhile
+                if _is_right(here[sha256], items[sha256]):
+                    link_or_copy(here[sha256], folder / sha256)
+        held = _file_sizes(folder)
+    missing = [item for item in items.values() if item.sha256 not in held]
+    rest = sum(item.size_bytes - held.get(f"{item.sha256}.part", 0) for item in missing)
+    check_room(folder, rest)
     total = sum(item.size_bytes for item in items.values())
     progress = TransferProgress(
         options,
@@ -109,7 +114,7 @@ def fetch_objects(
             is_small = item.size_bytes < SMALL_BYTES
             fetch_object(
                 mirrors,
-                item,
+                Expected(path=item.path, size_bytes=item.size_bytes, sha256=item.sha256),
                 part,
                 progress=progress.add,
                 limiter=options.limiter,
@@ -146,21 +151,6 @@ def fetch_at_once(
         return [done.result() for done in waiting]
 
 
-def _batches(missing: list[StoredObject], jobs: int) -> list[list[StoredObject]]:
-    """Return the tasks of the threads: large objects first, one each, then groups of small ones."""
-    ordered = sorted(missing, key=lambda item: -item.size_bytes)
-    large = [[item] for item in ordered if item.size_bytes >= SMALL_BYTES]
-    small = ordered[len(large) :]
-    size = max(1, min(BATCH_SIZE, len(small) // (4 * jobs)))
-    return large + [small[start : start + size] for start in range(0, len(small), size)]
-
-
-def _file_sizes(folder: Path) -> dict[str, int]:
-    """Return the size of each file in a folder, by name."""
-    with os.scandir(folder) as entries:
-        return {entry.name: entry.stat().st_size for entry in entries}
-
-
 class TransferProgress:
     """Adds up what threads download; stops them when one has failed."""
 
@@ -169,10 +159,8 @@ class TransferProgress:
     ) -> None:
         self._lock = threading.Lock()
         self._options = options
-        self._total = total
-        self._done = done
-        self._objects = objects
-        self._objects_done = objects_done
+        self._total, self._done = total, done
+        self._objects, self._objects_done = objects, objects_done
         self._is_stopped = False
         options.on_objects(self._objects_done, self._objects)
         options.progress(self._done, self._total)
@@ -201,33 +189,6 @@ class _StoppedError(Exception):
     """Another transfer has failed; this one ends."""
 
 
-def _objects_here(wanted: Collection[str], damaged: Path | None) -> dict[str, Path]:
-    """Return files of other versions on this machine that should be wanted objects, by SHA-256."""
-    found: dict[str, Path] = {}
-    for other, item in stored_objects() if wanted else ():
-        is_candidate = item.sha256 in wanted and other != damaged
-        if is_candidate and find_link(other, item.path) is None:
-            found[item.sha256] = other / item.path
-    return found
-
-
-def _take(path: Path, item: StoredObject, target: Path) -> None:
-    """Link or copy an object from another version if its bytes are right."""
-    with contextlib.suppress(FileNotFoundError):  # another process may be removing that version
-        if _is_right(path, item):
-            link_or_copy(path, target)
-
-
-def _discard_if_wrong(path: Path, item: StoredObject) -> None:
-    if path.is_file() and not _is_right(path, item):
-        path.unlink()
-
-
-def _is_right(path: Path, item: StoredObject) -> bool:
-    is_alike = path.is_file() and path.stat().st_size == item.size_bytes
-    return is_alike and hash_file(path) == item.sha256
-
-
 def check_room(folder: Path, needed: int) -> None:
     """Refuse to download so many more bytes into a folder that is there, before it starts, if they cannot fit."""
     with storage_errors(folder):
@@ -237,3 +198,23 @@ def check_room(folder: Path, needed: int) -> None:
             f"{folder.parent}: {needed:,} bytes must still be downloaded, but {free:,} are free; free some "
             "space or set ORLOG_HOME to another disk, then run the same command again."
         )
+
+
+def _batches(missing: list[StoredObject], jobs: int) -> list[list[StoredObject]]:
+    """Return the tasks of the threads: large objects first, one each, then groups of small ones."""
+    ordered = sorted(missing, key=lambda item: -item.size_bytes)
+    large = [[item] for item in ordered if item.size_bytes >= SMALL_BYTES]
+    small = ordered[len(large) :]
+    size = max(1, min(BATCH_SIZE, len(small) // (4 * jobs)))
+    return large + [small[start : start + size] for start in range(0, len(small), size)]
+
+
+def _file_sizes(folder: Path) -> dict[str, int]:
+    """Return the size of each file in a folder, by name."""
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat().st_size for entry in entries}
+
+
+def _is_right(path: Path, item: StoredObject) -> bool:
+    is_alike = path.is_file() and path.stat().st_size == item.size_bytes
+    return is_alike and hash_file(path) == item.sha256

@@ -18,17 +18,20 @@ import contextlib
 import dataclasses
 import hashlib
 import time
-import urllib.parse
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
 
 from orlog.datasets.download.credentials import plain_url
-from orlog.datasets.download.http import Patience, read_small
+from orlog.datasets.download.http import Patience
+from orlog.datasets.download.transfer import Mirror, read_first, read_small
 from orlog.datasets.home.history import choose_version, read_history
-from orlog.datasets.home.origin import Source
+from orlog.datasets.home.origin import Source, read_origin
 from orlog.datasets.home.registries import Registry, check_serial, read_registries
 from orlog.errors import (
     IntegrityError,
     ManifestError,
+    MissingExtraError,
     NotFoundError,
     SignatureError,
     TransferError,
@@ -42,7 +45,7 @@ from orlog.manifests.index import (
     IndexEntry,
     index_from_json,
 )
-from orlog.manifests.manifest import LARGEST_MANIFEST, MANIFEST_FILE, manifest_from_text
+from orlog.manifests.manifest import LARGEST_MANIFEST, MANIFEST_FILE, Manifest, manifest_from_text
 from orlog.manifests.names import (
     DatasetName,
     did_you_mean,
@@ -54,6 +57,7 @@ from orlog.manifests.names import (
 from orlog.manifests.shipped import SHIPPED, shipped_index, shipped_names
 from orlog.manifests.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
 
+BRIEF = Patience(timeout=5.0, attempts=1)
 PAUSE = 0.5  # seconds
 WHOLE_DIGEST = len("sha256:") + 64
 
@@ -84,16 +88,22 @@ class ForeignFileSource:
 def source_of_url(
     url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
 ) -> Source:
-    """Return the version whose folder or manifest is at a URL; mirrors are copies of the folder.
+    """Return the version whose folder or manifest is at a URL of a user; mirrors are copies of the folder.
 
     Raises ValueError if user and password are in it; NotFoundError if there is no manifest; TransferError if
     it cannot be read; ManifestError if it is malformed.
     """
     folder, mark, query = url.partition("?")
     base = plain_url(folder.rstrip("/").removesuffix(f"/{MANIFEST_FILE}") + mark + query)
-    where = f"{base}/{MANIFEST_FILE}"
+    source = version_at(base, patience=patience)
+    return dataclasses.replace(source, mirrors=(*plain_urls(mirrors), base))
+
+
+def version_at(folder: str, *, patience: Patience = Patience()) -> Source:
+    """Return the version in a folder whose URL is known; raises as `source_of_url`."""
+    where = f"{folder}/{MANIFEST_FILE}"
     manifest = manifest_from_text(read_small(where, LARGEST_MANIFEST, patience=patience), where)
-    return Source(manifest=manifest, mirrors=(*_trimmed(mirrors), base))
+    return Source(manifest=manifest, mirrors=(folder,))
 
 
 def newest_at_url(
@@ -115,7 +125,7 @@ def newest_at_url(
                 index, _ = read_index(Registry(name="url", url=root), patience)
                 offered = offered_version(index, parse_name(name))
                 if offered is not None:
-                    return source_of_url(f"{root}/{name}/{offered[0]}", patience=patience)
+                    return version_at(f"{root}/{name}/{offered[0]}", patience=patience)
         raise NotFoundError(
             f"{clause(error)}; give the URL of a version's folder, or of a dataset in a registry."
         ) from error
@@ -129,7 +139,7 @@ def find_source(
     Without a version or digest it is the newest version that this machine does not know to be yanked.
     `mirrors` are further URLs of copies of the registry, tried first.
     """
-    mirrors = _trimmed(mirrors)
+    mirrors = plain_urls(mirrors)
     asked = []
     known: set[str] = set()
     unreachable: TransferError | NotFoundError | None = None
@@ -178,9 +188,7 @@ def find_source(
 def _absence(index: Index, wanted: DatasetName) -> str:
     """Return a text that says what an index has instead of the wanted version."""
     there = {**index.datasets.get(wanted.name, {}), **index.foreign.get(wanted.name, {})}
-    if there:
-        return f" has {', '.join(sorted(there))} of it"
-    return " does not have it"
+    return f" has {', '.join(sorted(there))} of it" if there else " does not have it"
 
 
 def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Index, str]:
@@ -258,7 +266,8 @@ def _offered(
     entry = index.datasets[name][version]
     roots = (*mirrors, registry.url, *registry.mirrors)
     folders = tuple(f"{root}/{name}/{version}" for root in roots)
-    data, where = _read_first(folders, MANIFEST_FILE, LARGEST_MANIFEST, patience)
+    places = [f"{folder}/{MANIFEST_FILE}" for folder in folders]
+    data, where = read_first(places, LARGEST_MANIFEST, patience=patience)
     signed_by = ""
     if registry.keys:
         signed_by = check_signature(
@@ -299,14 +308,14 @@ def _listed(
     for file in entry.each:
         places: list[str] = []
         for url in (file.url, *file.mirrors):
-            if url.startswith("file:") and not all(map(_is_local, roots)):
+            far = [root for root in roots if is_url(root) and not root.startswith("file:")]
+            if url.startswith("file:") and far:
                 raise ManifestError(
                     f"{wanted.name}@{version}: the registry {registry} names {url}, a file of this "
                     "machine, and is not on it itself; tell who publishes it.",
                     file=INDEX_FILE,
                 )
-            in_registry = (f"{root}/{_quoted(root, url)}" for root in roots)
-            places += (url,) if is_url(url) else in_registry
+            places += [url] if is_url(url) else [Mirror(root).url_of(url) for root in roots]
         urls.append(tuple(places))
     return ForeignFileSource(
         name=wanted.name,
@@ -319,28 +328,6 @@ def _listed(
     )
 
 
-def _is_local(url: str) -> bool:
-    return url.startswith("file:") or not is_url(url)
-
-
-def _quoted(root: str, path: str) -> str:
-    return urllib.parse.quote(path) if root.startswith(("http://", "https://")) else path
-
-
-def _read_first(
-    roots: Sequence[str], path: str, limit: int, patience: Patience
-) -> tuple[bytes, str]:
-    """Return a small file and its URL from the first place that has it."""
-    attempts = []
-    for root in roots:
-        where = f"{root}/{path}"
-        try:
-            return read_small(where, limit, patience=patience), where
-        except (NotFoundError, TransferError) as error:
-            attempts.append(clause(error))
-    raise TransferError(f"{'; '.join(attempts)}.", attempts=attempts)
-
-
 def _signature(where: str, patience: Patience) -> bytes | None:
     try:
         return read_small(f"{where}{SIGNATURE_SUFFIX}", LARGEST_SIGNATURE, patience=patience)
@@ -348,5 +335,60 @@ def _signature(where: str, patience: Patience) -> bytes | None:
         return None
 
 
-def _trimmed(urls: Sequence[str]) -> tuple[str, ...]:
+def plain_urls(urls: Sequence[str]) -> tuple[str, ...]:
+    """Return URLs that a user gives without their queries, which are sent with requests below them."""
     return tuple(plain_url(url).rstrip("/") for url in urls)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What a version's origin says about it.
+
+    Attributes:
+        state: `same`: the origin offers this digest; `other`: it does not; `unknown`: it did not
+            answer, or the version was not downloaded.
+        text: A line about it.
+    """
+
+    state: Literal["same", "other", "unknown"]
+    text: str
+
+
+def confirm_version(folder: Path, manifest: Manifest, *, offline: bool = False) -> Confirmation:
+    """Compare a downloaded version with what was downloaded, and, unless `offline`, with what its origin offers."""
+    origin = read_origin(folder)
+    if origin is None:
+        return Confirmation("unknown", "it was not downloaded, so no registry was asked")
+    if origin.digest != manifest.digest:
+        return Confirmation(
+            "other", f"{origin.digest} was downloaded, but the manifest is of another version"
+        )
+    if offline:
+        return Confirmation("unknown", "its origin was not asked")
+    try:
+        if origin.registry:
+            return _ask_registry(origin.registry, manifest)
+        where = origin.mirrors[0]
+        found = version_at(where, patience=BRIEF).manifest.digest
+    except (TransferError, NotFoundError, MissingExtraError) as error:
+        return Confirmation("unknown", f"its origin does not answer: {clause(error)}")
+    except IntegrityError as error:
+        return Confirmation("other", clause(error))
+    return _compare(where, found, manifest, "")
+
+
+def _ask_registry(name: str, manifest: Manifest) -> Confirmation:
+    registry = next((one for one in read_registries() if one.name == name), None)
+    if registry is None:
+        return Confirmation("unknown", f"the registry {name} is not known any more")
+    index, signed_by = read_index(registry, BRIEF)
+    entry = index.entry(manifest.name, manifest.version)
+    signed = f", signed by {signed_by}" if signed_by else ""
+    return _compare(f"the registry {name}", entry.digest if entry else "", manifest, signed)
+
+
+def _compare(where: str, found: str, manifest: Manifest, signed: str) -> Confirmation:
+    if found == manifest.digest:
+        return Confirmation("same", f"{where} offers this digest{signed}")
+    offered = f"offers {found}" if found else "does not list it any more"
+    return Confirmation("other", f"{where} {offered}{signed}")

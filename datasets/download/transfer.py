@@ -1,33 +1,406 @@
-"""Downloads objects into part files, which resume where they stopped.
+"""Gets bytes from mirrors: small files, objects into part files that resume, and ranges; one loop for all (`ask`).
 
     mirror A ─┐  Range: bytes=N-     ┌─────────────┬ ─ ─ ─ ─ ┐
     mirror B ─┴────────────────────▶ │ N bytes held│  asked  │  part, hashed while it grows
                                      └─────────────┴ ─ ─ ─ ─ ┘
 
-The manifest says the size and SHA-256 of every object, so no server is trusted: any mirror may give
-any range of an object, and only bytes with the right hash are passed on. Less may be known of other
-files; without any checksum, all bytes must come from one mirror, under the same tag (ETag).
+The manifest says the size and SHA-256 of every object, so no server is trusted: any mirror may give any range of an
+object, and only bytes with the right hash are passed on. Less may be known of other files; without any checksum, all
+bytes must come from one mirror, under the same tag (ETag).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import logging
+import math
 import os
+import random
+import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from orlog.base.files import make_folder, storage_errors
-from orlog.datasets.download.http import BLOCK_BYTES, Failure, Patience, Stream, opened
-from orlog.datasets.download.mirrors import Limiter, Mirror, Tries
-from orlog.errors import TransferError
-from orlog.manifests.manifest import StoredObject
+from orlog.datasets.download.credentials import hidden
+from orlog.datasets.download.http import (
+    BLOCK_BYTES,
+    SMALL_BLOCK_BYTES,
+    Failure,
+    Patience,
+    Stream,
+    is_http,
+    opened,
+)
+from orlog.errors import IntegrityError, NotFoundError, TransferError, clause
 
-SMALL_BLOCK_BYTES = 2**14
-QUICK_BLOCK = 0.1
+WRONG_ANSWERS = 2  # of one mirror, after which it is not asked for these bytes again
+SLEEP = 0.25
+TURN = 0.05  # seconds until a thread checks again whether it may send a request
+FIRST_GAP = 0.05  # seconds between requests, once a server wants fewer
+SMALLEST_GAP = 0.001
+LARGEST_GAP = 1.0  # longer waits are pauses, which end with the first response
+_logger = logging.getLogger("orlog.download")
+
+Result = TypeVar("Result")
+Problem = TypeVar("Problem", Failure, IntegrityError)
+
+
+class Limiter:
+    """A limit on the total speed of all transfers that share this object, in any thread."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        if not bytes_per_second > 0:
+            raise ValueError(
+                f"a rate limit is positive; {bytes_per_second} bytes per second is not."
+            )
+        self._rate = bytes_per_second
+        self._lock = threading.Lock()
+        self._paid_until = time.monotonic()
+
+    @property
+    def block_bytes(self) -> int:
+        """Most bytes to read at once, so that a wait takes at most about a tenth of a second."""
+        return max(1024, min(BLOCK_BYTES, int(self._rate / 10)))
+
+    def take(self, size_bytes: int) -> None:
+        """Wait until that many more bytes are allowed."""
+        with self._lock:
+            now = time.monotonic()
+            # Unused time is saved up for a quarter of a second only.
+            self._paid_until = max(self._paid_until, now - 0.25) + size_bytes / self._rate
+            wait = self._paid_until - now
+        if wait > 0:
+            time.sleep(wait)
+
+
+class Mirror:
+    """A place that has the objects. Threads share it: one thread's back-off applies to all.
+
+    When a server asks for fewer requests (429, 503), half as many are sent at once, and the gaps
+    between them double each time. Both recover slowly with each request that succeeds.
+
+    Attributes:
+        url: URL of the folder that the objects' paths start from.
+        uses_ranges: Whether to send it range requests; false once it has answered one wrongly.
+        free_at: Time (of `time.monotonic`) before which no request is sent to it.
+        moved_at: Time at which it last gave something new.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.uses_ranges = True
+        self.free_at = 0.0
+        self.moved_at = 0.0
+        self._failures = 0
+        self._failed_at = 0.0
+        self._requests = 0  # in progress
+        self._most_requests = math.inf
+        self._gap = 0.0
+        self._lock = threading.Lock()
+
+    def url_of(self, path: str) -> str:
+        """Return the URL of an object; fsspec takes paths as they are, HTTP wants them quoted."""
+        if not path:
+            return self.url
+        return f"{self.url}/{urllib.parse.quote(path) if is_http(self.url) else path}"
+
+    def enter(self) -> float:
+        """Reserve a request and return 0, or return the seconds after which to try again."""
+        with self._lock:
+            now = time.monotonic()
+            if now < self.free_at:
+                return self.free_at - now
+            if self._requests >= self._most_requests:
+                return TURN
+            self._requests += 1
+            self.free_at = now + self._gap
+            return 0.0
+
+    def leave(self) -> None:
+        """Release a request that `enter` has reserved."""
+        with self._lock:
+            self._requests -= 1
+
+    def hold_off(self, failure: Failure, patience: Patience, began: float) -> None:
+        """Set when it may be asked again, after the failure of a request that started at `began`."""
+        with self._lock:
+            # Requests of several threads that fail together are one failure.
+            if began >= self._failed_at:
+                self._failures += 1
+                self._failed_at = time.monotonic()
+                pause = pause_after(failure, self._failures, patience)
+                self.free_at = max(self.free_at, self._failed_at + pause)
+                where = hidden(self.url)
+                _logger.info("%s: %s; asking again in %.1f seconds", where, failure, pause)
+                if failure.kind == "busy":
+                    self._most_requests = max(1.0, self._requests // 2)
+                    gap = max(FIRST_GAP, 2 * self._gap)
+                    self._gap = min(gap, LARGEST_GAP, patience.longest_wait)
+            if failure.kind == "wrong range":
+                self.uses_ranges = False
+
+    def works(self) -> None:
+        """Note that a request succeeded, or gave enough to count as a success."""
+        with self._lock:
+            self._failures = 0
+            self._most_requests += 1 / self._most_requests
+            self._gap = 0.9 * self._gap if self._gap > SMALLEST_GAP else 0.0
+
+
+def pause_after(failure: Failure, failures: int, patience: Patience) -> float:
+    """Return how many seconds to wait after that many failures in a row."""
+    from urllib3.util import Retry
+    from urllib3.util.retry import RequestHistory
+
+    # A wait of 0 counts only once: a server that always sends it would be asked without end.
+    if failure.wait is not None and (failure.wait > 0 or failures == 1):
+        return min(failure.wait, patience.longest_wait)
+    one = RequestHistory(None, None, None, None, None)
+    history = (one,) * (1 + min(failures, 30))  # urllib3 does not wait after the first one
+    retry = Retry(
+        backoff_factor=patience.first_wait / 2, backoff_max=patience.longest_wait, history=history
+    )
+    # Clients that failed together should not retry together.
+    return retry.get_backoff_time() * random.uniform(0.5, 1)  # noqa: S311
+
+
+@dataclasses.dataclass
+class _Tries:
+    """What one mirror did with one question, and why it did not answer it."""
+
+    failures: int = 0
+    wrong: int = 0
+    failing_since: float | None = None
+    again_at: float = 0.0
+    reason: str = ""
+
+
+def ask(
+    mirrors: Sequence[Mirror],
+    path: str,
+    attempt: Callable[[Mirror], Result],
+    patience: Patience,
+    *,
+    what: str = "",
+    progress: Callable[[int], None] = lambda _: None,
+    reasons: dict[Mirror, str] | None = None,
+) -> Result:
+    """Return what an attempt gets from the first mirror that gives it.
+
+    One that fails pauses, and the next is asked; one that gives wrong bytes (IntegrityError) is asked after all
+    others, and twice in all. Why mirrors did not give it is put into `reasons`.
+
+    Raises TransferError if none is left, caused by the last failure.
+    """
+    began = time.monotonic()
+    left, tries = list(mirrors), {mirror: _Tries() for mirror in mirrors}
+    problem: Failure | IntegrityError | None = None
+    try:
+        while left:
+            mirror = _free_one(left, tries, progress)
+            own, asked_at = tries[mirror], time.monotonic()
+            try:
+                result = attempt(mirror)
+            except IntegrityError as error:
+                problem, own.reason = _alone(error), clause(error)
+                own.wrong += 1
+                left.remove(mirror)
+                if own.wrong < WRONG_ANSWERS:
+                    left.append(mirror)
+            except Failure as failure:
+                problem = _alone(failure)
+                if failure.gave_more:
+                    mirror.works()
+                    own.failures, own.failing_since = 0, None
+                if _is_given_up(mirror, own, failure, patience, began):
+                    left.remove(mirror)
+                else:
+                    mirror.hold_off(failure, patience, asked_at)
+            else:
+                mirror.works()
+                return result
+            finally:
+                mirror.leave()
+        raise _nobody(mirrors, path, tries, what) from problem
+    finally:
+        if reasons is not None:
+            reasons |= {mirror: own.reason for mirror, own in tries.items() if own.reason}
+
+
+def _alone(error: Problem) -> Problem:
+    """Return an error without what led to it: its frames would hold connections open."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def _nobody(
+    mirrors: Sequence[Mirror], path: str, tries: Mapping[Mirror, _Tries], what: str
+) -> TransferError:
+    """Return the error that says what each mirror did."""
+    attempts = [f"{mirror.url_of(path)}: {tries[mirror].reason}" for mirror in mirrors]
+    if what:
+        listed = "".join(f"\n  {text}" for text in attempts)
+        message = (
+            f"{what}: none of {len(mirrors)} mirrors gave it; run the same command again, which goes on from there, "
+            f"or name another mirror{listed}"
+        )
+    else:
+        message = f"{'; '.join(attempts)}; check the address and the network, then run the same command again."
+    return TransferError(message, attempts=attempts)
+
+
+def _free_one(
+    left: Sequence[Mirror], tries: Mapping[Mirror, _Tries], progress: Callable[[int], None]
+) -> Mirror:
+    """Wait for a mirror that may be asked; return the first one, with a request reserved."""
+    while True:
+        wait = SLEEP
+        for mirror in left:
+            seconds = tries[mirror].again_at - time.monotonic()
+            if seconds <= 0:
+                seconds = mirror.enter()
+            if seconds <= 0:
+                return mirror
+            wait = min(wait, seconds)
+        time.sleep(wait)
+        progress(0)
+
+
+def _is_given_up(
+    mirror: Mirror, own: _Tries, failure: Failure, patience: Patience, began: float
+) -> bool:
+    """Note why a request failed, and return whether the mirror is asked no more."""
+    now = time.monotonic()
+    own.failures += 1
+    tried = "tried once" if own.failures == 1 else f"tried {own.failures} times"
+    own.reason = f"{failure} ({tried})"
+    if failure.is_final:
+        return True
+    own.failing_since = own.failing_since or now
+    # While other threads still get data from this mirror, this object may succeed too.
+    idle = now - max(mirror.moved_at, own.failing_since)
+    if own.failures >= patience.attempts and idle >= patience.idle:
+        own.reason += f", nothing new for {idle:.0f} seconds" if patience.idle else ""
+        return True
+    pause = pause_after(failure, own.failures, patience)
+    is_lost = failure.kind == "unreached" and not mirror.moved_at
+    if is_lost and now + pause - began > patience.unreached:
+        own.reason += "; is this machine online?"
+        return True
+    if failure.kind != "busy":  # perhaps only this object fails: others need not wait
+        own.again_at = now + pause
+    return False
+
+
+def read_small(url: str, limit: int, *, patience: Patience = Patience()) -> bytes:
+    """Return a whole small file, of at most `limit` bytes: a manifest, an index, a signature.
+
+    Its bytes are not checked: the caller does that. Patience ends with its `attempts`.
+
+    Raises NotFoundError if the server says that there is none; TransferError if it cannot be read.
+    """
+    try:
+        return read_first([url], limit, patience=patience)[0]
+    except TransferError as error:
+        if isinstance(error.__cause__, Failure) and error.__cause__.kind == "missing":
+            raise NotFoundError(f"{'; '.join(error.attempts)}; check the address.") from error
+        raise
+
+
+def read_first(
+    urls: Sequence[str], limit: int, *, patience: Patience = Patience()
+) -> tuple[bytes, str]:
+    """Return a small file, as `read_small` does, and the URL of the first place that gives it.
+
+    Raises TransferError if none does.
+    """
+    patience = dataclasses.replace(patience, idle=0.0)
+
+    def attempt(mirror: Mirror) -> tuple[bytes, str]:
+        data = bytearray()
+        with opened(mirror.url, patience) as stream:
+            if stream.total is not None and stream.total > limit:
+                raise Failure(f"has {stream.total} bytes, more than the {limit} allowed", "final")
+            # One byte more than allowed is asked for, so that a longer file is seen.
+            while block := stream.read_some(min(BLOCK_BYTES, limit + 1 - len(data))):
+                data += block
+                if len(data) > limit:
+                    raise Failure(f"has more than the {limit} bytes allowed", "final")
+        return bytes(data), mirror.url
+
+    return ask([Mirror(url) for url in urls], "", attempt, patience)
+
+
+# Ranges.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RangeSource:
+    """The objects of a version at one or several places; it can be pickled, and used in threads.
+
+    Attributes:
+        mirrors: URLs of the version's folder, in the order in which they are tried.
+        sizes: Size of each object, by path.
+        patience: How long each mirror is tried.
+    """
+
+    mirrors: tuple[str, ...]
+    sizes: Mapping[str, int]
+    patience: Patience = Patience()
+
+    def get(self, path: str, start: int, stop: int, check: Callable[[bytes], None]) -> bytes:
+        """Return the bytes `start` to `stop - 1` of an object, once they pass a check.
+
+        Raises IntegrityError if the mirrors that answer give other bytes; TransferError if none answers.
+        """
+
+        def attempt(mirror: Mirror) -> bytes:
+            data = self._read(mirror.url_of(path), start, stop, self.sizes[path])
+            check(data)
+            mirror.moved_at = time.monotonic()
+            return data
+
+        mirrors = _mirrors(os.getpid(), self.mirrors)
+        what = f"{path}, bytes {start} to {stop - 1}"
+        try:
+            return ask(mirrors, path, attempt, self.patience, what=what)
+        except TransferError as error:
+            damage = error.__cause__
+            if not isinstance(damage, IntegrityError):
+                raise
+            raise IntegrityError(
+                f"{error}", file=path, expected=damage.expected, found=damage.found
+            ) from damage
+
+    def _read(self, url: str, start: int, stop: int, size: int) -> bytes:
+        """Return a range of a file of a known size; raises Failure if the server sends another one."""
+        blocks, left = [], stop - start
+        with opened(url, self.patience, start, stop) as stream:
+            if stream.total not in (None, size):
+                raise Failure(f"has {stream.total} bytes, expected {size}", "final")
+            if stream.is_whole and (start, stop) != (0, size):
+                raise Failure("sends whole files, and no ranges of them", "final")
+            while left > 0 and (block := stream.read(left)):
+                blocks.append(block)
+                left -= len(block)
+        if left:
+            raise Failure(f"sent {stop - start - left} of {stop - start} bytes from {start} on")
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+
+@functools.lru_cache(64)
+def _mirrors(_process: int, urls: tuple[str, ...]) -> tuple[Mirror, ...]:
+    """Return what is known of mirrors, which all threads of a process share; a forked one asks anew."""
+    return tuple(map(Mirror, urls))
+
+
+# Whole files, into parts that resume.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +437,7 @@ class Fetched:
 
 def fetch_object(
     mirrors: Sequence[Mirror],
-    item: StoredObject | Expected,
+    item: Expected,
     part: Path,
     *,
     progress: Callable[[int], None] = lambda _: None,
@@ -87,42 +460,27 @@ def fetch_object(
     ends the transfer.
     """
     reasons: dict[Mirror, str] = {}
-    if isinstance(item, StoredObject):
-        item = Expected(path=item.path, size_bytes=item.size_bytes, sha256=item.sha256)
-    with _Part(part, item, progress) as target:
-        left = list(mirrors)
-        _fill(target, left, reasons, limiter, patience)
-        if target.is_full:
-            # Any mirror that gave some of the bytes may have given the wrong ones, so now each one
-            # has to give all of them. Mirrors that gave none so far are asked first.
-            again = sorted(left, key=target.sources.__contains__)
-            if not target.is_right and len(target.sources) == 1:
-                reasons[next(iter(target.sources))] = f"gave {target.difference}"
-            while not target.is_right and again:
-                mirror = again.pop(0)
-                target.discard()
-                _fill(target, [mirror], reasons, limiter, patience)
-                if target.is_full:
-                    reasons[mirror] = f"gave {target.difference}"
-        if target.is_right:
-            if durable:
-                target.sync()
-            failed = [one for one in mirrors if one in reasons and target.sources != {one}]
-            return Fetched(
-                sha256=target.sha256,
-                sources=tuple(one.url_of(item.path) for one in mirrors if one in target.sources),
-                failed={one.url_of(item.path): reasons[one] for one in failed},
-            )
-        if target.is_full:
-            target.discard()
-    attempts = [f"{one.url_of(item.path)}: {reasons[one]}" for one in mirrors]
-    advice = "run the same command again to continue, or name another mirror"
     size = "" if item.size_bytes is None else f" ({item.size_bytes} bytes)"
-    raise TransferError(
-        f"{item.path or 'the file'}{size}: none of {len(mirrors)} mirrors gave it; {advice}\n"
-        + "\n".join(f"  {attempt}" for attempt in attempts),
-        attempts=attempts,
-    )
+    with _Part(part, item, progress, limiter) as target:
+        if target.is_full and target.difference:
+            target.discard()
+        if not target.is_full:
+
+            def attempt(mirror: Mirror) -> None:
+                target.receive(mirror, patience)
+
+            what = f"{item.path or 'the file'}{size}"
+            ask(
+                mirrors, item.path, attempt, patience, what=what, progress=progress, reasons=reasons
+            )
+        if durable:
+            target.sync()
+        failed = [one for one in mirrors if one in reasons and target.sources != {one}]
+        return Fetched(
+            sha256=target.sha256,
+            sources=tuple(one.url_of(item.path) for one in mirrors if one in target.sources),
+            failed={one.url_of(item.path): reasons[one] for one in failed},
+        )
 
 
 class _Part:
@@ -135,23 +493,23 @@ class _Part:
         sources: Mirrors that its bytes came from.
     """
 
-    def __init__(self, path: Path, item: Expected, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self, path: Path, item: Expected, progress: Callable[[int], None], limiter: Limiter | None
+    ) -> None:
         self.item = item
         self.size = 0
         self.total = item.size_bytes
         self.sources: set[Mirror] = set()
-        self.progress = progress
-        self._path = path
+        self._path, self._progress, self._limiter = path, progress, limiter
         self._expected = {"sha256": item.sha256, "md5": item.md5}
         self._expected = {name: value for name, value in self._expected.items() if value}
         self._digests = self._no_bytes()
         self._state: tuple[Mirror, str, int | None] | None = None
+        self._furthest = 0  # bytes that it ever held: what comes again is nothing new
+        self._is_mixed_up = False  # after wrong bytes each mirror has to give all of them
         with storage_errors(path):
-            try:
-                self._file = path.open("a+b", buffering=0)
-            except FileNotFoundError:
-                make_folder(path.parent)
-                self._file = path.open("a+b", buffering=0)
+            make_folder(path.parent)
+            self._file = path.open("a+b", buffering=0)
 
     def __enter__(self) -> Self:
         try:
@@ -175,11 +533,6 @@ class _Part:
         return self.size == self.total
 
     @property
-    def is_right(self) -> bool:
-        """Whether it has all bytes of the object, and every known checksum matches."""
-        return self.is_full and not self.difference
-
-    @property
     def difference(self) -> str:
         """How its checksum differs from the expected one; empty if it does not."""
         for name, expected in self._expected.items():
@@ -193,7 +546,49 @@ class _Part:
         """Hex SHA-256 of the bytes it holds."""
         return str(self._digests["sha256"].hexdigest())
 
-    def start_at(self, mirror: Mirror) -> int:
+    def receive(self, mirror: Mirror, patience: Patience) -> None:
+        """Ask a mirror once for the missing bytes, until it is full and right.
+
+        Raises Failure if it is not full then; IntegrityError if it is and was wrong.
+        """
+        if self._is_mixed_up and self.sources - {mirror}:
+            self.discard()
+        self._furthest = furthest = max(self._furthest, self.size)
+        try:
+            self._append_missing(mirror, patience)
+        except Failure as failure:
+            # Too few bytes do not count, or a server that gives one each time is asked for days.
+            failure.gave_more = self.size - furthest >= SMALL_BLOCK_BYTES
+            raise
+        if difference := self.difference:
+            self._is_mixed_up = True
+            self.discard()
+            raise IntegrityError(f"gave {difference}")
+
+    def _append_missing(self, mirror: Mirror, patience: Patience) -> None:
+        """Ask a mirror once for the missing bytes and append them."""
+        most = self._limiter.block_bytes if self._limiter else BLOCK_BYTES
+        with opened(mirror.url_of(self.item.path), patience, self._start_at(mirror)) as stream:
+            self._begin(mirror, stream)
+            # A server that does not support ranges sends the held bytes once more.
+            skip = self.size - stream.start
+            while not self.is_full:
+                missing = most if self.total is None else self.total - self.size
+                block = stream.read_some(min(most, skip or missing))
+                if not block:
+                    self._end(stream, skip)
+                    break
+                if self._limiter:
+                    self._limiter.take(len(block))
+                if skip:
+                    skip -= len(block)
+                    continue
+                self.sources.add(mirror)
+                self._append(block)
+                if self.is_full or self.size - self._furthest >= SMALL_BLOCK_BYTES:
+                    mirror.moved_at = time.monotonic()
+
+    def _start_at(self, mirror: Mirror) -> int:
         """Return the position in the file from which to ask a mirror."""
         if not mirror.uses_ranges:
             return 0
@@ -201,14 +596,14 @@ class _Part:
         is_safe = bool(self._expected) or (state is not None and state[0] is mirror and state[1])
         return self.size if is_safe else 0
 
-    def begin(self, mirror: Mirror, stream: Stream) -> None:
+    def _begin(self, mirror: Mirror, stream: Stream) -> None:
         """Check the mirror's response; discard held bytes that may not match.
 
         Raises Failure if it has another file, or does not start where bytes are needed.
         """
         expected = self.item.size_bytes
         if expected is not None and stream.total not in (None, expected):
-            raise Failure(f"has {stream.total} bytes, expected {expected}", is_final=True)
+            raise Failure(f"has {stream.total} bytes, expected {expected}", "final")
         state = (mirror, stream.tag, stream.total)
         if self._expected:
             fits = self.total in (None, stream.total) and self.size <= (stream.total or 0)
@@ -225,13 +620,18 @@ class _Part:
                 "has other bytes than before, so the file is needed from its first byte", wait=0
             )
 
-    def end(self, stream: Stream) -> bool:
-        """Return whether a stream that gives no more bytes is at the end of the file."""
-        if self.total is None and (self._expected or stream.ends_surely):
+    def _end(self, stream: Stream, skip: int) -> None:
+        """Take the end of a stream for that of the file, if it is; raise Failure if not."""
+        if skip and self.total is None:
+            self.discard()
+            raise Failure("has fewer bytes than were here, which are discarded", wait=0)
+        if not skip and self.total is None and (self._expected or stream.ends_surely):
             self.total = self.size
-        return self.is_full
+        if skip or not self.is_full:
+            total = "" if self.total is None else f" of {self.total}"
+            raise Failure(f"ended after {self.size - skip}{total} bytes")
 
-    def append(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         """Add bytes at its end."""
         self._hash(data)
         rest = memoryview(data)
@@ -239,7 +639,7 @@ class _Part:
             while rest:
                 rest = rest[self._file.write(rest) or 0 :]
         self.size += len(data)
-        self.progress(len(data))
+        self._progress(len(data))
 
     def discard(self) -> None:
         """Discard all bytes."""
@@ -249,7 +649,7 @@ class _Part:
         self.total = self.item.size_bytes
         size, self.size = self.size, 0
         self.sources.clear()
-        self.progress(-size)
+        self._progress(-size)
 
     def sync(self) -> None:
         """Wait until it is on the disk."""
@@ -266,88 +666,16 @@ class _Part:
             digest.update(data)
 
     def _hash_held_bytes(self) -> None:
-        """Hash the bytes that an earlier transfer left."""
+        """Hash the bytes that an earlier transfer left; too many, or some that nothing proves, are discarded."""
         with storage_errors(self._path):
             held = os.fstat(self._file.fileno()).st_size
-        if not held:
-            return
-        most = self.total if self._expected else 0  # else damage would go unnoticed
-        with storage_errors(self._path):
-            if most is not None and held > most:
+            if held > (held if self.total is None else self.total) or not self._expected:
                 self._file.truncate(0)
+                return
             self._file.seek(0)
-        block = memoryview(bytearray(min(BLOCK_BYTES, held + 1)))
-        while self.size != most:
-            with storage_errors(self._path):
-                read = self._file.readinto(block[: None if most is None else most - self.size])
-            if not read:
-                break
-            self._hash(block[:read])
-            self.size += read
-            self.progress(read)
-        if self.total is None and self._expected and not self.difference:
+            while block := self._file.read(BLOCK_BYTES):
+                self._hash(block)
+                self.size += len(block)
+                self._progress(len(block))
+        if self.size and self.total is None and not self.difference:
             self.total = self.size
-
-
-def _fill(
-    target: _Part,
-    left: list[Mirror],
-    reasons: dict[Mirror, str],
-    limiter: Limiter | None,
-    patience: Patience,
-) -> None:
-    """Download until the part is full or no mirror is left; removes failed ones from `left`."""
-    tries = Tries(left, reasons, patience)
-    furthest = target.size
-    while left and not target.is_full:
-        mirror = tries.free(target.progress)
-        before, began = target.size, time.monotonic()
-        try:
-            _append_missing(target, mirror, limiter, patience, max(before, furthest))
-            mirror.works()
-        except Failure as failure:
-            # Too few bytes do not count, or a server that gives one each time is asked for days.
-            if target.size - max(before, furthest) >= SMALL_BLOCK_BYTES:
-                tries.gave(mirror)
-            tries.failed(mirror, failure, began)
-        finally:
-            mirror.leave()
-        furthest = max(furthest, target.size)
-
-
-def _append_missing(
-    target: _Part, mirror: Mirror, limiter: Limiter | None, patience: Patience, furthest: int
-) -> None:
-    """Ask a mirror once for the missing bytes and append them; those past `furthest` are new."""
-    start = target.start_at(mirror)
-    most = limiter.block_bytes if limiter else BLOCK_BYTES
-    # A broken connection loses the current block, so blocks stay small until they arrive quickly.
-    size = SMALL_BLOCK_BYTES
-    with opened(mirror.url_of(target.item.path), start, patience) as stream:
-        target.begin(mirror, stream)
-        # A server that does not support ranges sends the held bytes once more.
-        skip = target.size - stream.start
-        while not target.is_full:
-            began = time.monotonic()
-            missing = size if target.total is None else target.total - target.size
-            block = stream.read(min(size, most, skip or missing))
-            if not block:
-                if not skip and target.end(stream):
-                    break
-                if skip and target.total is None:
-                    target.discard()
-                    raise Failure("has fewer bytes than were here, which are discarded", wait=0)
-                total = "" if target.total is None else f" of {target.total}"
-                raise Failure(f"ended after {target.size - skip}{total} bytes")
-            quick = time.monotonic() - began < QUICK_BLOCK
-            size = min(BLOCK_BYTES, 2 * size) if quick else max(SMALL_BLOCK_BYTES, size // 2)
-            if limiter:
-                limiter.take(len(block))
-            if skip:
-                skip -= len(block)
-            else:
-                target.sources.add(mirror)
-                target.append(block)
-                is_whole = target.size == target.total
-                if is_whole or target.size - furthest >= SMALL_BLOCK_BYTES:
-                    mirror.moved_at = time.monotonic()

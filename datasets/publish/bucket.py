@@ -18,7 +18,18 @@ PART_BYTES = 32 * 2**20
 class BucketTarget(RemoteTarget):
     """A registry in S3, which checks and stores the SHA-256 of objects and writes conditionally."""
 
-    def holds(self, path: str, item: StoredObject, source: Path) -> bool:
+    def put(self, path: str, item: StoredObject, source: Path) -> None:
+        """Send the bytes with their SHA-256, which the service checks, unless it stores that already."""
+        if self._holds(path, item, source):
+            return
+        if item.size_bytes > PART_BYTES:
+            self._send_parts(path, checked_blocks(source, item, PART_BYTES))
+            return
+        data = b"".join(checked_blocks(source, item, PART_BYTES))
+        with target_errors(f"{self.url}/{path}"):
+            self._call("put_object", path, Body=data, **_checksum(data))
+
+    def _holds(self, path: str, item: StoredObject, source: Path) -> bool:
         """Compare with the SHA-256 that the service stores."""
         with target_errors(f"{self.url}/{path}"):
             try:
@@ -33,15 +44,6 @@ class BucketTarget(RemoteTarget):
         # S3 stores the SHA-256 of the parts' SHA-256 sums, followed by `-` and the number of parts.
         whole = _base64(hashlib.sha256(b"".join(parts)).digest())
         return bool(head["ChecksumSHA256"].partition("-")[0] == whole)
-
-    def send(self, path: str, item: StoredObject, source: Path) -> None:
-        """Send the bytes with their SHA-256, which the service checks."""
-        if item.size_bytes > PART_BYTES:
-            self._send_parts(path, checked_blocks(source, item, PART_BYTES))
-            return
-        data = b"".join(checked_blocks(source, item, PART_BYTES))
-        with target_errors(f"{self.url}/{path}"):
-            self._call("put_object", path, Body=data, **_checksum(data))
 
     def _send_parts(self, path: str, blocks: Iterable[bytes]) -> None:
         with target_errors(f"{self.url}/{path}"):

@@ -3,15 +3,23 @@
 A card is computed from the manifest and the data, and equal versions have equal cards. Its first line after
 the header says that orlog wrote it: a card without this line was written by a person and is never replaced.
 Texts of the manifest, which anybody may have written, are escaped and never reach the header.
+
+A registry on the Hugging Face Hub shows cards:
+
+    README.md              the card that the Hub shows: that of the version that was published last
+    NAME/README.md         the card of the newest version of each dataset
+    NAME/card.svg          the picture of both
 """
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import gymnasium
@@ -21,7 +29,9 @@ from orlog.datasets.audit.findings import Audit, place_text
 from orlog.datasets.columns.bounds import bounds_of
 from orlog.datasets.looking.card_picture import card_picture
 from orlog.datasets.looking.leaves import first_frames
+from orlog.datasets.publish.targets import Change, Target, apply_changes
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import as_dataset
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted, size_text
@@ -34,6 +44,8 @@ LONGEST_ROW = 256  # longer rows, such as images, have no ranges worth reading
 BLOCK_ROWS = 2**16
 FRAMES = 8
 MISSING = "episodes/final_observation_missing"
+CARD, PICTURE = "README.md", "card.svg"
+LARGEST_CARD = 2**24
 
 _MARKER = "<!-- Written by orlog"
 # The Hub's identifiers of licenses that data have; of any other it is told the name.
@@ -59,14 +71,6 @@ class Card(NamedTuple):
         return f"{self.header}{self.body.replace('PICTURE_FILE', picture_file, 1)}"
 
 
-class _Range(NamedTuple):
-    name: str
-    low: float
-    mean: float
-    deviation: float
-    high: float
-
-
 def dataset_card(dataset: Dataset, audit: Audit | None, place: str) -> Card:
     """Return the card of a version; `place` is what `orlog.load_dataset` takes: a name, or its URL in a registry."""
     manifest = dataset.manifest
@@ -89,13 +93,15 @@ def dataset_card(dataset: Dataset, audit: Audit | None, place: str) -> Card:
             f"The first {MOST_NUMBERS} numbers, at most, of the observations and of the actions.",
             _table(
                 ("number", "smallest", "mean", "standard deviation", "largest"),
-                [(one.name, *(f"{value:.4g}" for value in one[1:])) for one in ranges],
+                [(name, *(f"{value:.4g}" for value in values)) for name, *values in ranges],
             ),
         ]
-    parts += ["## Columns", _table(("column", "type", "row", "rows"), _columns(manifest))]
-    picture = card_picture(
-        returns, lengths, [(one.name, *one[1:]) for one in ranges], first_frames(dataset, FRAMES)
-    )
+    columns = [
+        (escaped(column.name), column.dtype, str(tuple(column.shape)), f"{column.rows:,}")
+        for column in manifest.columns
+    ]
+    parts += ["## Columns", _table(("column", "type", "row", "rows"), columns)]
+    picture = card_picture(returns, lengths, ranges, first_frames(dataset, FRAMES))
     return Card(_header(manifest), "\n\n".join(parts) + "\n", picture)
 
 
@@ -158,7 +164,17 @@ def size_category(rows: int) -> str:
 def _quality(
     dataset: Dataset, audit: Audit | None, returns: np.ndarray, lengths: np.ndarray
 ) -> list[tuple[str, str]]:
-    manifest = dataset.manifest
+    manifest, recipe = dataset.manifest, dataset.manifest.recipe
+    audited = "not audited"
+    if audit is not None:
+        word = "passed" if audit.is_good else "failed"
+        audited = f"{word}: {audit.summary()}, in {counted(len(audit.checks), 'check')}"
+    parents = [
+        f"`{parent.digest}` by {escaped(parent.operation[:300])}" for parent in manifest.lineage
+    ]
+    made = ""
+    if recipe is not None:
+        made = f"{escaped(recipe.name)}, version {recipe.version}, seed {recipe.seed}"
     rows = [
         ("version", f"{version_of(manifest)}, `{manifest.digest}`"),
         ("episodes", f"{dataset.total_episodes:,}"),
@@ -168,18 +184,14 @@ def _quality(
         ("return of an episode", _spread(returns)),
         ("ends of episodes", _ends(dataset)),
         *_use_of_actions(dataset),
-        ("audit", "not audited" if audit is None else _audit_text(audit)),
+        ("audit", audited),
         ("environment", _environment(manifest)),
         ("behavior policy", escaped(manifest.behavior_policy) or "unknown"),
         ("benchmark", escaped(manifest.benchmark)),
         ("license", escaped(manifest.license) or "not said"),
-        ("derived from", "; ".join(_parents(manifest))),
+        ("derived from", "; ".join(parents)),
+        ("recipe", made),
     ]
-    if manifest.recipe is not None:
-        recipe = manifest.recipe
-        rows.append(
-            ("recipe", f"{escaped(recipe.name)}, version {recipe.version}, seed {recipe.seed}")
-        )
     return [(name, text) for name, text in rows if text]
 
 
@@ -233,23 +245,12 @@ def _use_of_actions(dataset: Dataset) -> list[tuple[str, str]]:
     return found
 
 
-def _audit_text(audit: Audit) -> str:
-    word = "passed" if audit.is_good else "failed"
-    return f"{word}: {audit.summary()}, in {counted(len(audit.checks), 'check')}"
-
-
 def _environment(manifest: Manifest) -> str:
     environment = manifest.environment
     if environment is None:
         return "unknown"
-    versions = ", ".join(f"{name} {one}" for name, one in environment.versions.items())
+    versions = ", ".join(f"{name} {version}" for name, version in environment.versions.items())
     return escaped(environment.id + (f" ({versions})" if versions else ""))
-
-
-def _parents(manifest: Manifest) -> list[str]:
-    return [
-        f"`{parent.digest}` by {escaped(parent.operation[:300])}" for parent in manifest.lineage
-    ]
 
 
 def _findings(audit: Audit | None) -> list[str]:
@@ -269,45 +270,38 @@ def _findings(audit: Audit | None) -> list[str]:
     return found
 
 
-def _columns(manifest: Manifest) -> list[tuple[str, ...]]:
-    return [
-        (escaped(column.name), column.dtype, str(tuple(column.shape)), f"{column.rows:,}")
-        for column in manifest.columns
-    ]
+def _ranges(dataset: Dataset, root: str) -> list[tuple[str, float, float, float, float]]:
+    """Return name, smallest value, mean, standard deviation and largest value of the first numbers under a root.
 
-
-def _ranges(dataset: Dataset, root: str) -> list[_Range]:
-    """Return the ranges of the first numbers under a root; final observations that are missing left out."""
+    Final observations that are missing are left out.
+    """
     specs = dataset.schema.columns()
-    found: list[_Range] = []
+    ranges: list[tuple[str, float, float, float, float]] = []
     for name in dataset.columns:
-        spec, left = specs[name], MOST_NUMBERS - len(found)
+        spec, left = specs[name], MOST_NUMBERS - len(ranges)
         numbers = math.prod(spec.shape)
-        is_one = name.partition("/")[0] == root and not is_part(name) and spec.dtype.kind in "fiu"
-        if left <= 0 or not is_one or not 0 < numbers <= LONGEST_ROW:
+        is_wanted = (
+            name.partition("/")[0] == root and not is_part(name) and spec.dtype.kind in "fiu"
+        )
+        if left <= 0 or not is_wanted or not 0 < numbers <= LONGEST_ROW:
             continue
-        shown = _moments(_blocks(dataset, name), left)
-        for index, values in enumerate(shown.T.tolist()):
-            at = "".join(f"[{one}]" for one in np.unravel_index(index, spec.shape))
-            found.append(_Range(f"{name}{at}", *values))
-    return [one for one in found if np.isfinite(one[1:]).all()]
+        for index, values in enumerate(_moments(_blocks(dataset, name), left).T.tolist()):
+            place = "".join(f"[{axis}]" for axis in np.unravel_index(index, spec.shape))
+            ranges.append((f"{name}{place}", *values))
+    return [one for one in ranges if np.isfinite(one[1:]).all()]
 
 
 def _moments(blocks: Iterator[np.ndarray], most: int) -> np.ndarray:
     """Return smallest value, mean, standard deviation and largest value of the first numbers of rows."""
-    count, start, total, squares = 0, np.zeros(0), np.zeros(0), np.zeros(0)
-    low, high = np.zeros(0), np.zeros(0)
+    count, start, total, squares, low, high = 0, *np.zeros((5, 1))
     for values in blocks:
         chosen = values.reshape(len(values), -1)[:, :most].astype(np.float64)
         if count == 0:
             start, low, high = chosen[0].copy(), chosen[0], chosen[0]
-            total, squares = np.zeros((2, len(start)))
         low, high = np.minimum(low, chosen.min(axis=0)), np.maximum(high, chosen.max(axis=0))
         # Without the first row, so that large numbers that hardly change keep their digits.
-        total, squares = (
-            total + (chosen - start).sum(axis=0),
-            squares + np.square(chosen - start).sum(axis=0),
-        )
+        total = total + (chosen - start).sum(axis=0)
+        squares = squares + np.square(chosen - start).sum(axis=0)
         count += len(chosen)
     mean = total / max(1, count)
     deviation = np.sqrt(np.maximum(squares / max(1, count) - mean**2, 0))
@@ -335,3 +329,46 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table; its cells are Markdown without `|` of their own."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def publish_card(
+    registry: Target,
+    folder: Path,
+    manifest: Manifest,
+    names: Collection[str],
+    audited: Callable[[], Audit | None],
+) -> None:
+    """Write the card of the newest version of a name, unless it is there; cards that a person wrote stay.
+
+    `names` are all datasets in the registry. `audited` returns the audit, and is called if a card is written.
+    """
+    name = manifest.name
+    own, audit_once = f"{name}/{CARD}", functools.cache(audited)
+
+    @functools.cache
+    def card() -> Card:
+        place = f"{registry.url}/{name}/{manifest.version}"
+        return dataset_card(as_dataset(folder), audit_once(), place)
+
+    def changes() -> list[Change]:
+        there = {path: registry.read(path, LARGEST_CARD) for path in (CARD, own)}
+        texts = {
+            path: (data or b"").decode("utf-8", "replace") for path, (data, _) in there.items()
+        }
+        if any(marker(manifest) in text for text in texts.values()):
+            return []
+        ours = [path for path in there if there[path][0] is None or is_own_card(texts[path])]
+        audit = audit_once() if ours else None
+        # Data that an audit could not read have no figures.
+        if not ours or (audit and any(finding.check == "damage" for finding in audit.findings)):
+            return []
+        others = [f"- [{other}]({other}/{CARD})" for other in sorted(names) if other != name]
+        heading = "\n## Also in this repository\n\n" if others else ""
+        listed = heading + "".join(f"{line}\n" for line in others)
+        whole = {CARD: card().text(f"{name}/{PICTURE}") + listed, own: card().text(PICTURE)}
+        return [
+            *(Change(path, whole[path].encode(), there[path][1]) for path in ours),
+            Change(f"{name}/{PICTURE}", card().picture.encode()),
+        ]
+
+    apply_changes(registry, changes, "the version is published and listed; its card is not written")

@@ -4,7 +4,7 @@
     1. objects, each checked against the manifest on its way
     2. manifest.json.sig, then manifest.json      from here on readers see the version
     3. index.json.sig, then index.json            from here on it is listed
-    4. README.md, a dataset card                  only on the Hugging Face Hub
+    4. README.md, a dataset card                  only on the Hugging Face Hub (`card.py`)
 
 So readers never see half a version, and running an interrupted call again continues it. A `.sig`
 file also keeps the signatures of the file that is being replaced, so it is valid at every instant.
@@ -16,32 +16,35 @@ them gets an error.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+import functools
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from orlog.datasets.audit.audit import audit as audit_dataset
 from orlog.datasets.audit.findings import Audit, place_text
-from orlog.datasets.download.confirm import BRIEF
-from orlog.datasets.download.sources import read_index
+from orlog.datasets.download.credentials import may_be_signed
+from orlog.datasets.download.sources import BRIEF, read_index
+from orlog.datasets.formats.formats import find_format
 from orlog.datasets.home.deletion import unless_deleted
-from orlog.datasets.home.meaning import check_unchanged
+from orlog.datasets.home.meaning import check_linked, check_unchanged
 from orlog.datasets.home.registries import read_registries
-from orlog.datasets.publish.hub_card import publish_card
-from orlog.datasets.publish.open import open_target
-from orlog.datasets.publish.targets import Change, Target, apply_changes
+from orlog.datasets.publish.card import publish_card
+from orlog.datasets.publish.targets import Change, Target, apply_changes, open_target
 from orlog.datasets.reading.finding import stored_folders
 from orlog.datasets.reading.given import Given, as_stored_folder
 from orlog.datasets.store.chunk_hashes import lacks_chunk_hashes
 from orlog.errors import (
     AuditError,
+    InvalidNameError,
     OrlogError,
     SchemaError,
     SignatureError,
     StorageError,
     VersionExistsError,
 )
-from orlog.manifests.index import INDEX_FILE, LARGEST_INDEX, Index, index_from_json
+from orlog.manifests.documents import convert_json
+from orlog.manifests.index import INDEX_FILE, LARGEST_INDEX, ForeignEntry, Index, index_from_json
 from orlog.manifests.manifest import (
     LARGEST_MANIFEST,
     MANIFEST_FILE,
@@ -50,7 +53,7 @@ from orlog.manifests.manifest import (
     not_a_version,
     read_manifest,
 )
-from orlog.manifests.names import newest_first
+from orlog.manifests.names import newest_first, parse_name
 from orlog.manifests.rebuilds import is_rebuild, rebuild_text, version_of
 from orlog.manifests.signatures import (
     LARGEST_SIGNATURE,
@@ -136,7 +139,7 @@ def publish_dataset(
     registry = open_target(str(target))
     _check_registries(manifest, registry.url)
     seal = None if sign is None else _Seal(sign, trusted, sign_existing)
-    told_to_wait = _once(on_wait)
+    told_to_wait = functools.cache(on_wait)
     place = f"{manifest.name}/{manifest.version}"
 
     def manifest_changes() -> list[Change]:
@@ -206,6 +209,61 @@ def change_index(
             registry, lambda: _index_changes(registry, change, seal), "its index is unchanged"
         )
     return registry.url
+
+
+def foreign_file_entry(**said: str | int | Sequence[str] | None) -> ForeignEntry:
+    """Return an index entry for a file from its fields; None stands for an unknown value.
+
+    Raises ValueError if a value makes no sense, or a field does not exist.
+    """
+    return convert_json(said, ForeignEntry)
+
+
+def link_foreign_file(
+    target: str,
+    name: str,
+    entry: ForeignEntry,
+    *,
+    sign: Sign | None = None,
+    trusted: Collection[str] = (),
+    sign_existing: bool = False,
+    on_wait: Callable[[], None] = lambda: None,
+) -> str:
+    """List a third-party file under `NAME@VERSION` in the index of a registry, and return the registry's URL.
+
+    Nothing is downloaded: the file is checked against the entry only when it is used. A URL with a query that
+    may be a secret is refused without repeating it, and so is a format that orlog does not read. The other
+    arguments are those of `publish_dataset`.
+    """
+    wanted = parse_name(name)
+    if not wanted.version:
+        raise InvalidNameError(
+            f"{name}: give the version of the file, such as {wanted.name}@1.0.0."
+        )
+    find_format(entry.format, name)
+    _check_queries(name, entry)
+    check_linked(wanted.name, wanted.version, entry)
+    return change_index(
+        target,
+        lambda index: index.with_foreign(wanted.name, wanted.version, entry),
+        sign=sign,
+        trusted=trusted,
+        sign_existing=sign_existing,
+        on_wait=on_wait,
+    )
+
+
+def _check_queries(name: str, entry: ForeignEntry) -> None:
+    """Refuse queries of signed URLs: whoever may read the registry reads its index."""
+    for file in entry.each:
+        for url in (file.url, *file.mirrors):
+            if may_be_signed(url):
+                plain = url.partition("?")[0]
+                raise ValueError(
+                    f"{plain}: leave out what follows the ? in this URL: it may be a secret, and the "
+                    "registry would show it to all who read it. Who downloads the file gives it "
+                    f'instead: orlog download {name} --mirror "{plain}?.."'
+                )
 
 
 def _refuse_wrong_data(found: Audit, folder: Path) -> None:
@@ -354,14 +412,3 @@ def _index_changes(
     if changed != data:
         changes.append(Change(INDEX_FILE, changed, there.tag))
     return changes
-
-
-def _once(call: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that makes the call only the first time."""
-    left = [call]
-
-    def first_only() -> None:
-        if left:
-            left.pop()()
-
-    return first_only

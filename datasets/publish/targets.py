@@ -20,10 +20,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orlog.base.files import hash_file, make_folder, sync, sync_all, sync_folders, take_lock
+from orlog.base.files import (
+    absolute_path,
+    hash_file,
+    make_folder,
+    sync,
+    sync_all,
+    sync_folders,
+    take_lock,
+)
+from orlog.datasets.download.http import missing_backend
 from orlog.errors import (
     IntegrityError,
     ManifestError,
+    NotFoundError,
     OrlogError,
     StorageError,
     VersionExistsError,
@@ -31,6 +41,7 @@ from orlog.errors import (
 )
 from orlog.manifests.index import INDEX_FILE
 from orlog.manifests.manifest import StoredObject
+from orlog.manifests.names import is_url
 
 BLOCK_BYTES = 2**20
 ATTEMPTS = 30
@@ -88,19 +99,16 @@ class Target(abc.ABC):
         """Return the changes to make together with adding the manifest, a version's last file."""
         return []
 
-    @abc.abstractmethod
     def sole_index_writer(
-        self, on_wait: Callable[[], None]
+        self,
+        on_wait: Callable[[], None],  # noqa: ARG002
     ) -> contextlib.AbstractContextManager[None]:
         """Hold the exclusive right to change the index, where that is possible."""
+        return contextlib.nullcontext()
 
     @abc.abstractmethod
-    def holds(self, path: str, item: StoredObject, source: Path) -> bool:
-        """Return whether an object is there and its content is known to be right."""
-
-    @abc.abstractmethod
-    def send(self, path: str, item: StoredObject, source: Path) -> None:
-        """Write an object, checking its bytes on the way."""
+    def put(self, path: str, item: StoredObject, source: Path) -> None:
+        """Write an object, checking its bytes on the way, unless it is there and known to be right."""
 
     def send_objects(
         self,
@@ -113,9 +121,7 @@ class Target(abc.ABC):
         """Write the objects of a folder that are not there, and wait until they are durable."""
 
         def send(item: StoredObject) -> int:
-            path, source = f"{place}/{item.path}", folder / item.path
-            if not self.holds(path, item, source):
-                self.send(path, item, source)
+            self.put(f"{place}/{item.path}", item, folder / item.path)
             return item.size_bytes
 
         done, total = 0, sum(item.size_bytes for item in objects)
@@ -128,6 +134,48 @@ class Target(abc.ABC):
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+
+
+def open_target(target: str) -> Target:
+    """Return the target that a folder or URL names.
+
+    Raises MissingExtraError if the package that writes such URLs is not installed; NotFoundError if nothing
+    writes URLs of that kind, or there is no such repository; StorageError if it is a web server, or cannot be
+    reached.
+    """
+    if not is_url(target):
+        return FolderTarget(absolute_path(target))
+    scheme = target.partition("://")[0]
+    if scheme in ("http", "https"):
+        # Without a password and the query of a signed URL.
+        place = target.partition("://")[2].partition("?")[0].rpartition("@")[2]
+        raise StorageError(
+            f"{scheme}://{place}: cannot publish to a web server; publish to the folder or bucket it serves."
+        )
+    url = target.rstrip("/")
+    if not is_url(url):
+        raise NotFoundError(f"{target}: names no folder or bucket.")
+    import fsspec
+
+    try:
+        # A fresh one: a cached one may hold old credentials, servers and listings.
+        system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
+    except ImportError as error:
+        raise missing_backend(url, error) from error
+    except Exception as error:  # each backend of fsspec has its own errors
+        raise NotFoundError(f"{target}: cannot be opened: {clause(error)}.") from error
+    protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
+    if "file" in protocols:
+        return FolderTarget(Path(root))
+    if "s3" in protocols:
+        from orlog.datasets.publish.bucket import BucketTarget
+
+        return BucketTarget(system, root, url)
+    if "hf" in protocols and not root.startswith("buckets/"):
+        from orlog.datasets.publish.hub import HubTarget
+
+        return HubTarget(system, root, url)
+    return RemoteTarget(system, root, url)
 
 
 def apply_changes(
@@ -232,18 +280,13 @@ class FolderTarget(Target):
         """Hold the lock of the index."""
         return self._locked(self.root / INDEX_FILE, on_wait, longest_wait=LONGEST_INDEX_WAIT)
 
-    def holds(self, path: str, item: StoredObject, source: Path) -> bool:  # noqa: ARG002
-        """Hash the file that is there."""
+    def put(self, path: str, item: StoredObject, source: Path) -> None:
+        """Hash the file that is there; write another one under a temporary name, then rename it."""
         file = self.root / path
         with target_errors(file):
-            return (
-                file.is_file()
-                and file.stat().st_size == item.size_bytes
-                and hash_file(file) == item.sha256
-            )
-
-    def send(self, path: str, item: StoredObject, source: Path) -> None:
-        """Write it under a temporary name, then rename it."""
+            is_there = file.is_file() and file.stat().st_size == item.size_bytes
+            if is_there and hash_file(file) == item.sha256:
+                return
         self._replace(path, checked_blocks(source, item, BLOCK_BYTES))
 
     def send_objects(
@@ -309,17 +352,14 @@ class RemoteTarget(Target):
         for change in changes:
             with target_errors(f"{self.url}/{change.path}"):
                 if change.data is None:
-                    self._remove(change.path)
+                    with contextlib.suppress(FileNotFoundError):
+                        self.system.rm_file(f"{self.root}/{change.path}")
                 elif not self._write(change.path, change.data, change.tag):
                     return False
         return True
 
-    def holds(self, path: str, item: StoredObject, source: Path) -> bool:  # noqa: ARG002
-        """Return False: this system stores no checksums, so everything is sent again."""
-        return False
-
-    def send(self, path: str, item: StoredObject, source: Path) -> None:
-        """Check a file, then send it."""
+    def put(self, path: str, item: StoredObject, source: Path) -> None:
+        """Check a file, then send it: this system stores no checksums, so nothing that is there is believed."""
         for _ in checked_blocks(source, item, BLOCK_BYTES):
             pass
         with target_errors(f"{self.url}/{path}"):
@@ -365,13 +405,6 @@ class RemoteTarget(Target):
         """Remove the claim."""
         return [Change(f"{place}/{CLAIM_FILE}", None)]
 
-    def sole_index_writer(
-        self,
-        on_wait: Callable[[], None],  # noqa: ARG002
-    ) -> contextlib.AbstractContextManager[None]:
-        """Hold nothing: this system has no locks."""
-        return contextlib.nullcontext()
-
     def _write(self, path: str, data: bytes, tag: str | None) -> bool:
         """Write a small file unless its tag differs; here tags only say whether it exists."""
         if tag == "":
@@ -380,10 +413,6 @@ class RemoteTarget(Target):
                 return False
         self.system.pipe_file(f"{self.root}/{path}", data)
         return True
-
-    def _remove(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.system.rm_file(f"{self.root}/{path}")
 
     def _load(self, path: str, largest: int) -> tuple[bytes, str]:
         """Return the content of a file and the tag of this state of it."""

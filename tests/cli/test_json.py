@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import orlog
 from orlog.cli import app
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
+from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.worlds.recipe import catalogue
 from tests.training import train_run

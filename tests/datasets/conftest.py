@@ -26,7 +26,7 @@ Replace: TypeAlias = Callable[[Path, str, bytes], None]
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Let downloads wait by a clock that goes on only by what they wait."""
     clock = Clock()
-    for module in ("http", "mirrors", "transfer"):
+    for module in ("http", "transfer"):
         monkeypatch.setattr(f"orlog.datasets.download.{module}.time", clock)
     return clock
 

@@ -17,10 +17,9 @@ from filelock import FileLock, Timeout
 
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.mirrors import Mirror
 from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import source_of_url
-from orlog.datasets.download.transfer import fetch_object
+from orlog.datasets.download.transfer import Mirror, fetch_object
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import TransferError
 from tests.clocks import Clock

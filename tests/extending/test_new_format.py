@@ -14,7 +14,7 @@ import pytest
 import orlog
 import orlog.datasets.formats
 from orlog.datasets.formats.formats import choose_format, find_format, formats
-from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
+from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,

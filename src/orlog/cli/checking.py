@@ -96,7 +96,7 @@ def _verify(
     folder: Path, name: str, quick: bool, values: bool, offline: bool, as_json: bool
 ) -> bool:
     """Check the version in a folder and print what was found; return whether all is right."""
-    from orlog.datasets.download.confirm import confirm_version
+    from orlog.datasets.download.sources import confirm_version
     from orlog.datasets.home.deletion import unless_deleted
     from orlog.datasets.home.origin import was_downloaded
     from orlog.datasets.home.presence import how_much, is_whole, present_objects

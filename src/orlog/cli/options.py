@@ -313,7 +313,7 @@ class Transfer:
 
     def arguments(self) -> dict[str, Any]:
         """Return them as `download_dataset` and `repair_dataset` take them."""
-        from orlog.datasets.download.mirrors import Limiter
+        from orlog.datasets.download.transfer import Limiter
 
         rate = "bytes per second such as 500k or 20M"
         limit = self.limit_rate and Limiter(read_bytes(self.limit_rate, rate, at_least=1))

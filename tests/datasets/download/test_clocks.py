@@ -11,8 +11,7 @@ import pytest
 
 import orlog
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.mirrors import Mirror
-from orlog.datasets.download.transfer import fetch_object
+from orlog.datasets.download.transfer import Expected, Mirror, fetch_object
 from orlog.datasets.home.registries import add_registry, check_serial, read_registries
 from orlog.errors import SignatureError, TransferError
 from orlog.manifests.manifest import read_manifest
@@ -74,7 +73,11 @@ def test_a_server_whose_clock_is_years_off_is_waited_for_no_longer_than_allowed(
     server: FileServer, built_mini: Path, tmp_path: Path, year: int, status: int
 ) -> None:
     listed = read_manifest(built_mini / "manifest.json").objects
-    (item,) = (item for item in listed if item.path == SHARD)
+    (item,) = (
+        Expected(path=one.path, size_bytes=one.size_bytes, sha256=one.sha256)
+        for one in listed
+        if one.path == SHARD
+    )
     date = f"Fri, 01 Jan {year} 00:00:00 GMT"
     server.faults.append(Fault(times=1, status=status, headers={"Retry-After": date}))
     fetch_object([Mirror(server.url)], item, tmp_path / "part", patience=QUICK)

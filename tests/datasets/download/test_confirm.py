@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from orlog.cli import app
-from orlog.datasets.download.confirm import BRIEF, confirm_version
 from orlog.datasets.download.download import download_dataset
+from orlog.datasets.download.sources import BRIEF, confirm_version
 from orlog.datasets.home.registries import remove_registry
 from orlog.errors import ManifestError
 from orlog.manifests.manifest import Manifest, read_manifest
@@ -23,7 +23,7 @@ from tests.servers import COMES, Fault
 def answers_may_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a busy machine have time to answer; how often is asked stays as it is."""
     patient = dataclasses.replace(BRIEF, timeout=COMES)
-    monkeypatch.setattr("orlog.datasets.download.confirm.BRIEF", patient)
+    monkeypatch.setattr("orlog.datasets.download.sources.BRIEF", patient)
 
 
 def downloaded(name: str = MINI) -> tuple[Path, Manifest]:

@@ -11,7 +11,7 @@ import pytest
 import orlog
 from orlog.datasets.download import credentials
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
+from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file
 from orlog.errors import OrlogError, TransferError
 from orlog.executors.processes import execute
 from tests.command_line import orlog as command

@@ -19,10 +19,10 @@ from orlog.datasets.download.download import (
     repair_dataset,
     repair_version,
 )
-from orlog.datasets.download.http import Patience, read_small
-from orlog.datasets.download.mirrors import Limiter
+from orlog.datasets.download.http import Patience
 from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import find_source, source_of_url
+from orlog.datasets.download.transfer import Limiter, read_small
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import add_registry, remove_registry

@@ -26,7 +26,7 @@ from orlog.datasets.formats import formats
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
+from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording import finishing
 from orlog.datasets.store.verify import verify_folder

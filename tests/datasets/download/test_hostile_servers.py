@@ -16,18 +16,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orlog.datasets.download import sources
-from orlog.datasets.download.http import Patience, read_small
-from orlog.datasets.download.mirrors import Mirror
-from orlog.datasets.download.transfer import fetch_object
+from orlog.datasets.download.http import Patience
+from orlog.datasets.download.transfer import Expected, Mirror, fetch_object, read_small
 from orlog.datasets.home.registries import add_registry, remove_registry, seen_file
 from orlog.errors import NotFoundError, OrlogError, TransferError
-from orlog.manifests.manifest import StoredObject
 from orlog.manifests.names import parse_name
 from tests.levels import scaled
 from tests.servers import COMES, FileServer
 
 DATA = random.Random(0).randbytes(40_000)
-ITEM = StoredObject(path="c.0", size_bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest())
+ITEM = Expected(path="c.0", size_bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest())
 LIMIT = 30_000
 QUICK = Patience(idle=0, timeout=COMES, attempts=2, first_wait=0.001, longest_wait=0.01)
 SILENCE = 0.1

@@ -23,7 +23,7 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.download import ranges
+from orlog.datasets.download import transfer as ranges
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.in_place import open_in_place
 from orlog.datasets.home.in_place import in_place_folder, kept_versions, make_room

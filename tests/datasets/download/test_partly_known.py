@@ -12,8 +12,7 @@ import fsspec
 import pytest
 
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.mirrors import Mirror
-from orlog.datasets.download.transfer import Expected, fetch_object
+from orlog.datasets.download.transfer import Expected, Mirror, fetch_object
 from orlog.errors import TransferError
 from tests.servers import COMES, Fault, FileServer
 

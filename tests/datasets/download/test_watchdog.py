@@ -13,16 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from orlog.datasets.download.http import Patience, read_small
-from orlog.datasets.download.mirrors import Mirror
-from orlog.datasets.download.transfer import fetch_object
-from orlog.datasets.download.watchdog import ends_within, find_host
+from orlog.datasets.download.http import Patience, find_host
+from orlog.datasets.download.transfer import Expected, Mirror, fetch_object, read_small
 from orlog.errors import TransferError
-from orlog.manifests.manifest import StoredObject
 from tests.servers import COMES, FileServer
 
 DATA = bytes(range(256)) * 4000
-ITEM = StoredObject(path="c.0", size_bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest())
+ITEM = Expected(path="c.0", size_bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest())
 IMPATIENT = Patience(idle=0, timeout=0.2, attempts=2, first_wait=0.001, longest_wait=0.01)
 PATIENT = dataclasses.replace(IMPATIENT, timeout=COMES)
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -95,30 +92,3 @@ def test_an_address_is_not_looked_up(address: str, monkeypatch: pytest.MonkeyPat
     """A machine that is busy for seconds would else take itself for one without a network."""
     monkeypatch.setattr(socket, "getaddrinfo", None)
     find_host(address, 0.0)
-
-
-def test_what_ends_in_time_is_left_alone() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        with ends_within(60, ours):
-            theirs.sendall(b"a")
-            assert ours.recv(1) == b"a"
-        with ends_within(0.01, None):
-            theirs.sendall(b"b")
-        assert ours.recv(1) == b"b"
-
-
-def break_once_shut_down(theirs: socket.socket) -> None:
-    assert theirs.recv(1) == b""
-    raise OSError("broken")
-
-
-def test_a_wait_that_is_over_names_the_time_and_the_cause() -> None:
-    ours, theirs = socket.socketpair()
-    said = pytest.raises(TimeoutError, match=r"in 0\.05 seconds")
-    with ours, theirs, said, ends_within(0.05, ours):
-        assert ours.recv(1) == b""
-    ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(TimeoutError) as caught, ends_within(0.05, ours):
-        break_once_shut_down(theirs)
-    assert str(caught.value.__cause__) == "broken"

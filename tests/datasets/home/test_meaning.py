@@ -15,8 +15,7 @@ from orlog.cli import app
 from orlog.datasets.download.download import download_dataset
 from orlog.datasets.home.presence import PartialRecord, partial_folder, write_partial
 from orlog.datasets.home.registries import add_registry
-from orlog.datasets.publish.linking import link_foreign_file
-from orlog.datasets.publish.publish import publish_dataset
+from orlog.datasets.publish.publish import link_foreign_file, publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.converting import convert_dataset
 from orlog.datasets.recording.saving import save_dataset

@@ -15,8 +15,7 @@ from orlog.datasets.download.foreign import download_foreign_file
 from orlog.datasets.download.sources import ForeignFileSource, find_source
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
-from orlog.datasets.publish.publish import publish_dataset
+from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file, publish_dataset
 from orlog.errors import (
     FormatVersionError,
     InvalidNameError,
