@@ -585,7 +585,8 @@ class _Part:
                     continue
                 self.sources.add(mirror)
                 self._append(block)
-                if self.is_full or self.size - self._furthest >= SMALL_BLOCK_BYTES:
+                new_bytes = self.size - self._furthest
+                if new_bytes >= SMALL_BLOCK_BYTES or self.size == self.total:
                     mirror.moved_at = time.monotonic()
 
     def _start_at(self, mirror: Mirror) -> int:
