@@ -11,11 +11,9 @@ import pytest
 
 import orlog
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.transfer import Expected, Mirror, fetch_object
 from orlog.datasets.home.registries import add_registry, check_serial, read_registries
-from orlog.errors import SignatureError, TransferError
-from orlog.manifests.manifest import read_manifest
-from tests.servers import COMES, Fault, FileServer
+from orlog.errors import SignatureError
+from tests.servers import COMES, FileServer
 from tests.stored_objects import change_unseen
 
 SHARD = "observations/observation/c.0.0"
@@ -65,27 +63,3 @@ def test_an_older_index_is_refused_whatever_the_clock_says(
     with pytest.raises(SignatureError, match="expected serial 7 or more, found 6"):
         check_serial(lab, 6, "b" * HEX_DIGITS)
     check_serial(lab, 8, "c" * HEX_DIGITS)
-
-
-@pytest.mark.parametrize("year", [1970, 1999, 2100, 9999])
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_server_whose_clock_is_years_off_is_waited_for_no_longer_than_allowed(
-    server: FileServer, built_mini: Path, tmp_path: Path, year: int, status: int
-) -> None:
-    listed = read_manifest(built_mini / "manifest.json").objects
-    (item,) = (
-        Expected(path=one.path, size_bytes=one.size_bytes, sha256=one.sha256)
-        for one in listed
-        if one.path == SHARD
-    )
-    date = f"Fri, 01 Jan {year} 00:00:00 GMT"
-    server.faults.append(Fault(times=1, status=status, headers={"Retry-After": date}))
-    fetch_object([Mirror(server.url)], item, tmp_path / "part", patience=QUICK)
-    assert (tmp_path / "part").read_bytes() == (built_mini / SHARD).read_bytes()
-    server.faults[:] = [Fault(status=status, headers={"Retry-After": date})]
-    server.requests.clear()
-    mirror = Mirror(server.url)
-    with pytest.raises(TransferError, match=str(status)):
-        fetch_object([mirror], item, tmp_path / "other", patience=QUICK)
-    assert len(server.requests) == QUICK.attempts
-    assert mirror.free_at <= time.monotonic() + QUICK.longest_wait
