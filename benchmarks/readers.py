@@ -46,7 +46,7 @@ from benchmarks.recording import machine
 from benchmarks.store import RESULTS, scratch_folder
 from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats.formats import Format, formats
-from orlog.datasets.formats.rlds.tfrecord_files import record_spans
+from orlog.datasets.formats.rlds.tfrecords import read_records
 from tests.datasets.formats.test_imitation import PACKAGES as IMITATION_PACKAGES
 from tests.datasets.formats.test_rlds import TENSORFLOW
 from tests.datasets.formats.test_torchrl import PACKAGES as TORCHRL
@@ -254,7 +254,7 @@ def read_raw(file: Path) -> int:
             return len([frame.to_ndarray(format="rgb24") for frame in opened.decode(video=0)])
     if ".tfrecord" in file.name:  # what reads them without TensorFlow compares checksums at least
         with file.open("rb") as opened:
-            return len(list(record_spans(opened, file.name)))
+            return len(list(read_records(opened, file.name)))
     return len(file.read_bytes())
 
 

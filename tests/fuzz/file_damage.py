@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import h5py
 import numpy as np
 
-from orlog.datasets.formats.rlds.tfrecord_files import record_spans, write_record
+from orlog.datasets.formats.rlds.tfrecords import read_records, write_record
 from tests.fuzz.damage import damaged as damaged_document
 
 Rng: TypeAlias = np.random.Generator
@@ -552,7 +552,7 @@ def _damage_json(data: bytes, rng: Rng) -> bytes:
 def _damage_tfrecord(data: bytes, rng: Rng) -> bytes:
     """Change a record, or which there are, and give it the right checksums."""
     file = io.BytesIO(data)
-    records = [data[start:stop] for start, stop in record_spans(file, "")]
+    records = [record for _, record in read_records(file, "")]
     place = int(rng.integers(len(records)))
     kind = rng.random()
     if kind < 0.9:

@@ -26,7 +26,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,8 +47,7 @@ from orlog.datasets.formats.rlds.metadata import (
     read_own,
 )
 from orlog.datasets.formats.rlds.records import Features, Plan, look_at_all
-from orlog.datasets.formats.rlds.tf_examples import Feature, read_example
-from orlog.datasets.formats.rlds.tfrecord_files import near_record, open_tfrecord
+from orlog.datasets.formats.rlds.tfrecords import open_tfrecord, read_example, record_at
 from orlog.datasets.formats.rlds.values import Column, is_path, stored_dtype
 from orlog.datasets.formats.rlds.writing import SEED, SPLIT, TfdsWriter, tfds_losses
 from orlog.datasets.reading.dataset import Dataset
@@ -56,9 +55,6 @@ from orlog.errors import SchemaError
 from orlog.manifests.names import counted, said_of
 
 BLOCK_BYTES = 2**24
-ONLY_SPLIT = {"train"}
-
-
 INFO_KEYS = tuple(
     f"*dataset_info.json:{key}"
     for key in (
@@ -98,7 +94,14 @@ def _open(asked: Asked) -> Iterator[Opened]:
             )
         ),
     )
-    opened.steps = _steps(asked, info, _Reader(features, plan, info, where), looks, opened.doubts)
+    reader = _Reader(
+        features,
+        where,
+        plan.moves_rewards,
+        has_missing=bool(plan.missing.any()),
+        has_splits={shard.split for shard in info.shards if shard.records} != {"train"},
+    )
+    opened.steps = _steps(asked, reader, _records(plan, info, looks), opened.doubts)
     yield opened
 
 
@@ -138,191 +141,145 @@ class _Record(NamedTuple):
     success: bool | None
 
 
+def _records(plan: Plan, info: DatasetInfo, looks: np.ndarray) -> Iterator[_Record]:
+    """Yield the records that give steps."""
+    for index in np.flatnonzero(plan.actions > 0).tolist():
+        shard = info.shards[looks["shard"][index]]
+        yield _Record(
+            shard.path,
+            shard.split,
+            (int(looks["start"][index]), int(looks["stop"][index])),
+            int(looks["rows"][index]),
+            int(plan.actions[index]),
+            bool(plan.made[index]),
+            bool(plan.missing[index]),
+            bool(plan.terminated[index]),
+            bool(plan.truncated[index]),
+            plan.success[index],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Reads records that all have the same columns."""
+    """Reads records that all have the same columns.
 
-    def __init__(self, features: Features, plan: Plan, info: DatasetInfo, where: str) -> None:
-        self.features, self.plan, self.where = features, plan, where
-        self.moves_rewards = plan.moves_rewards
-        self._has_missing = bool(plan.missing.any())
-        self._has_outcomes = any(map(is_path, features.metadata.values()))
-        self._has_splits = {one.split for one in info.shards if one.records} != ONLY_SPLIT
+    Attributes:
+        features: What they hold.
+        where: What errors call the dataset.
+        moves_rewards: Whether the reward of an action is at the step after it.
+        has_missing: Whether some final observation is not known.
+        has_splits: Whether there are other splits than `train`.
+    """
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what records hold of it themselves."""
-        return {**self.__dict__, "plan": None}
-
-    def records(self, info: DatasetInfo, looks: np.ndarray) -> Iterator[_Record]:
-        """Yield the records that give steps, shard by shard."""
-        plan = self.plan
-        for number, shard in enumerate(info.shards):
-            for index in np.flatnonzero(looks["shard"] == number).tolist():
-                if plan.actions[index]:
-                    yield _Record(
-                        shard.path,
-                        shard.split,
-                        (int(looks["start"][index]), int(looks["stop"][index])),
-                        int(looks["rows"][index]),
-                        int(plan.actions[index]),
-                        bool(plan.made[index]),
-                        bool(plan.missing[index]),
-                        bool(plan.terminated[index]),
-                        bool(plan.truncated[index]),
-                        plan.success[index],
-                    )
+    features: Features
+    where: str
+    moves_rewards: bool
+    has_missing: bool
+    has_splits: bool
 
     def read(self, spans: Iterable[Span]) -> Iterator[Steps | int]:
         """Yield steps, and how many texts of each record are no UTF-8."""
-        for path, some in itertools.groupby(spans, lambda one: one.of.shard):
+        for path, some in itertools.groupby(spans, lambda span: span.of.shard):
             with open_tfrecord(path, self.where) as file:
                 for record, start, stop in some:
                     what = f"{self.where}, {path.name}, the record at byte {record.span[0]}"
-                    near, place = near_record(file, record.span)
-                    example = read_example(near, place, self.features.wanted, what)
-                    episode = _Episode(near, example, self, what)
-                    metadata = episode.metadata()
-                    if self._has_splits:
-                        metadata[SPLIT] = record.split
-                    if self._has_missing:
-                        metadata[MISSING] = bool(record.is_missing or metadata.get(MISSING))
-                    if self._has_outcomes and record.success is not None:
-                        metadata.setdefault("success", record.success)
-                    yield from episode.steps(record, start, stop, metadata)
-                    yield episode.replaced_bytes(is_first=not start)
+                    example = read_example(record_at(file, record.span), what)
+                    yield from self._steps(example, record, start, stop, what)
 
-
-def _steps(
-    asked: Asked, info: DatasetInfo, reader: _Reader, looks: np.ndarray, doubts: list[str]
-) -> Iterator[Steps]:
-    counts = ((one, one.actions) for one in reader.records(info, looks))
-    jobs = jobs_of(asked, counts, reader.features.step_bytes())
-    replaced = 0
-    for found in read_pieces(asked, reader.read, jobs):
-        if isinstance(found, int):
-            replaced += found
-        else:
-            yield found
-    if replaced:
-        doubts.append(f"{said_of(replaced, 'texts are no UTF-8')}: \\x.. stands for the bytes.")
-
-
-class _Episode:
-    """Reads the steps of a record, some at a time."""
-
-    def __init__(
-        self, file: BinaryIO, example: Mapping[str, Feature], reader: _Reader, where: str
-    ) -> None:
-        features = reader.features
-        self._reader, self._features, self._where = reader, features, where
-
-        def columns(group: Mapping[str, Leaf]) -> dict[str, Column]:
-            return {name: Column(file, example, leaf, where) for name, leaf in group.items()}
-
-        self._observation = columns(features.observation)
-        self._action = columns(features.action)
-        self._infos = columns(features.infos)
-        self._metadata = columns(features.metadata)
-        self._reward = columns({} if features.reward is None else {"": features.reward})
-        self._terminals = columns(
-            {"": features.flags["is_terminal"]} if features.keeps_terminals else {}
-        )
-
-    def metadata(self) -> dict[str, Any]:
-        """Return the values of the whole episode."""
-        found = {}
-        for name, column in self._metadata.items():
-            (value,) = column.rows(1)
-            column.check_end()
-            found[name] = value
-        return found
-
-    def replaced_bytes(self, *, is_first: bool) -> int:
-        """Return how many texts were no UTF-8; those of the whole episode count with its first steps."""
-        read = (*self._infos.values(), *(self._metadata.values() if is_first else ()))
-        return sum(one.replaced_bytes for one in read)
-
-    def steps(
-        self, record: _Record, begin: int, end: int, metadata: dict[str, Any]
-    ) -> Iterator[Steps]:
+    def _steps(
+        self, example: Mapping[str, Any], record: _Record, begin: int, end: int, what: str
+    ) -> Iterator[Steps | int]:
         """Yield the steps of a record from one on and before another one."""
-        count, rows, is_made = record.actions, record.rows, record.is_made
-        moves_rewards = self._reader.moves_rewards
+        features, rows, count = self.features, record.rows, record.actions
+
+        def columns(group: Mapping[str, Leaf], expected: int) -> dict[str, Column]:
+            read = {name: Column(example, leaf, what) for name, leaf in group.items()}
+            for column in read.values():
+                column.check(expected)
+            return read
+
+        observation, action = columns(features.observation, rows), columns(features.action, rows)
+        infos, whole = columns(features.infos, rows), columns(features.metadata, 1)
+        reward = columns({} if features.reward is None else {"": features.reward}, rows)
+        metadata = {name: column.rows(0, 1)[0] for name, column in whole.items()}
         seed = metadata.pop(SEED, None)
-        terminals = self._led_to_terminal(rows, count)
-        at_once = max(1, BLOCK_BYTES // self._features.step_bytes())
-        for column in self._reward.values():
-            column.skip(int(moves_rewards))
-        for column in (*self._reward.values(), *self._action.values(), *self._infos.values()):
-            column.skip(begin)
-        for column in self._observation.values():
-            column.skip(begin + (begin > 0))
-        dtype = self._features.reward_dtype()
+        metadata |= self._known(record, metadata)
+        terminals = np.zeros(0, bool)
+        if features.keeps_terminals:  # of the state after each action
+            flags = Column(example, features.flags["is_terminal"], what).rows(0, rows)
+            flags = flags_of(flags.reshape(rows), "is_terminal", "record")
+            terminals = np.append(flags[1:], flags[-1:])[:count]
+        dtype, moved = features.reward_dtype(), int(self.moves_rewards)
+        at_once = max(1, BLOCK_BYTES // features.step_bytes())
         for start in range(begin, end, at_once):
             stop = min(end, start + at_once)
             is_last = stop == count
-            observations = self._tree(
-                self._observation, stop - start + (start == 0), is_last and is_made
-            )
             rewards = np.zeros(stop - start, dtype)
-            for column in self._reward.values():
-                found = column.rows(stop - start).reshape(-1)
-                rewards = as_dtype(found, dtype, column.where, start)
-            infos = {name: column.rows(stop - start) for name, column in self._infos.items()}
-            if terminals is not None:
-                infos["is_terminal"] = terminals[start:stop]
+            for column in reward.values():
+                values = column.rows(start + moved, stop + moved).reshape(-1)
+                rewards = as_dtype(values, dtype, column.where, start)
+            values_of_infos = {name: column.rows(start, stop) for name, column in infos.items()}
+            if features.keeps_terminals:
+                values_of_infos["is_terminal"] = terminals[start:stop]
+            made = int(is_last and record.is_made)
             yield Steps(
-                observations=observations,
-                actions=self._tree(self._action, stop - start, False),
+                observations=_tree(observation, start + (start > 0), stop + 1 - made, made),
+                actions=_tree(action, start, stop, 0),
                 rewards=rewards,
                 ends=is_last,
                 terminated=is_last and record.terminated,
                 truncated=is_last and record.truncated,
-                infos=infos,
+                infos=values_of_infos,
                 seed=int(seed) if is_last and seed is not None and seed >= 0 else None,
                 metadata=metadata if is_last else {},
             )
-        if end == count:
-            self._check_ends(rows - count, moves_rewards, is_made)
+        read = (*infos.values(), *(() if begin else whole.values()))
+        yield sum(column.replaced_bytes for column in read)
 
-    def _tree(self, columns: Mapping[str, Column], count: int, is_made: bool) -> Any:
-        """Return the next values of a space; the last one is of zeros where it has to be made."""
-        found: Any = {}
-        for path, column in columns.items():
-            values = column.rows(count - is_made)
-            if is_made:
-                values = np.concatenate((values, np.zeros((1, *values.shape[1:]), values.dtype)))
-            values = values.astype(stored_dtype(column.leaf), copy=False)
-            if not path:
-                return values
-            place = found
-            *parents, name = path.split("/")
-            for parent in parents:
-                place = place.setdefault(parent, {})
-            place[name] = values
-        return found
+    def _known(self, record: _Record, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of an episode that its features do not hold."""
+        known: dict[str, Any] = {}
+        if self.has_splits:
+            known[SPLIT] = record.split
+        if self.has_missing:
+            known[MISSING] = bool(record.is_missing or metadata.get(MISSING))
+        is_stated = any(map(is_path, self.features.metadata.values()))
+        if is_stated and record.success is not None and "success" not in metadata:
+            known["success"] = record.success
+        return known
 
-    def _led_to_terminal(self, rows: int, count: int) -> np.ndarray | None:
-        """Return for each action whether the state after it is terminal."""
-        for column in self._terminals.values():
-            flags = flags_of(column.rows(rows).reshape(rows), "is_terminal", "record")
-            return np.append(flags[1:], flags[-1:])[:count]
-        return None
 
-    def _check_ends(self, left: int, moves_rewards: bool, is_made: bool) -> None:
-        """Refuse features that have more or fewer values than the record has steps.
+def _steps(
+    asked: Asked, reader: _Reader, records: Iterable[_Record], doubts: list[str]
+) -> Iterator[Steps]:
+    counts = ((record, record.actions) for record in records)
+    jobs = jobs_of(asked, counts, reader.features.step_bytes())
+    replaced = 0
+    for piece in read_pieces(asked, reader.read, jobs):
+        if isinstance(piece, int):
+            replaced += piece
+        else:
+            yield piece
+    if replaced:
+        doubts.append(f"{said_of(replaced, 'texts are no UTF-8')}: \\x.. stands for the bytes.")
 
-        `left` steps gave no action; the reward of the first step may have been left out, and the final
-        observation may be none of the record's.
-        """
-        for columns, count in (
-            (self._observation, left - (not is_made)),
-            (self._action, left),
-            (self._reward, left - moves_rewards),
-            (self._infos, left),
-        ):
-            for column in columns.values():
-                column.skip(count)
-                column.check_end()
+
+def _tree(columns: Mapping[str, Column], start: int, stop: int, made: int) -> Any:
+    """Return rows of the values of a space, and after them some of zeros that have to be made."""
+    tree: Any = {}
+    for path, column in columns.items():
+        values = column.rows(start, stop)
+        if made:
+            values = np.concatenate((values, np.zeros((made, *values.shape[1:]), values.dtype)))
+        values = values.astype(stored_dtype(column.leaf), copy=False)
+        if not path:
+            return values
+        place = tree
+        *parents, name = path.split("/")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = values
+    return tree
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

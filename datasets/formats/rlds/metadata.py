@@ -21,6 +21,7 @@ import gymnasium
 import msgspec
 import numpy as np
 
+from orlog.datasets.formats._containers.damage import reading
 from orlog.datasets.formats._containers.json_documents import read_json_object
 from orlog.errors import SchemaError, clause
 from orlog.manifests.manifest import EnvironmentRecord
@@ -34,7 +35,6 @@ RIEGELI_FILE = "metadata.riegeli"
 STEPS = "steps"
 LARGEST_VALUE = 2**26
 DEEPEST = 16
-MOST_SHARDS = 2**20
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 Encoding = Literal["", "bytes", "zlib"]
 VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -220,27 +220,24 @@ def read_info(folder: Path, where: str) -> DatasetInfo:
 def _shards(split: dict[str, Any], folder: Path, name: str, what: str) -> Iterator[Shard]:
     split_name = _word(split.get("name"), f"{what}, the name of a split")
     lengths = split.get("shardLengths", [])
-    if not isinstance(lengths, list) or len(lengths) > MOST_SHARDS:
+    if not isinstance(lengths, list):
         raise SchemaError(f"{what}, {split_name}: expected shardLengths, found {lengths!r:.50}.")
-    template = split.get("filepathTemplate") or DEFAULT_TEMPLATE
     for number, length in enumerate(lengths):
         index, count = f"{number:05}", f"{len(lengths):05}"
-        file = str(template)
-        for key, value in {
+        values = {
             "DATASET": name,
             "SPLIT": split_name,
             "FILEFORMAT": "tfrecord",
             "SHARD_INDEX": index,
             "NUM_SHARDS": count,
             "SHARD_X_OF_Y": f"{index}-of-{count}",
-        }.items():
+        }
+        file = str(split.get("filepathTemplate") or DEFAULT_TEMPLATE)
+        for key, value in values.items():
             file = file.replace(f"{{{key}}}", value)
-        file = _word(file, f"{what}, {split_name}, filepathTemplate")
-        yield Shard(
-            path=folder / file,
-            split=split_name,
-            records=_integer(length, f"{what}, {split_name}, shardLengths"),
-        )
+        path = folder / _word(file, f"{what}, {split_name}, filepathTemplate")
+        records = _integer(length, f"{what}, {split_name}, shardLengths")
+        yield Shard(path=path, split=split_name, records=records)
 
 
 def read_features(folder: Path, where: str) -> tuple[list[Leaf], dict[str, str]]:
@@ -255,46 +252,42 @@ def read_features(folder: Path, where: str) -> tuple[list[Leaf], dict[str, str]]
     """
     leaves: list[Leaf] = []
     left_out: dict[str, str] = {}
-    reader = _FeatureReader(leaves, left_out, f"{where}, {FEATURES_FILE}")
-    reader.read(_document(folder / FEATURES_FILE, where), "", 0, in_steps=False, length=None)
+    for path, leaf in _leaves(_document(folder / FEATURES_FILE, where), "", where):
+        if isinstance(leaf, Leaf):
+            leaves.append(leaf)
+        else:
+            left_out[path] = leaf
     return leaves, left_out
 
 
-class _FeatureReader:
-    """Walks the tree of features, and collects what has values."""
+def _leaves(
+    node: object, path: str, dataset: str, depth: int = 0, length: int | None = None
+) -> Iterator[tuple[str, Leaf | str]]:
+    """Yield the path of each feature that has values, and the feature, or why it is not read.
 
-    def __init__(self, leaves: list[Leaf], left_out: dict[str, str], where: str) -> None:
-        self._leaves, self._left_out, self._where = leaves, left_out, where
-
-    def read(
-        self, node: object, path: str, depth: int, *, in_steps: bool, length: int | None
-    ) -> None:
-        """Read a feature at a path; `length` is that of the sequence around it."""
-        where = f"{self._where}, {path or 'the whole'}"
-        if not isinstance(node, dict) or depth > DEEPEST:
-            raise SchemaError(f"{where}: expected a feature, found {node!r:.50}.")
-        kind, content = _content(node, where)
-        if kind == "FeaturesDict":
-            features = content.get("features", content)
-            if not isinstance(features, dict):
-                raise SchemaError(f"{where}: expected features, found {features!r:.50}.")
-            for name, feature in features.items():
-                inner = f"{path}/{name}" if path else str(name)
-                self.read(feature, inner, depth + 1, in_steps=in_steps, length=length)
-        elif kind == "Dataset" and path == STEPS:
-            self.read(content.get("feature"), path, depth + 1, in_steps=True, length=None)
-        elif kind in ("Sequence", "Dataset"):
-            if length is not None or (kind == "Dataset" and in_steps):
-                self._left_out[path] = "a sequence in a sequence"
-                return
-            said = _integer(content.get("length") or -1, f"{where}, length", lowest=-1)
-            self.read(content.get("feature"), path, depth + 1, in_steps=in_steps, length=said)
-        else:
-            leaf = _leaf(kind, content, path, length, where)
-            if isinstance(leaf, Leaf):
-                self._leaves.append(leaf)
-            else:
-                self._left_out[path] = leaf
+    `length` is that of the sequence around it.
+    """
+    where = f"{dataset}, {FEATURES_FILE}, {path or 'the whole'}"
+    if not isinstance(node, dict) or depth > DEEPEST:
+        raise SchemaError(f"{where}: expected a feature, found {node!r:.50}.")
+    kind, content = _content(node, where)
+    if kind == "FeaturesDict":
+        features = content.get("features", content)
+        if not isinstance(features, dict):
+            raise SchemaError(f"{where}: expected features, found {features!r:.50}.")
+        for name, feature in features.items():
+            inner = f"{path}/{name}" if path else str(name)
+            yield from _leaves(feature, inner, dataset, depth + 1, length)
+    elif kind == "Dataset" and path == STEPS:
+        yield from _leaves(content.get("feature"), path, dataset, depth + 1)
+    elif kind in ("Sequence", "Dataset"):
+        if length is not None or (kind == "Dataset" and path.startswith(f"{STEPS}/")):
+            yield path, "a sequence in a sequence"
+            return
+        length = _integer(content.get("length") or -1, f"{where}, length", lowest=-1)
+        yield from _leaves(content.get("feature"), path, dataset, depth + 1, length)
+    else:
+        yield path, _leaf(kind, content, path, length, where)
 
 
 def _content(node: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
@@ -302,14 +295,12 @@ def _content(node: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
     if "type" in node:
         kind, content = node["type"], node.get("content", {})
         if isinstance(content, str):
-            try:
+            with reading(where, "JSON"):
                 content = json.loads(content)
-            except (ValueError, RecursionError) as error:
-                raise SchemaError(f"{where}: its content is no JSON: {error}.") from error
     else:
         kind = node.get("pythonClassName")
-        found = [one for one in node.values() if isinstance(one, dict)]
-        content = found[0] if len(found) == 1 else {}
+        inner = [value for value in node.values() if isinstance(value, dict)]
+        content = inner[0] if len(inner) == 1 else {}
     if not isinstance(kind, str) or not isinstance(content, dict):
         raise SchemaError(f"{where}: expected the class of a feature, found {node!r:.50}.")
     return kind.rpartition(".")[2], content
@@ -320,15 +311,11 @@ def _leaf(
 ) -> Leaf | str:
     """Return a feature that holds values, or why it is not read."""
     if kind == "Text":
-        return Leaf(name=path, kind="text", length=length) if length is None else "texts"
+        return Leaf(name=path, kind="text") if length is None else "texts"
     if kind == "ClassLabel":
         classes = content.get("numClasses", content.get("num_classes")) or 0
-        return Leaf(
-            name=path,
-            kind="classes",
-            classes=_integer(classes, f"{where}, numClasses"),
-            length=length,
-        )
+        count = _integer(classes, f"{where}, numClasses")
+        return Leaf(name=path, kind="classes", classes=count, length=length)
     if kind not in ("Tensor", "Scalar", "Image"):
         return f"a {kind[:50]}"
     dtype, shape = content.get("dtype"), _shape(content.get("shape"), where)
@@ -339,27 +326,25 @@ def _leaf(
             return f"an image of {dtype!s:.20}"
         shape = shape or (None, None, 3)
         return Leaf(name=path, kind="image", dtype=np.dtype(np.uint8), shape=shape)
-    if content.get("optional"):
-        return "values that may be missing"
-    if dtype in TEXTS:
-        is_one = not shape and length is None
-        return Leaf(name=path, kind="text") if is_one else "texts"
-    if dtype not in NUMBERS:
-        return f"numbers of {dtype!s:.20}"
+    if dtype in TEXTS and not content.get("optional"):
+        is_single = not shape and length is None
+        return Leaf(name=path, kind="text") if is_single else "texts"
     said = str(content.get("encoding") or "none").rpartition(".")[2].lower()
-    if said not in ENCODINGS:
-        return f"numbers encoded as {said:.20}"
-    encoding = ENCODINGS[said]
-    if None in shape:
-        return "arrays of any size"
-    if encoding and length is not None:
-        return "encoded arrays in a sequence"
+    for is_unread, why in (
+        (content.get("optional"), "values that may be missing"),
+        (dtype not in NUMBERS, f"numbers of {dtype!s:.20}"),
+        (said not in ENCODINGS, f"numbers encoded as {said:.20}"),
+        (None in shape, "arrays of any size"),
+        (said != "none" and length is not None, "encoded arrays in a sequence"),
+    ):
+        if is_unread:
+            return why
     return Leaf(
         name=path,
         kind="numbers",
         dtype=np.dtype(str(dtype)),
         shape=shape,
-        encoding=encoding,
+        encoding=ENCODINGS[said],
         length=length,
     )
 

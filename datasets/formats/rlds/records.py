@@ -7,8 +7,8 @@ steps hold rewards, and whether final observations are those of their episodes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, BinaryIO
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +34,7 @@ from orlog.datasets.formats.rlds.metadata import (
     Own,
     plain_text,
 )
-from orlog.datasets.formats.rlds.tf_examples import read_example
-from orlog.datasets.formats.rlds.tfrecord_files import near_record, open_tfrecord, record_spans
+from orlog.datasets.formats.rlds.tfrecords import open_tfrecord, read_example, read_records
 from orlog.datasets.formats.rlds.values import (
     Column,
     image_shape,
@@ -50,6 +49,7 @@ from orlog.manifests.columns import can_be_named
 from orlog.manifests.names import said_of
 
 MOST_LISTED = 10_000
+MOST_OTHERS = 1000
 FLAGS = ("is_first", "is_last", "is_terminal")
 
 
@@ -172,6 +172,15 @@ class Features:
             said.append(f"The steps have no {' and no '.join(missing)}.")
         return said
 
+    def find_image_shapes(self, column: Callable[[Leaf], Column]) -> None:
+        """Take the shapes of images that features.json does not say from a record."""
+        for group in (self.observation, self.action, self.infos):
+            for name, leaf in group.items():
+                if leaf.kind == "image" and None in leaf.shape:
+                    first = column(leaf)
+                    shape = image_shape(first.first_bytes(), leaf.shape, first.where)
+                    group[name] = dataclasses.replace(leaf, shape=shape)
+
     def _sort(self, leaf: Leaf) -> None:
         first, _, rest = leaf.name.partition("/")
         if first != "steps" or not rest:
@@ -238,24 +247,22 @@ LOOK = np.dtype(
 
 def look_at_all(info: DatasetInfo, features: Features, where: str) -> np.ndarray:
     """Read all records once: their checksums, their counts, and what their last steps hold."""
-    found = []
-    looker = _Looker(features)
+    rows: list[tuple[Any, ...]] = []
+    first_final: list[bytes] = []
     for number, shard in enumerate(info.shards):
-        name = f"{where}, {shard.path.name}"
-        rows = []
+        name, before = f"{where}, {shard.path.name}", len(rows)
         with open_tfrecord(shard.path, where) as file:
-            for record, span in enumerate(record_spans(file, name)):
-                what = f"{name}, record {record}"
-                rows.append((number, *span, *looker.look(*near_record(file, span), what)))
-        if len(rows) != shard.records:
+            for record, (span, data) in enumerate(read_records(file, name)):
+                look = _look(features, data, f"{name}, record {record}", first_final)
+                rows.append((number, *span, *look))
+        if len(rows) - before != shard.records:
             raise IntegrityError(
-                f"{name}: holds {len(rows):,} records, and {INFO_FILE} says {shard.records:,}.",
+                f"{name}: holds {len(rows) - before:,} records, and {INFO_FILE} says {shard.records:,}.",
                 file=where,
             )
-        found.append(np.array(rows, LOOK))
-    looks = np.concatenate(found) if found else np.empty(0, LOOK)
-    if not len(looks):
+    if not rows:
         raise SchemaError(f"{where}: holds no episode.")
+    looks = np.array(rows, LOOK)
     features.keeps_discount = "discount" in features.infos and not looks["discount"].all()
     features.keeps_terminals = bool(looks["terminals"].any())
     if not features.keeps_discount:
@@ -263,102 +270,79 @@ def look_at_all(info: DatasetInfo, features: Features, where: str) -> np.ndarray
     return looks
 
 
-class _Looker:
-    """Looks at records, and finds the shape of images that features.json does not say."""
+def _look(features: Features, data: bytes, what: str, first_final: list[bytes]) -> tuple[Any, ...]:
+    """Return what a record is, from `rows` of `LOOK` on; the first one says the final observation of `same`."""
+    example = read_example(data, what)
+    if len(features.others) < MOST_OTHERS:
+        features.others |= example.keys() - features.wanted
 
-    def __init__(self, features: Features) -> None:
-        self._features = features
-        self._first_final: bytes | None = None
+    def column(leaf: Leaf) -> Column:
+        return Column(example, leaf, what)
 
-    def look(self, file: BinaryIO, span: tuple[int, int], what: str) -> tuple[Any, ...]:
-        """Return what a record is, from `rows` on."""
-        features = self._features
-        example = read_example(file, span, features.wanted, what, features.others)
-
-        def column(leaf: Leaf) -> Column:
-            return Column(file, example, leaf, what)
-
-        rows = column(features.counter).left()
-        flags = {
-            name: flags_of(column(leaf).rows(rows).reshape(rows), name, what)
-            for name, leaf in features.flags.items()
-        }
-        starts, ends, terminals = (flags.get(name, np.zeros(rows, bool)) for name in FLAGS)
-        for name, odd in (("is_first", starts[1:]), ("is_last", ends[:-1])):
-            if odd.any():
-                raise SchemaError(
-                    f"{what}: {name} is true at step {int(odd.argmax()) + (name == 'is_first')} of {rows}, "
-                    "inside of the episode; a record must be one episode."
-                )
-        if not rows:
-            return (0, *[False] * 3, 0, *[False] * 5, True, False, -1)
-        self._find_image_shapes(column)
-        is_terminal = bool(terminals[-1])
-        discounts, cut = self._discounts(column, rows, is_terminal)
-        final, zeros = self._final(column, rows)
-        if self._first_final is None:
-            self._first_final = final
-        rewards = np.zeros(rows)
-        if features.reward is not None:
-            rewards = column(features.reward).rows(rows).reshape(rows)
-        acted = any(
-            np.any(_last(column(leaf), rows) != 0)
-            for leaf in features.action.values()
-            if leaf.kind != "image"
-        )
-        return (
-            rows,
-            bool(starts[0]) or "is_first" not in flags,
-            bool(ends[-1]),
-            is_terminal,
-            int(terminals[:-1].sum()),
-            rewards[0] != 0,
-            rewards[-1] != 0,
-            acted,
-            zeros,
-            final == self._first_final,
-            discounts,
-            cut,
-            stated_success(column, features.metadata, features.infos, rows),
-        )
-
-    def _discounts(self, column: Any, rows: int, is_terminal: bool) -> tuple[bool, bool]:
-        leaf = self._features.infos.get("discount")
-        if leaf is None or leaf.kind != "numbers" or leaf.size != 1 or leaf.length is not None:
-            return leaf is None, False
-        values = column(leaf).rows(rows).reshape(rows)[:-1]
-        before, last = values[:-1], values[-1:]
-        is_zero = bool((last == 0).all()) and len(last) > 0
-        usual = bool((before == 1).all()) and (bool((last == 1).all()) or (is_zero and is_terminal))
-        return usual, is_zero and not is_terminal
-
-    def _final(self, column: Any, rows: int) -> tuple[bytes, bool]:
-        """Return the floats of the last observation, and whether they are zeros unlike the first."""
-        parts, is_zero, first_is_zero = [], True, True
-        for leaf in self._features.observation.values():
-            if leaf.dtype.kind == "f":
-                one = column(leaf)
-                first = one.rows(1)
-                last = _last(one, rows - 1) if rows > 1 else first
-                parts.append(last.tobytes())
-                is_zero &= not last.any()
-                first_is_zero &= not first.any()
-        return b"".join(parts), bool(parts) and is_zero and not first_is_zero
-
-    def _find_image_shapes(self, column: Any) -> None:
-        for group in (self._features.observation, self._features.action, self._features.infos):
-            for name, leaf in group.items():
-                if leaf.kind == "image" and None in leaf.shape:
-                    one = column(leaf)
-                    shape = image_shape(one.first_bytes(), leaf.shape, one.where)
-                    group[name] = dataclasses.replace(leaf, shape=shape)
+    rows = len(column(features.counter))
+    flags = {
+        name: flags_of(column(leaf).rows(0, rows).reshape(rows), name, what)
+        for name, leaf in features.flags.items()
+    }
+    starts, ends, terminals = (flags.get(name, np.zeros(rows, bool)) for name in FLAGS)
+    for name, odd in (("is_first", starts[1:]), ("is_last", ends[:-1])):
+        if odd.any():
+            raise SchemaError(
+                f"{what}: {name} is true at step {int(odd.argmax()) + (name == 'is_first')} of {rows}, "
+                "inside of the episode; a record must be one episode."
+            )
+    if not rows:
+        return (0, *[False] * 3, 0, *[False] * 5, True, False, -1)
+    features.find_image_shapes(column)
+    is_terminal = bool(terminals[-1])
+    discounts, cut = _discounts(features, column, rows, is_terminal)
+    final, zeros = _final(features, column, rows)
+    first_final[:] = first_final or [final]
+    rewards = np.zeros(rows)
+    if features.reward is not None:
+        rewards = column(features.reward).rows(0, rows).reshape(rows)
+    acted = any(
+        np.any(column(leaf).rows(rows - 1, rows) != 0)
+        for leaf in features.action.values()
+        if leaf.kind != "image"
+    )
+    return (
+        rows,
+        bool(starts[0]) or "is_first" not in flags,
+        bool(ends[-1]),
+        is_terminal,
+        int(terminals[:-1].sum()),
+        rewards[0] != 0,
+        rewards[-1] != 0,
+        acted,
+        zeros,
+        final == first_final[0],
+        discounts,
+        cut,
+        stated_success(column, features.metadata, features.infos, rows),
+    )
 
 
-def _last(column: Column, rows: int) -> np.ndarray:
-    """Return the last of some values that are left."""
-    column.skip(rows - 1)
-    values: np.ndarray = column.rows(1)
-    return values
+def _discounts(
+    features: Features, column: Callable[[Leaf], Column], rows: int, is_terminal: bool
+) -> tuple[bool, bool]:
+    leaf = features.infos.get("discount")
+    if leaf is None or not is_number(leaf):
+        return leaf is None, False
+    values = column(leaf).rows(0, rows).reshape(rows)[:-1]
+    before, last = values[:-1], values[-1:]
+    is_zero = bool((last == 0).all()) and len(last) > 0
+    usual = bool((before == 1).all()) and (bool((last == 1).all()) or (is_zero and is_terminal))
+    return usual, is_zero and not is_terminal
+
+
+def _final(features: Features, column: Callable[[Leaf], Column], rows: int) -> tuple[bytes, bool]:
+    """Return the floats of the last observation, and whether they are zeros unlike the first."""
+    parts = [column(leaf) for leaf in features.observation.values() if leaf.dtype.kind == "f"]
+    last = [part.rows(rows - 1, rows) for part in parts]
+    is_zero = bool(parts) and not any(values.any() for values in last)
+    zeros = is_zero and any(part.rows(0, 1).any() for part in parts)
+    return b"".join(values.tobytes() for values in last), zeros
 
 
 class Plan:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from orlog.datasets.formats._containers.damage import reading
 from orlog.datasets.formats._containers.pictures import opened_picture, picture_size
 from orlog.datasets.formats._shared.flags import NAMES, outcome_of, success_in
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats.rlds.metadata import LARGEST_VALUE, STEPS, Leaf
-from orlog.datasets.formats.rlds.tf_examples import READ_AT_ONCE, Feature, Values
+from orlog.datasets.formats.rlds.tfrecords import Values, values_of
 from orlog.errors import IntegrityError, SchemaError
 
 PATHS = ("file_path", "recording_folderpath")
@@ -86,186 +87,170 @@ def stated_success(
     """
     success = metadata.get("success")
     if success is not None and is_number(success):
-        return int(column(success).rows(1)[0] > 0)
-    outcomes = [outcome_of(column(leaf).rows(1)[0]) for leaf in metadata.values() if is_path(leaf)]
+        return int(column(success).rows(0, 1)[0] > 0)
+    paths = [column(leaf).rows(0, 1)[0] for leaf in metadata.values() if is_path(leaf)]
+    outcomes = map(outcome_of, paths)
     for outcome in outcomes:
         if outcome is not None:
             return int(outcome)
     of_steps = {name: infos[name] for name in NAMES if is_number(infos.get(name))}
-    found = success_in({name: column(leaf).rows(rows) for name, leaf in of_steps.items()})
+    found = success_in({name: column(leaf).rows(0, rows) for name, leaf in of_steps.items()})
     if found is None:
         return -1
     return int(found.any() if "success" in of_steps else found[-1])
 
 
 class Column:
-    """The values of a feature in one record, from the first to the last.
+    """The values of a feature in one record, a row a step.
 
-    A value of `numbers` and `classes` is a row of an array, one of an `image` too, one of `text` a
-    text, and one of a sequence without a fixed length an array of its own.
+    A row of `numbers` and `classes` is one of an array, as is one of an `image`; one of `text` is a text, and one of
+    a sequence without a fixed length an array of its own.
     """
 
-    def __init__(
-        self, file: BinaryIO, example: Mapping[str, Feature], leaf: Leaf, where: str
-    ) -> None:
-        """Begin at the first value.
+    def __init__(self, example: Mapping[str, Any], leaf: Leaf, where: str) -> None:
+        """Take a feature of a record.
 
-        Raises IntegrityError if the record has no such feature.
+        Raises IntegrityError if the record has none of that name, or it holds values of another kind.
         """
-        self.leaf = leaf
-        self.where = f"{where}, {leaf.name}"
+        self.leaf, self.where = leaf, f"{where}, {leaf.name}"
         names = stored_names(leaf)
         missing = [name for name in names if name not in example]
         if missing:
             raise IntegrityError(
                 f"{where}: has no feature {missing[0]}, which features.json says.", file=where
             )
-        self._values, *lengths = (Values(file, example[name], self.where) for name in names)
-        self._lengths = lengths[0] if lengths else None
+        self._values: Values
+        self._values, *lengths = (values_of(example[name]) for name in names)
+        is_of_bytes = leaf.kind in ("text", "image") or bool(leaf.encoding)
+        if isinstance(self._values, list) != is_of_bytes and len(self._values):
+            raise self._error(
+                f"expected {'bytes' if is_of_bytes else 'numbers'}, found values of another kind"
+            )
+        self._stops: np.ndarray | None = None
+        if lengths:
+            self._stops = self._stops_of(np.asarray(lengths[0]))
         self.replaced_bytes = 0  # texts that are no UTF-8
 
-    def rows(self, count: int) -> Any:
-        """Return the next values.
+    def _error(self, what: str) -> IntegrityError:
+        return IntegrityError(f"{self.where}: {what}.", file=self.where)
+
+    def _stops_of(self, lengths: np.ndarray) -> np.ndarray:
+        fixed = self.leaf.length not in (-1, None)
+        if lengths.dtype.kind != "i" or (lengths < 0).any() or (lengths > LARGEST_VALUE).any():
+            raise self._error("its sequences have no lengths, or are too long")
+        if fixed and (lengths != self.leaf.length).any():
+            raise self._error(f"a sequence has {lengths.min()} values, expected {self.leaf.length}")
+        return np.cumsum(lengths)
+
+    def __len__(self) -> int:
+        """Return the number of rows.
+
+        Raises IntegrityError if the numbers are no whole number of rows.
+        """
+        size, count = max(1, self.leaf.size), len(self._values)
+        if self._stops is not None or isinstance(self._values, list):
+            return count if self._stops is None else len(self._stops)
+        if count % size:
+            raise self._error(f"holds {count:,} numbers, and one step has {size}")
+        return count // size
+
+    def check(self, rows: int) -> None:
+        """Refuse other than so many rows.
+
+        Raises IntegrityError if there are more or fewer.
+        """
+        size, count = self.leaf.size, len(self._values)
+        pairs = [(count, rows if isinstance(self._values, list) else rows * size)]
+        if self._stops is not None:
+            pairs = [(len(self._stops), rows), (count, int(self._stops[-1:].sum()) * size)]
+        for present, wanted in pairs:
+            if present != wanted:
+                how = "more" if present > wanted else "fewer"
+                raise self._error(f"it holds {how} values than steps")
+
+    def rows(self, start: int, stop: int) -> Any:
+        """Return the values of some rows.
 
         Raises IntegrityError if there are fewer, or they are not what features.json says.
         """
-        leaf = self.leaf
-        if leaf.kind == "text":
-            return [self._text() for _ in range(count)]
-        if leaf.kind == "image":
-            return self._images(count)
-        if self._lengths is not None:
-            return self._sequences(self._lengths.numbers(count))
-        if leaf.encoding:
-            return self._encoded(count)
-        length = 1 if leaf.length is None else leaf.length
-        found = self._typed(self._values.numbers(count * length * leaf.size))
-        shape = leaf.shape if leaf.length is None else (length, *leaf.shape)
-        return found.reshape(count, *(one or 0 for one in shape))
+        leaf, values = self.leaf, self._values
+        if self._stops is not None:
+            return self._sequences(start, stop)
+        if isinstance(values, list):
+            some = values[start:stop]
+            if len(some) < stop - start:
+                raise self._error("it holds fewer values than steps")
+            if leaf.kind == "text":
+                return [self._text(one) for one in some]
+            return self._images(some) if leaf.kind == "image" else self._encoded(some)
+        part = values[start * leaf.size : stop * leaf.size]
+        if len(part) < (stop - start) * leaf.size:
+            raise self._error("it holds fewer values than steps")
+        return self._typed(part).reshape(stop - start, *(one or 0 for one in leaf.shape))
 
-    def skip(self, count: int) -> None:
-        """Go past some values."""
-        leaf = self.leaf
-        if self._values.kind == "bytes":
-            for _ in range(count):
-                self._values.one_bytes(skip=True)
-        elif self._lengths is not None:
-            self._sequences(self._lengths.numbers(count))
-        else:
-            at_once = max(1, READ_AT_ONCE // max(1, leaf.size))
-            for start in range(0, count, at_once):
-                self._values.numbers(min(at_once, count - start) * leaf.size)
-
-    def left(self) -> int:
-        """Return how many values are left, and go past them.
-
-        Raises IntegrityError if they are no whole number of values.
-        """
-        if self._lengths is not None:
-            return len(self._lengths.all_numbers())
-        if self._values.kind == "bytes":
-            return self._values.left_bytes()
-        found = self._values.left_numbers()
-        if found % max(1, self.leaf.size):
-            raise IntegrityError(
-                f"{self.where}: holds {found:,} numbers, and one step has {self.leaf.size}.",
-                file=self.where,
-            )
-        return found // max(1, self.leaf.size)
-
-    def check_end(self) -> None:
-        """Refuse values after those that were taken.
-
-        Raises IntegrityError if there are some.
-        """
-        for values in filter(None, (self._values, self._lengths)):
-            values.check_end()
+    def first_bytes(self) -> bytes:
+        """Return the first value as it is stored."""
+        if not isinstance(self._values, list) or not self._values:
+            raise self._error("it holds fewer values than steps")
+        return self._values[0]
 
     def _typed(self, values: np.ndarray) -> np.ndarray:
         """Return numbers in the dtype that features.json says, if it holds them."""
         dtype = self.leaf.dtype
-        if values.dtype.kind == "f" and dtype.kind != "f":
-            raise IntegrityError(f"{self.where}: expected {dtype}, found floats.", file=self.where)
-        if dtype.kind == "f" and values.dtype.kind != "f" and len(values):
-            raise IntegrityError(
-                f"{self.where}: expected {dtype}, found integers.", file=self.where
-            )
+        if len(values) and (values.dtype.kind == "f") != (dtype.kind == "f"):
+            found = "floats" if values.dtype.kind == "f" else "integers"
+            raise self._error(f"expected {dtype}, found {found}")
         with np.errstate(over="ignore"):
-            found = values.astype(dtype)
-        if dtype.kind in "iub" and dtype.itemsize < 8 and (found != values).any():
-            raise IntegrityError(
-                f"{self.where}: holds integers that are no {dtype}.", file=self.where
-            )
-        return found
+            kept = values.astype(dtype)
+        if dtype.kind in "iub" and dtype.itemsize < 8 and (kept != values).any():
+            raise self._error(f"holds integers that are no {dtype}")
+        return kept
 
-    def _text(self) -> str:
-        data = self._values.one_bytes()
+    def _text(self, data: bytes) -> str:
         try:
             return data.decode()
         except UnicodeDecodeError:
             self.replaced_bytes += 1
             return data.decode(errors="backslashreplace")
 
-    def _encoded(self, count: int) -> np.ndarray:
-        leaf = self.leaf
-        dtype = leaf.dtype.newbyteorder("<")
+    def _encoded(self, some: Sequence[bytes]) -> np.ndarray:
+        leaf, dtype = self.leaf, self.leaf.dtype.newbyteorder("<")
         size = leaf.size * dtype.itemsize
-        rows = []
-        for _ in range(count):
-            data = self._values.one_bytes()
-            if leaf.encoding == "zlib":
-                data = self._inflated(data, size)
-            if len(data) != size:
-                raise IntegrityError(
-                    f"{self.where}: expected {size} bytes for {dtype} {leaf.shape}, found {len(data)}.",
-                    file=self.where,
+        rows = [self._inflated(one, size) if leaf.encoding == "zlib" else one for one in some]
+        for row in rows:
+            if len(row) != size:
+                raise self._error(
+                    f"expected {size} bytes for {dtype} {leaf.shape}, found {len(row)}"
                 )
-            rows.append(data)
         array = np.frombuffer(b"".join(rows), np.uint8 if dtype.kind == "b" else dtype)
-        return array.astype(leaf.dtype).reshape(count, *(one or 0 for one in leaf.shape))
+        return array.astype(leaf.dtype).reshape(len(some), *(one or 0 for one in leaf.shape))
 
     def _inflated(self, data: bytes, size: int) -> bytes:
         stream = zlib.decompressobj()
-        try:
-            found = stream.decompress(data, size + 1)
-        except zlib.error as error:
-            raise IntegrityError(f"{self.where}: {error}.", file=self.where) from error
+        with reading(self.where):
+            inflated = stream.decompress(data, size + 1)
         if not stream.eof:
-            raise IntegrityError(
-                f"{self.where}: its compressed bytes do not give {size} bytes.", file=self.where
-            )
-        return found
+            raise self._error(f"its compressed bytes do not give {size} bytes")
+        return inflated
 
-    def _sequences(self, lengths: np.ndarray) -> Any:
-        leaf = self.leaf
-        if (lengths < 0).any() or (
-            leaf.length not in (-1, None) and (lengths != leaf.length).any()
-        ):
-            raise IntegrityError(
-                f"{self.where}: a sequence has {lengths.min()} values, expected {leaf.length}.",
-                file=self.where,
-            )
-        shape = tuple(one or 0 for one in leaf.shape)
-        found = []
-        for length in lengths.tolist():
-            if length * max(1, leaf.size) > LARGEST_VALUE:
-                raise IntegrityError(
-                    f"{self.where}: a sequence of {length:,} values is too long.", file=self.where
-                )
-            values = self._typed(self._values.numbers(length * leaf.size))
-            found.append(values.reshape(length, *shape))
-        return found if leaf.length == -1 else np.stack(found)
+    def _sequences(self, start: int, stop: int) -> Any:
+        leaf, stops = self.leaf, self._stops
+        assert stops is not None
+        if len(stops) < stop or (stop and stops[stop - 1] * leaf.size > len(self._values)):
+            raise self._error("it holds fewer values than steps")
+        first = int(stops[start - 1]) if start else 0
+        last = int(stops[stop - 1]) if stop else 0
+        flat = self._typed(np.asarray(self._values[first * leaf.size : last * leaf.size]))
+        rows = flat.reshape(last - first, *(one or 0 for one in leaf.shape))
+        parts = np.split(rows, stops[start:stop] - first)[:-1]
+        return parts if leaf.length == -1 else np.stack(parts)
 
-    def _images(self, count: int) -> np.ndarray:
+    def _images(self, some: Sequence[bytes]) -> np.ndarray:
         shape: Any = self.leaf.shape
-        found = np.empty((count, *shape), np.uint8)
-        for row in range(count):
-            found[row] = _pixels(self._values.one_bytes(), shape, self.where)
-        return found
-
-    def first_bytes(self) -> bytes:
-        """Return the next value as it is stored."""
-        return self._values.one_bytes()
+        frames = np.empty((len(some), *shape), np.uint8)
+        for row, data in enumerate(some):
+            frames[row] = _pixels(data, shape, self.where)
+        return frames
 
 
 def image_shape(data: bytes, shape: tuple[int | None, ...], where: str) -> tuple[int, ...]:

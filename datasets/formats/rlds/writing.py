@@ -27,8 +27,7 @@ from orlog.datasets.formats.rlds.metadata import (
     Own,
     own_to_json,
 )
-from orlog.datasets.formats.rlds.tf_examples import example_bytes
-from orlog.datasets.formats.rlds.tfrecord_files import write_record
+from orlog.datasets.formats.rlds.tfrecords import example_bytes, write_record
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted

@@ -26,8 +26,7 @@ from rosbags import rosbag1
 
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import formats
-from orlog.datasets.formats.rlds.tf_examples import example_bytes
-from orlog.datasets.formats.rlds.tfrecord_files import record_spans, write_record
+from orlog.datasets.formats.rlds.tfrecords import example_bytes, read_records, write_record
 from orlog.errors import OrlogError
 from tests.datasets.formats import test_bags
 from tests.datasets.formats.reading import read_files
@@ -162,8 +161,7 @@ def in_arrow(path: Path) -> Iterator[tuple[str, Add]]:
 
 def in_records(path: Path) -> Iterator[tuple[str, Add]]:
     with path.open("rb") as file:
-        spans = [*record_spans(file, "")]
-        data = [path.read_bytes()[start:stop] for start, stop in spans]
+        data = [record for _, record in read_records(file, "")]
 
     def write() -> None:
         with path.open("wb") as file:
