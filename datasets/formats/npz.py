@@ -16,7 +16,6 @@ https://github.com/polixir/NeoRL2, https://stable-baselines.readthedocs.io
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,6 @@ NEEDED = ("observations", "actions", "rewards")
 STARTS = "episode_starts"
 RETURNS = "episode_returns"
 INDEX = "index"
-MOST_STARTS = 2**27
 SPLITS = ("train", "val")
 
 
@@ -74,80 +72,72 @@ def _open_file(path: Path, where: str, options: Options) -> Iterator[Opened]:
 
 def _rows(file: NpzFile, path: Path, doubts: list[Any], options: Options) -> FlatRows:
     """Return the columns of a file by their names here."""
-    found: dict[str, Any] = {}
-    used, ends = set(), NO_ENDS
-    for name, others in NAMES.items():
+    called: dict[str, str] = {}
+    for key, others in NAMES.items():
         there = [other for other in others if other in file.names]
         if len(there) > 1:
             raise SchemaError(f"{file.where}: has both {there[0]} and {there[1]}; remove one.")
-        if there:
-            found[name] = file.column(there[0])
-            used.add(there[0])
-    missing = [name for name in NEEDED if name not in found]
-    if missing:
-        raise SchemaError(
-            f"{file.where}: has no {missing[0]} ({', '.join(NAMES[missing[0]])}); its arrays are "
-            f"{', '.join(file.names)}."
-        )
-    count = len(found["observations"])
-    if count > MOST_STARTS and (STARTS in file.names or INDEX in file.names):
-        raise SchemaError(
-            f"{file.where}: {count:,} rows are too many for files that say where episodes start; "
-            "flags of where they end can be read."
-        )
-    if "terminals" not in found and "timeouts" in found:
-        found["terminals"] = np.zeros(count, bool)
-        doubts.append("The file has no flag for the end of the task: all ends are time limits.")
-    elif "terminals" not in found:
-        if STARTS not in file.names:
+        called |= dict.fromkeys((key,), there[0]) if there else {}
+    for key in NEEDED:
+        if key not in called:
+            raise SchemaError(
+                f"{file.where}: has no {key} ({', '.join(NAMES[key])}); its arrays are {', '.join(file.names)}."
+            )
+    columns: dict[str, Any] = {key: file.column(name) for key, name in called.items()}
+    used, ends, count = {*called.values()}, NO_ENDS, len(columns["observations"])
+    if "terminals" in called:
+        is_unclear = called["terminals"] in ("dones", "done")
+        if is_unclear and "timeouts" not in called and "next_observations" in called:
+            doubts.append("The file has no flag for time limits; they may be among its terminals.")
+    else:
+        columns["terminals"] = np.zeros(count, bool)
+        if "timeouts" in called:
+            doubts.append("The file has no flag for the end of the task: all ends are time limits.")
+        elif STARTS in file.names:
+            ends = np.append(_numbers(file, STARTS, count)[1:] != 0, True)
+            used.add(STARTS)
+            told: list[Any] = unknown_ends(
+                options, file.where, {f"infos/{name}" for name in file.names}
+            )
+            if not options.ends and options.horizon is None:
+                told = [f"{STARTS} does not say how an episode ended: taken to be truncated."]
+            doubts += told
+            is_plain = file.shape(called["rewards"]) in ((count,), (count, 1))
+            if is_plain and RETURNS in file.names and file.dtype(RETURNS).kind in "iuf":
+                rewards = _numbers(file, called["rewards"], count)
+                doubts += _other_returns(_numbers(file, RETURNS), rewards, ends)
+                used.add(RETURNS)
+        else:
             raise SchemaError(
                 f"{file.where}: nothing says where episodes end: expected one of "
                 f"{', '.join(NAMES['terminals'])} or {STARTS}.{arrays.FORMAT.describe([path])}"
             )
-        found["terminals"] = np.zeros(count, bool)
-        ends = _ends(_small(file, STARTS, count) != 0)
-        if len(ends) != count:
-            raise SchemaError(
-                f"{file.where}, {STARTS}: expected {count} rows as in observations, found {len(ends)}."
-            )
-        used.add(STARTS)
-        told: list[Any] = unknown_ends(
-            options, file.where, {f"infos/{name}" for name in file.names}
-        )
-        if not options.ends and options.horizon is None:
-            told = [f"{STARTS} does not say how an episode ended: taken to be truncated."]
-        doubts += told
-        is_plain = math.prod(found["rewards"].shape) == count
-        if is_plain and RETURNS in file.names and file.dtype(RETURNS).kind in "iuf":
-            name = next(other for other in NAMES["rewards"] if other in file.names)
-            rewards = _small(file, name, count)  # a stream of its own, besides the one for steps
-            doubts += _other_returns(_small(file, RETURNS, count), rewards, ends)
-            used.add(RETURNS)
-    elif used & {"dones", "done"} and "timeouts" not in found and "next_observations" in found:
-        doubts.append("The file has no flag for time limits; they may be among its terminals.")
     if INDEX in file.names and file.shape(INDEX) != (count,):
-        _check_index(file, found, ends)
+        _check_index(file, called, ends, count)
         used.add(INDEX)
     infos, left_out = {}, []
     for name in file.names:
-        if name in used:
-            continue
-        if file.shape(name)[:1] == (count,) and file.dtype(name).kind in "biuf":
-            found[f"infos/{name}"] = file.column(name)
+        if (
+            name not in used
+            and file.shape(name)[:1] == (count,)
+            and file.dtype(name).kind in "biuf"
+        ):
+            columns[f"infos/{name}"] = file.column(name)
             infos[name] = f"infos/{name}"
-        else:
+        elif name not in used:
             left_out.append(name)
-    actions = next(other for other in NAMES["actions"] if other in file.names)
-    choices = count_choices(file.column(actions), file.where)
-    return FlatRows(found, file.where, infos=infos, left_out=left_out, ends=ends, choices=choices)
+    choices = count_choices(file.column(called["actions"]), file.where)
+    return FlatRows(columns, file.where, infos=infos, left_out=left_out, ends=ends, choices=choices)
 
 
-def _small(file: NpzFile, name: str, most: int) -> np.ndarray:
-    """Return a whole array of one number a row."""
-    column = file.column(name)
-    if len(column) > most or column.shape not in ((len(column),), (len(column), 1)):
-        raise SchemaError(f"{file.where}, {name}: expected one number a row, found {column.shape}.")
-    return column[: len(column)].reshape(-1)
+def _numbers(file: NpzFile, name: str, rows: int | None = None) -> np.ndarray:
+    """Return a whole array of one number a row, of `rows` rows."""
+    column = file.column(name)  # a stream of its own, besides the one for steps
+    count = len(column) if rows is None else rows
+    if column.shape not in ((count,), (count, 1)):
+        what = "one number a row" if rows is None else f"{rows} rows as in observations"
+        raise SchemaError(f"{file.where}, {name}: expected {what}, found {column.shape}.")
+    return column[:count].reshape(-1)
 
 
 def _other_returns(said: np.ndarray, rewards: np.ndarray, ends: np.ndarray) -> list[str]:
@@ -163,35 +153,20 @@ def _other_returns(said: np.ndarray, rewards: np.ndarray, ends: np.ndarray) -> l
     return [f"{RETURNS} of {len(odd):,} episodes are not the sums of their rewards: {of_first}."]
 
 
-def _ends(starts: np.ndarray) -> np.ndarray:
-    """Return where episodes end from where they start."""
-    return np.append(starts[1:], True)
-
-
-def _check_index(file: NpzFile, found: dict[str, Any], known: np.ndarray) -> None:
+def _check_index(file: NpzFile, called: dict[str, str], known: np.ndarray, count: int) -> None:
     """Refuse flags that end episodes elsewhere than the first rows of the next ones say."""
-    count = len(found["observations"])
-    first_rows = _small(file, INDEX, count)
+    first_rows = _numbers(file, INDEX)
     ends = known.copy() if len(known) else np.zeros(count, bool)
-    for name in ("terminals", "timeouts"):
-        if name in found:
-            key = next((other for other in NAMES[name] if other in file.names), "")
-            if not key:  # flags that other arrays gave
-                ends |= found[name] != 0
-                continue
-            flags = _small(file, key, count) != 0  # a stream of its own, besides the one for steps
-            if len(flags) != count:
-                raise SchemaError(
-                    f"{file.where}, {key}: expected {count} rows as in observations, found {len(flags)}."
-                )
-            ends |= flags
+    for key in ("terminals", "timeouts"):
+        if key in called:
+            ends |= _numbers(file, called[key], count) != 0
     starts = np.flatnonzero(np.append(True, ends[:-1]))
     if not np.array_equal(starts, first_rows):
-        differ = np.flatnonzero(starts[: len(first_rows)] != first_rows[: len(starts)])
-        place = int(differ[0]) if len(differ) else min(len(starts), len(first_rows))
+        both = min(len(starts), len(first_rows))
+        differ = np.append(starts[:both] != first_rows[:both], True)
         raise SchemaError(
             f"{file.where}, {INDEX}: lists {len(first_rows)} episodes, and the flags end "
-            f"{len(starts)}; they differ from episode {place} on."
+            f"{len(starts)}; they differ from episode {int(np.argmax(differ))} on."
         )
 
 

@@ -122,20 +122,24 @@ def _frames(steps: Steps, option: str, patterns: Sequence[str], where: str) -> l
         and (option == "flip" or (len(shape) > 2 and {3, 4} & {shape[-1], shape[-3]}))
     ]
     kind = "frames" if option == "flip" else "frames of 3 or 4 channels"
-    found: dict[str, None] = {}
-    for pattern in (one for several in patterns for one in several.split(",")):
-        names = [pattern] if pattern in frames else fnmatch.filter(frames, pattern)
-        if not names and pattern in shapes:
+    names: dict[str, None] = {}
+    for pattern in ",".join(patterns).split(","):
+        if pattern in shapes and pattern not in frames:
             raise SchemaError(
                 f"{where}: {option}={pattern!r}: expected {kind}, found rows of shape {shapes[pattern]}."
             )
-        if not names:
-            raise SchemaError(
-                f"{where}: {option}={pattern!r:.100}: no column of {kind} has this name"
-                + (did_you_mean(pattern, frames) or f"; there are {', '.join(frames) or 'none'}.")
-            )
-        found |= dict.fromkeys(names)
-    return [*found]
+        what = f"{option}={pattern!r:.100}: no column of {kind}"
+        names |= dict.fromkeys(_named(pattern, frames, f"{where}: {what}"))
+    return [*names]
+
+
+def _named(pattern: str, columns: Sequence[str], what: str) -> list[str]:
+    """Return the columns that a name or pattern means; SchemaError where it means none."""
+    names = [pattern] if pattern in columns else fnmatch.filter(columns, pattern)
+    if not names:
+        there = did_you_mean(pattern, columns) or f"; they are {', '.join(columns) or 'none'}."
+        raise SchemaError(f"{what} has this name{there}")
+    return names
 
 
 def _shifted(
@@ -145,7 +149,7 @@ def _shifted(
     held: dict[str, Any] = {}
     rows = given = episodes = vanished = 0
     for steps in pieces:
-        columns = {"action": steps.actions, "reward": steps.rewards}
+        columns: dict[str, Any] = {"action": steps.actions, "reward": steps.rewards}
         columns |= {f"infos/{name}": values for name, values in steps.infos.items()}
         by = by or _by_column(shift, [*columns], where)
         # Of each column, rows before these have no partner; the column that lacks most says how many are ready.
@@ -159,16 +163,11 @@ def _shifted(
             held[name] = joined(held[name], values) if name in held else values
         rows += len(steps.rewards)
         ready = max(0, rows - max(skip.values()))
-        count, is_first = ready - given, given == 0
-        if count or (steps.ends and ready):
-            taken = {
-                name: rows_of(one, slice(count + (is_first and name == "observation")))
-                for name, one in held.items()
-            }
-            held = {
-                name: rows_of(one, slice(count + (is_first and name == "observation"), None))
-                for name, one in held.items()
-            }
+        if ready > given or (steps.ends and ready):
+            counts = dict.fromkeys(held, ready - given)
+            counts["observation"] += given == 0
+            taken = {name: rows_of(one, slice(counts[name])) for name, one in held.items()}
+            held = {name: rows_of(one, slice(counts[name], None)) for name, one in held.items()}
             given = ready
             metadata = dict(steps.metadata)
             if MISSING in metadata and min(by.values()) < 0:
@@ -199,12 +198,8 @@ def _by_column(shift: Mapping[str, int], columns: Sequence[str], where: str) -> 
     """Return by how many rows each column moves: all as the action does, unless they are named."""
     by = dict.fromkeys(columns, shift.get("action", 0))
     for pattern, rows in shift.items():
-        names = [pattern] if pattern in columns else fnmatch.filter(columns, pattern)
-        if not names:
-            raise SchemaError(
-                f"{where}: shift={{{pattern!r:.100}: {rows}}}: no column of steps has this name"
-                + (did_you_mean(pattern, columns) or f"; they are {', '.join(columns)}.")
-            )
+        what = f"{where}: shift={{{pattern!r:.100}: {rows}}}: no column of steps"
+        names = _named(pattern, columns, what)
         by |= dict.fromkeys(names, rows) if pattern != "action" else {}
     return by
 

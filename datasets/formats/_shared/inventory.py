@@ -51,12 +51,10 @@ def not_read(
     words = {NUMBER.sub("#", one) for one in words}
     counts = Counter(name for name in _names(files) if not _is_known(name, known, words))
     left = {name: count for name, count in counts.items() if not words & _spellings(name)}
-    if not left:
-        return []
     shown = [f"{name} ({count})" if count > 1 else name for name, count in sorted(left.items())]
-    more = f" and {len(shown) - MOST_TOLD} more" if len(shown) > MOST_TOLD else ""
-    names = ", ".join(one[:100] for one in shown[:MOST_TOLD])
-    return [Note("not_read", left, names=f"{names}{more}")]
+    names = ", ".join(name[:100] for name in shown[:MOST_TOLD])
+    names += f" and {len(shown) - MOST_TOLD} more" if len(shown) > MOST_TOLD else ""
+    return [Note("not_read", left, names=names)] if left else []
 
 
 def _names_told(notes: Sequence[Note]) -> set[str]:
@@ -113,13 +111,12 @@ def _names(files: Sequence[Path]) -> Iterator[str]:
         alike[kind] += 1
         if alike[kind] > MOST_ALIKE:
             continue
-        inner = None
+        names = None
         with contextlib.suppress(OrlogError, OSError, ValueError, RuntimeError, KeyError):
-            inner = _inside(path)
-        names = [f"{FILE}{where or path.name}"] if inner is None else inner
-        for name in names:
-            place = f"{where}{INSIDE}{name}" if inner is not None and where else name
-            yield NUMBER.sub("#", place)
+            names = _inside(path)
+        start = f"{where}{INSIDE}" if names is not None and where else ""
+        for name in [f"{FILE}{where or path.name}"] if names is None else names:
+            yield NUMBER.sub("#", start + name)
             seen += 1
             if seen > MOST_NAMES:
                 return
@@ -131,9 +128,9 @@ def _each(files: Sequence[Path]) -> Iterator[tuple[Path, str]]:
         if not file.is_dir() or is_zarr(file):
             yield file, ""
             continue
-        for one in sorted(file.rglob("*")):
-            if one.is_file() and not one.is_symlink():
-                yield one, one.relative_to(file).as_posix()
+        for path in sorted(file.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                yield path, path.relative_to(file).as_posix()
 
 
 def _inside(path: Path) -> list[str] | None:
@@ -154,8 +151,8 @@ def _inside(path: Path) -> list[str] | None:
     if ending == ".arrow":
         return arrow_names(path)
     if ending in (".json", ".jsonl", ".ndjson"):
-        with path.open("rb") as file:
-            return _json_names(file.read(LARGEST_DOCUMENT))
+        with path.open("rb") as stream:
+            return _json_names(stream.read(LARGEST_DOCUMENT))
     return None
 
 
@@ -174,15 +171,10 @@ def _hdf5_names(group: Any, prefix: str) -> Iterator[str]:
     """Yield the names of arrays and attributes; groups without any are named themselves."""
     for name in group.attrs.keys():  # noqa: SIM118 (iterating reads the values)
         yield f"{prefix.rstrip('/')}{ATTRIBUTE}{name}"
-    for name in names_in(group):
-        link = group.get(name, getlink=True)
-        if type(link).__name__ != "HardLink":
+    for name in names_in(group) if hasattr(group, "keys") else ():
+        if type(group.get(name, getlink=True)).__name__ != "HardLink":
             yield f"{prefix}{name}"
             continue
-        node = group[name]
-        if hasattr(node, "keys"):
-            yield from _hdf5_names(node, f"{prefix}{name}/")
-            continue
-        yield f"{prefix}{name}"
-        for attribute in node.attrs.keys():  # noqa: SIM118
-            yield f"{prefix}{name}{ATTRIBUTE}{attribute}"
+        if not hasattr(group[name], "keys"):
+            yield f"{prefix}{name}"
+        yield from _hdf5_names(group[name], f"{prefix}{name}/")
