@@ -23,7 +23,7 @@ import numpy as np
 from orlog.datasets.formats._containers.episode_arrays import are_episodes
 from orlog.datasets.formats._containers.npz_files import is_npy_folder
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.hints import MOST_TRIED, done_names, hint
+from orlog.datasets.formats._shared.hints import MOST_TRIED, Kind, done_names, hint, map_of, tree_of
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
 from orlog.datasets.formats._shared.places import (
     ARRAYS,
@@ -38,7 +38,6 @@ from orlog.datasets.formats._shared.places import (
     open_arrays,
 )
 from orlog.datasets.formats._shared.roles import USUAL, base_role
-from orlog.datasets.formats._shared.trees import Kind, Tree, map_of
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
 
@@ -101,33 +100,33 @@ def _describe(files: Sequence[Path]) -> str:
         with contextlib.closing(ARRAYS.open(each[0], Options())) as places:
             place = next(places)
             with place.reading(place.where):
-                tree = Tree(place.names, lambda name: _kind(place, name, kinds))
+                tree = tree_of(place.names, lambda name: _kind(place, name, kinds))
                 numbered = _numbered(place.names)
                 for name in (*numbered.values(), *place.names[:MOST_ARRAYS]):
                     _kind(place, name, kinds)
     except (OrlogError, StopIteration):  # it is damaged
         return ""
-    inner = {name: kinds[tree.start + name] for name in tree.names if tree.start + name in kinds}
     shown = f"\nThe arrays of {place.where}:\n" + "\n".join(f"    {one}" for one in tree.lines)
-    of_number = {name: kinds[first] for name, first in numbered.items() if first in kinds}
-    ways = _ways(tree.episode, inner, of_number, kinds, has_several=len(each) > 1)
-    objects = [one.split("  ")[0] for one in tree.lines if "Python objects" in one]
+    objects = [line.split("  ")[0] for line in tree.lines if "Python objects" in line]
     if objects:
         return shown + OBJECTS.format(file=str(each[0][0]), names=objects)
+    inner = {name: kinds[tree.start + name] for name in tree.names if tree.start + name in kinds}
+    of_number = {name: kinds[first] for name, first in numbered.items() if first in kinds}
+    ways = _ways(tree.episode, inner, of_number, kinds, has_several=len(each) > 1)
     return shown + hint(_open_few, asked, ways, tree.names, files, otherwise=UNDECIDED)
 
 
 @contextlib.contextmanager
 def _open_few(asked: Asked) -> Iterator[Opened]:
     """Open the first places of each file alone."""
-    known = ArrayLayout(columns={}, places=Places(files_of_arrays, _few))
-    with open_mapped(_understood(asked), known) as opened:
+
+    def few(given: tuple[Path, str], options: Options) -> Generator[Place]:
+        with contextlib.closing(open_arrays(given, options)) as places:
+            yield from itertools.islice(places, MOST_TRIED)
+
+    layout = ArrayLayout(columns={}, places=Places(files_of_arrays, few))
+    with open_mapped(_understood(asked), layout) as opened:
         yield opened
-
-
-def _few(given: tuple[Path, str], options: Options) -> Generator[Place]:
-    with contextlib.closing(open_arrays(given, options)) as places:
-        yield from itertools.islice(places, MOST_TRIED)
 
 
 def _ways(
@@ -147,11 +146,9 @@ def _ways(
         yield Options(columns=columns, episode=pattern)
         return
     columns = map_of(kinds)
-    last = {name: name.rpartition("/")[2].lower() for name in kinds}
-    for name in (
-        *(one for one in kinds if last[one] in USUAL["episode"]),
-        *(one for one, (shape, _) in kinds.items() if "ends" in one and len(shape) == 1),
-    ):
+    ids = [name for name in kinds if name.rpartition("/")[2].lower() in USUAL["episode"]]
+    ends = [name for name, (shape, _) in kinds.items() if "ends" in name and len(shape) == 1]
+    for name in (*ids, *ends):
         yield Options(columns=columns, episode=name)
     numbered = map_of(of_number)
     if "ARRAY" not in numbered.values() and any(len(shape) > 1 for shape, _ in of_number.values()):
@@ -160,18 +157,14 @@ def _ways(
     if has_several:
         yield Options(columns=columns, episode=FILE)
     yield Options(columns=columns)
-    actions = columns["action"].split(",")
-    seen = [
-        name
-        for role in columns
-        if base_role(role) == "observation"
-        for name in columns[role].split(",")
-    ]
+    of_role = {role: one.split(",") for role, one in columns.items()}
+    seen = [name for role in of_role if base_role(role) == "observation" for name in of_role[role]]
     arrays = {
         name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in kinds.items()
     }
-    if len(actions) == 1 and {*seen, *actions} <= arrays.keys():
-        if are_episodes([arrays[one] for one in seen], arrays[actions[0]]):
+    (action, *more) = of_role["action"]
+    if not more and {*seen, action} <= arrays.keys():
+        if are_episodes([arrays[name] for name in seen], arrays[action]):
             yield Options(columns=columns, episode=ROW)
         elif not done_names([*kinds]):
             yield Options(columns=columns, episode=FILE)
@@ -179,14 +172,14 @@ def _ways(
 
 def _numbered(names: Sequence[str]) -> dict[str, str]:
     """Return the arrays that are there once for each of the same numbers, by names with `#`: those of the first number."""
-    found: dict[str, dict[str, str]] = {}
+    numbered: dict[str, dict[str, str]] = {}
     for name in names:
         if match := re.fullmatch(r"(\D*)(\d+)([^\d/]*)", name):
-            found.setdefault(NUMBER.join(match.group(1, 3)), {})[match[2]] = name
-    sets = Counter(frozenset(one) for one in found.values() if len(one) > 1)
+            numbered.setdefault(NUMBER.join(match.group(1, 3)), {})[match[2]] = name
+    sets = Counter(frozenset(one) for one in numbered.values() if len(one) > 1)
     same = next((one for one, count in sets.most_common(1) if count > 1), frozenset())
     first = min(same, key=int, default="")
-    return {key: one[first] for key, one in found.items() if same and one.keys() == same}
+    return {key: one[first] for key, one in numbered.items() if same and one.keys() == same}
 
 
 def _kind(place: Place, name: str, kinds: dict[str, Kind]) -> str:

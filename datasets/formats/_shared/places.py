@@ -53,8 +53,7 @@ from orlog.datasets.formats._containers.table_files import ENDINGS
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.flags import SUCCESS, outcome_of
-from orlog.datasets.formats._shared.roles import base_role, by_numbers, matching
-from orlog.datasets.formats._shared.trees import spanned
+from orlog.datasets.formats._shared.roles import alike, base_role, by_numbers, matching, spanned
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.names import counted, did_you_mean
 
@@ -403,7 +402,7 @@ def _by_number(whole: Place, options: Options) -> Parts:
         if not fitting:
             raise SchemaError(
                 f"{whole.where}: episode='#': no array is called {name} with a number for #"
-                + _instead(name, {re.sub(r"\d+", NUMBER, path) for path in whole.names}, whole)
+                + _instead(name, {alike(path) for path in whole.names}, whole)
             )
     for number, paths in parts.items():
         for name in wanted:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 
+MOST_NAMED = 40
 ROLES = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
 
 
@@ -217,6 +218,24 @@ def by_numbers(name: str) -> list[tuple[int, str]]:
     """Return what sorts `obs_2` before `obs_10`."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def alike(name: str) -> str:
+    """Return a name with `#` for its numbers, which stands for all that differ in them alone."""
+    return re.sub(r"\d+", "#", name)
+
+
+def spans(names: Sequence[str]) -> str:
+    """Return names that differ in numbers, in their order, as one line."""
+    return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names):,} alike)"
+
+
+def spanned(names: Iterable[str]) -> str:
+    """Return names in words, those that differ in numbers once."""
+    same: dict[str, list[str]] = {}
+    for name in names:
+        same.setdefault(alike(name), []).append(name)
+    return ", ".join(spans(sorted(some, key=by_numbers)) for some in [*same.values()][:MOST_NAMED])
 
 
 def _no_column(name: str, names: list[str]) -> str:

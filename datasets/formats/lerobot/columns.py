@@ -22,8 +22,8 @@ from orlog.datasets.formats._shared.episode_cutter import Rows
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import as_dtype, kept_dtype, unbounded_space
+from orlog.datasets.formats._shared.hints import which_is_which
 from orlog.datasets.formats._shared.roles import base_role, said_roles
-from orlog.datasets.formats._shared.trees import which_is_which
 from orlog.datasets.formats.lerobot.language import (
     EVENTS,
     OF_EPISODE,
