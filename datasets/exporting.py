@@ -16,7 +16,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.formats._shared.sums import write_sums
 from orlog.datasets.formats.formats import formats, own_format
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import FormatVersionError, SchemaError, VersionExistsError
 from orlog.manifests.names import did_you_mean
 

@@ -10,7 +10,7 @@ from orlog.datasets.columns.bounds import bounds_of, describe_outside
 from orlog.datasets.home.history import read_history
 from orlog.datasets.home.presence import how_much, is_whole
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import operation_words
+from orlog.datasets.reading.views import operation_words
 from orlog.manifests.columns import expected_rows, offsets_of
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted, size_text

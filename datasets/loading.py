@@ -9,11 +9,9 @@ from pathlib import Path
 
 from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.presence import is_partial
-from orlog.datasets.reading.choice import Choice, choose
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder, near_names, pinned
-from orlog.datasets.reading.given import Given
-from orlog.datasets.reading.opening import open_named, open_part, open_path
+from orlog.datasets.reading.opening import Choice, Given, choose, open_named, open_part, open_path
 from orlog.errors import InvalidNameError, NotFoundError, wrong_type
 from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.names import DatasetName, is_url, parse_name

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.gathering import Pieces, gather_pieces, gather_rows

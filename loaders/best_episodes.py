@@ -6,8 +6,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from orlog.datasets.reading.given import Given
-from orlog.datasets.reading.operations import best_positions
+from orlog.datasets.reading.opening import Given
+from orlog.datasets.reading.views import best_positions
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.batch import TokenBatch

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.batch import ChunkBatch
 from orlog.loaders.sampling.arguments import as_length

@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError, wrong_type
 from orlog.loaders.arrays.arrays import MISSING_FINALS
 from orlog.loaders.sampling.arguments import as_integer

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, as_arrays
 from orlog.loaders.arrays.gathering import gather_rows

@@ -42,7 +42,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import wrong_type
 from orlog.loaders.arrays.arrays import Arrays, Leaf, as_arrays, refuse_missing_finals
 from orlog.loaders.arrays.gathering import gather_rows

@@ -6,7 +6,7 @@ from typing import Unpack
 
 import torch
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.sampling.options import StreamOptions, takes_stream_options

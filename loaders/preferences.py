@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays.alias import AliasTable, alias_table
 from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays, choose_items
 from orlog.loaders.arrays.gathering import gather_rows

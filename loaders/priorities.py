@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
 from orlog.loaders.sampling.arguments import canonical_number

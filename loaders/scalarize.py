@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.arrays.statistics import derived_digest

@@ -31,7 +31,7 @@ import torch
 
 from orlog.datasets.columns.blocks import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.datasets.reading.selection import seeded_order
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, arrays_of, with_infos

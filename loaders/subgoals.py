@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import GoalBatch
 from orlog.loaders.goals import ACTOR_GOALS, VALUE_GOALS, GoalMixture, GoalSampler, find_goal

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.arrays.filling import Leaf

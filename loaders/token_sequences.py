@@ -40,7 +40,7 @@ from orlog.datasets.columns.vocabulary import (
     read_vocabulary,
     train_vocabulary,
 )
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError, StorageError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.arrays.gathering import Stretches, gather_rows

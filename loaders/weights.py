@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from jaxtyping import Float64
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays.alias import AliasTable, alias_table, check_weights
 from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays
 from orlog.loaders.arrays.statistics import derived_digest, finite_returns

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import wrong_type
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.arrays.gathering import gather_around, nearest_rows

@@ -29,7 +29,7 @@ from jaxtyping import Float
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.opening import open_dataset
-from orlog.datasets.reading.source import episode_column
+from orlog.datasets.reading.selection import episode_column
 from orlog.datasets.worlds import objectives
 from orlog.errors import OrlogError
 from orlog.manifests.benchmarks import find_benchmark_dataset

@@ -37,7 +37,7 @@ from orlog.base.files import storage_errors
 from orlog.base.processes import processor_name
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.datasets.worlds.environments import environment_versions, make_environment
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError
 from orlog.manifests.names import counted, is_url

@@ -37,7 +37,7 @@ from orlog.algos.training.train import SAVES, Trainer, check_folder
 from orlog.base.code_version import sources_digest
 from orlog.base.files import hash_file
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.loaders.arrays.arrays import read_arrays
 
 

@@ -22,7 +22,7 @@ from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, algorithm_name
 from orlog.algos.training import agents
 from orlog.algos.training.devices import batches_on, moved, put_arrays
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import best_positions
+from orlog.datasets.reading.views import best_positions
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.places import load_arrays

@@ -67,7 +67,7 @@ from orlog.base.code_version import sources_digest
 from orlog.base.files import hold_folder, make_folder, replace_file
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.datasets.reading.views import save_view
 from orlog.datasets.worlds.environments import imported_modules
 from orlog.errors import (

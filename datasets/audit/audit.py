@@ -41,8 +41,8 @@ from orlog.datasets.audit.values import (
 from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.episode_ranges import episode_ranges
-from orlog.datasets.reading.given import Given, as_dataset
-from orlog.datasets.reading.source import episode_column
+from orlog.datasets.reading.opening import Given, as_dataset
+from orlog.datasets.reading.selection import episode_column
 from orlog.errors import IntegrityError, LockError, SchemaError, clause
 
 JOB_BYTES = 2**27  # in memory, of the episodes that a job looks at

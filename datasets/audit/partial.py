@@ -12,11 +12,10 @@ from orlog.datasets.audit.findings import Finding
 from orlog.datasets.audit.pieces import optional_columns
 from orlog.datasets.home.presence import is_partial, is_whole, present_objects
 from orlog.datasets.reading import opening
-from orlog.datasets.reading.choice import Choice
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder, find_stored, holds_manifest, pinned
 from orlog.datasets.reading.finding import find_part as find_part_folder
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Choice, Given
 from orlog.datasets.store.verify import DamageFinder
 from orlog.datasets.store.version import schema_of_manifest
 from orlog.datasets.store.zarr_metadata import column_of

@@ -17,7 +17,7 @@ from orlog.datasets.audit.pieces import Piece, pieces
 from orlog.datasets.audit.seen import Seen
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.source import success_column, success_of
+from orlog.datasets.reading.selection import success_column, success_of
 from orlog.manifests.columns import FLAGS, axis_of, offsets_column
 from orlog.manifests.names import counted
 from orlog.manifests.roles import ROLES, column_with

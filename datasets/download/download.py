@@ -64,7 +64,14 @@ from orlog.datasets.reading.choice import (
     wanted_objects,
 )
 from orlog.datasets.reading.finding import folders_to_repair
-from orlog.datasets.reading.given import Given, as_name, as_stored_folder
+from orlog.datasets.reading.opening import (
+    Choice,
+    Given,
+    as_name,
+    as_stored_folder,
+    check_choice,
+    choose,
+)
 from orlog.datasets.recording.finishing import finish_version
 from orlog.datasets.store.verify import Problem, find_link, verify_folder
 from orlog.datasets.worlds.recipe import catalogue

@@ -32,7 +32,7 @@ from orlog.datasets.home.registries import read_registries
 from orlog.datasets.publish.card import publish_card
 from orlog.datasets.publish.targets import Change, Target, apply_changes, open_target
 from orlog.datasets.reading.finding import stored_folders
-from orlog.datasets.reading.given import Given, as_stored_folder
+from orlog.datasets.reading.opening import Given, as_stored_folder
 from orlog.datasets.store.chunk_hashes import lacks_chunk_hashes
 from orlog.errors import (
     AuditError,

@@ -1,36 +1,68 @@
-"""Combinations of several datasets: which episodes they have, how steps are weighted, and unequal spaces.
+"""Combinations of several datasets: which episodes they have, how steps are weighted, and unequal spaces as one.
 
 A **task** of an episode is what its column of the role `task_words` says, such as `pick place`; where there is none,
 the name of its dataset, with the number that a column of the role `task` has. With the weights `tasks` each task
 is as likely as any other, and within a task each step.
+
+Where spaces are unequal, vectors are filled up with zeros, and flags tell what is real:
+
+    reach   observations (3,)   1 2 3            -> 1 2 3 0 0   infos/valid/observations   1 1 1 0 0
+    push    observations (5,)   4 5 6 7 8        -> 4 5 6 7 8                              1 1 1 1 1
+
+    actions of a Box     as observations are; `infos/valid/actions`
+    choices              the space has all choices of any; `infos/legal_actions` says which there are
+
+Every episode then also has the number of its task and the task in words, `episodes/task` and `episodes/instruction`,
+in place of what its dataset calls so. Nothing is copied: versions are read through `PaddedVersion`, which fills up
+rows as they are read. Of other columns those stay that all datasets have alike.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
+import gymnasium
+import msgspec
 import numpy as np
+from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.reading.padding import padded_schema, padded_versions
-from orlog.datasets.reading.selection import Selection
-from orlog.datasets.reading.source import MOST_EPISODES, ROUNDING, SourceT, episode_column
-from orlog.errors import SchemaError
-from orlog.manifests.columns import axis_of
-from orlog.manifests.roles import columns_with
+from orlog.datasets.reading.selection import (
+    MOST_EPISODES,
+    ROUNDING,
+    Selection,
+    Source,
+    episode_column,
+    placed,
+)
+from orlog.datasets.store.in_place import Coming
+from orlog.datasets.store.shards import Place
+from orlog.datasets.store.version import StoredVersion
+from orlog.errors import NotFoundError, SchemaError
+from orlog.manifests.columns import ColumnSpec, axis_of, offsets_column, values_column
+from orlog.manifests.documents import canonical_json
+from orlog.manifests.manifest import Column
+from orlog.manifests.roles import CHOICES, NUMBER, WORDS, columns_with
+from orlog.manifests.spaces import space_to_json
 
 TASKS = "tasks"
 """The weights with which each task is as likely as any other."""
+VALID = "infos/valid/"
+_SPACES = {"observations": "observation_space", "actions": "action_space"}
 
 
-def combine(parents: list[SourceT], value: Any) -> tuple[Selection, Schema]:
+def combine(parents: Sequence[Source], value: Any) -> tuple[Selection, Schema]:
     """Return the episodes of all datasets, one dataset after the other, and their columns."""
     weights, pad = value["weights"], value.get("pad", False)
+    is_weighted = weights in (None, TASKS) or _are_weights(weights, len(parents))
     if (
         not {"weights"} <= {*value} <= {"weights", "pad"}
         or type(pad) is not bool
-        or (weights not in (None, TASKS) and not _are_weights(weights, parents))
+        or not is_weighted
     ):
         raise ValueError(
             f"combine takes a weight for each dataset, none negative, which sum to 1, or {TASKS!r}; found "
@@ -38,30 +70,31 @@ def combine(parents: list[SourceT], value: Any) -> tuple[Selection, Schema]:
         )
     if sum(parent.total_episodes for parent in parents) > MOST_EPISODES:
         raise IndexError(f"more than {MOST_EPISODES} episodes in a view.")
-    words = [words_of_episodes(one) for one in parents] if pad or weights == TASKS else []
+    words = [_words_of_episodes(parent) for parent in parents] if pad or weights == TASKS else []
     schema = parents[0].schema
+    padded: dict[str, PaddedVersion] = {}
     if pad:
-        schema = padded_schema(parents, words)
+        schema = _padded_schema(parents, words)
+        padded = _padded_versions(parents, words, schema)
     else:
         for parent in parents[1:]:
             _check_alike(parents[0], parent)
-    by_identity: dict[str, Any] = {}
+    versions: dict[str, StoredVersion] = {}
     sources, indices = [], []
-    replaced = padded_versions(parents, words, schema) if pad else {}
     for parent in parents:
         selection = parent.selection()
-        used = [replaced.get(one.identity, one) for one in selection.versions]
-        for one in used:
-            by_identity.setdefault(one.identity, one)
-        place = {identity: number for number, identity in enumerate(by_identity)}
-        moved = np.array([place[one.identity] for one in used], np.int64)
-        sources.append(moved[selection.source])
+        used = [padded.get(stored.identity, stored) for stored in selection.versions]
+        for stored in used:
+            versions.setdefault(stored.identity, stored)
+        places = {identity: number for number, identity in enumerate(versions)}
+        sources.append(np.array([places[one.identity] for one in used])[selection.source])
         indices.append(selection.index)
-    component, shares = (
-        _each_task_alike(parents, words) if weights == TASKS else _weighted(parents, weights)
-    )
+    if weights == TASKS:
+        component, shares = _each_task_alike(parents, words)
+    else:
+        component, shares = _weighted(parents, weights)
     selection = Selection(
-        versions=tuple(by_identity.values()),
+        versions=tuple(versions.values()),
         source=np.concatenate(sources),
         index=np.concatenate(indices),
         component=component,
@@ -70,76 +103,345 @@ def combine(parents: list[SourceT], value: Any) -> tuple[Selection, Schema]:
     return selection, schema
 
 
-def words_of_episodes(dataset: SourceT) -> list[str]:
+def _words_of_episodes(dataset: Source) -> list[str]:
     """Return the task of each episode, in words."""
-    count = dataset.total_episodes
     texts, numbers = (
         next((one for one in columns_with(dataset.roles, role) if axis_of(one) == "episode"), None)
         for role in ("task_words", "task")
     )
     if texts is not None:
-        return [one or dataset.name for one in episode_column(dataset, texts).tolist()]
+        return [words or dataset.name for words in episode_column(dataset, texts).tolist()]
     if numbers is not None:
-        return [f"{dataset.name} task {one}" for one in dataset.column(numbers).tolist()]
-    return [dataset.name] * count
+        return [f"{dataset.name} task {number}" for number in dataset.column(numbers).tolist()]
+    return [dataset.name] * dataset.total_episodes
 
 
 def _each_task_alike(
-    parents: list[SourceT], words: list[list[str]]
+    parents: Sequence[Source], words: list[list[str]]
 ) -> tuple[np.ndarray, tuple[float, ...]]:
     """Return the task of each episode and equal weights of all tasks."""
-    for one in parents:
-        if one.mixture is not None:
+    for parent in parents:
+        if parent.mixture is not None:
             raise ValueError(
-                f"{one.name} is weighted itself, so its tasks cannot count alike; combine what it was combined "
+                f"{parent.name} is weighted itself, so its tasks cannot count alike; combine what it was combined "
                 "from, or give a weight for each dataset."
             )
-    number: dict[str, int] = {}
-    component = [number.setdefault(one, len(number)) for some in words for one in some]
-    return np.array(component, np.int64), (1 / max(1, len(number)),) * len(number)
+    numbers = _numbers_of(words)
+    component = [numbers[task] for task in itertools.chain(*words)]
+    return np.array(component, np.int64), (1 / max(1, len(numbers)),) * len(numbers)
+
+
+def _numbers_of(words: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return the number of each task, in the order in which they come."""
+    return {task: number for number, task in enumerate(dict.fromkeys(itertools.chain(*words)))}
 
 
 def _weighted(
-    parents: list[SourceT], weights: list[float] | None
+    parents: Sequence[Source], weights: list[float] | None
 ) -> tuple[np.ndarray, tuple[float, ...]]:
     """Return the component of each episode, and the weights of components; none without weights."""
+    if weights is None:
+        return np.zeros(sum(parent.total_episodes for parent in parents), np.int64), ()
     components = []
     shares: list[float] = []
-    for number, parent in enumerate(parents):
+    for parent, weight in zip(parents, weights, strict=True):
         selection = parent.selection()
         # A mixture inside a mixture keeps its proportions within its own share.
-        inner = selection.weights if weights is not None and selection.weights else (1.0,)
+        inner = selection.weights or (1.0,)
         flat = selection.component if len(inner) > 1 else np.zeros_like(selection.component)
         components.append(flat + len(shares))
-        shares += [share * (1.0 if weights is None else weights[number]) for share in inner]
-    if weights is None:
-        return np.zeros(sum(map(len, components)), np.int64), ()
+        shares += [share * weight for share in inner]
     return np.concatenate(components), tuple(shares)
 
 
-def _are_weights(weights: Any, parents: list[SourceT]) -> bool:
+def _are_weights(weights: Any, count: int) -> bool:
     return (
         isinstance(weights, list)
-        and len(weights) == len(parents)
+        and len(weights) == count
         and all(type(weight) is float and weight >= 0 for weight in weights)
         and math.isclose(math.fsum(weights), 1, abs_tol=ROUNDING)
     )
 
 
-def _check_alike(first: SourceT, other: SourceT) -> None:
+def _check_alike(first: Source, other: Source) -> None:
     """Refuse to combine datasets with different spaces or columns."""
-    for kind in ("observation_space", "action_space"):
+    where = f"{first.name} and {other.name} cannot be combined"
+    for kind in _SPACES.values():
         expected, found = getattr(first, kind), getattr(other, kind)
         if expected != found:
             raise SchemaError(
-                f"{first.name} and {other.name} cannot be combined: {kind} {expected} and {found}; "
-                "combine_datasets with pad=True fills up vectors of unequal length."
+                f"{where}: {kind} {expected} and {found}; combine_datasets with pad=True fills up vectors of "
+                "unequal length."
             )
-    expected_columns, found_columns = first.schema.columns(), other.schema.columns()
-    for name in sorted({*expected_columns, *found_columns}):
-        if expected_columns.get(name) != found_columns.get(name):
+    columns, others = first.schema.columns(), other.schema.columns()
+    for name in sorted({*columns, *others}):
+        if columns.get(name) != others.get(name):
             raise SchemaError(
-                f"{first.name} and {other.name} cannot be combined: column {name} is "
-                f"{expected_columns.get(name, 'missing')} and {found_columns.get(name, 'missing')}; "
-                "select_columns leaves out what only one of them has."
+                f"{where}: column {name} is {columns.get(name, 'missing')} and "
+                f"{others.get(name, 'missing')}; select_columns leaves out what only one of them has."
             )
+
+
+def _padded_schema(parents: Sequence[Source], words: Sequence[Sequence[str]]) -> Schema:
+    """Return the columns of several datasets whose spaces may differ.
+
+    Raises SchemaError if spaces are neither equal, nor vectors, nor choices; or if two datasets have a task of
+    one name in unequal spaces.
+    """
+    _check_tasks(parents, words)
+    first, *others = (parent.schema for parent in parents)
+    observations, actions = (_padded_space(parents, kind) for kind in _SPACES.values())
+    extras = {
+        name: spec
+        for name, spec in first.extras.items()
+        if all(
+            other.extras.get(name) == spec and other.variable.get(name) == first.variable.get(name)
+            for other in others
+        )
+    }
+    flag = np.dtype(np.bool_)
+    for root, space in zip(_SPACES, (observations, actions), strict=True):
+        if isinstance(space, spaces.Box) and len(space.shape) == 1:
+            extras[VALID + root] = ColumnSpec(VALID + root, flag, space.shape)
+    if isinstance(actions, spaces.Discrete):
+        extras[CHOICES] = ColumnSpec(CHOICES, flag, (int(actions.n),))
+    extras[NUMBER] = ColumnSpec(NUMBER, np.dtype(np.int64), ())
+    extras[WORDS] = ColumnSpec(WORDS, np.dtype(np.uint8), ())
+    kept = {
+        name: kind for name, kind in first.variable.items() if name in extras and name != NUMBER
+    }
+    schema = Schema(
+        observation_space=observations,
+        action_space=actions,
+        reward_dtype=np.result_type(first.reward_dtype, *(one.reward_dtype for one in others)),
+        extras=dict(sorted(extras.items())),
+        variable={**kept, WORDS: "text"},
+    )
+    schema.check(parents[0].name)
+    return schema
+
+
+def _padded_versions(
+    parents: Sequence[Source], words: Sequence[Sequence[str]], schema: Schema
+) -> dict[str, PaddedVersion]:
+    """Return the versions that fill up those of some datasets, by the identity of these."""
+    numbers = _numbers_of(words)
+    versions: dict[str, StoredVersion] = {}
+    tasks: dict[str, list[str]] = {}
+    for parent, some in zip(parents, words, strict=True):
+        selection = parent.selection()
+        for stored in selection.versions:
+            versions.setdefault(stored.identity, stored)
+            tasks.setdefault(stored.identity, [""] * len(stored.lengths))
+        places = zip(selection.source.tolist(), selection.index.tolist(), some, strict=True)
+        for source, index, task in places:
+            tasks[selection.versions[source].identity][index] = task
+    return {
+        identity: PaddedVersion(stored, schema, tasks[identity], numbers)
+        for identity, stored in versions.items()
+    }
+
+
+class PaddedVersion(StoredVersion):
+    """A stored version whose rows are filled up to wider spaces as they are read."""
+
+    def __init__(
+        self, stored: StoredVersion, schema: Schema, words: Sequence[str], numbers: dict[str, int]
+    ) -> None:
+        """Fill up `stored` to `schema`; `words` are the tasks of its episodes, `numbers` those of the tasks.
+
+        Episodes without words are not used.
+        """
+        vars(self).update(vars(stored))  # it is a whole version, whatever is asked of it
+        self._stored, self.schema = stored, schema
+        texts = [task.encode() for task in words]
+        self._made: dict[str, np.ndarray] = {
+            NUMBER: np.array([numbers.get(task, -1) for task in words], np.int64),
+            offsets_column(WORDS): np.cumsum([len(text) for text in texts], dtype=np.int64),
+            values_column(WORDS): np.frombuffer(b"".join(texts), np.uint8),
+        }
+        real = {root: self._real(kind) for root, kind in _SPACES.items()}
+        self._flags = {VALID + root: flags for root, flags in real.items()}
+        self._flags[CHOICES] = real["actions"]
+        own = stored.schema.columns()
+        self._same = {name for name, spec in schema.columns().items() if own.get(name) == spec}
+        self._same -= self._made.keys()
+        self.manifest = self._padded_manifest()
+        steps, episodes = stored.manifest.total_steps, len(words)
+        rows = {"step": steps, "observation": steps + episodes, "episode": episodes}
+        rows |= {name: stored.rows(name) for name in own}
+        rows |= {name: len(values) for name, values in self._made.items()}
+        self._columns = {
+            name: Column(
+                name=name,
+                dtype=str(spec.dtype),
+                shape=[*spec.shape],
+                rows=rows.get(name, rows[axis_of(name)]),
+                blake3="",
+            )
+            for name, spec in schema.columns().items()
+        }
+        self._gap_bytes = 0  # of a partial download no rows are read that were not asked for
+        body = {
+            "of": stored.identity,
+            "spaces": [space_to_json(getattr(schema, name)) for name in _SPACES.values()],
+            "columns": sorted(schema.columns()),
+            "tasks": [*words],
+            "numbers": numbers,
+        }
+        self._identity = hashlib.sha256(canonical_json(body)).hexdigest()
+
+    def _padded_manifest(self) -> Any:
+        """Return the manifest without what no longer holds."""
+        given = self._stored.manifest
+        has_other_spaces = any(
+            getattr(self.schema, name) != getattr(self._stored.schema, name)
+            for name in _SPACES.values()
+        )
+        by_column = {
+            field: {name: entry for name, entry in entries.items() if name in self._same}
+            for field, entries in (
+                ("dimension_names", given.dimension_names),
+                ("outside_bounds", given.outside_bounds),
+            )
+        }
+        roles = {
+            name: role
+            for name, role in given.roles.items()
+            if role not in ("task", "task_words") and name not in (NUMBER, WORDS, CHOICES)
+        }
+        others = {"environment": None, "benchmark": ""} if has_other_spaces else {}
+        return msgspec.structs.replace(given, roles=roles, **by_column, **others)
+
+    @property
+    def identity(self) -> str:
+        """What tells it from the same version filled up otherwise."""
+        return self._identity
+
+    def read(
+        self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return rows of a column; see `StoredVersion.read`."""
+        column = self._columns[name]
+        stop = column.rows if stop is None else stop
+        if not 0 <= start <= stop <= column.rows:
+            raise IndexError(
+                f"{name}: expected rows within 0 to {column.rows}, found {start} to {stop}."
+            )
+        if name in self._same:
+            return self._stored.read(name, start, stop, out=out)
+        if name in self._made:
+            return placed(self._made[name][start:stop].copy(), out)
+        if name not in self._stored.schema.columns():
+            return placed(np.tile(self._flags[name], (stop - start, 1)), out)
+        return self._filled(name, self._stored.read(name, start, stop), out)
+
+    def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return any rows of a column, in the order asked for; see `StoredVersion.read_rows`."""
+        if name in self._same:
+            return self._stored.read_rows(name, rows)
+        if name in self._made:
+            return np.take(self._made[name], rows, axis=0)
+        if name not in self._stored.schema.columns():
+            return np.tile(self._flags[name], (len(rows), 1))
+        return self._filled(name, self._stored.read_rows(name, rows))
+
+    def bring(
+        self,
+        names: Iterable[str],
+        episodes: np.ndarray,
+        indexes: Container[str] = (),
+        ahead: list[Coming] | None = None,
+    ) -> None:
+        """Fetch rows that are read in place; see `StoredVersion.bring`."""
+        own = self._stored.schema.columns()
+        self._stored.bring([name for name in names if name in own], episodes, indexes, ahead)
+
+    def hash_column(
+        self, part: int, name: str, see: Callable[[np.ndarray], None] = lambda _: None
+    ) -> str:
+        """Return the BLAKE3 of a column of the stored version, as it is stored."""
+        return self._stored.hash_column(part, name, see)
+
+    def place(self, name: str, row: int) -> Place:
+        """Return where a row lies; see `StoredVersion.place`. What is filled up or made lies nowhere."""
+        if name not in self._same:
+            raise NotFoundError(f"{name}: its rows are filled up as they are read.")
+        return self._stored.place(name, row)
+
+    def _filled(self, name: str, values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        spec = self.schema.columns()[name]
+        filled = np.empty((len(values), *spec.shape), spec.dtype) if out is None else out
+        if values.shape[1:] == spec.shape:
+            filled[...] = values
+            return filled
+        first = self._first_choice() if name == CHOICES else 0
+        last = first + values.shape[1]
+        filled[:, :first], filled[:, first:last], filled[:, last:] = 0, values, 0
+        return filled
+
+    def _first_choice(self) -> int:
+        """Return which of all choices the first one of the stored version is."""
+        here: Any = self._stored.schema.action_space
+        everywhere: Any = self.schema.action_space
+        return int(here.start) - int(everywhere.start)
+
+    def _real(self, kind: str) -> np.ndarray:
+        """Return which numbers or choices of a space the stored version has."""
+        here, everywhere = getattr(self._stored.schema, kind), getattr(self.schema, kind)
+        if isinstance(everywhere, spaces.Discrete):
+            first, count = self._first_choice(), int(here.n)
+            return np.isin(np.arange(everywhere.n), np.arange(first, first + count))
+        if not isinstance(everywhere, spaces.Box) or len(everywhere.shape) != 1:
+            return np.ones(0, np.bool_)
+        real: np.ndarray = np.arange(everywhere.shape[0]) < here.shape[0]
+        return real
+
+
+def _check_tasks(parents: Sequence[Source], words: Sequence[Sequence[str]]) -> None:
+    """Refuse tasks of one name in unequal spaces: a policy could not tell which one it plays."""
+    owner: dict[str, Source] = {}
+    for parent, some in zip(parents, words, strict=True):
+        for task in dict.fromkeys(some):
+            other = owner.setdefault(task, parent)
+            for kind in _SPACES.values():
+                before, now = getattr(other, kind), getattr(parent, kind)
+                if before != now:
+                    raise SchemaError(
+                        f"{other.name} and {parent.name} both have the task {task!r:.60}, with {kind} "
+                        f"{_in_short(before)} and {_in_short(now)}; tasks of one name have the same spaces: save "
+                        f"one of the datasets with another name, or record the task in words ({WORDS})."
+                    )
+
+
+def _in_short(space: Any) -> str:
+    """Return a space in a line: bounds of many numbers would fill a page."""
+    if isinstance(space, spaces.Box):
+        return f"Box of {space.shape} {space.dtype}"
+    return f"{space!s:.200}"
+
+
+def _padded_space(parents: Sequence[Source], kind: str) -> gymnasium.Space[Any]:
+    """Return the space that holds the values of several, filled up."""
+    given: list[Any] = [getattr(parent, kind) for parent in parents]
+    if all(space == given[0] for space in given):
+        first: gymnasium.Space[Any] = given[0]
+        return first
+    if all(isinstance(space, spaces.Discrete) for space in given):
+        start = min(int(space.start) for space in given)
+        end = max(int(space.start + space.n) for space in given)
+        return spaces.Discrete(end - start, start=start)
+    for parent, space in zip(parents, given, strict=True):
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
+            raise SchemaError(
+                f"{parent.name}: {kind} {_in_short(space)} cannot be filled up to that of another dataset; pad=True takes "
+                "vectors of floats, or choices (Discrete), in all of them."
+            )
+    width = max(space.shape[0] for space in given)
+    dtype = np.result_type(*(space.dtype for space in given))
+    # Zeros stand where a dataset has no number, so they lie within the bounds there.
+    low, high = (
+        np.stack([np.pad(bound.astype(dtype), (0, width - len(bound))) for bound in bounds])
+        for bounds in ([space.low for space in given], [space.high for space in given])
+    )
+    return spaces.Box(low.min(axis=0), high.max(axis=0), dtype=dtype.type)

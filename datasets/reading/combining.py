@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from orlog.datasets.reading.combination import TASKS
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset
-from orlog.datasets.reading.operations import apply_operation, split_counts
+from orlog.datasets.reading.opening import Given, as_dataset
+from orlog.datasets.reading.views import split_counts
 from orlog.errors import wrong_type
 
 
@@ -35,8 +35,7 @@ def split_dataset(
     counts = split_counts(dataset, list(sizes))
     split = {"sizes": counts, "seed": None if seed is None else int(seed)}
     return [
-        apply_operation({"split": {**split, "part": part}}, [dataset])
-        for part in range(len(counts))
+        Dataset.view([dataset], {"split": {**split, "part": part}}) for part in range(len(counts))
     ]
 
 
@@ -72,31 +71,29 @@ def combine_datasets(
     """
     if isinstance(datasets, str | Path | Dataset) or not isinstance(datasets, Iterable):
         raise wrong_type("datasets", "a sequence of datasets", datasets)
-    parents = [as_dataset(one, "datasets") for one in datasets]
+    parents = [as_dataset(dataset, "datasets") for dataset in datasets]
     if not parents:
         raise ValueError("combine_datasets needs at least one dataset.")
-    scaled: list[float] | str | None = None
+    if isinstance(weights, str) and weights != TASKS:
+        raise wrong_type("weights", f"a number for each dataset, or {TASKS!r}", weights)
     if weights is None and any(one.mixture is not None and one.total_steps for one in parents):
         # A saved view without weights ignores those of its parents, and has to keep that meaning
         # and its digest. So the shares are written into the operation.
-        weights = [one.total_steps for one in parents]
-    if isinstance(weights, str) and weights != TASKS:
-        raise wrong_type("weights", f"a number for each dataset, or {TASKS!r}", weights)
-    if isinstance(weights, str):
-        scaled = TASKS
-    elif weights is not None:
-        weights = [float(weight) for weight in weights]
-        total = math.fsum(weights)
-        if len(weights) != len(parents) or not all(
-            math.isfinite(weight) and weight >= 0 for weight in weights
-        ):
-            raise ValueError(
-                f"expected {len(parents)} weights that are not negative, found {list(weights)}."
-            )
-        if total <= 0:
-            raise ValueError("weights are all zero.")
-        scaled = [weight / total for weight in weights]
-    # Without `pad` the operation is what it always was, and so are digests.
-    return apply_operation(
-        {"combine": {"weights": scaled, **({"pad": True} if pad else {})}}, parents
-    )
+        weights = [dataset.total_steps for dataset in parents]
+    value: dict[str, Any] = {"weights": weights}
+    if weights is not None and not isinstance(weights, str):
+        value["weights"] = _shares(weights, len(parents))
+    if pad:  # without it the operation is what it always was, and so are digests
+        value["pad"] = True
+    return Dataset.view(parents, {"combine": value})
+
+
+def _shares(weights: Sequence[float], count: int) -> list[float]:
+    """Return weights scaled to sum to 1."""
+    numbers = [float(weight) for weight in weights]
+    if len(numbers) != count or not all(math.isfinite(one) and one >= 0 for one in numbers):
+        raise ValueError(f"expected {count} weights that are not negative, found {numbers}.")
+    total = math.fsum(numbers)
+    if total <= 0:
+        raise ValueError("weights are all zero.")
+    return [number / total for number in numbers]

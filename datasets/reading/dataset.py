@@ -11,33 +11,18 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.blocks import Block, concatenate_blocks, slice_block
-from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.episode import Episode, summary
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import check_environment
 from orlog.datasets.looking.card_picture import notebook_html
 from orlog.datasets.looking.figures import dataset_picture
 from orlog.datasets.reading import conversions
 from orlog.datasets.reading.lazy_rows import lazy_block
-from orlog.datasets.reading.operations import (
-    filter_episodes,
-    operation_text,
-    select_columns,
-    select_episodes,
-    top_episodes,
-)
-from orlog.datasets.reading.selection import (
-    Selection,
-    by_episode,
-    check_range,
-    check_rows,
-    placed,
-    seeded_order,
-)
-from orlog.datasets.reading.source import Operation
-from orlog.datasets.reading.views import save_view
+from orlog.datasets.reading.selection import Operation, Selection, placed, seeded_order
+from orlog.datasets.reading.views import as_ranges, derive, operation_text, positions_of, save_view
 from orlog.datasets.store.in_place import Coming, Elsewhere
 from orlog.datasets.store.version import StoredVersion
-from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause
+from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause, wrong_type
 from orlog.manifests.columns import has_offsets, row_ends
 from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
 from orlog.manifests.names import counted, did_you_mean
@@ -90,18 +75,13 @@ class Dataset:
         return {name: vars(self)[name] for name in vars(self).keys() - derived}
 
     @classmethod
-    def view(
-        cls,
-        parents: Sequence[Dataset],
-        operation: Operation,
-        digest: str,
-        selection: Selection,
-        schema: Schema | None = None,
-    ) -> Dataset:
-        """Return a view; `orlog.datasets.reading.operations` has checked the arguments."""
+    def view(cls, parents: Sequence[Dataset], operation: Operation) -> Dataset:
+        """Return the view that an operation makes of some datasets; every view is made here.
+
+        Raises ValueError, TypeError, IndexError, NotFoundError or SchemaError if the operation is not one of them.
+        """
         made = cls.__new__(cls)
-        made.digest = digest
-        made.schema = schema or parents[0].schema
+        made.digest, selection, made.schema = derive(operation, parents)
         made.operation = operation
         made.parents = tuple(parents)
         made._versions = selection.versions
@@ -327,11 +307,14 @@ class Dataset:
         rows = np.asarray(rows, np.int64)
         if self._selection is None:
             return self._versions[0].read_rows(name, rows)
-        if has_offsets(name):
-            values = self.column(name)
-            check_rows(name, rows, len(values))
-            return values.take(rows, axis=0)
-        return self._selection.read_rows(name, row_ends(name, self.episode_lengths), rows)
+        values = self.column(name) if has_offsets(name) else None
+        ends = row_ends(name, self.episode_lengths) if values is None else np.array([len(values)])
+        count = int(ends[-1]) if len(ends) else 0
+        if len(rows) and not (rows.min() >= 0 and rows.max() < count):
+            raise IndexError(
+                f"{name}: it has {count} rows, found rows {rows.min()} to {rows.max()}."
+            )
+        return self._selection.read_rows(name, ends, rows) if values is None else values[rows]
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -351,7 +334,7 @@ class Dataset:
         if isinstance(index, bool):
             index = np.asarray(index)  # a mask, which has another shape
         if not isinstance(index, int | np.integer):
-            return select_episodes(self, index)
+            return self.view([self], {"episodes": as_ranges(positions_of(self, index))})
         position = self._position(int(index))
         if self.in_place:
             ((stored, (inside,)),) = self._runs(np.array([position]))
@@ -418,7 +401,23 @@ class Dataset:
         Raises:
             SchemaError: the expression cannot be read, or names no column of episodes.
         """
-        return filter_episodes(self, condition)
+        if isinstance(condition, str):
+            return self.view([self], {"filter": condition})
+        given: object = condition
+        if not callable(given):
+            expected = "an expression in a text or a function of an episode"
+            raise wrong_type("condition", expected, condition)
+        kept = []
+        for position, episode in enumerate(self):
+            answer: object = condition(episode)
+            if getattr(answer, "shape", ()) != ():
+                raise TypeError(
+                    "condition must return one truth value for an episode, found "
+                    f"{summary(answer)} for episode {position}; use .all() or .any()."
+                )
+            if answer:
+                kept.append(position)
+        return self[np.array(kept, np.int64)]
 
     def top_episodes(self, percent: float, *, by: str = "returns") -> Dataset:
         """Return a view of the best episodes: the top `percent` by a column of episodes.
@@ -426,7 +425,12 @@ class Dataset:
         Raises:
             ValueError: percent does not lie in [1, 100].
         """
-        return top_episodes(self, percent, by=by)
+        if 0 < percent < 1:
+            raise ValueError(
+                f"{self.name}: top takes a percentage from 1 to 100; {percent:g} would keep {percent:g} % of the "
+                f"episodes. For {100 * percent:g} % give {100 * percent:g}."
+            )
+        return self.view([self], {"top": {"percent": float(percent), "by": by}})
 
     def select_columns(self, columns: Sequence[str]) -> Dataset:
         """Return a view with fewer columns of Dict observations, `infos/` and `episodes/`.
@@ -435,7 +439,7 @@ class Dataset:
 
         Raises NotFoundError if there is no such column.
         """
-        return select_columns(self, columns)
+        return self.view([self], {"columns": sorted(set(columns))})
 
     def to_dict(self, *, episodes: Iterable[int] | None = None) -> dict[str, Any]:
         """Return all transitions in memory, row t of each column being of the same step.
@@ -588,7 +592,7 @@ class Dataset:
         if any(column.startswith(f"{name}@") for column in self.columns):
             raise NotFoundError(
                 f"{self.name}: column {name!r} has values of any length, such as texts or lists, "
-                f"which are read by episode: {by_episode(name)}."
+                f"which are read by episode: {_by_episode(name)}."
             )
         raise NotFoundError(
             f"{self.name}: no column {name!r:.100}"
@@ -615,7 +619,8 @@ class Dataset:
         Decoders write to the memory of `out` without checks, so it must fit and be writeable.
         """
         stop = rows if stop is None else stop
-        check_range(name, start, stop, rows)
+        if not 0 <= start <= stop <= rows:
+            raise IndexError(f"{name}: expected rows within 0 to {rows}, found {start} to {stop}.")
         if out is None:
             return stop
         spec = self.schema.columns()[name]
@@ -641,3 +646,15 @@ class Dataset:
             return self.schema.episode_of(block, index)
         except (SchemaError, UnicodeDecodeError) as error:
             raise IntegrityError(f"{self.name}: inconsistent values: {clause(error)}.") from error
+
+
+def _by_episode(name: str) -> str:
+    """Return the code that reads a column's values from an episode."""
+    root, _, key = name.partition("/")
+    if root == "infos":
+        return f'ds[0].infos["{key}"]'
+    if root == "episodes":
+        return f'ds[0].metadata["{key}"]'
+    if root == "observations":
+        return "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"
+    return f"ds[0].{root.partition('@')[0]}"

@@ -17,12 +17,11 @@ nesting are bounded, so texts from untrusted sources are safe.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import operator
 import re
 import warnings
 from collections.abc import Callable, Collection
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -47,7 +46,6 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_MEMBERSHIP = (ast.In, ast.NotIn)  # codespell:ignore
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -82,227 +80,141 @@ def evaluate(
 
     Raises SchemaError if the text is not a condition on these columns; the message shows where and why.
     """
-    parsed = _parse(expression)
-    for name, node in parsed.names.items():
-        if name not in names:
-            parsed.refuse(
-                node,
-                f"no column episodes/{name:.100}"
-                + (did_you_mean(name, names) or ".")
-                + f" Columns of episodes here: {', '.join(sorted(names))[:1000]}",
-            )
-    values = {
-        name: _checked_column(parsed, node, name, columns(name), count)
-        for name, node in parsed.names.items()
-    }
+    text = expression.strip().replace("\r\n", "\n").replace("\r", "\n")
+    evaluation = _Evaluation(text, columns, names, count)
     with np.errstate(all="ignore"):
-        mask = _Evaluation(parsed, values, count).condition(parsed.root)
+        mask = evaluation.condition(_parse(text), 1)
     return np.array(mask) if isinstance(mask, np.ndarray) else np.full(count, mask)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Parsed:
-    """A checked expression; `names` maps each column to the first place that names it."""
-
-    text: str
-    root: ast.expr
-    names: dict[str, ast.AST]
-
-    def refuse(self, node: ast.AST, problem: str) -> NoReturn:
-        raise SchemaError(
-            f"expression {_shorten(self.text)}, {_place(self.text, node)}: {problem}. {ALLOWED}."
-        )
-
-
-def _parse(expression: str) -> _Parsed:
-    text = expression.strip().replace("\r\n", "\n").replace("\r", "\n")
+def _parse(text: str) -> ast.expr:
+    where = f"expression {_shorten(text)}"
     if len(text) > LONGEST:
-        raise SchemaError(
-            f"expression {_shorten(text)}: expected at most {LONGEST} characters, found {len(text)}."
-        )
+        raise SchemaError(f"{where}: expected at most {LONGEST} characters, found {len(text)}.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns about odd literals
-            root = ast.parse(text, mode="eval").body
+            return ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        where = f", character {error.offset}" if error.offset else ""
+        place = f", character {error.offset}" if error.offset else ""
         # `return` is a word of Python's own, so it never becomes an unknown name.
         hint = "; did you mean returns?" if re.search(r"\breturn\b", text) else "."
-        raise SchemaError(
-            f"expression {_shorten(text)}{where}: cannot be read: {error.msg}{hint} {ALLOWED}."
-        ) from error
+        problem = f"{where}{place}: cannot be read: {error.msg}{hint} {ALLOWED}."
+        raise SchemaError(problem) from error
     except (ValueError, RecursionError, MemoryError) as error:
         why = str(error) or "nested too deeply"
-        raise SchemaError(
-            f"expression {_shorten(text)}: cannot be read: {why}. {ALLOWED}."
-        ) from error
-    parsed = _Parsed(text, root, {})
-    _check(parsed, root, 1)
-    return parsed
+        raise SchemaError(f"{where}: cannot be read: {why}. {ALLOWED}.") from error
 
 
-def _check(parsed: _Parsed, node: ast.expr, depth: int) -> None:
-    """Refuse every form that is not in the table, and collect the columns."""
-    if depth > DEEPEST:
-        raise SchemaError(
-            f"expression {_shorten(parsed.text)}: nested more than {DEEPEST} deep (each + and * "
-            "nests too); shorten it, or write `x in [..]`."
-        )
-    inner: list[ast.expr] = []
-    match node:
-        case ast.Name() if node.id != "episode":
-            parsed.names.setdefault(node.id, node)
-        case ast.Name():
-            pass
-        case ast.Constant(value=bool() | float() | str()):
-            pass
-        case ast.Constant(value=int() as number) if abs(number) < 2**63:
-            pass
-        case ast.BoolOp():
-            inner = node.values
-        case ast.UnaryOp(op=ast.Not() | ast.USub()):
-            inner = [node.operand]
-        case ast.BinOp(op=ast.Pow()):
-            if not _is_small(node.right):
-                parsed.refuse(node, f"an exponent must be a plain number up to {LARGEST_EXPONENT}")
-            inner = [node.left]
-        case ast.BinOp() if type(node.op) in _ARITHMETIC:
-            inner = [node.left, node.right]
-        case ast.Compare(ops=[op], comparators=[choices]) if isinstance(op, _MEMBERSHIP):
-            _choices(parsed, choices)
-            inner = [node.left]
-        case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
-            inner = [node.left, *node.comparators]
-        case ast.Call(
-            func=ast.Name(id="column"), args=[ast.Constant(value=str(name))], keywords=[]
-        ):
-            parsed.names.setdefault(_short(name), node)
-        case ast.Call(func=ast.Name(id="abs" | "isfinite"), args=[argument], keywords=[]):
-            inner = [argument]
-        case _:
-            operators = [getattr(node, "op", None), *getattr(node, "ops", []), node]
-            hints = [_HINTS[type(one)] for one in operators if type(one) in _HINTS]
-            parsed.refuse(node, "; ".join(["not allowed here", *hints]))
-    for child in inner:
-        _check(parsed, child, depth + 1)
-
-
-def _short(name: str) -> str:
-    return name.removeprefix("episodes/")
-
-
-def _is_small(node: ast.expr) -> bool:
-    return (
-        isinstance(node, ast.Constant)
-        and isinstance(node.value, int | float)
-        and 0 <= node.value <= LARGEST_EXPONENT
-    )
-
-
-def _choices(parsed: _Parsed, node: ast.expr) -> set[Any]:
-    """Return the members of a literal list."""
-    try:
-        members = ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        members = None
-    plain = isinstance(members, list | tuple | set) and all(
-        isinstance(one, str | float) or (isinstance(one, int) and abs(one) < 2**63)
-        for one in members
-    )
-    if not plain:
-        parsed.refuse(node, "expected a list of plain numbers or texts after `in`, as in [1, 2]")
-    if len({isinstance(one, str) for one in members}) > 1:
-        parsed.refuse(node, "the list mixes numbers and text")
-    return set(members)
-
-
-def _checked_column(
-    parsed: _Parsed, node: ast.AST, name: str, values: np.ndarray, count: int
-) -> np.ndarray:
-    if values.ndim > 1:
-        parsed.refuse(
-            node,
-            f"column episodes/{name} has rows of shape {values.shape[1:]}; a condition needs one value per "
-            "episode: store the number you need in a column of its own",
-        )
-    if values.shape != (count,):
-        parsed.refuse(node, f"column episodes/{name}: expected {count} rows, found {values.shape}")
-    if values.dtype.kind not in "biufUTO":
-        parsed.refuse(
-            node, f"column episodes/{name}: expected numbers or text, found {values.dtype}"
-        )
-    return values
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Evaluation:
-    parsed: _Parsed
-    columns: dict[str, np.ndarray]
-    count: int
+    """Evaluates the nodes of an expression that are in the table, and refuses all others."""
 
-    def condition(self, node: ast.expr) -> np.ndarray | bool:
-        value = self.value(node)
-        if np.asarray(value).dtype.kind != "b":
-            self.parsed.refuse(
-                node,
-                f"this is {'text' if _is_text(value) else 'a number'}, not true or false; compare "
-                "it with a value",
+    def __init__(
+        self, text: str, columns: Callable[[str], np.ndarray], names: Collection[str], count: int
+    ) -> None:
+        self.text, self.columns, self.names, self.count = text, columns, names, count
+        self.read: dict[str, np.ndarray] = {}
+
+    def error(self, node: ast.AST, problem: str) -> SchemaError:
+        where = f"expression {_shorten(self.text)}, {_place(self.text, node)}"
+        return SchemaError(f"{where}: {problem}. {ALLOWED}.")
+
+    def value(self, node: ast.expr, depth: int) -> Value:
+        """Return the value of a node."""
+        if depth > DEEPEST:
+            raise SchemaError(
+                f"expression {_shorten(self.text)}: nested more than {DEEPEST} deep (each + and * "
+                "nests too); shorten it, or write `x in [..]`."
             )
-        assert isinstance(value, bool | np.ndarray)
-        return value
-
-    def value(self, node: ast.expr) -> Value:
+        below = depth + 1
         match node:
-            case ast.Constant(value=bool() | int() | float() | str() as value):
+            case ast.Constant(value=bool() | float() | str() as value):
                 return value
+            case ast.Constant(value=int() as number) if abs(number) < 2**63:
+                return number
             case ast.Name(id="episode"):
                 return np.arange(self.count)
-            case (
-                ast.Name(id=name)
-                | ast.Call(args=[ast.Constant(value=str(name))], func=ast.Name(id="column"))
+            case ast.Name(id=name):
+                return self.column(node, name)
+            case ast.Call(
+                func=ast.Name(id="column"), args=[ast.Constant(value=str(name))], keywords=[]
             ):
-                return self.columns[_short(name)]
-            case ast.BoolOp():
-                return self.all_or_any(node)
+                return self.column(node, name.removeprefix("episodes/"))
+            case ast.BoolOp(op=op, values=nodes):
+                join = operator.and_ if isinstance(op, ast.And) else operator.or_
+                result: Any = self.condition(nodes[0], below)
+                for other in nodes[1:]:
+                    result = join(result, self.condition(other, below))
+                return _plain(result)
             case ast.UnaryOp(op=ast.Not()):
-                inner = self.condition(node.operand)
-                return ~inner if isinstance(inner, np.ndarray) else not inner
-            case ast.UnaryOp():
-                return self.arithmetic(node, ast.Sub, 0, self.number(node.operand))
-            case ast.BinOp():
-                left, right = self.number(node.left), self.number(node.right)
-                return self.arithmetic(node, type(node.op), left, right)
-            case ast.Compare(ops=[op], comparators=[choices]) if isinstance(op, _MEMBERSHIP):
-                negated = not isinstance(op, ast.In)
-                return self.membership(node.left, choices, negated=negated)
-            case ast.Compare():
-                return self.comparison(node)
-            case ast.Call(func=ast.Name(id=function), args=[argument]):
-                number = self.number(argument)
-                if function == "isfinite":
-                    return _plain(np.isfinite(number))
-                if number.dtype.kind == "i" and number.min(initial=0) == -(2**63):
-                    self.parsed.refuse(node, "abs of -2^63 does not fit into a 64-bit whole number")
-                return _plain(np.abs(number))
-        raise AssertionError(ast.dump(node))
+                return _plain(np.logical_not(self.condition(node.operand, below)))
+            case ast.UnaryOp(op=ast.USub()):
+                return self.arithmetic(node, ast.Sub, 0, self.number(node.operand, below))
+            case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
+                if isinstance(op, ast.Pow) and not _is_small(node.right):
+                    raise self.error(
+                        node, f"an exponent must be a plain number up to {LARGEST_EXPONENT}"
+                    )
+                left, right = self.number(node.left, below), self.number(node.right, below)
+                return self.arithmetic(node, type(op), left, right)
+            case ast.Compare(ops=[ast.In() | ast.NotIn() as op], comparators=[choices]):
+                is_negated = isinstance(op, ast.NotIn)
+                return self.membership(self.value(node.left, below), choices, is_negated)
+            case ast.Compare(ops=ops) if all(type(op) in _COMPARISONS for op in ops):
+                return self.comparison(node, below)
+            case ast.Call(func=ast.Name(id="isfinite"), args=[argument], keywords=[]):
+                return _plain(np.isfinite(self.number(argument, below)))
+            case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
+                operand = self.number(argument, below)
+                if operand.dtype.kind == "i" and operand.min(initial=0) == -(2**63):
+                    raise self.error(node, "abs of -2^63 does not fit into a 64-bit whole number")
+                return _plain(np.abs(operand))
+        operators = [getattr(node, "op", None), *getattr(node, "ops", []), node]
+        hints = [_HINTS[type(part)] for part in operators if type(part) in _HINTS]
+        raise self.error(node, "; ".join(["not allowed here", *hints]))
 
-    def all_or_any(self, node: ast.BoolOp) -> Value:
-        join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
-        result: Any = self.condition(node.values[0])
-        for child in node.values[1:]:
-            result = join(result, self.condition(child))
-        return _plain(result)
+    def column(self, node: ast.AST, name: str) -> np.ndarray:
+        """Return a column of episodes, which is read once."""
+        if name in self.read:
+            return self.read[name]
+        if name not in self.names:
+            known = ", ".join(sorted(self.names))[:1000]
+            near = did_you_mean(name, self.names) or "."
+            raise self.error(
+                node, f"no column episodes/{name:.100}{near} Columns of episodes here: {known}"
+            )
+        values = self.columns(name)
+        what = f"column episodes/{name}"
+        if values.ndim > 1:
+            raise self.error(
+                node,
+                f"{what} has rows of shape {values.shape[1:]}; a condition needs one value per "
+                "episode: store the number you need in a column of its own",
+            )
+        if values.shape != (self.count,):
+            raise self.error(node, f"{what}: expected {self.count} rows, found {values.shape}")
+        if values.dtype.kind not in "biufUTO":
+            raise self.error(node, f"{what}: expected numbers or text, found {values.dtype}")
+        self.read[name] = values
+        return values
 
-    def number(self, node: ast.expr) -> np.ndarray:
+    def condition(self, node: ast.expr, depth: int) -> np.ndarray | bool:
+        value = self.value(node, depth)
+        if isinstance(value, bool) or (isinstance(value, np.ndarray) and value.dtype == np.bool_):
+            return value
+        kind = "text" if _is_text(value) else "a number"
+        raise self.error(node, f"this is {kind}, not true or false; compare it with a value")
+
+    def number(self, node: ast.expr, depth: int) -> np.ndarray:
         """Return a value as int64 or float64, the dtypes of arithmetic."""
-        value = self.value(node)
+        value = self.value(node, depth)
         if _is_text(value):
-            self.parsed.refuse(node, "this is text, not a number")
+            raise self.error(node, "this is text, not a number")
         array = np.asarray(value)
         if array.dtype.kind == "f":
             return array.astype(np.float64, copy=False)
         if array.dtype.kind == "u" and array.max(initial=0) >= 2**63:
-            self.parsed.refuse(node, "whole numbers of 2^63 and more can only be compared")
+            raise self.error(node, "whole numbers of 2^63 and more can only be compared")
         return array.astype(np.int64, copy=False)
 
     def arithmetic(self, node: ast.expr, kind: type[ast.operator], left: Any, right: Any) -> Value:
@@ -314,45 +226,71 @@ class _Evaluation:
                 if not right.all():  # integers cannot express a division by zero
                     return _plain(floats)
             elif np.abs(floats).max(initial=0) >= 2**63 - 2**12:  # floats may be off by 3,072
-                self.parsed.refuse(
+                raise self.error(
                     node,
                     "the result does not fit into a 64-bit whole number; multiply by 1.0 first",
                 )
         return _plain(compute(left, right))
 
-    def comparison(self, node: ast.Compare) -> Value:
+    def comparison(self, node: ast.Compare, depth: int) -> Value:
         result: Any = True
-        left = self.value(node.left)
+        left = self.value(node.left, depth)
         for op, right_node in zip(node.ops, node.comparators, strict=True):
-            right = self.value(right_node)
+            right = self.value(right_node, depth)
             if _is_text(left) != _is_text(right):
-                self.parsed.refuse(
+                raise self.error(
                     node, "a number is compared with text; write text in quotes and numbers without"
                 )
             if _is_text(left) and not isinstance(op, ast.Eq | ast.NotEq):
-                self.parsed.refuse(node, "text is compared by ==, != or in [..]")
+                raise self.error(node, "text is compared by ==, != or in [..]")
             result = result & _COMPARISONS[type(op)](left, right)
             if isinstance(op, ast.NotEq):
                 result = result & _is_number(left) & _is_number(right)
             left = right
         return _plain(result)
 
-    def membership(self, node: ast.expr, choices: ast.expr, *, negated: bool) -> Value:
-        value, wanted = self.value(node), _choices(self.parsed, choices)
+    def membership(self, value: Value, node: ast.expr, is_negated: bool) -> Value:
+        wanted = self.choices(node)
         if wanted and _is_text(value) != isinstance(next(iter(wanted)), str):
-            self.parsed.refuse(choices, "`in` compares numbers with text")
-        found: Any
+            raise self.error(node, "`in` compares numbers with text")
+        is_member: Any
         if isinstance(value, np.ndarray) and _is_text(value):
-            found = np.fromiter((one in wanted for one in value.tolist()), bool, self.count)
+            is_member = np.fromiter((text in wanted for text in value.tolist()), bool, self.count)
         elif isinstance(value, np.ndarray):
-            found = np.zeros(self.count, bool)
-            for one in wanted:
-                found |= value == one
+            is_member = np.zeros(self.count, bool)
+            for number in wanted:
+                is_member |= value == number
         else:
-            found = value in wanted
-        if not negated:
-            return _plain(found)
-        return _plain(np.logical_not(found) & _is_number(value))
+            is_member = value in wanted
+        if is_negated:
+            is_member = np.logical_not(is_member) & _is_number(value)
+        return _plain(is_member)
+
+    def choices(self, node: ast.expr) -> set[Any]:
+        """Return the members of a literal list."""
+        try:
+            members = ast.literal_eval(node)
+        except (ValueError, TypeError, RecursionError, MemoryError):
+            members = None
+        is_plain = isinstance(members, list | tuple | set) and all(
+            isinstance(member, str | float) or (isinstance(member, int) and abs(member) < 2**63)
+            for member in members
+        )
+        if not is_plain:
+            raise self.error(
+                node, "expected a list of plain numbers or texts after `in`, as in [1, 2]"
+            )
+        if len({isinstance(member, str) for member in members}) > 1:
+            raise self.error(node, "the list mixes numbers and text")
+        return set(members)
+
+
+def _is_small(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, int | float)
+        and 0 <= node.value <= LARGEST_EXPONENT
+    )
 
 
 def _is_text(value: Value) -> bool:
@@ -367,8 +305,8 @@ def _is_number(value: Value) -> Any:
 
 def _plain(value: Any) -> Value:
     """Return a scalar as Python's number, so it takes the dtype of the column it meets."""
-    single = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
-    result: Value = value.item() if single else value
+    is_single = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
+    result: Value = value.item() if is_single else value
     return result
 
 
@@ -379,6 +317,6 @@ def _shorten(text: str) -> str:
 def _place(text: str, node: ast.AST) -> str:
     line, byte = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
     lines = text.split("\n")
-    before = sum(len(one) + 1 for one in lines[: line - 1])
+    before = sum(len(other) + 1 for other in lines[: line - 1])
     before += len(lines[line - 1].encode()[:byte].decode())
     return f"character {before + 1} ({_shorten(ast.get_source_segment(text, node) or '')})"

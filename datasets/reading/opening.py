@@ -1,27 +1,85 @@
-"""Opens datasets on this machine: stored versions, whole or in part, and saved views."""
+"""Opens datasets on this machine: stored versions, whole or in part, and saved views; and arguments that name one.
+
+A function that takes a dataset takes `Given`: a name, a path or a `Dataset`, in all functions alike.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
 
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.presence import is_partial, read_partial
-from orlog.datasets.reading.choice import Choice, check_choice, plain_objects, wanted_objects
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import (
     as_folder,
     find_part,
     find_stored,
+    folders_to_verify,
     holds_manifest,
     is_file,
     pinned,
 )
-from orlog.datasets.reading.views import open_view
-from orlog.errors import NotFoundError
+from orlog.datasets.reading.views import fewer_columns, open_view
+from orlog.datasets.store.verify import DamageFinder, Problem, verify_folder
+from orlog.datasets.store.verify_values import check_opening
+from orlog.datasets.store.version import schema_of_manifest
+from orlog.datasets.store.zarr_metadata import column_of
+from orlog.errors import IntegrityError, NotFoundError, SchemaError, wrong_type
 from orlog.manifests.benchmarks import as_listed
-from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+from orlog.manifests.columns import is_offsets
+from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.manifests.names import DatasetName, parse_name
+
+Given: TypeAlias = str | Path | Dataset
+"""A dataset's name, perhaps with a version or digest; a path, as text or `Path`; or a `Dataset`."""
+
+_NAME = "a dataset's name such as 'pointmaze/umaze-v1'"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which episodes and columns of a dataset to read.
+
+    Attributes:
+        episodes: Positions of episodes, in the order wanted; None for all.
+        columns: Optional columns to keep, as for `Dataset.select_columns`; None for all.
+    """
+
+    episodes: Sequence[int] | None = None
+    columns: Sequence[str] | None = None
+
+    def __bool__(self) -> bool:
+        """Return whether anything is left out."""
+        return self.episodes is not None or self.columns is not None
+
+    def of(self, dataset: Dataset) -> Dataset:
+        """Return the view of a dataset with the chosen episodes and columns."""
+        chosen = dataset if self.columns is None else dataset.select_columns(self.columns)
+        return chosen if self.episodes is None else chosen[np.asarray(self.episodes, np.int64)]
+
+
+def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Choice:
+    """Return a choice, after checking its arguments.
+
+    Raises TypeError if columns are a single text, or episodes are not integers; ValueError if no episode is
+    chosen.
+    """
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a list of names, found the text {columns!r:.60}.")
+    if episodes is not None:
+        positions = np.asarray(episodes)
+        problem = f"episodes must be positions, such as range(100), found {episodes!r:.60}."
+        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
+            raise TypeError(problem)
+        if not positions.size:
+            raise ValueError(problem)
+    return Choice(episodes=episodes, columns=columns)
 
 
 def open_dataset(name: str | Path) -> Dataset:
@@ -34,30 +92,33 @@ def open_dataset(name: str | Path) -> Dataset:
     pins the name to another digest.
     """
     path = as_folder(name)
-    everything = Choice()
     if path is not None:
-        return open_path(path, everything)
-    return open_named(pinned(parse_name(as_listed(str(name)))), everything)
+        return open_path(path, Choice())
+    return open_named(pinned(parse_name(as_listed(str(name)))), Choice())
 
 
 def open_path(path: Path, choice: Choice) -> Dataset:
     """Return the chosen episodes and columns of a version's folder or a view's file."""
     if is_file(path):
-        return choice.of(open_view(path, lambda name: Dataset(*find_stored(name, opens=True))))
+        return choice.of(open_view(path, _open_stored, Dataset.view))
     if is_partial(path) and holds_manifest(path):
         return open_part(path, choice)
-    return choice.of(Dataset(*find_stored(path, opens=True)))
+    return choice.of(_open_stored(path))
 
 
 def open_named(wanted: DatasetName, choice: Choice) -> Dataset:
     """Return the chosen episodes and columns of a version that is here, whole or in part."""
     try:
-        return choice.of(Dataset(*find_stored(str(wanted), opens=True)))
+        return choice.of(_open_stored(str(wanted)))
     except NotFoundError:
         part = find_part(wanted) if choice else None
         if part is None:
             raise
         return open_part(part, choice)
+
+
+def _open_stored(name: str | Path) -> Dataset:
+    return Dataset(*find_stored(name, opens=True))
 
 
 def open_part(folder: Path, choice: Choice) -> Dataset:
@@ -71,13 +132,11 @@ def open_part(folder: Path, choice: Choice) -> Dataset:
         manifest = read_manifest(folder / MANIFEST_FILE)
         columns = check_choice(manifest, choice, folder)
         record = read_partial(folder, manifest)
-    here = set(record.objects if record is not None else ())
-    plain = [item.path for item in plain_objects(manifest, columns)]
-    absent = [path for path in plain if path not in here]
-    if not absent:
-        with unless_deleted(folder):
+        here = set(record.objects if record is not None else ())
+        absent = [one.path for one in plain_objects(manifest, columns) if one.path not in here]
+        if not absent:
             wanted = wanted_objects(folder, manifest, columns, choice.episodes)
-        absent = [item.path for item in wanted if item.path not in here]
+            absent = [item.path for item in wanted if item.path not in here]
     if absent:
         raise NotFoundError(
             f"{manifest.name}@{manifest.version}: {len(here)} of {len(manifest.objects)} files "
@@ -85,3 +144,143 @@ def open_part(folder: Path, choice: Choice) -> Dataset:
             f"download {manifest.name} (with --episodes or --columns for a part)."
         )
     return choice.of(Dataset(folder, manifest))
+
+
+def check_choice(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
+    """Return the names of the columns that a choice keeps.
+
+    Raises SchemaError if the version has no such episodes; NotFoundError if the version has no such column.
+    """
+    what = f"{manifest.name}@{manifest.version}"
+    if choice.episodes is not None:
+        positions = np.asarray(choice.episodes)
+        if positions.min() < 0 or positions.max() >= manifest.total_episodes:
+            raise SchemaError(
+                f"{what}: it has {manifest.total_episodes} episodes (0 to "
+                f"{manifest.total_episodes - 1}), found {positions.min()} to {positions.max()}."
+            )
+    schema = schema_of_manifest(manifest, folder)
+    if choice.columns is not None:
+        schema = fewer_columns(schema, sorted(set(choice.columns)), what)
+    return {*schema.columns()}
+
+
+def plain_objects(manifest: Manifest, columns: set[str]) -> list[StoredObject]:
+    """Return the objects needed to locate rows: metadata, columns of episodes, offsets."""
+    plain = {name for name in columns if name.startswith("episodes/") or is_offsets(name)}
+    return [item for item in manifest.objects if column_of(item.path) in {None, *plain}]
+
+
+def wanted_objects(
+    folder: Path, manifest: Manifest, columns: set[str], episodes: Sequence[int] | None
+) -> list[StoredObject]:
+    """Return the objects with rows of some episodes; `plain_objects` must be in the folder."""
+    chosen = [item for item in manifest.objects if column_of(item.path) in columns]
+    if episodes is None:
+        return chosen
+    finder = DamageFinder(folder, manifest, ())
+    is_chosen = np.zeros(manifest.total_episodes, np.bool_)
+    is_chosen[np.asarray(episodes)] = True
+    wanted = []
+    for item in chosen:
+        _, held = finder.find(item.path)
+        if held is None:
+            raise IntegrityError(
+                f"{folder}: the columns that say which episodes {item.path} holds are damaged; run: "
+                f"orlog verify {manifest.name} --repair",
+                file=item.path,
+            )
+        if is_chosen[held[0] : held[1] + 1].any():
+            wanted.append(item)
+    return wanted
+
+
+def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:
+    """Return the dataset that a name or path stands for; a `Dataset` is returned as it is.
+
+    Raises TypeError if it is neither a name, nor a path, nor a dataset; OrlogError as `open_dataset`.
+    """
+    if isinstance(given, Dataset):
+        return given
+    if not isinstance(given, str | Path):
+        raise wrong_type(parameter, f"{_NAME}, a path, or a Dataset", given)
+    return open_dataset(given)
+
+
+def with_all_files(dataset: Dataset) -> Dataset:
+    """Return a dataset whose files are all here, and refuse others.
+
+    Raises NotFoundError that says what to download.
+    """
+    if dataset.in_place or is_partial(dataset.folder):
+        where = "it is read in place" if dataset.in_place else "only a part of it was downloaded"
+        raise NotFoundError(
+            f"{dataset.name}@{dataset.version}: this takes all of its files, and {where}; first run: "
+            f"orlog download {dataset.name}@{dataset.version}"
+        )
+    return dataset
+
+
+def as_stored_folder(
+    given: Given, find: Callable[[str], list[Path]], parameter: str = "folder"
+) -> Path:
+    """Return the folder of the one stored version that a name, path or `Dataset` stands for; a view is refused.
+
+    A path is returned as it is, whatever it holds. `find` returns the folders of a name, as
+    `finding.stored_folders` does; errors call the argument `parameter`.
+    """
+    if isinstance(given, Dataset):
+        if given.operation is not None:
+            raise SchemaError(
+                f"{given.name}: a view has no folder of its own; save_dataset stores it as a version."
+            )
+        return (with_all_files(given) if given.in_place else given).folder
+    if isinstance(given, Path):
+        return given
+    if not isinstance(given, str):
+        raise wrong_type(parameter, f"{_NAME}, a path, or a Dataset", given)
+    path = as_folder(given)
+    return find(given)[0] if path is None else path
+
+
+def as_name(given: Given, parameter: str = "name") -> str:
+    """Return a name as given, or the name and version of a `Dataset`.
+
+    Raises TypeError if it is neither a name nor a dataset.
+    """
+    if isinstance(given, Dataset):
+        return f"{given.name}@{given.version}"
+    if not isinstance(given, str):
+        raise wrong_type(parameter, f"{_NAME} or a Dataset", given)
+    return given
+
+
+def verify_store(
+    folder: Given, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None
+) -> tuple[Manifest, list[Problem]]:
+    """Return the manifest and every problem of a store; no problems mean that every byte is right, and can be read.
+
+    If a version was downloaded in part, only the objects that are here are checked. Objects are
+    hashed in parallel, with a thread per core, in constant memory. Intact files are recorded under
+    `$ORLOG_HOME/verified/`, if that can be written.
+
+    Args:
+        folder: The store's folder, or a dataset or its name.
+        quick: Skip files that an earlier call found intact and whose size, times and inode are
+            unchanged. This does not find bytes that the disk itself changed.
+        progress: Called with the number of bytes checked since its last call, by the calling
+            thread only, about ten times a second.
+
+    Returns:
+        The manifest, and the problems: those of objects in the manifest's order, then files that do
+        not belong in the store.
+
+    Raises:
+        ManifestError: the manifest itself is damaged.
+        NotFoundError: the version was deleted while it was checked.
+        FormatVersionError: the store was written by a newer orlog.
+        StorageError: this process has too many files open.
+    """
+    stored = as_stored_folder(folder, folders_to_verify)
+    manifest, problems = verify_folder(stored, quick=quick, progress=progress)
+    return manifest, problems or check_opening(stored, manifest)

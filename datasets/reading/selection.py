@@ -1,16 +1,27 @@
-"""`Selection`: chosen episodes of stored versions and their rows; and random orders by seed."""
+"""`Selection`: chosen episodes of stored versions and their rows; what it takes to derive it; random orders by seed."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeAlias
 
+import gymnasium
 import numpy as np
 
+from orlog.datasets.columns.schema import Schema
 from orlog.datasets.store.version import StoredVersion
-from orlog.manifests.columns import is_offsets
+from orlog.errors import IntegrityError, clause
+from orlog.manifests.columns import axis_of, is_offsets, offsets_column, values_column
+from orlog.manifests.roles import columns_with
+
+Operation: TypeAlias = dict[str, Any]
+
+MOST_EPISODES = 2**26
+ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +102,10 @@ class Selection:
         return placed(self.read(name, episodes)[start - before : stop - before], out)
 
     def read_rows(self, name: str, ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return any rows of a column; `ends` are its `row_ends`.
+        """Return any rows of a column, all of which it has; `ends` are its `row_ends`.
 
-        Raises IndexError if there is no such row; IntegrityError if a file is damaged.
+        Raises IntegrityError if a file is damaged.
         """
-        check_rows(name, rows, int(ends[-1]) if len(ends) else 0)
         episode = np.searchsorted(ends, rows, "right")
         into = rows - np.where(episode > 0, ends[episode - 1], 0)
         spec = self.versions[0].schema.columns()[name]
@@ -107,6 +117,53 @@ class Selection:
                 first = stored.first_rows(name, index[inside])
                 out[inside] = stored.read_rows(name, first + into[inside])
         return out
+
+
+class Source(Protocol):
+    """What deriving and handing over takes of a dataset; `Dataset` provides it."""
+
+    digest: str
+    schema: Schema
+    operation: Operation | None
+    view_file: Path | None
+
+    @property
+    def parents(self) -> tuple[Self, ...]:
+        """The datasets that a view was made from."""
+
+    @property
+    def name(self) -> str:
+        """Name without version."""
+
+    @property
+    def version(self) -> str:
+        """Content version."""
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Gymnasium space of observations."""
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Gymnasium space of actions."""
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        """What columns mean."""
+
+    @property
+    def total_episodes(self) -> int:
+        """Number of episodes."""
+
+    @property
+    def mixture(self) -> tuple[np.ndarray, tuple[float, ...]] | None:
+        """Component of each episode and weight of each component, if steps are weighted."""
+
+    def column(self, name: str) -> np.ndarray:
+        """Return all rows of a column."""
+
+    def selection(self) -> Selection:
+        """Return the episodes as positions in stored versions."""
 
 
 def seeded_order(seed: int, count: int) -> np.ndarray:
@@ -121,9 +178,8 @@ def seeded_order(seed: int, count: int) -> np.ndarray:
         raise ValueError(f"a seed is not negative, found {seed}.")
     key = int.from_bytes(hashlib.sha256(f"orlog order 1\n{seed}".encode()).digest()[:16], "little")
     words = np.random.Philox(key=key).random_raw(count)
-    order = np.argsort(
-        words
-    )  # several times as fast as stable, which differs for equal words alone
+    # Several times as fast as a stable sort, which differs for equal words alone.
+    order = np.argsort(words)
     in_order = words[order]
     if (in_order[1:] == in_order[:-1]).any():
         order = np.argsort(words, kind="stable")
@@ -138,25 +194,39 @@ def placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
     return out
 
 
-def check_range(name: str, start: int, stop: int, rows: int) -> None:
-    """Raise IndexError unless `start` to `stop` is a range within a column of `rows` rows."""
-    if not 0 <= start <= stop <= rows:
-        raise IndexError(f"{name}: expected rows within 0 to {rows}, found {start} to {stop}.")
+def success_column(dataset: Source) -> str | None:
+    """Return the column that says which episodes succeeded, one of episodes if there is one; None if none does."""
+    columns = columns_with(dataset.roles, "success")
+    return min(columns, key=lambda name: axis_of(name) != "episode", default=None)
 
 
-def check_rows(name: str, rows: np.ndarray, count: int) -> None:
-    """Raise IndexError unless a column of `count` rows has all of these rows."""
-    if len(rows) and not (rows.min() >= 0 and rows.max() < count):
-        raise IndexError(f"{name}: it has {count} rows, found rows {rows.min()} to {rows.max()}.")
+def success_of(dataset: Source, column: str) -> np.ndarray:
+    """Return whether each episode succeeded, (E,) bool, by `success_column`.
+
+    One of steps says it by any step of an episode, or where it is called `is_success` by the last one.
+    """
+    succeeded: np.ndarray = dataset.column(column) > 0
+    if axis_of(column) == "step":
+        ends = dataset.column("episodes/lengths").cumsum()
+        before = np.append(0, succeeded.cumsum())[np.append(0, ends)]
+        is_last_alone = column.endswith("/is_success")
+        succeeded = succeeded[ends - 1] if is_last_alone else np.diff(before) > 0
+    return succeeded
 
 
-def by_episode(name: str) -> str:
-    """Return the code that reads a column's values from an episode."""
-    root, _, key = name.partition("/")
-    if root == "infos":
-        return f'ds[0].infos["{key}"]'
-    if root == "episodes":
-        return f'ds[0].metadata["{key}"]'
-    if root == "observations":
-        return "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"
-    return f"ds[0].{root.partition('@')[0]}"
+def episode_column(dataset: Source, name: str) -> np.ndarray:
+    """Return a column of episodes; text as an array of text."""
+    if dataset.schema.variable.get(name) != "text":
+        return dataset.column(name)
+    ends = dataset.column(offsets_column(name)).tolist()
+    data = dataset.column(values_column(name)).tobytes()
+    pairs = itertools.pairwise([0, *ends])
+    try:
+        texts = [data[start:end].decode() for start, end in pairs]
+    except UnicodeDecodeError as error:
+        problem = f"{dataset.name}: column {name}: not UTF-8: {clause(error)}."
+        raise IntegrityError(problem) from error
+    # As objects: an array of text would take the longest text's size for each episode.
+    column = np.empty(len(texts), object)
+    column[:] = texts
+    return column

@@ -18,17 +18,37 @@ may be a view itself, written out in the same way. Operations:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import hashlib
+import itertools
 import json
+import math
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
 
 from orlog.base.files import absolute_path, make_folder, replace_file, storage_errors
-from orlog.datasets.reading.operations import apply_operation
-from orlog.datasets.reading.source import MOST_EPISODES, Source, SourceT
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.reading.combination import TASKS, combine
+from orlog.datasets.reading.expressions import evaluate
+from orlog.datasets.reading.selection import (
+    MOST_EPISODES,
+    ROUNDING,
+    Operation,
+    Selection,
+    Source,
+    episode_column,
+    seeded_order,
+    success_column,
+    success_of,
+)
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,
@@ -38,12 +58,251 @@ from orlog.errors import (
     SchemaError,
     VersionExistsError,
     clause,
+    wrong_type,
 )
-from orlog.manifests.documents import parse_json, read_small_file, refuse_newer
+from orlog.manifests.columns import ALWAYS, FLAGS, is_part
+from orlog.manifests.documents import canonical_json, parse_json, read_small_file, refuse_newer
+from orlog.manifests.names import did_you_mean
+from orlog.manifests.spaces import named_parts
 
 VIEW_VERSION = 1
 LARGEST_VIEW = 64 * 2**20
 DEEPEST = 64
+SUCCESS = "success"
+"""A name in expressions: the column of episodes, else what the column with this role says."""
+
+SourceT = TypeVar("SourceT", bound=Source)
+
+
+def derive(operation: Operation, parents: Sequence[Source]) -> tuple[str, Selection, Schema]:
+    """Return digest, episodes and columns of the view that an operation makes of its parents."""
+    if len(operation) != 1:
+        raise ValueError(f"an operation has one name, found {sorted(operation)!r:.99}.")
+    ((kind, value),) = operation.items()
+    first = parents[0]
+    selection, schema = first.selection(), first.schema
+    if kind != "combine" and len(parents) != 1:
+        raise ValueError(f"{kind} takes one dataset, found {len(parents)}.")
+    if kind == "combine":
+        selection, schema = combine(parents, value)
+    elif kind == "columns":
+        schema = fewer_columns(schema, value, first.name)
+    elif kind in _EPISODES:
+        selection = selection.take(_EPISODES[kind](first, value))
+    else:
+        raise ValueError(f"unknown operation {kind!r:.60}.")
+    body = {"operation": operation, "parents": [parent.digest for parent in parents]}
+    return f"sha256:{hashlib.sha256(canonical_json(body)).hexdigest()}", selection, schema
+
+
+def operation_text(operation: Operation) -> str:
+    """Return an operation as canonical JSON, for a lineage."""
+    return canonical_json(operation).decode()
+
+
+def operation_words(text: str) -> str:
+    """Return an operation of a lineage in words; what is no view's operation as it is."""
+    try:
+        ((kind, value),) = json.loads(text).items()
+        return _WORDS[kind](value)
+    except (ValueError, KeyError, AttributeError, TypeError, IndexError):
+        return text
+
+
+def _combined_words(value: Any) -> str:
+    weights = value["weights"]
+    words = "combined" + (", each task alike" if weights == TASKS else "")
+    if isinstance(weights, list):
+        words += f", weights {' : '.join(f'{weight:g}' for weight in weights)}"
+    return words + (", unequal spaces padded" if value.get("pad") else "")
+
+
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "filter": lambda value: f"episodes with {value}",
+    "episodes": lambda value: (
+        "episodes "
+        + ", ".join(str(a) if b - a == 1 else f"{a} to {b - 1}" for a, b in value[:20])
+        + (", .." if len(value) > 20 else "")
+    ),
+    "split": lambda value: (
+        f"part {value['part'] + 1} of a split into "
+        + " : ".join(f"{size:g}" for size in value["sizes"])
+        + ("" if value["seed"] is None else f", seed {value['seed']}")
+    ),
+    "top": lambda value: f"the best {value['percent']:g} % by {value['by']}",
+    "columns": lambda value: f"only these columns: {', '.join(value)}",
+    "combine": _combined_words,
+    "rebuild": lambda value: f"built again, {value['finding']}",
+}
+
+
+def episodes_where(dataset: Source, expression: Any) -> np.ndarray:
+    """Return which episodes meet an expression, (E,) bool.
+
+    Raises SchemaError if it cannot be read, or names no column of episodes.
+    """
+    if not isinstance(expression, str):
+        raise TypeError(f"filter takes an expression, found {expression!r:.60}.")
+    prefix = "episodes/"
+    names = [
+        name.removeprefix(prefix)
+        for name in [*dataset.schema.columns(), *dataset.schema.variable]
+        if name.startswith(prefix) and not is_part(name)
+    ]
+    of_steps = None if SUCCESS in names else success_column(dataset)
+    if of_steps is not None:
+        names.append(SUCCESS)
+
+    def column(name: str) -> np.ndarray:
+        if name == SUCCESS and of_steps is not None:
+            return success_of(dataset, of_steps)
+        values = episode_column(dataset, prefix + name)
+        is_flag = dataset.roles.get(prefix + name) == SUCCESS and np.isin(values, (0, 1)).all()
+        return values != 0 if is_flag else values
+
+    return evaluate(expression, column, names, dataset.total_episodes)
+
+
+def positions_of(dataset: Source, index: slice | Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return the positions that a slice, positions (negative: from the end) or a mask choose.
+
+    Raises IndexError if there are no such episodes.
+    """
+    count = dataset.total_episodes
+    if isinstance(index, slice):
+        return np.arange(count)[index]
+    positions = np.asarray(index)
+    if positions.size == 0:
+        positions = positions.astype(np.int64).reshape(-1)
+    if positions.dtype == np.bool_:
+        if positions.shape != (count,):
+            raise IndexError(
+                f"{dataset.name}: a mask of {count} episodes has shape ({count},), found "
+                f"{positions.shape}."
+            )
+        return np.flatnonzero(positions)
+    if positions.dtype.kind not in "iu" or positions.ndim != 1:
+        raise IndexError(
+            f"{dataset.name}: episodes are selected by a slice, integers or a mask, found "
+            f"{positions.dtype} {positions.shape}."
+        )
+    if len(positions) and not (-count <= positions.min() and positions.max() < count):
+        raise IndexError(
+            f"{dataset.name}: episodes {positions.min()} to {positions.max()} of {count}."
+        )
+    return positions.astype(np.int64) % max(1, count)
+
+
+def as_ranges(positions: np.ndarray) -> list[list[int]]:
+    """Return positions as ranges [first, last + 1], in their order."""
+    edges = np.flatnonzero(np.diff(positions, prepend=positions[:1] - 2) != 1)
+    firsts, lasts = positions[edges], positions[[*(edges[1:] - 1), -1][: len(edges)]]
+    return [[first, last + 1] for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)]
+
+
+def _from_ranges(dataset: Source, ranges: Any) -> np.ndarray:
+    total, count = 0, dataset.total_episodes
+    for first, last in ranges:
+        if type(first) is not int or type(last) is not int or not 0 <= first < last <= count:
+            raise IndexError(f"episodes {first!r:.20} to {last!r:.20} of {count}.")
+        total += last - first
+        if total > MOST_EPISODES:
+            raise IndexError(f"{total} episodes in a view, more than {MOST_EPISODES}.")
+    pieces = [np.arange(first, last) for first, last in ranges]
+    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+
+def _best(dataset: Source, value: Any) -> np.ndarray:
+    percent, by = value["percent"], value["by"]
+    if set(value) != {"percent", "by"} or type(percent) is not float or not 1 <= percent <= 100:
+        raise ValueError(f"top takes a percentage in [1, 100], found {percent!r:.60}.")
+    name = f"episodes/{by}"
+    values = dataset.column(name)
+    if is_part(name) or values.ndim != 1 or values.dtype.kind not in "biuf":
+        raise SchemaError(f"{dataset.name}: column {name} cannot be ordered.")
+    return best_positions(values, percent)
+
+
+def best_positions(values: np.ndarray, percent: float) -> np.ndarray:
+    """Return the positions of the highest values, a percentage of them and at least one, ascending."""
+    # NaN sorts last; of equal values, the earlier one is first.
+    order = np.argsort(-values.astype(np.float64), kind="stable")
+    count = math.ceil(len(values) * percent / 100 - ROUNDING)
+    return np.sort(order[: max(1, count)])
+
+
+def _split_part(dataset: Source, value: Any) -> np.ndarray:
+    counts, seed, part = split_counts(dataset, value["sizes"]), value["seed"], value["part"]
+    is_seed = seed is None or type(seed) is int
+    is_part_of = type(part) is int and 0 <= part < len(counts)
+    if set(value) != {"sizes", "seed", "part"} or not (is_seed and is_part_of):
+        raise ValueError(f"split has sizes, seed and part, found {value!r:.99}.")
+    count = dataset.total_episodes
+    order = np.arange(count) if seed is None else seeded_order(seed, count)
+    first = sum(counts[:part])
+    return np.sort(order[first : first + counts[part]])
+
+
+def split_counts(dataset: Source, sizes: list[Any]) -> list[int]:
+    """Return the number of episodes of each part of a split.
+
+    Raises TypeError if a size is not a number; ValueError if sizes are negative, or exceed the dataset.
+    """
+    total = dataset.total_episodes
+    counts = []
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, Real):
+            raise wrong_type("sizes", "numbers", size)
+    if all(isinstance(size, int | np.integer) for size in sizes):
+        counts = [int(size) for size in sizes]
+    elif all(0 <= size <= 1 for size in sizes) and math.fsum(sizes) <= 1 + ROUNDING:
+        edges = [round(total * math.fsum(sizes[:end])) for end in range(len(sizes) + 1)]
+        counts = [last - first for first, last in itertools.pairwise(edges)]
+    if not counts or min(counts) < 0 or sum(counts) > total:
+        raise ValueError(
+            f"{dataset.name}: expected numbers of episodes that sum to at most {total}, or fractions "
+            f"that sum to at most 1, found {list(sizes)}."
+        )
+    return counts
+
+
+# By operation: which episodes of a dataset its value means.
+_EPISODES: dict[str, Callable[[Source, Any], np.ndarray]] = {
+    "filter": lambda dataset, value: np.flatnonzero(episodes_where(dataset, value)),
+    "episodes": _from_ranges,
+    "split": _split_part,
+    "top": _best,
+}
+
+
+def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
+    """Return a schema without the optional columns that are not named.
+
+    Raises NotFoundError if there is no such column.
+    """
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"columns takes a list of names, found {names!r:.60}.")
+    space = schema.observation_space
+    keys = {}
+    if isinstance(space, gymnasium.spaces.Dict):
+        keys = {f"observations/{name}": str(key) for key, name, _ in named_parts(space)}
+    known = {*keys, *schema.extras, *ALWAYS, *FLAGS, "observations", "actions", "rewards"}
+    for name in names:
+        if name not in known:
+            raise NotFoundError(
+                f"{name_of_dataset}: no column {name!r:.100}"
+                + (did_you_mean(name, known) or ".")
+                + f" It has: {', '.join(sorted(known))}."
+            )
+    kept = [key for key in keys if key in names]
+    if isinstance(space, gymnasium.spaces.Dict) and kept and "observations" not in names:
+        space = gymnasium.spaces.Dict({keys[key]: space[keys[key]] for key in kept})
+    return dataclasses.replace(
+        schema,
+        observation_space=space,
+        extras={name: spec for name, spec in schema.extras.items() if name in names},
+        variable={name: kind for name, kind in schema.variable.items() if name in names},
+    )
 
 
 def save_view(dataset: Source, path: Path, *, replace: bool = False) -> Path:
@@ -96,15 +355,38 @@ def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
         )
 
 
-def open_view(path: Path, find: Callable[[str], SourceT]) -> SourceT:
-    """Return the view of a JSON file; `find` opens the stored versions it names.
+def open_view(
+    path: Path,
+    find: Callable[[str], SourceT],
+    view: Callable[[Sequence[SourceT], Operation], SourceT],
+) -> SourceT:
+    """Return the view of a JSON file; `find` opens the stored versions it names, `view` derives from them.
 
     Raises ManifestError if it is malformed, or its content does not match the digest that it states;
     FormatVersionError if it was written by a newer orlog; NotFoundError if a parent is not on this machine.
     """
     body, stated = _read_view(path)
+    find = functools.cache(find)
+
+    def made_of(part: Any, depth: int) -> SourceT:
+        if depth > DEEPEST:
+            raise ValueError(f"views are nested more than {DEEPEST} deep.")
+        if isinstance(part, dict) and set(part) == {"dataset"} and isinstance(part["dataset"], str):
+            name, _, digest = part["dataset"].partition("@")
+            if not digest.startswith("sha256:") or len(digest) != 71:
+                raise ValueError(
+                    f"a parent is named by its whole digest, found {part['dataset']!r:.99}."
+                )
+            return find(f"{name}@{digest}")
+        if not isinstance(part, dict) or set(part) != {"operation", "parents"}:
+            raise ValueError(f"a view has an operation and parents, found {part!r:.99}.")
+        operation, parents = part["operation"], part["parents"]
+        if not isinstance(operation, dict) or not isinstance(parents, list) or not parents:
+            raise ValueError("a view has an operation and at least one parent.")
+        return view([made_of(parent, depth + 1) for parent in parents], operation)
+
     try:
-        dataset = _from_json(body, functools.cache(find), _Budget(MOST_EPISODES), 0)
+        dataset = made_of(body, 0)
     except (SchemaError, IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
         if isinstance(error, IntegrityError | NotFoundError | FormatVersionError):
             raise
@@ -125,17 +407,17 @@ def view_sources(path: Path) -> list[str]:
 
     Raises ManifestError if it is malformed; FormatVersionError if it was written by a newer orlog.
     """
-    names: list[str] = []
+    names: set[str] = set()
     waiting: list[Any] = [_read_view(path)[0]]
     while waiting:
-        body = waiting.pop(0)
+        body = waiting.pop()
         if isinstance(body, dict) and isinstance(body.get("dataset"), str):
-            names.append(body["dataset"])
+            names.add(body["dataset"])
         elif isinstance(body, dict) and isinstance(body.get("parents"), list):
             waiting += body["parents"]
         else:
             raise ManifestError(f"{path}: no view: a part of it names neither dataset nor parents.")
-    return sorted(set(names))
+    return sorted(names)
 
 
 def _read_view(path: Path) -> tuple[dict[str, Any], object]:
@@ -153,11 +435,9 @@ def _read_view(path: Path) -> tuple[dict[str, Any], object]:
         )
         wrong.exit_code = 2  # a wrong use of the command
         raise wrong
-    if type(body.get("view_version")) is not int:
+    version, stated = body.pop("view_version", None), body.pop("digest", None)
+    if type(version) is not int or version < 1:
         raise ManifestError(f"{path}: expected a view_version, which a saved view has.")
-    version, stated = body.pop("view_version"), body.pop("digest", None)
-    if version < 1:
-        raise ManifestError(f"{path}: there is no view_version {version}.")
     refuse_newer({"view_version": version}, {"view_version": VIEW_VERSION}, str(path))
     return body, stated
 
@@ -173,37 +453,3 @@ def _to_json(dataset: Source) -> dict[str, Any]:
         "operation": dataset.operation,
         "parents": [_to_json(parent) for parent in dataset.parents],
     }
-
-
-class _Budget:
-    """How many more episodes the views in a file may select together."""
-
-    def __init__(self, episodes: int) -> None:
-        self.left = episodes
-
-    def spend(self, episodes: int) -> None:
-        self.left -= episodes
-        if self.left < 0:
-            raise IndexError(f"more than {MOST_EPISODES} episodes in the views of a file.")
-
-
-def _from_json(body: Any, find: Callable[[str], SourceT], budget: _Budget, depth: int) -> SourceT:
-    if depth > DEEPEST:
-        raise ValueError(f"views are nested more than {DEEPEST} deep.")
-    if not isinstance(body, dict):
-        raise TypeError(f"a view is a JSON object, found {body!r:.60}.")
-    if set(body) == {"dataset"} and isinstance(body["dataset"], str):
-        name, at, digest = body["dataset"].partition("@")
-        if not at or not digest.startswith("sha256:") or len(digest) != 71:
-            raise ValueError(
-                f"a parent is named by its whole digest, found {body['dataset']!r:.99}."
-            )
-        return find(f"{name}@{digest}")
-    if set(body) != {"operation", "parents"} or not isinstance(body["parents"], list):
-        raise ValueError(f"a view has an operation and parents, found {sorted(body)!r:.99}.")
-    parents = [_from_json(parent, find, budget, depth + 1) for parent in body["parents"]]
-    if not isinstance(body["operation"], dict) or not parents:
-        raise ValueError("a view has an operation and at least one parent.")
-    made = apply_operation(body["operation"], parents)
-    budget.spend(made.total_episodes)
-    return made

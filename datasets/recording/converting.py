@@ -20,7 +20,7 @@ from orlog.base.files import (
 )
 from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset, with_all_files
+from orlog.datasets.reading.opening import Given, as_dataset, with_all_files
 from orlog.datasets.recording.finishing import (
     finish_version,
     in_order,

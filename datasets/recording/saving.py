@@ -9,7 +9,7 @@ from orlog.base.files import storage_errors, unfinished_folder
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import (
     finish_version,

@@ -33,7 +33,7 @@ from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset, with_all_files
+from orlog.datasets.reading.opening import Given, as_dataset, with_all_files
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import Facts, finish_version
 from orlog.datasets.recording.journal import read_journal, restore, schema_json, write_journal

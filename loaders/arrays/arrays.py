@@ -24,7 +24,7 @@ from torch import Tensor
 
 from orlog.datasets.columns.episode import fields_summary
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.alias import AliasTable
 from orlog.loaders.arrays.filling import (

@@ -13,7 +13,7 @@ import torch
 
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.reading.opening import Given, as_dataset
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.filling import layout_of
 from orlog.loaders.arrays.infos import check_names, info_layout

@@ -12,7 +12,7 @@ import numpy as np
 
 from orlog.algos.algorithms import algorithm_title, known_as
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import NotFoundError
 from orlog.manifests.benchmarks import (
     BENCHMARKS,

@@ -23,7 +23,7 @@ from orlog.algos.training.runs import (
     read_evaluation,
     read_run,
 )
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted
 from orlog.normalize.metrics import EpisodeOutcomes, Number, in_short, numbers_of

@@ -24,7 +24,7 @@ from orlog.algos.training.train import train_run
 from orlog.base.files import absolute_path
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import NotFoundError
 from orlog.normalize.baselines import read_baseline
 

@@ -16,7 +16,7 @@ from orlog.algos.training.evaluating import load_run, run_protocol, scoring_prot
 from orlog.algos.training.runs import one_thread
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.datasets.worlds.recipe import Expert, catalogue
 from orlog.errors import NotFoundError, SchemaError
 from orlog.manifests.manifest import EnvironmentRecord

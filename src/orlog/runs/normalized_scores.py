@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import NotFoundError, wrong_type
 from orlog.normalize.references import normalized_cost
 from orlog.normalize.statistics import interquartile_mean

@@ -24,7 +24,7 @@ from orlog.algos.training.runs import PathLike, as_path, kept_checkpoints, load_
 from orlog.base.jobs import do_jobs
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import MissingExtraError, NotFoundError, SchemaError
 from orlog.loaders.arrays.teams import is_team
 from orlog.manifests.rebuilds import rebuild_notes

@@ -10,7 +10,7 @@ import numpy as np
 from orlog.algos.algorithms import AlgorithmLike
 from orlog.algos.training.evaluating import LoadedRun, load_run
 from orlog.algos.training.runs import PathLike, Run, one_thread
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import space_leaves
 from orlog.normalize.rollouts import InformedPolicy, PolicyWithMemory

@@ -22,7 +22,7 @@ from orlog.datasets.home.folders import dataset_folders, datasets_folder
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import ManifestError, NotFoundError, clause
 from orlog.manifests.benchmarks import BenchmarkDataset, benchmark_dataset, find_benchmark_dataset
 from orlog.manifests.counterparts import benchmark_environment

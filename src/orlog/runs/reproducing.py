@@ -21,7 +21,7 @@ from orlog.algos.training.runs import RunRecord
 from orlog.base.code_version import run_sources
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.manifests.documents import convert_json
 from orlog.manifests.names import counted

@@ -22,7 +22,7 @@ from orlog.algos.training.runs import OnlineRecord, PathLike, Run, as_path, run_
 from orlog.algos.training.train import run_config, train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.manifests.names import is_name
 from orlog.runs.progress import Watcher, status_lines, watching
 from orlog.runs.run_folders import replacing

@@ -23,7 +23,7 @@ from orlog.algos.training.runs import PathLike, as_path, run_folder
 from orlog.algos.training.stopping import StopRequest
 from orlog.algos.training.train import check_folder, curve_protocol, train_run
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.opening import Given
 from orlog.errors import OrlogError, StoppedError
 from orlog.loaders.arrays.places import load_arrays
 from orlog.runs.jobs import Executor, Job, find_executor, jobs_of

@@ -13,7 +13,7 @@ from orlog.datasets.home.folders import installed_names
 from orlog.datasets.home.history import known_versions
 from orlog.datasets.home.origin import read_origin
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import operation_text, operation_words
+from orlog.datasets.reading.views import operation_text, operation_words
 from orlog.errors import NotFoundError, OrlogError
 from orlog.manifests.diff import diff_manifests
 from orlog.manifests.manifest import Manifest

@@ -32,7 +32,7 @@ from starlette.types import ASGIApp
 from orlog.base.terminal import tell
 from orlog.datasets.audit.audit import audit
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import operation_words
+from orlog.datasets.reading.views import operation_words
 from orlog.errors import NotFoundError, OrlogError, VersionExistsError
 from orlog.manifests.diff import diff_datasets
 from orlog.viewer.about import about

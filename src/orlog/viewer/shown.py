@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import episodes_where
-from orlog.datasets.reading.selection import Selection
-from orlog.datasets.reading.source import episode_column
+from orlog.datasets.reading.selection import Selection, episode_column
+from orlog.datasets.reading.views import episodes_where
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import NotFoundError, OrlogError, SchemaError, VersionExistsError
 from orlog.manifests.columns import is_part, offsets_column, values_column

@@ -11,7 +11,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.columns.blocks import concatenate_blocks
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.reading import operations
-from orlog.datasets.reading import views as views_module
+from orlog.datasets.reading import combination, views
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.selection import Selection
 from orlog.datasets.recording.writer import DatasetWriter
@@ -214,53 +212,27 @@ def check_view(view: Dataset, expected: Sequence[int]) -> None:
 # --- single operations
 
 
-@pytest.mark.parametrize(
-    "index",
-    [
-        slice(None),
-        slice(3, 7),
-        slice(None, None, -1),
-        slice(-5, None, 2),
-        slice(50, 90),
-        slice(13, 2, -3),
-        [3],
-        [5, 1, 1, -1, -20],
-        (4, 2),
-        [],
-        np.array([2, 19], np.uint8),
-        np.array([], np.int64),
-        np.arange(20) % 3 == 0,
-        [True, False] * 10,
-        np.zeros(20, np.bool_),
-    ],
-    ids=str,
-)
-def test_episodes_are_selected_as_numpy_selects(rich: Dataset, index: Any) -> None:
+def test_episodes_are_selected_as_numpy_selects(rich: Dataset) -> None:
+    """Slices, positions and masks are compared with a plain list below; these are forms they may come in."""
     numbers = np.arange(20)
-    at = index if isinstance(index, slice) else np.asarray(index)
-    expected = numbers[at] if isinstance(at, slice) or at.size else numbers[:0]
-    check_view(rich[index], expected.tolist())
-
-
-@pytest.mark.parametrize(
-    "index",
-    [
+    for index in ((4, 2), np.array([2, 19], np.uint8), [True, False] * 10, slice(50, 90)):
+        at = index if isinstance(index, slice) else np.asarray(index)
+        assert ids(rich[index]) == numbers[at].tolist()
+    for nothing in ([], np.array([]), np.zeros(20, np.bool_), (), slice(3, 3)):
+        check_view(rich[nothing], [])
+    for wrong in (
         [20],
         [-21],
-        [0.0],
         [0.5, 1],
         ["a"],
         [[0, 1]],
-        np.zeros((20, 1), np.bool_),
         np.ones(19, np.bool_),
         [None],
         [2**63],
-    ],
-    ids=str,
-)
-def test_what_selects_no_episodes_is_an_index_error(rich: Dataset, index: Any) -> None:
-    with pytest.raises(IndexError, match="lab/rich-v1"):
-        rich[index]
+        True,
+    ):
+        with pytest.raises(IndexError, match="lab/rich-v1"):
+            rich[wrong]
 
 
 CONDITIONS: dict[str, Callable[[Episode], bool]] = {
@@ -277,30 +249,16 @@ CONDITIONS: dict[str, Callable[[Episode], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "condition"), CONDITIONS.items(), ids=CONDITIONS.keys())
-def test_episodes_are_filtered_by_text_and_by_function(
-    rich: Dataset, text: str, condition: Callable[[Episode], bool]
-) -> None:
-    expected = [number for number in range(20) if condition(EPISODES[number])]
-    by_text, by_function = rich.filter_episodes(text), rich.filter_episodes(condition)
-    check_view(by_text, expected)
-    check_view(by_function, expected)
-    assert by_text.operation == {"filter": text}
-    assert by_text.digest != by_function.digest  # the text is what is kept of the one
-    odd = rich[1::2]
-    check_view(odd.filter_episodes(text), [number for number in expected if number % 2])
-
-
-def test_the_index_in_a_filter_is_that_of_the_view(rich: Dataset) -> None:
-    check_view(rich[10:].filter_episodes("episode < 3"), [10, 11, 12])
-
-
-@pytest.mark.parametrize(
-    "text", ["", "returns >", "reward > 1", "grid > 1", "__import__('os')", "returns", "task > 'a'"]
-)
-def test_a_filter_that_makes_no_sense_is_refused(rich: Dataset, text: str) -> None:
-    with pytest.raises(SchemaError):
-        rich.filter_episodes(text)
+def test_a_filter_by_text_is_kept_as_text(rich: Dataset) -> None:
+    by_text = rich.filter_episodes("weight > 0")
+    by_function = rich.filter_episodes(CONDITIONS["weight > 0"])
+    assert by_text.operation == {"filter": "weight > 0"}
+    assert by_text.digest != by_function.digest
+    assert ids(by_text) == ids(by_function)
+    assert ids(rich[10:].filter_episodes("episode < 3")) == [10, 11, 12]
+    view = orlog.combine_datasets([by_text[:3], rich], weights=[1, 3])
+    assert [parent.digest for parent in view.lineage] == [by_text[:3].digest, rich.digest]
+    assert {parent.operation for parent in view.lineage} == {'{"combine":{"weights":[0.25,0.75]}}'}
 
 
 def best(numbers: Sequence[int], values: Sequence[float], percent: float) -> list[int]:
@@ -311,52 +269,46 @@ def best(numbers: Sequence[int], values: Sequence[float], percent: float) -> lis
     return [numbers[place] for place in sorted(order[:count])]
 
 
-@pytest.mark.parametrize("percent", [1, 5, 10, 10.1, 33, 50, 99.9, 100])
-def test_the_best_episodes(rich: Dataset, percent: float) -> None:
-    numbers = list(range(20))
-    returns = [EPISODES[number].rewards.sum() for number in numbers]
-    assert len(set(returns)) < 12
-    check_view(rich.top_episodes(percent), best(numbers, returns, percent))
-    weights = [EPISODES[number].metadata["weight"] for number in numbers]
-    check_view(rich.top_episodes(percent, by="weight"), best(numbers, weights, percent))
-    lengths = [len(EPISODES[number]) for number in numbers]
-    check_view(rich.top_episodes(percent, by="lengths"), best(numbers, lengths, percent))
-
-
 def test_a_percentage_of_many_episodes_is_not_one_too_many(rich: Dataset) -> None:
     many = rich[np.arange(10_000) % 20]
     assert len(many.top_episodes(7)) == 700
     assert len(many[:100].top_episodes(7)) == 7
 
 
-@pytest.mark.parametrize("percent", [0, -1, 100.1, math.nan, math.inf])
-def test_a_percentage_that_is_none_is_refused(rich: Dataset, percent: float) -> None:
-    with pytest.raises(ValueError, match="percentage"):
-        rich.top_episodes(percent)
+REFUSED: list[tuple[Callable[[Dataset], object], type[Exception], str]] = [
+    (lambda ds: ds.top_episodes(0), ValueError, "percentage"),
+    (lambda ds: ds.top_episodes(100.1), ValueError, "percentage"),
+    (lambda ds: ds.top_episodes(math.nan), ValueError, "percentage"),
+    (lambda ds: ds.top_episodes(0.1), ValueError, r"For 10 % give 10\."),
+    (lambda ds: ds.top_episodes(10, by="task"), NotFoundError, "read by episode"),
+    (lambda ds: ds.top_episodes(10, by="grid"), SchemaError, "cannot be ordered"),
+    (lambda ds: ds.filter_episodes("reward > 1"), SchemaError, "no column"),
+    (lambda ds: ds.filter_episodes("__import__('os')"), SchemaError, "not allowed"),
+    (lambda ds: ds.filter_episodes(lambda one: one.rewards > 0), TypeError, r"use \.all"),
+    (lambda ds: orlog.split_dataset(ds, []), ValueError, "lab/rich-v1"),
+    (lambda ds: orlog.split_dataset(ds, [10, 11]), ValueError, "lab/rich-v1"),
+    (lambda ds: orlog.split_dataset(ds, [-1, 5]), ValueError, "lab/rich-v1"),
+    (lambda ds: orlog.split_dataset(ds, [0.6, 0.6]), ValueError, "lab/rich-v1"),
+    (lambda ds: orlog.split_dataset(ds, [math.nan]), ValueError, "lab/rich-v1"),
+    (lambda ds: orlog.combine_datasets([ds, ds], weights=[1]), ValueError, "weights"),
+    (lambda ds: orlog.combine_datasets([ds, ds], weights=[-1, 2]), ValueError, "weights"),
+    (lambda ds: orlog.combine_datasets([ds, ds], weights=[0, 0]), ValueError, "weights"),
+    (lambda ds: orlog.combine_datasets([ds], weights=[math.inf]), ValueError, "weights"),
+    (lambda ds: orlog.transitions(ds[:0], seed=0).batch(0), SchemaError, "lab/rich-v1"),
+]
 
 
-def test_a_share_in_place_of_a_percentage_is_refused(rich: Dataset) -> None:
-    with pytest.raises(ValueError, match=r"For 10 % give 10\."):
-        rich.top_episodes(0.1)
+def test_what_makes_no_view_is_refused(rich: Dataset) -> None:
+    for make, error, message in REFUSED:
+        with pytest.raises(error, match=message):
+            make(rich)
 
 
-@pytest.mark.parametrize("by", ["task", "grid", "nothing", "episodes/returns", ""])
-def test_what_cannot_be_ordered_is_refused(rich: Dataset, by: str) -> None:
-    with pytest.raises((SchemaError, NotFoundError)):
-        rich.top_episodes(10, by=by)
-
-
-@pytest.mark.parametrize("seed", [None, 2**62])
 @pytest.mark.parametrize(
     ("sizes", "counts"),
     [
-        ([5, 15], [5, 15]),
-        ([3, 4], [3, 4]),
         ([0, 20], [0, 20]),
-        ([20], [20]),
         ([0.8, 0.1, 0.1], [16, 2, 2]),
-        ([0.5], [10]),
-        ([1.0], [20]),
         ([0.1] * 10, [2] * 10),
         ([1 / 3, 1 / 3, 1 / 3], [7, 6, 7]),
         (np.array([0.25, 0.75]), [5, 15]),
@@ -365,55 +317,21 @@ def test_what_cannot_be_ordered_is_refused(rich: Dataset, by: str) -> None:
     ids=str,
 )
 def test_splits_are_disjoint_complete_and_in_order(
-    rich: Dataset, sizes: Any, counts: list[int], seed: int | None
+    rich: Dataset, sizes: Any, counts: list[int]
 ) -> None:
-    parts = orlog.split_dataset(rich, sizes, seed=seed)
-    assert [len(part) for part in parts] == counts
-    found = [ids(part) for part in parts]
-    together = [number for part in found for number in part]
-    assert len(set(together)) == len(together) == sum(counts)
-    assert all(sorted(part) == part for part in found)
-    if seed is None:
-        assert together == list(range(sum(counts)))
-    for part, numbers in zip(parts, found, strict=True):
-        check_view(part, numbers)
-    again = orlog.split_dataset(rich, sizes, seed=seed)
-    assert [part.digest for part in again] == [part.digest for part in parts]
-    assert [ids(part) for part in again] == found
-
-
-def test_splits_are_random_by_seed(rich: Dataset) -> None:
-    counted = np.zeros(20)
-    for seed in range(300):
-        first, second = orlog.split_dataset(rich, [0.5, 0.5], seed=seed)
-        assert first.digest != second.digest
-        counted[ids(first)] += 1
-    assert scipy.stats.binomtest(int(counted.min()), 300, 0.5).pvalue > 1e-6
-    assert scipy.stats.binomtest(int(counted.max()), 300, 0.5).pvalue > 1e-6
-
-
-def test_a_seed_may_be_a_number_of_numpy(rich: Dataset) -> None:
-    (one,) = orlog.split_dataset(rich, [5], seed=np.int64(3))  # type: ignore[arg-type] # as users do
-    (other,) = orlog.split_dataset(rich, [5], seed=3)
-    assert one.digest == other.digest
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [[], [21], [10, 11], [-1, 5], [0.6, 0.6], [-0.1, 0.5], [1.5], [math.nan], [math.inf], [0.5, 2]],
-    ids=str,
-)
-def test_sizes_that_make_no_split_are_refused(rich: Dataset, sizes: list[float]) -> None:
-    with pytest.raises(ValueError, match="lab/rich-v1"):
-        orlog.split_dataset(rich, sizes, seed=0)
+    for seed in (None, 2**62, np.int64(3)):
+        parts = orlog.split_dataset(rich, sizes, seed=seed)  # type: ignore[arg-type] # as users do
+        found = [ids(part) for part in parts]
+        together = [number for part in found for number in part]
+        assert [len(part) for part in found] == counts
+        assert len(set(together)) == len(together)
+        assert all(sorted(part) == part for part in found)
+        assert seed is not None or together == list(range(sum(counts)))
+        again = orlog.split_dataset(rich, sizes, seed=None if seed is None else int(seed))
+        assert [part.digest for part in again] == [part.digest for part in parts]
 
 
 def test_datasets_are_combined_one_after_the_other(rich: Dataset, more: Dataset) -> None:
-    check_view(orlog.combine_datasets([rich, more]), [*range(20), *range(20, 26)])
-    check_view(
-        orlog.combine_datasets([more, rich[:3], more]), [*range(20, 26), 0, 1, 2, *range(20, 26)]
-    )
-    check_view(orlog.combine_datasets([rich]), list(range(20)))
     check_view(orlog.combine_datasets([rich[:0], more[2:3]]), [22])
     older = orlog.load_dataset("lab/rich-v1@1.0.0")
     check_view(orlog.combine_datasets([older[10:], rich[10:14]]), [10, 11, 10, 11, 12, 13])
@@ -436,14 +354,6 @@ def test_what_is_not_alike_is_not_combined(
     assert ids(alike) == list(range(26))
     with pytest.raises(ValueError, match="at least one"):
         orlog.combine_datasets([])
-
-
-@pytest.mark.parametrize(
-    "weights", [[1], [1, 2, 3], [-1, 2], [0, 0], [math.nan, 1], [math.inf, 1], []], ids=str
-)
-def test_weights_that_are_none_are_refused(plain: list[Dataset], weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="weights"):
-        orlog.combine_datasets(plain[:2], weights=weights)
 
 
 def test_weights_are_scaled_and_may_come_from_numpy(plain: list[Dataset]) -> None:
@@ -634,18 +544,10 @@ def test_equal_operations_have_equal_digests_and_others_differ(
     assert elsewhere[:3].digest == rich[:3].digest
 
 
-def test_a_lineage_tells_how_a_view_came_to_be(rich: Dataset, more: Dataset) -> None:
-    view = orlog.combine_datasets([rich[:3], more], weights=[1, 3])
-    assert [parent.digest for parent in view.lineage] == [rich[:3].digest, more.digest]
-    assert {parent.operation for parent in view.lineage} == {'{"combine":{"weights":[0.25,0.75]}}'}
-    (parent,) = view.parents[0].lineage
-    assert (parent.digest, parent.operation) == (rich.digest, '{"episodes":[[0,3]]}')
-
-
 def test_views_are_saved_and_loaded(rich: Dataset, more: Dataset, home: Path) -> None:
-    views = many_views(rich, more)
+    made = many_views(rich, more)
     path = home
-    for number, view in enumerate(views):
+    for number, view in enumerate(made):
         with pytest.raises(NotFoundError, match="saved nowhere"):
             _ = view.folder
         path = view.save(home / f"new/folder/{number}.json")
@@ -659,10 +561,10 @@ def test_views_are_saved_and_loaded(rich: Dataset, more: Dataset, home: Path) ->
         if view.mixture is not None and loaded.mixture is not None:
             np.testing.assert_array_equal(loaded.mixture[0], view.mixture[0])
             assert loaded.mixture[1] == view.mixture[1]
-    assert orlog.load_dataset(str(path)).digest == views[-1].digest
+    assert orlog.load_dataset(str(path)).digest == made[-1].digest
     again = rich[:1].save(path, replace=True)
     assert orlog.load_dataset(again).digest == rich[:1].digest
-    assert {one.name for one in path.parent.iterdir()} == {f"{at}.json" for at in range(len(views))}
+    assert {one.name for one in path.parent.iterdir()} == {f"{at}.json" for at in range(len(made))}
 
 
 def test_a_view_never_writes_over_anything_else(rich: Dataset, home: Path) -> None:
@@ -703,18 +605,6 @@ def test_a_stored_version_is_not_saved_as_a_view(rich: Dataset, home: Path) -> N
         rich[:2].save(home / "file/x.json")
 
 
-def test_a_long_chain_that_is_saved_can_be_loaded(rich: Dataset, home: Path) -> None:
-    view = rich
-    for _ in range(200):
-        view = view[:]
-    try:
-        path = view.save(home / "x.json")
-    except OrlogError as error:
-        assert "nested" in str(error)  # noqa: PT017 (refused at the right time)
-    else:
-        assert orlog.load_dataset(path).digest == view.digest
-
-
 def seal(body: dict[str, Any]) -> str:
     """Return the digest that a view of this JSON has, as anyone can work it out."""
     if "dataset" in body:
@@ -735,35 +625,27 @@ def named(dataset: Dataset) -> dict[str, str]:
     return {"dataset": f"{dataset.name}@{dataset.digest}"}
 
 
-EDITS: list[tuple[str, str]] = [
-    ('"seed": 4', '"seed": 5'),
-    ("[[0, 7]]", "[[0, 6]]"),
-    ('"part": 1', '"part": 0'),
-    ('"returns > 1"', '"returns > 0"'),
-    ("[0.5, 0.5]", "[0.4, 0.6]"),
-    ('"digest": "sha256:', '"digest": "sha256:0'),
-    ('"digest": "sha256:', '"digest": "SHA256:'),
-    ('"view_version": 1, ', '"view_version": 1, "more": 1, '),
-    ('"view_version": 1, ', '"view_version": 1, "view_version": 1, '),
-    ('"view_version": 1', '"view_version": 0'),
-    ('"view_version": 1', '"view_version": true'),
-    ('"view_version": 1', '"view_version": 1.0'),
-    ('"view_version": 1, ', ""),
-    ('"parents": [', '"parents": ["x", '),
-]
-
-
-@pytest.mark.parametrize(("old", "new"), EDITS, ids=map(str, EDITS))
-def test_a_file_that_was_edited_is_refused(
-    rich: Dataset, more: Dataset, home: Path, old: str, new: str
-) -> None:
+def test_a_file_that_was_edited_is_refused(rich: Dataset, more: Dataset, home: Path) -> None:
     part = orlog.split_dataset(rich[:7].filter_episodes("returns > 1"), [1, 1], seed=4)[1]
     path = orlog.combine_datasets([part, more], weights=[1, 1]).save(home / "x.json")
     text = path.read_text("utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), "utf-8")
-    with pytest.raises(ManifestError, match=r"x\.json: "):
-        orlog.load_dataset(path)
+    edits = [
+        ('"seed": 4', '"seed": 5'),
+        ("[[0, 7]]", "[[0, 6]]"),
+        ("[0.5, 0.5]", "[0.4, 0.6]"),
+        ('"digest": "sha256:', '"digest": "sha256:0'),
+        ('"view_version": 1, ', '"view_version": 1, "more": 1, '),
+        ('"view_version": 1, ', '"view_version": 1, "view_version": 1, '),
+        ('"view_version": 1', '"view_version": 0'),
+        ('"view_version": 1', '"view_version": true'),
+        ('"view_version": 1, ', ""),
+        ('"parents": [', '"parents": ["x", '),
+    ]
+    for old, new in edits:
+        assert old in text
+        path.write_text(text.replace(old, new, 1), "utf-8")
+        with pytest.raises(ManifestError, match=r"x\.json: "):
+            orlog.load_dataset(path)
 
 
 def test_a_view_of_a_newer_orlog_asks_for_an_upgrade(rich: Dataset, home: Path) -> None:
@@ -773,148 +655,72 @@ def test_a_view_of_a_newer_orlog_asks_for_an_upgrade(rich: Dataset, home: Path) 
         orlog.load_dataset(path)
 
 
-TEXTS = [
-    b"",
-    b"{",
-    b"[]",
-    b"null",
-    b"1",
-    b'"x"',
-    b"\xff\xfe",
-    b"{}",
-    b"[" * 200_000,
-    b'{"view_version":' * 100_000,
-    b'{"view_version": 1, "operation": {"top": NaN}}',
-    b'{"view_version": 1' + b"0" * 10_000 + b"}",
-]
-
-
-@pytest.mark.parametrize("data", TEXTS, ids=lambda data: str(data[:20]))
-def test_a_file_that_is_no_view_is_refused(home: Path, data: bytes) -> None:
+def test_a_file_that_is_no_view_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = home / "x.json"
-    path.write_bytes(data)
-    with pytest.raises((InvalidNameError, ManifestError, FormatVersionError), match=r"x\.json"):
+    top = b'{"view_version": 1, "operation": {"top": NaN}}'
+    huge = b'{"view_version": 1' + b"0" * 10_000 + b"}"
+    for data in (b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"{}", b"[" * 200_000, top, huge):
+        path.write_bytes(data)
+        with pytest.raises((InvalidNameError, ManifestError, FormatVersionError), match=r"x\.json"):
+            orlog.load_dataset(path)
+    monkeypatch.setattr(views, "LARGEST_VIEW", 100)
+    path.write_text(" " * 101)
+    with pytest.raises(ManifestError, match="more than 100 bytes"):
         orlog.load_dataset(path)
 
 
-WRONG_SPLITS: list[dict[str, Any]] = [
-    {"sizes": None},
-    {"sizes": []},
-    {"sizes": "55"},
-    {"sizes": [21]},
-    {"sizes": [10**40]},
-    {"sizes": [-5, 5]},
-    {"sizes": [0.5, "a"]},
-    {"sizes": [[1]]},
-    {"sizes": {"0": 5}},
-    {"sizes": [True, True]},
-    {"seed": -1},
-    {"seed": 1.5},
-    {"seed": "0"},
-    {"seed": [1, 2]},
-    {"seed": {"a": 1}},
-    {"seed": True},
-    {"part": 2},
-    {"part": -1},
-    {"part": 0.0},
-    {"part": "0"},
-    {"part": None},
-    {"part": False},
-    {"more": 1},
-]
+SPLIT = {"sizes": [5, 5], "seed": 0, "part": 0}
 OPERATIONS: list[Any] = [
     None,
-    [],
     "episodes",
     {},
     {"episodes": [[0, 1]], "top": {}},
     {"explode": 1},
-    {"x" * 10_000: 1},
-    *(
-        {"episodes": value}
-        for value in (
-            None,
-            5,
-            "abc",
-            {"0": 1},
-            [5],
-            [[0]],
-            [[0, 1, 2]],
-            [["0", "1"]],
-            [[0.0, 1.0]],
-            [[False, True]],
-            [[-1, 2]],
-            [[5, 2]],
-            [[3, 3]],
-            [[0, 21]],
-            [[0, 10**30]],
-            [[0, 2**62]] * 3,
-            [[[0, 1], 2]],
-        )
-    ),
-    *(
-        {"filter": value}
-        for value in (
-            None,
-            5,
-            "",
-            "returns >",
-            "().__class__",
-            "1" * 20_000,
-            "(" * 300,
-            ["returns > 1"],
-        )
-    ),
-    *(
-        {"top": value}
-        for value in (
-            None,
-            10,
-            {"percent": 10},
-            {"by": "returns"},
-            {"percent": 0, "by": "returns"},
-            {"percent": 101, "by": "returns"},
-            {"percent": "10", "by": "returns"},
-            {"percent": None, "by": "returns"},
-            {"percent": [10], "by": "returns"},
-            {"percent": True, "by": "returns"},
-            {"percent": 10, "by": "task"},
-            {"percent": 10, "by": "grid"},
-            {"percent": 10, "by": 5},
-            {"percent": 10, "by": "../rewards"},
-            {"percent": 10, "by": "returns", "more": 1},
-        )
-    ),
-    *({"split": {"sizes": [5, 5], "seed": 0, "part": 0, **change}} for change in WRONG_SPLITS),
-    {"split": {"sizes": [5, 5]}},
+    {"episodes": None},
+    {"episodes": [5]},
+    {"episodes": [["0", "1"]]},
+    {"episodes": [[False, True]]},
+    {"episodes": [[3, 3]]},
+    {"episodes": [[0, 21]]},
+    {"episodes": [[0, 2**62]] * 3},
+    {"filter": 5},
+    {"filter": "().__class__"},
+    {"filter": "(" * 300},
+    {"top": 10},
+    {"top": {"percent": 10}},
+    {"top": {"percent": "10", "by": "returns"}},
+    {"top": {"percent": 101.0, "by": "returns"}},
+    {"top": {"percent": 10.0, "by": "grid"}},
+    {"top": {"percent": 10.0, "by": 5}},
     {"split": [5, 5]},
-    *({"columns": value} for value in (None, "infos/note", [5], ["nothing"], {"infos/note": 1})),
-    {"combine": None},
+    {"split": {**SPLIT, "sizes": [10**40]}},
+    {"split": {**SPLIT, "sizes": [0.5, "a"]}},
+    {"split": {**SPLIT, "seed": -1}},
+    {"split": {**SPLIT, "seed": True}},
+    {"split": {**SPLIT, "part": 2}},
+    {"split": {**SPLIT, "part": "0"}},
+    {"split": {**SPLIT, "more": 1}},
+    {"columns": "infos/note"},
+    {"columns": ["nothing"]},
     {"combine": {}},
     {"combine": {"weights": None, "more": 1}},
-    *(
-        {"combine": {"weights": value}}
-        for value in (5, "1", [], [1, 1], ["a"], [None], [-1], [0], [1e999], [[1]], {"0": 1}, [2.0])
-    ),
+    {"combine": {"weights": [1]}},
+    {"combine": {"weights": [1e999]}},
+    {"combine": {"weights": ["a"]}},
 ]
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation!r:.50}")
-def test_an_operation_from_outside_that_makes_no_sense_is_refused_at_once(
-    rich: Dataset, home: Path, operation: Any
+def test_an_operation_from_outside_that_makes_no_sense_is_refused(
+    rich: Dataset, home: Path
 ) -> None:
     path = home / "x.json"
-    body = {"operation": operation, "parents": [named(rich)]}
-    try:
-        digest = seal(body)
-    except ValueError:  # no JSON, which is what the file is then
-        digest = "sha256:" + "0" * 64
-    path.write_text(json.dumps({"view_version": 1, "digest": digest, **body}), "utf-8")
-    begun = time.process_time()
-    with pytest.raises(OrlogError) as caught:
-        orlog.load_dataset(path)
-    assert time.process_time() - begun < 2
-    assert len(str(caught.value)) < 3000
+    for operation in OPERATIONS:
+        body = {"operation": operation, "parents": [named(rich)]}
+        path.write_text(json.dumps({"view_version": 1, "digest": "sha256:0", **body}), "utf-8")
+        with pytest.raises(OrlogError) as caught:
+            orlog.load_dataset(path)
+        assert len(str(caught.value)) < 3000
+        assert "edited or damaged" not in str(caught.value), operation
 
 
 def test_parents_from_outside_that_make_no_sense_are_refused(
@@ -926,28 +732,21 @@ def test_parents_from_outside_that_make_no_sense_are_refused(
     parents: list[list[Any]] = [
         [],
         [5],
-        ["lab/rich-v1"],
         [{"dataset": 5}],
         [{"dataset": "lab/rich-v1"}],
-        [{"dataset": rich.digest}],
         [{"dataset": f"lab/rich-v1@{rich.digest[:20]}"}],
         [{"dataset": f"lab/rich-v1@{zeros}"}],
-        [{"dataset": f"lab/nothing-v1@{zeros}"}],
-        [{"dataset": f"lab/more-v1@{rich.digest}"}],
         [{"dataset": f"../lab/rich-v1@{rich.digest}"}],
         [{"dataset": f"{rich.folder}@{rich.digest}"}],
-        [{"dataset": f"{'x' * 100_000}@{rich.digest}"}],
         [{**named(rich), "more": 1}],
         [named(rich), named(rich)],
         [{"operation": good}],
-        [{"parents": [named(rich)]}],
     ]
     for given_ in parents:
         body = {"operation": good, "parents": given_}
         path.write_text(json.dumps({"view_version": 1, "digest": zeros, **body}), "utf-8")
-        with pytest.raises(OrlogError) as caught:
+        with pytest.raises(OrlogError):
             orlog.load_dataset(path)
-        assert len(str(caught.value)) < 2000
     write_view(path, {"combine": {"weights": None}}, named(rich), named(plain[0]))
     with pytest.raises(ManifestError, match="cannot be combined"):
         orlog.load_dataset(path)
@@ -963,24 +762,20 @@ def test_views_from_outside_that_grow_without_bound_are_refused(
         nested = {"operation": {"episodes": [[0, 5]]}, "parents": [nested]}
     with pytest.raises(ManifestError, match="nested"):
         orlog.load_dataset(write_view(path, nested["operation"], *nested["parents"]))
+    view = rich
+    for _ in range(70):
+        view = view[:]
+    with pytest.raises(SchemaError, match="nested more than 64 deep"):
+        view.save(path, replace=True)
 
-    monkeypatch.setattr(views_module, "MOST_EPISODES", 1000)
-    monkeypatch.setattr(operations, "MOST_EPISODES", 1000)
+    for module in (views, combination):
+        monkeypatch.setattr(module, "MOST_EPISODES", 1000)
     many = {"operation": {"episodes": [[0, 20]] * 50}, "parents": [named(rich)]}
     assert len(orlog.load_dataset(write_view(path, many["operation"], *many["parents"]))) == 1000
     with pytest.raises(ManifestError, match="more than 1000"):
         orlog.load_dataset(write_view(path, {"episodes": [[0, 1000]] * 2}, many))
     with pytest.raises(ManifestError, match="more than 1000"):
         orlog.load_dataset(write_view(path, {"combine": {"weights": None}}, many, many))
-
-
-def test_a_file_too_large_for_a_view_is_refused_unread(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(views_module, "LARGEST_VIEW", 100)
-    (home / "x.json").write_text(" " * 101)
-    with pytest.raises(ManifestError, match="more than 100 bytes"):
-        orlog.load_dataset(home / "x.json")
 
 
 def test_a_view_whose_parent_is_not_here_says_so(
@@ -1110,11 +905,6 @@ def test_weights_stay_with_the_episodes_of_their_dataset(plain: list[Dataset]) -
     assert {key[0] for key in counted(only, 2)} == {1}
 
 
-def test_no_steps_make_no_batches(plain: list[Dataset]) -> None:
-    with pytest.raises(SchemaError):
-        orlog.transitions(plain[0][:0], seed=0).batch(0)
-
-
 LOAD = """
 import pickle, sys
 dataset = pickle.load(open(sys.argv[1], "rb"))
@@ -1217,16 +1007,6 @@ def test_rows_of_a_view_cost_their_chunks_only(
             np.testing.assert_array_equal(view.rows(name, rows), values[rows])
 
 
-def test_ranges_of_a_view_are_slices(rich: Dataset, more: Dataset) -> None:
-    view = orlog.combine_datasets([rich[3:9], more])[::2]
-    rng = np.random.default_rng(0)
-    for name in view.columns:
-        values = view.column(name)
-        for _ in range(10):
-            start, stop = sorted(rng.integers(0, len(values) + 1, 2).tolist())
-            np.testing.assert_array_equal(view.column(name, start, stop), values[start:stop])
-
-
 def test_memory_for_any_column_has_its_rows_and_may_change(rich: Dataset, more: Dataset) -> None:
     for view in (rich, rich[::-2], rich[:0], orlog.combine_datasets([rich[3:9], more])):
         for name in view.columns:
@@ -1234,43 +1014,33 @@ def test_memory_for_any_column_has_its_rows_and_may_change(rich: Dataset, more: 
             out = np.full_like(whole, 7)
             assert view.column(name, out=out) is out
             assert_same(out, whole)
-            for rows in {0, len(whole) - 1, len(whole) + 1, len(whole) + 50} - {-1, len(whole)}:
-                out = np.full((rows, *whole.shape[1:]), 7, whole.dtype)
-                before = out.tobytes()
-                with pytest.raises(ValueError, match=f"column {name}: rows 0 to {len(whole)} go"):
-                    view.column(name, out=out)
-                assert out.tobytes() == before
-            held = bytes(whole.nbytes)
-            for stop in (None, len(whole)):
-                out = np.frombuffer(held, whole.dtype).reshape(whole.shape)
-                with pytest.raises(ValueError, match=rf"column {name}: .*, read-only\.$"):
-                    view.column(name, stop=stop, out=out)
-            assert held == bytes(whole.nbytes)
+            out = np.full((len(whole) + 1, *whole.shape[1:]), 7, whole.dtype)
+            before = out.tobytes()
+            with pytest.raises(ValueError, match=f"column {name}: rows 0 to {len(whole)} go"):
+                view.column(name, out=out)
+            assert out.tobytes() == before
+            out = np.frombuffer(bytes(whole.nbytes), whole.dtype).reshape(whole.shape)
+            with pytest.raises(ValueError, match=rf"column {name}: .*, read-only\.$"):
+                view.column(name, out=out)
+            assert not any(out.tobytes())
             with pytest.raises(TypeError, match=f"column {name}: .* NumPy array, found list"):
                 view.column(name, out=[0] * len(whole))  # type: ignore[arg-type]
-            with pytest.raises(IndexError, match=f"{name}: .* found 1 to 0"):
-                view.column(name, 1, 0, out=np.empty(0, whole.dtype))
 
 
-@pytest.mark.parametrize(
-    ("name", "where"),
-    [
-        ("observations/word", "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"),
-        ("observations/tags", "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"),
-        ("infos/note", 'ds[0].infos["note"]'),
-        ("infos/hits", 'ds[0].infos["hits"]'),
-        ("episodes/task", 'ds[0].metadata["task"]'),
-    ],
-)
-def test_texts_and_lists_say_that_they_are_read_by_episode(
-    rich: Dataset, name: str, where: str
-) -> None:
-    for ds in (rich, rich[3:9]):
-        for read in (ds.column, lambda name, ds=ds: ds.rows(name, np.array([0]))):
-            with pytest.raises(NotFoundError, match=rf"'{name}' .* read by episode: ") as caught:
-                read(name)
-            assert where in str(caught.value)
-            assert "did you mean" not in str(caught.value)
+def test_texts_and_lists_say_that_they_are_read_by_episode(rich: Dataset) -> None:
+    places = {
+        "observations/word": "ds[0].observations (texts also by orlog.load_arrays(ds).texts)",
+        "infos/hits": 'ds[0].infos["hits"]',
+        "episodes/task": 'ds[0].metadata["task"]',
+    }
+    for name, where in places.items():
+        for ds in (rich, rich[3:9]):
+            for read in (ds.column, lambda name, ds=ds: ds.rows(name, np.array([0]))):
+                with pytest.raises(
+                    NotFoundError, match=rf"'{name}' .* read by episode: "
+                ) as caught:
+                    read(name)
+                assert where in str(caught.value)
 
 
 def test_a_seed_means_the_same_episodes_for_ever(rich: Dataset) -> None:
@@ -1282,30 +1052,15 @@ def test_a_seed_means_the_same_episodes_for_ever(rich: Dataset) -> None:
     assert drawn == [17, 3, 1]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda ds: ds.filter_episodes("returns > 0"), "episodes with returns > 0"),
-        (lambda ds: ds[[0, 1, 2, 7]], "episodes 0 to 2, 7"),
-        (lambda ds: ds.top_episodes(10), "the best 10 % by returns"),
-        (
-            lambda ds: orlog.split_dataset(ds, [15, 5], seed=3)[1],
-            "part 2 of a split into 15 : 5, seed 3",
-        ),
-        (
-            lambda ds: orlog.combine_datasets([ds, ds], weights=[1, 3]),
-            "combined, weights 0.25 : 0.75",
-        ),
-    ],
-)
-def test_an_operation_is_said_in_words(
-    rich: Dataset, make: Callable[[Dataset], Dataset], words: str
-) -> None:
-    assert operations.operation_words(make(rich).lineage[0].operation) == words
-
-
-@pytest.mark.parametrize(
-    "text", ["append", "read a.hdf5", "[]", '{"filter": 1, "top": 2}', '{"top": 1}']
-)
-def test_what_is_no_operation_of_a_view_is_said_as_it_is(text: str) -> None:
-    assert operations.operation_words(text) == text
+def test_an_operation_is_said_in_words(rich: Dataset) -> None:
+    made: dict[str, Dataset] = {
+        "episodes with returns > 0": rich.filter_episodes("returns > 0"),
+        "episodes 0 to 2, 7": rich[[0, 1, 2, 7]],
+        "the best 10 % by returns": rich.top_episodes(10),
+        "part 2 of a split into 15 : 5, seed 3": orlog.split_dataset(rich, [15, 5], seed=3)[1],
+        "combined, weights 0.25 : 0.75": orlog.combine_datasets([rich, rich], weights=[1, 3]),
+    }
+    for words, view in made.items():
+        assert views.operation_words(view.lineage[0].operation) == words
+    for text in ("append", "read a.hdf5", "[]", '{"filter": 1, "top": 2}', '{"top": 1}'):
+        assert views.operation_words(text) == text

@@ -14,7 +14,7 @@ import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import operation_text
+from orlog.datasets.reading.views import operation_text
 from orlog.datasets.recording import saving
 from orlog.datasets.recording.converting import convert_dataset
 from orlog.datasets.recording.saving import save_dataset
