@@ -56,13 +56,6 @@ from orlog.datasets.home.presence import (
     version_folder_of,
     write_partial,
 )
-from orlog.datasets.reading.choice import (
-    Choice,
-    check_choice,
-    choose,
-    plain_objects,
-    wanted_objects,
-)
 from orlog.datasets.reading.finding import folders_to_repair
 from orlog.datasets.reading.opening import (
     Choice,
@@ -71,6 +64,8 @@ from orlog.datasets.reading.opening import (
     as_stored_folder,
     check_choice,
     choose,
+    plain_objects,
+    wanted_objects,
 )
 from orlog.datasets.recording.finishing import finish_version
 from orlog.datasets.store.verify import Problem, find_link, verify_folder

@@ -31,7 +31,7 @@ from orlog.datasets.looking.card_picture import card_picture
 from orlog.datasets.looking.leaves import first_frames
 from orlog.datasets.publish.targets import Change, Target, apply_changes
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import as_dataset
+from orlog.datasets.reading.opening import as_dataset
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import counted, size_text

@@ -25,7 +25,7 @@ from gymnasium.vector.utils import iterate
 
 from orlog.datasets.columns.episode import summary
 from orlog.datasets.columns.values import space_columns
-from orlog.datasets.reading.given import as_dataset
+from orlog.datasets.reading.opening import as_dataset
 from orlog.datasets.reading.restoring import STATE
 from orlog.datasets.recording.open_episode import LOG_PROBS, OpenEpisode, Recorded
 from orlog.datasets.recording.writer import DatasetWriter

@@ -218,6 +218,8 @@ def test_episodes_are_selected_as_numpy_selects(rich: Dataset) -> None:
     for index in ((4, 2), np.array([2, 19], np.uint8), [True, False] * 10, slice(50, 90)):
         at = index if isinstance(index, slice) else np.asarray(index)
         assert ids(rich[index]) == numbers[at].tolist()
+    nothing: Any
+    wrong: Any
     for nothing in ([], np.array([]), np.zeros(20, np.bool_), (), slice(3, 3)):
         check_view(rich[nothing], [])
     for wrong in (
@@ -275,7 +277,7 @@ def test_a_percentage_of_many_episodes_is_not_one_too_many(rich: Dataset) -> Non
     assert len(many[:100].top_episodes(7)) == 7
 
 
-REFUSED: list[tuple[Callable[[Dataset], object], type[Exception], str]] = [
+REFUSED: list[tuple[Callable[[Any], object], type[Exception], str]] = [
     (lambda ds: ds.top_episodes(0), ValueError, "percentage"),
     (lambda ds: ds.top_episodes(100.1), ValueError, "percentage"),
     (lambda ds: ds.top_episodes(math.nan), ValueError, "percentage"),
