@@ -8,79 +8,46 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 
 from orlog.base.jobs import do_jobs
-from orlog.datasets.audit.alignment import check_action_alignment, check_reward_alignment
-from orlog.datasets.audit.duplicates import check_duplicates, check_splits
-from orlog.datasets.audit.episodes import check_flags, check_lengths, check_returns, check_times
-from orlog.datasets.audit.finals import check_final_observations, check_next_observations
-from orlog.datasets.audit.findings import SEVERITIES, Audit, Check, Facts, Finding
-from orlog.datasets.audit.frames import check_frames, check_held
-from orlog.datasets.audit.jumps import check_jumps
-from orlog.datasets.audit.motion import check_motion
-from orlog.datasets.audit.partial import Part, open_part
-from orlog.datasets.audit.pieces import Piece, pieces
-from orlog.datasets.audit.quaternions import check_quaternions
-from orlog.datasets.audit.relations import check_copies, check_sense
-from orlog.datasets.audit.rewards import check_rewards
-from orlog.datasets.audit.roles import ROLE_CHECKS
-from orlog.datasets.audit.seen import Packed, Seen
-from orlog.datasets.audit.values import (
-    check_bounds,
-    check_finite,
-    check_ranges,
-    check_saturated_episodes,
-    check_texts,
-    check_unused_actions,
-)
+from orlog.datasets.audit import duplicates, episodes, frames, numbers, relations
+from orlog.datasets.audit.findings import SEVERITIES, Audit, Check, Facts, Finding, Seen
+from orlog.datasets.audit.pieces import optional_columns, pieces
+from orlog.datasets.home.presence import is_partial, is_whole, present_objects
+from orlog.datasets.reading import opening
 from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.episode_ranges import episode_ranges
-from orlog.datasets.reading.opening import Given, as_dataset
+from orlog.datasets.reading.finding import as_folder, find_part, find_stored, holds_manifest, pinned
+from orlog.datasets.reading.opening import Choice, Given, as_dataset
 from orlog.datasets.reading.selection import episode_column
-from orlog.errors import IntegrityError, LockError, SchemaError, clause
+from orlog.datasets.store.verify import DamageFinder
+from orlog.datasets.store.version import schema_of_manifest
+from orlog.datasets.store.zarr_metadata import column_of
+from orlog.errors import IntegrityError, LockError, NotFoundError, SchemaError, clause
+from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+from orlog.manifests.names import counted, parse_name
 
-JOB_BYTES = 2**27  # in memory, of the episodes that a job looks at
+JOB_BYTES = 2**26  # in memory, of the episodes that a job looks at
 SPLIT = "episodes/split"
-HELD_OUT = "held-out"
 MISSING_FINAL = "episodes/final_observation_missing"
 
-_Result: TypeAlias = list[Finding] | str
-_Looked: TypeAlias = Packed | list[Finding] | str
-
 CHECKS: dict[str, Callable[[Facts], Check]] = {
-    "finite": check_finite,
-    "bounds": check_bounds,
-    "constant and saturated": check_ranges,
-    "motion": check_motion,
-    "saturated episodes": check_saturated_episodes,
-    "frames": check_frames,
-    "held rows": check_held,
-    "copies": check_copies,
-    "quaternions": check_quaternions,
-    "sense of actions": check_sense,
-    "unused actions": check_unused_actions,
-    "flags": check_flags,
-    "final observations": check_final_observations,
-    "next observations": check_next_observations,
-    "returns": check_returns,
-    "lengths": check_lengths,
-    "times": check_times,
-    "jumps": check_jumps,
-    "rewards": check_rewards,
-    "alignment of actions": check_action_alignment,
-    "alignment of rewards": check_reward_alignment,
-    "duplicates": check_duplicates,
-    "splits": check_splits,
-    "texts": check_texts,
-    **ROLE_CHECKS,
+    **numbers.CHECKS,
+    **frames.CHECKS,
+    **relations.CHECKS,
+    **episodes.CHECKS,
+    **duplicates.CHECKS,
 }
 """Every check by name: a generator that takes pieces of the data and returns its findings."""
+
+_Looked: TypeAlias = dict[str, Seen | list[Finding] | str]
 
 
 def audit(
@@ -114,29 +81,18 @@ def audit(
     """
     opened: Dataset | None = None
     try:
-        part = open_part(dataset)
-        opened = as_dataset(dataset) if part is None else part.dataset
+        opened, partial = _open_part(dataset)
+        opened = opened or as_dataset(dataset)
         if not opened.total_episodes:
             raise SchemaError(f"{opened.name}: there is no episode to audit; choose others.")
         facts = _facts(opened, trust_environment)
         if against:
-            others = [as_dataset(one, "against") for one in against]
-            facts = _beside(facts, others)
-        return _run(facts, part, workers, progress)
+            facts = _beside(facts, [as_dataset(other, "against") for other in against])
+        return _run(facts, partial, workers, progress)
     except LockError:
         raise
     except IntegrityError as error:
         return _unreadable(str(dataset), opened, error)
-
-
-def _beside(facts: Facts, others: Sequence[Dataset]) -> Facts:
-    """Return what is known of a dataset and of held-out ones together, each a split of its own."""
-    own = frozenset({f"train {facts.dataset.name}"})
-    splits = [own] * facts.dataset.total_episodes
-    for one in others:
-        splits += [frozenset({f"{HELD_OUT} {one.name}"})] * one.total_episodes
-    together = _facts(combine_datasets([facts.dataset, *others]), facts.trust_environment)
-    return msgspec.structs.replace(together, splits=splits)
 
 
 def _facts(dataset: Dataset, trust_environment: bool) -> Facts:
@@ -144,68 +100,62 @@ def _facts(dataset: Dataset, trust_environment: bool) -> Facts:
     if dataset.schema.variable.get(SPLIT) == "text":
         texts = episode_column(dataset, SPLIT)
         splits = [frozenset(filter(None, map(str.strip, text.split(",")))) for text in texts]
+    missing = np.zeros(dataset.total_episodes, np.bool_)
+    if MISSING_FINAL in dataset.columns:
+        missing = dataset.column(MISSING_FINAL).astype(np.bool_)
     return Facts(
-        dataset=dataset,
-        missing_finals=_missing_finals(dataset),
-        splits=splits,
-        trust_environment=trust_environment,
+        dataset=dataset, missing_finals=missing, splits=splits, trust_environment=trust_environment
     )
 
 
-def _missing_finals(dataset: Dataset) -> np.ndarray:
-    if MISSING_FINAL in dataset.columns:
-        return dataset.column(MISSING_FINAL).astype(np.bool_)
-    return np.zeros(dataset.total_episodes, np.bool_)
+def _beside(facts: Facts, others: Sequence[Dataset]) -> Facts:
+    """Return what is known of a dataset and of held-out ones together, each a split of its own."""
+    splits = [frozenset({f"train {facts.dataset.name}"})] * facts.dataset.total_episodes
+    for other in others:
+        splits += [frozenset({f"held-out {other.name}"})] * other.total_episodes
+    together = _facts(combine_datasets([facts.dataset, *others]), facts.trust_environment)
+    return msgspec.structs.replace(together, splits=splits)
 
 
 def _run(
-    facts: Facts, part: Part | None, workers: int | None, progress: Callable[[int, int], None]
+    facts: Facts, partial: Finding | None, workers: int | None, progress: Callable[[int, int], None]
 ) -> Audit:
     """Run every check over one reading of the data, a range of episodes after the other."""
-    dataset = facts.dataset
+    dataset, done = facts.dataset, 0
     ranges = episode_ranges(dataset, JOB_BYTES)
-    is_alone = workers == 1
-    done = 0
-
-    def count(steps: int) -> None:
-        nonlocal done
-        done += steps
-        progress(done, dataset.total_steps)
-
     with _quietly():
-        running, seen, results = _begin([*CHECKS], facts)
-        looked: Iterable[dict[str, _Looked]]
-        if is_alone:
-            looked = (_look(facts, [*seen], episodes, count) for episodes in ranges)
-        else:
-            look = _LookThere(dataset, facts.trust_environment, facts.known, [*seen])
-            looked = do_jobs(look, ranges, workers=workers)
-        for episodes, of_checks in zip(ranges, looked, strict=True):
-            for name, one in of_checks.items():
-                if isinstance(one, Packed):
-                    seen[name].join(one, episodes)
+        running, results = _begin([*CHECKS], facts)
+        # What was read of a sample is needed by now alone.
+        look = _Look(msgspec.structs.replace(facts, splits=None, kept={}), [*running])
+        looks = do_jobs(look, ranges, workers=workers)
+        for chosen, looked in zip(ranges, looks, strict=True):
+            for name, seen in looked.items():
+                if isinstance(seen, Seen):
+                    running[name][1].join(seen, chosen)
                 else:
-                    results.setdefault(name, one)
-            if not is_alone:
-                count(int(dataset.episode_lengths[episodes.start : episodes.stop].sum()))
-        for name in [one for one in running if one not in results]:
-            ended = _ended(running[name], None)
-            assert ended is not None, f"{name} waits for more"
-            results[name] = ended
-    findings = [one for found in results.values() if not isinstance(found, str) for one in found]
-    not_checked = {name: found for name, found in results.items() if isinstance(found, str)}
-    if part is not None:
-        findings.append(part.finding)
+                    results.setdefault(name, seen)
+            done += int(dataset.episode_lengths[chosen.start : chosen.stop].sum())
+            progress(done, dataset.total_steps)
+        for name, (check, _) in running.items():
+            if name not in results:
+                try:
+                    check.send(None)
+                except StopIteration as end:
+                    results[name] = end.value
+    not_checked = {name: result for name, result in results.items() if isinstance(result, str)}
+    findings = [] if partial is None else [partial]
+    for name in CHECKS:
+        result = results[name]
+        findings += [] if isinstance(result, str) else result
     order = list(SEVERITIES)
-    findings.sort(key=lambda one: order.index(one.severity))
     return Audit(
         name=dataset.name,
         version=dataset.version,
         digest=dataset.digest,
         episodes=dataset.total_episodes,
         steps=dataset.total_steps,
-        is_partial=part is not None,
-        findings=findings,
+        is_partial=partial is not None,
+        findings=sorted(findings, key=lambda finding: order.index(finding.severity)),
         checks=[name for name in CHECKS if name not in not_checked],
         not_checked=not_checked,
     )
@@ -213,78 +163,52 @@ def _run(
 
 def _begin(
     names: Sequence[str], facts: Facts
-) -> tuple[dict[str, Check], dict[str, Seen], dict[str, _Result]]:
-    """Return checks that run, what each has seen, and the results of those that need to see nothing."""
-    running = {name: CHECKS[name](facts) for name in names}
-    seen, results = {}, {}
-    for name, check in running.items():
+) -> tuple[dict[str, tuple[Check, Seen]], dict[str, list[Finding] | str]]:
+    """Return checks that run, with what each has seen, and the results of those that need to see nothing."""
+    running, results = {}, {}
+    for name in names:
+        check = CHECKS[name](facts)
         try:
-            seen[name] = next(check)
-        except StopIteration as ended:
-            results[name] = ended.value
-    return running, seen, results
-
-
-def _ended(check: Check, piece: Piece | None) -> _Result | None:
-    """Give a running check the next piece; return what it returns if it ends."""
-    try:
-        check.send(piece)
-    except StopIteration as ended:
-        found: _Result = ended.value
-        return found
-    return None
-
-
-def _look(
-    facts: Facts, names: Sequence[str], episodes: range, count: Callable[[int], None]
-) -> dict[str, _Looked]:
-    """Return what checks see of a range of episodes; of one that ends early, its result."""
-    running, seen, _ = _begin(names, facts)
-    results: dict[str, _Looked] = {}
-    for piece in pieces(facts.dataset, facts.missing_finals, episodes):
-        for name, check in running.items():
-            if name not in results and (found := _ended(check, piece)) is not None:
-                results[name] = found
-        count(piece.steps)
-    seen_here = {name: seen[name].pack(episodes) for name in names if name not in results}
-    return {**results, **seen_here}
+            running[name] = check, next(check)
+        except StopIteration as end:
+            results[name] = end.value
+    return running, results
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _LookThere:
-    """Looks at a range of episodes in a process of its own."""
+class _Look:
+    """Lets checks look at a range of episodes, perhaps in a process of its own."""
 
-    dataset: Dataset
-    trust_environment: bool
-    known: dict[str, Any]
+    facts: Facts
     names: list[str]
 
-    def __call__(self, episodes: range) -> dict[str, _Looked]:
-        facts = Facts(
-            dataset=self.dataset,
-            missing_finals=_missing_finals(self.dataset),
-            trust_environment=self.trust_environment,
-            known=self.known,
-        )
+    def __call__(self, chosen: range) -> _Looked:
+        """Return what each check has seen; of one that ends early, its result."""
         with _quietly():
-            return _look(facts, self.names, episodes, lambda _steps: None)
+            running, _ = _begin(self.names, self.facts)
+            looked: _Looked = {name: seen for name, (_, seen) in running.items()}
+            for piece in pieces(self.facts.dataset, self.facts.missing_finals, chosen):
+                for name in [*running]:
+                    try:
+                        running[name][0].send(piece)
+                    except StopIteration as end:
+                        looked[name] = end.value
+                        del running[name]
+        for _, seen in running.values():
+            seen.cut(chosen)
+        return looked
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # of numbers that are not finite
         yield
 
 
 def _unreadable(given: str, dataset: Dataset | None, error: IntegrityError) -> Audit:
     """Return the audit of data that cannot be read; None for a dataset that cannot even be opened."""
-    damage = Finding(
-        check="damage",
-        severity="error",
-        column=error.file,
-        text=f"the data cannot all be read, so nothing else was judged: {clause(error)}",
-    )
+    text = f"the data cannot all be read, so nothing else was judged: {clause(error)}"
     return Audit(
         name=given if dataset is None else dataset.name,
         version="" if dataset is None else dataset.version,
@@ -292,7 +216,68 @@ def _unreadable(given: str, dataset: Dataset | None, error: IntegrityError) -> A
         episodes=0,
         steps=0,
         is_partial=False,
-        findings=[damage],
+        findings=[Finding("damage", "error", error.file, text)],
         checks=[],
         not_checked=dict.fromkeys(CHECKS, "the data cannot all be read"),
     )
+
+
+def _open_part(given: Given) -> tuple[Dataset | None, Finding | None]:
+    """Return the whole episodes that are here of a version that was downloaded in part, and that it was.
+
+    None of both if it is no such part. Raises NotFoundError if no episode of it is here whole; IntegrityError
+    if what should be here is missing, cut or altered.
+    """
+    folder = None if isinstance(given, Dataset) else _folder_of_part(given)
+    if folder is None:
+        return None, None
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    if is_whole(folder, manifest):
+        return None, None
+    absent = {item.path for item in manifest.objects}
+    absent -= {item.path for item in present_objects(folder, manifest)}
+    columns = {item.path: column_of(item.path) or "" for item in manifest.objects}
+    optional = optional_columns(schema_of_manifest(manifest, folder))
+    left_out = set()
+    for name in optional:
+        stored = {path for path, column in columns.items() if _belongs(column, name)}
+        if stored and stored <= absent:
+            left_out.add(name)
+    finder = DamageFinder(folder, manifest, absent)
+    is_here = np.ones(manifest.total_episodes, np.bool_)
+    for path in absent:
+        column = columns[path]
+        if column and not any(_belongs(column, name) for name in left_out):
+            first, last = finder.find(path)[1] or (0, manifest.total_episodes - 1)
+            is_here[first : last + 1] = False
+    if not is_here.any():
+        raise NotFoundError(
+            f"{manifest.name}@{manifest.version}: no episode is on this machine whole; run: orlog "
+            f"download {manifest.name}"
+        )
+    columns_here = sorted(optional - left_out) if left_out else None
+    choice = Choice(episodes=np.flatnonzero(is_here).tolist(), columns=columns_here)
+    dataset = opening.open_part(folder, choice)
+    without = f", without {', '.join(sorted(left_out))}" if left_out else ""
+    text = f"a part of the version, as it was downloaded: {is_here.sum():,} of "
+    text += f"{counted(manifest.total_episodes, 'episode')}{without}; nothing is damaged, and the rest was "
+    text += "not looked at"
+    return dataset, Finding("partial", "note", "", text, count=len(absent))
+
+
+def _folder_of_part(given: str | Path) -> Path | None:
+    """Return the folder of a part, if there is one and no whole version."""
+    path = as_folder(given)
+    if path is not None:
+        return path if is_partial(path) and holds_manifest(path) else None
+    wanted = pinned(parse_name(str(given)))
+    try:
+        find_stored(str(wanted))
+    except NotFoundError:
+        return find_part(wanted)
+    return None
+
+
+def _belongs(column: str, name: str) -> bool:
+    """Return whether a column stores values at a path, or below it."""
+    return column == name or column.startswith((f"{name}/", f"{name}@"))

@@ -1,33 +1,45 @@
 """Checks for what occurs more than once: episodes and transitions, within splits and across them.
 
-Rows are compared by 64-bit hashes. Of more transitions than fit, those whose hash is below a
-threshold are kept: an even sample that holds either all copies of a transition or none.
+Rows are compared by hashes. Of more transitions than fit, those whose hash is below a threshold are
+kept: an even sample that holds either all copies of a transition or none.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from orlog.datasets.audit.findings import Check, Facts, Finding, looks_at_no_rows
-from orlog.datasets.audit.hashing import ODD, OTHER, mixed
-from orlog.datasets.audit.pieces import Piece
-from orlog.datasets.audit.seen import Seen
-from orlog.datasets.audit.thresholds import limit
+from orlog.datasets.audit.findings import (
+    Check,
+    Facts,
+    Finding,
+    Seen,
+    Severity,
+    about_episodes,
+    limit,
+    looks_at_no_rows,
+)
+from orlog.datasets.audit.pieces import ODD, OTHER, Piece, mixed
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.names import counted, said_of
 
-_HELD_OUT = re.compile(
-    r"(^|[^a-z])(val|valid|validation|test|testing|eval|evaluation|held.?out|holdout)($|[^a-z])",
-    re.IGNORECASE,
-)
-_TRAIN = re.compile(r"(^|[^a-z])train(ing)?($|[^a-z])", re.IGNORECASE)
+_WORD = r"(^|[^a-z])({})($|[^a-z])"
+_HELD_OUT = _WORD.format("val|valid|validation|test|testing|eval|evaluation|held.?out|holdout")
+_TRAIN = _WORD.format("train(ing)?")
 
 
 def is_held_out(split: str) -> bool:
-    """Return whether the name of a split says that it is not for training: `val`, `20_test`, .."""
-    return _HELD_OUT.search(split) is not None
+    """Return whether the name of a split says that it is not for training: `val`, `20_test`."""
+    return re.search(_HELD_OUT, split, re.IGNORECASE) is not None
+
+
+def _held_out(facts: Facts) -> np.ndarray:
+    """Return which episodes are in a held-out split, (E,) bool."""
+    splits = facts.splits or [frozenset()] * facts.dataset.total_episodes
+    return np.array([any(map(is_held_out, names)) for names in splits], np.bool_)
 
 
 def check_splits(facts: Facts) -> Check:
@@ -35,324 +47,75 @@ def check_splits(facts: Facts) -> Check:
     yield from looks_at_no_rows(facts)
     if facts.splits is None:
         return "there are no splits: no text column episodes/split, and nothing to compare with"
-    findings = []
-    held = [any(map(is_held_out, names)) for names in facts.splits]
-    both = [
-        episode
-        for episode, names in enumerate(facts.splits)
-        if held[episode] and any(map(_TRAIN.search, names))
-    ]
-    if both:
-        findings.append(
-            Finding(
-                check="splits",
-                severity="error",
-                column="episodes/split",
-                text=said_of(len(both), "episodes are both for training and held out: ")
-                + f"{', '.join(sorted(facts.splits[both[0]]))}",
-                episode=both[0],
-                count=len(both),
-            )
-        )
+    held = _held_out(facts)
+    both, shared, none = [], [], []
     selection = facts.dataset.selection()
     first: dict[tuple[int, int], int] = {}
-    shared = []
-    for episode, place in enumerate(
-        zip(selection.source.tolist(), selection.index.tolist(), strict=True)
-    ):
-        other = first.setdefault(place, episode)
-        if facts.splits[other] != facts.splits[episode] and held[other] != held[episode]:
+    places = zip(selection.source.tolist(), selection.index.tolist(), strict=True)
+    for episode, (place, names) in enumerate(zip(places, facts.splits, strict=True)):
+        if not names:
+            none.append(episode)
+        if held[episode] and any(re.search(_TRAIN, each, re.IGNORECASE) for each in names):
+            both.append(episode)
+        if held[first.setdefault(place, episode)] != held[episode]:
             shared.append(episode)
-    if shared:
-        findings.append(
-            Finding(
-                check="splits",
-                severity="error",
-                column="episodes/split",
-                text=said_of(
-                    len(shared), "stored episodes are in a held-out split and in another one"
-                ),
-                episode=shared[0],
-                count=len(shared),
-            )
-        )
-    none = [episode for episode, names in enumerate(facts.splits) if not names]
-    if none:
-        findings.append(
-            Finding(
-                check="splits",
-                severity="warning",
-                column="episodes/split",
-                text=said_of(len(none), "episodes are in no split, though others are"),
-                episode=none[0],
-                count=len(none),
-            )
-        )
+    column = "episodes/split"
+    findings: list[Finding] = []
+    cases: list[tuple[Severity, list[int], str]] = [
+        ("error", both, "episodes are both for training and held out"),
+        ("error", shared, "stored episodes are in a held-out split and in another one"),
+        ("warning", none, "episodes are in no split, though others are"),
+    ]
+    for severity, episodes, text in cases:
+        text = said_of(len(episodes), text)
+        findings += about_episodes("splits", severity, column, text, np.array(episodes, np.int64))
     return findings
 
 
 def check_duplicates(facts: Facts) -> Check:
     """Find episodes and transitions that occur more than once, and rows that are stored twice."""
-    dataset = facts.dataset
-    seen = Seen(dataset)
-    episode_hashes = seen.of_episodes(np.uint64)
-    counts, firsts, doubled = seen.counts(), seen.firsts(), seen.of_episodes(np.int64)
-    sample = seen.part(_Sample())
-    is_real = {
-        root: any(
-            spec.dtype.kind == "f" and name.partition("/")[0] == root
-            for name, spec in dataset.schema.columns().items()
-        )
-        for root in ("observations", "actions")
-    }
-    varied = seen.part(_Varied())
+    dataset, seen = facts.dataset, Seen(facts.dataset)
+    episode_hashes, doubled = seen.of_episodes(np.uint64), seen.of_episodes(np.int64)
+    sample, is_varied = seen.part(_Sample()), facts.once("varied", lambda: _is_varied(facts))
     while (piece := (yield seen)) is not None:
-        varied.add(piece)
         same, twice = _stored_twice(piece)
-        counts["same"] += int(same.sum())
-        if twice.any():
-            firsts.setdefault("twice", piece.place(int(twice.argmax())))
-            np.add.at(doubled, np.repeat(piece.episodes, piece.lengths), twice)
+        seen.sums["same"] += int(same.sum())
+        seen.note("twice", piece, twice)
+        doubled[piece.episodes] += np.add.reduceat(twice, piece.starts, dtype=np.int64)
         hashes, is_moving = _transitions(piece)
-        steps = np.arange(piece.steps) - np.repeat(piece.ends - piece.lengths, piece.lengths)
-        steps[: piece.lengths[0]] += piece.first_step
-        each = mixed(hashes + ODD * (steps.astype(np.uint64) + np.uint64(1)))
-        sums = np.add.reduceat(each, piece.ends - piece.lengths)
-        np.add.at(episode_hashes, piece.episodes, sums)
+        each = mixed(hashes + ODD * (piece.step_index.astype(np.uint64) + np.uint64(1)))
+        episode_hashes[piece.episodes] += np.add.reduceat(each, piece.starts)
         chosen = is_moving & piece.has_next
-        sample.add(hashes[chosen], np.repeat(piece.episodes, piece.lengths)[chosen], steps[chosen])
-    is_real["observations"] &= varied.is_enough
-    findings = []
-    copies = _groups(episode_hashes)
-    is_copy = np.zeros(dataset.total_episodes, np.bool_)
-    for group in copies:
-        is_copy[group[1:]] = True
-    findings += _copied_episodes(facts, copies, is_real["observations"])
-    # Copies of whole episodes are reported already; those in other splits count as leaks there.
-    hashes, episodes, steps = sample.without(is_copy)
-    findings += _copied_transitions(facts, hashes, episodes, steps, is_real, sample.share)
+        episodes = piece.episodes[piece.which]
+        sample.add(_Transitions(*(rows[chosen] for rows in (hashes, episodes, piece.step_index))))
+    columns = dataset.schema.columns()
+    is_real = is_varied and any(
+        columns[name].dtype.kind == "f" for name in columns if name.startswith("actions")
+    )
+    held = _held_out(facts)
+    is_copy, findings = _copied_episodes(episode_hashes, held, is_varied)
+    findings += _copied_transitions(sample, is_copy, held, is_varied, is_real)
     count, share = int(doubled.sum()), limit("held share")
     # Where all rows are stored twice, it is another check that says so.
     few = count <= share / (1 + share) * dataset.total_steps
-    many = count >= max(limit("shared transitions"), share * counts["same"])
-    if few and many and all(is_real.values()):
-        findings.append(
-            Finding(
-                check="duplicates",
-                severity="warning",
-                column="steps",
-                text=f"{count:,} rows are stored twice, one after the other, in "
-                f"{counted(int(np.count_nonzero(doubled)), 'episode')}, while others are not",
-                episode=firsts["twice"][0],
-                step=firsts["twice"][1],
-                count=count,
-            )
-        )
+    if is_real and few and count >= max(limit("shared transitions"), share * seen.sums["same"]):
+        episodes = counted(int(np.count_nonzero(doubled)), "episode")
+        text = f"{count:,} rows are stored twice, one after the other, in {episodes}, while others are not"
+        place = *seen.noted["twice"].place[:2], count
+        findings.append(Finding("duplicates", "warning", "steps", text, *place))
     return findings
 
 
 def _stored_twice(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-    """Return which rows the next one repeats, and which of them belong to a stretch a, a, b, b, .. (steps,) bool.
+    """Return which rows the next one repeats, and which of them belong to a stretch a, a, b, b.
 
     A robot at rest repeats its row many times.
     """
-    observed, taken = piece.hashes("observations"), piece.hashes("actions")
-    same = observed[piece.before] == observed[piece.before + 1]
+    taken, same = piece.hashes("actions"), piece.same("observations")
     same[:-1] &= taken[1:] == taken[:-1]
     same[piece.ends - 1] = False
     wide = np.pad(same, 2)
     return same, same & ~wide[1:-3] & ~wide[3:-1] & (wide[:-4] | wide[4:])
-
-
-class _Varied:
-    """Whether real numbers of observations have so many values that equal ones hardly come about by themselves."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, np.ndarray] = {}
-        self._rows = 0
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether any number has many values, or many for the rows that there are."""
-        return self._most >= min(limit("values"), limit("values of a row") * self._rows)
-
-    @property
-    def _most(self) -> int:
-        return max((len(one) for one in self._values.values()), default=0)
-
-    def add(self, piece: Piece) -> None:
-        """Take in a piece; once there are enough, nothing more."""
-        if self._most >= limit("values"):
-            return
-        self._rows += piece.steps + len(piece.episodes)
-        for name, values in piece.columns.items():
-            if values.dtype.kind == "f" and name.partition("/")[0] == "observations":
-                seen = self._values.get(name, np.empty(0, values.dtype))
-                self._values[name] = np.union1d(seen, values.ravel())
-
-    def join(self, other: _Varied) -> None:
-        """Take in what another one has of later episodes."""
-        if self._most >= limit("values"):
-            return
-        self._rows += other._rows
-        for name, values in other._values.items():
-            seen = self._values.get(name, np.empty(0, values.dtype))
-            self._values[name] = np.union1d(seen, values)
-
-
-def _copied_episodes(facts: Facts, copies: list[np.ndarray], is_real: bool) -> list[Finding]:
-    if not copies:
-        return []
-    leaks = [group for group in copies if _crosses(facts, group)]
-    findings = []
-    if leaks:
-        count = sum(len(group) - 1 for group in leaks)
-        findings.append(
-            Finding(
-                check="duplicates",
-                severity="error",
-                column="episodes",
-                text=f"{count:,} episode{'' if count == 1 else 's'} of a held-out split "
-                f"{'is' if count == 1 else 'are'} also in another split: scores on it would be too good "
-                f"(episodes {leaks[0][0]} and {leaks[0][1]})",
-                episode=int(leaks[0][1]),
-                count=count,
-            )
-        )
-    inside = [group for group in copies if not _crosses(facts, group)]
-    if inside:
-        count = sum(len(group) - 1 for group in inside)
-        findings.append(
-            Finding(
-                check="duplicates",
-                severity="warning" if is_real else "note",
-                column="episodes",
-                text=f"{count:,} episode{'' if count == 1 else 's'} repeat{'s' if count == 1 else ''} "
-                f"another one exactly (episodes {inside[0][0]} and {inside[0][1]})",
-                episode=int(inside[0][1]),
-                count=count,
-            )
-        )
-    return findings
-
-
-def _copied_transitions(
-    facts: Facts,
-    hashes: np.ndarray,
-    episodes: np.ndarray,
-    steps: np.ndarray,
-    is_real: dict[str, bool],
-    share: float,
-) -> list[Finding]:
-    order = np.argsort(hashes, kind="stable")  # copies stay in the order of the data
-    hashes, episodes, steps = hashes[order], episodes[order], steps[order]
-    repeats = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
-    # Actions on their limits lead there and back, and then there again: that is no copy.
-    is_near = steps[repeats] - steps[repeats - 1] <= limit("there and back")
-    repeats = repeats[~(is_near & (episodes[repeats] == episodes[repeats - 1]))]
-    count = round(len(repeats) / share)
-    if count < limit("shared transitions"):
-        return []
-    about = "about " if share < 1 else ""
-    repeats = repeats[np.lexsort((steps[repeats], episodes[repeats]))]
-    first = repeats[0]
-    findings = []
-    if facts.splits is not None:
-        held = np.array([any(map(is_held_out, names)) for names in facts.splits])
-        crosses = repeats[held[episodes[repeats]] != held[episodes[repeats - 1]]]
-        if len(crosses):
-            place = crosses[0]
-            findings.append(
-                Finding(
-                    check="duplicates",
-                    severity="error" if all(is_real.values()) else "warning",
-                    column="steps",
-                    text=about
-                    + said_of(round(len(crosses) / share), "transitions of a held-out split are ")
-                    + "also in another split",
-                    episode=int(episodes[place]),
-                    step=int(steps[place]),
-                    count=round(len(crosses) / share),
-                )
-            )
-    if not is_real["observations"]:
-        return findings
-    findings.append(
-        Finding(
-            check="duplicates",
-            severity="warning" if is_real["actions"] else "note",
-            column="steps",
-            text=about + said_of(count, "transitions occur more than once"),
-            episode=int(episodes[first]),
-            step=int(steps[first]),
-            count=count,
-        )
-    )
-    return findings
-
-
-def _crosses(facts: Facts, group: np.ndarray) -> bool:
-    """Return whether some of these episodes are held out and others are not."""
-    if facts.splits is None:
-        return False
-    return len({any(map(is_held_out, facts.splits[one])) for one in group.tolist()}) > 1
-
-
-def _groups(hashes: np.ndarray) -> list[np.ndarray]:
-    """Return the positions of equal hashes, for those that occur more than once."""
-    order = np.argsort(hashes, kind="stable")
-    edges = np.flatnonzero(np.diff(hashes[order])) + 1
-    groups = [group for group in np.split(order, edges) if len(group) > 1]
-    return sorted(groups, key=lambda group: int(group[1]))
-
-
-class _Sample:
-    """Hashes of transitions with their places; an even sample if there are too many."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        self.count = 0
-        self.halved = 0  # times
-
-    @property
-    def share(self) -> float:
-        """Share of all transitions that the sample holds."""
-        return 2.0**-self.halved
-
-    def add(self, hashes: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> None:
-        """Take in transitions."""
-        self._take([(hashes, episodes, steps)])
-
-    def join(self, other: _Sample) -> None:
-        """Take in what another one has of later episodes."""
-        self.halved = max(self.halved, other.halved)
-        before, self.kept, self.count = self.kept, [], 0
-        self._take(before + other.kept)
-
-    def _take(self, rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
-        added = [self._below(one) for one in rows]
-        self.kept += added
-        self.count += sum(len(one[0]) for one in added)
-        while self.count > limit("remembered transitions"):
-            self.halved += 1
-            self.kept = [self._below(one) for one in self.kept]
-            self.count = sum(len(one[0]) for one in self.kept)
-
-    def _below(
-        self, rows: tuple[np.ndarray, np.ndarray, np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if not self.halved:
-            return rows
-        chosen = rows[0] < np.uint64(2 ** (64 - self.halved))
-        return rows[0][chosen], rows[1][chosen], rows[2][chosen]
-
-    def without(self, left_out: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return hashes, episodes and steps, without those of some episodes."""
-        if not self.kept:
-            return np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
-        hashes, episodes, steps = (np.concatenate(some) for some in zip(*self.kept, strict=True))
-        chosen = ~left_out[episodes]
-        return hashes[chosen], episodes[chosen], steps[chosen]
 
 
 def _transitions(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
@@ -360,14 +123,142 @@ def _transitions(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 
     A single number of several that changes, such as that of a gripper of a resting arm, repeats by itself.
     """
-    observed = piece.hashes("observations")
-    before, after = observed[piece.before], observed[piece.before + 1]
-    taken, rewards = piece.hashes("actions"), piece.hashes("rewards")
+    hashes = piece.hashes("observations")
+    before, after = hashes[piece.before], hashes[piece.before + 1]
+    names = [name for name in piece.columns if axis_of(name) == "observation"]
     is_moving = before != after
-    names = [one for one in piece.columns if axis_of(one) == "observation"]
-    if all(piece.columns[one].dtype.kind == "f" and not is_part(one) for one in names):
-        sizes = [piece.columns[one][0].size for one in names]
-        if sum(sizes) <= limit("wide rows"):
-            changed = sum(np.count_nonzero(piece.changes(one), axis=0) for one in names)
-            is_moving &= np.asarray(changed >= min(2, sum(sizes)))
-    return mixed(mixed(before + ODD * taken) + OTHER * after + rewards), is_moving
+    if all(piece.columns[name].dtype.kind == "f" and not is_part(name) for name in names):
+        size = sum(piece.columns[name][0].size for name in names)
+        if size <= limit("wide rows"):
+            changed = sum(np.count_nonzero(piece.changes(name), axis=0) for name in names)
+            is_moving &= np.asarray(changed >= min(2, size))
+    taken = mixed(before + ODD * piece.hashes("actions"))
+    return mixed(taken + OTHER * after + piece.hashes("rewards")), is_moving
+
+
+def _is_varied(facts: Facts) -> bool:
+    """Return whether real numbers of observations have so many values in a sample that equal rows are no accident."""
+    names = [
+        name
+        for name, spec in facts.dataset.schema.columns().items()
+        if spec.dtype.kind == "f" and axis_of(name) == "observation"
+    ]
+    values: dict[str, np.ndarray] = {}
+    rows = 0
+    for piece in facts.sample() if names else ():
+        rows += piece.steps
+        for name in [name for name in names if name in piece.columns]:
+            values[name] = np.union1d(values.get(name, []), piece.columns[name])
+        if max(map(len, values.values())) >= limit("values"):
+            return True
+    return bool(values) and max(map(len, values.values())) >= limit("values of a row") * rows
+
+
+class _Transitions(NamedTuple):
+    """Hashes of transitions, with their episodes and steps."""
+
+    hashes: np.ndarray
+    episodes: np.ndarray
+    steps: np.ndarray
+
+    def chosen(self, rows: np.ndarray) -> _Transitions:
+        return _Transitions(*(values[rows] for values in self))
+
+
+class _Sample:
+    """Transitions; an even sample if there are too many."""
+
+    def __init__(self) -> None:
+        self._kept: list[_Transitions] = []
+        self._halved = 0  # times
+
+    @property
+    def share(self) -> float:
+        """Share of all transitions that the sample holds."""
+        return 2.0**-self._halved
+
+    def add(self, transitions: _Transitions) -> None:
+        """Take in transitions."""
+        self._kept.append(self._below(transitions))
+        while sum(len(each.hashes) for each in self._kept) > limit("remembered transitions"):
+            self._halved += 1
+            self._kept = [self._below(each) for each in self._kept]
+
+    def join(self, other: _Sample) -> None:
+        """Take in what another one has of later episodes."""
+        self._halved = max(self._halved, other._halved)
+        self._kept = [self._below(each) for each in self._kept]
+        self.add(other.all())
+
+    def all(self) -> _Transitions:
+        """Return the sample."""
+        empty = _Transitions(*(np.empty(0, dtype) for dtype in (np.uint64, np.int64, np.int64)))
+        return _Transitions(*map(np.concatenate, zip(empty, *self._kept, strict=True)))
+
+    def _below(self, transitions: _Transitions) -> _Transitions:
+        if not self._halved:
+            return transitions
+        return transitions.chosen(transitions.hashes < np.uint64(2 ** (64 - self._halved)))
+
+
+def _copied_episodes(
+    hashes: np.ndarray, held: np.ndarray, is_varied: bool
+) -> tuple[np.ndarray, list[Finding]]:
+    """Return which episodes repeat an earlier one, and findings about them."""
+    order = np.argsort(hashes, kind="stable")
+    edges = np.flatnonzero(np.diff(hashes[order])) + 1
+    groups = [group for group in np.split(order, edges) if len(group) > 1]
+    groups.sort(key=lambda group: int(group[1]))
+    is_copy = np.zeros(len(hashes), np.bool_)
+    is_copy[[episode for group in groups for episode in group[1:]]] = True
+    leaks = [group for group in groups if held[group].any() and not held[group].all()]
+    inside = [group for group in groups if held[group].all() or not held[group].any()]
+    findings = []
+    cases: list[tuple[list[np.ndarray], Severity, str]] = [
+        (leaks, "error", "episodes of a held-out split are also in another split"),
+        (inside, "warning" if is_varied else "note", "episodes repeat another one exactly"),
+    ]
+    for some, severity, text in cases:
+        if some:
+            count = sum(len(group) - 1 for group in some)
+            text = f"{said_of(count, text)} (episodes {some[0][0]} and {some[0][1]})"
+            place = int(some[0][1]), None, count
+            findings.append(Finding("duplicates", severity, "episodes", text, *place))
+    return is_copy, findings
+
+
+def _copied_transitions(
+    sample: _Sample, is_copy: np.ndarray, held: np.ndarray, is_varied: bool, is_real: bool
+) -> list[Finding]:
+    """Return findings about transitions outside of copied episodes that occur more than once."""
+    rows = sample.all()
+    rows = rows.chosen(~is_copy[rows.episodes])
+    hashes, episodes, steps = rows.chosen(np.argsort(rows.hashes, kind="stable"))
+    again = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
+    # Actions on their limits lead there and back, and then there again: that is no copy.
+    is_near = steps[again] - steps[again - 1] <= limit("there and back")
+    again = again[~(is_near & (episodes[again] == episodes[again - 1]))]
+    again = again[np.lexsort((steps[again], episodes[again]))]
+    if len(again) < limit("shared transitions") * sample.share:
+        return []
+    leaks = again[held[episodes[again]] != held[episodes[again - 1]]]
+    findings = []
+    again = again if is_varied else again[:0]
+    text = "transitions of a held-out split are also in another split"
+    cases: list[tuple[np.ndarray, Severity, str]] = [
+        (leaks, "error" if is_real else "warning", text),
+        (again, "warning" if is_real else "note", "transitions occur more than once"),
+    ]
+    for places, severity, text in cases:
+        if len(places):
+            count = round(len(places) / sample.share)
+            text = ("about " if sample.share < 1 else "") + said_of(count, text)
+            place = int(episodes[places[0]]), int(steps[places[0]]), count
+            findings.append(Finding("duplicates", severity, "steps", text, *place))
+    return findings
+
+
+CHECKS: dict[str, Callable[[Facts], Check]] = {
+    "duplicates": check_duplicates,
+    "splits": check_splits,
+}

@@ -1,131 +1,108 @@
-"""Checks of episodes: flags, returns, lengths and times."""
+"""Checks of episodes: flags, returns, lengths, times, final observations, and columns with roles."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from orlog.datasets.audit.findings import (
     Check,
     Facts,
     Finding,
+    Seen,
     Severity,
     about_episodes,
+    limit,
     looks_at_no_rows,
 )
-from orlog.datasets.audit.pieces import Piece, pieces, plain_columns
-from orlog.datasets.audit.seen import Seen
-from orlog.datasets.audit.thresholds import limit
-from orlog.manifests.columns import ALWAYS, FLAGS
+from orlog.datasets.audit.pieces import Piece, flat, pieces, plain_columns
+from orlog.datasets.reading.selection import success_column, success_of
+from orlog.manifests.columns import ALWAYS, FLAGS, axis_of, offsets_column
 from orlog.manifests.names import counted
+from orlog.manifests.roles import ROLES
+from orlog.manifests.spaces import leaf_spaces
 
-_LENGTHS = re.compile(
-    r"(episode_)?(length|lengths|len|num_steps|n_steps|steps|num_samples|num_frames)"
-)
-_RETURNS = re.compile(r"(episode_)?(return|total_reward|sum_of_rewards)")
-_TIMES = re.compile(r"(.*_)?(time|timestamp|timestamps|clock)")
-_COUNTERS = re.compile(
-    r"(elapsed_steps?|step|steps|step_index|timestep|time_step|frame|frame_index|step_id)"
-)
+_LENGTHS = r"(episode_)?(length|lengths|len|num_steps|n_steps|steps|num_samples|num_frames)"
+_RETURNS = r"(episode_)?(return|total_reward|sum_of_rewards)"
+_TIMES = r"(.*_)?(time|timestamp|timestamps|clock)"
+_COUNTERS = r"(elapsed_steps?|step|steps|step_index|timestep|time_step|frame|frame_index|step_id)"
 
 
 def check_flags(facts: Facts) -> Check:
     """Find terminations and truncations that do not fit the episodes and the time limit."""
-    dataset = facts.dataset
-    seen = Seen(dataset)
+    dataset, seen = facts.dataset, Seen(facts.dataset)
     ends = {name: seen.of_episodes(np.bool_) for name in FLAGS}
     early = {name: seen.of_episodes(np.bool_) for name in FLAGS}
-    first_steps = seen.firsts()
     while (piece := (yield seen)) is not None:
         for name in FLAGS:
-            flags = piece.columns[name]
-            ends[name][piece.episodes[piece.ending]] = flags[piece.lasts]
-            inside = np.delete(np.arange(piece.steps), piece.lasts)
-            episodes, steps = piece.places(inside[flags[inside]])
-            early[name][episodes] = True
-            if len(steps):
-                first_steps.setdefault(name, int(steps[0]))
-    terminated, truncated = ends["terminations"], ends["truncations"]
-    findings = [
-        about_episodes(
-            "flags",
-            "error",
-            name,
+            flags = piece.columns[name].copy()
+            ends[name][piece.ended] = flags[piece.lasts]
+            flags[piece.lasts] = False
+            early[name][piece.episodes[piece.which[flags]]] = True
+            seen.note(name, piece, flags)
+    findings = []
+    for name, noted in seen.noted.items():
+        text, episodes = (
             "{} is true before the last step of an episode",
             np.flatnonzero(early[name]),
-            step=step,
         )
-        for name, step in first_steps.items()
-    ]
-    neither = np.flatnonzero(~terminated & ~truncated)
-    if len(neither):
-        # An unfinished episode at the end of the data is usual; others lost their flag.
-        is_last = neither.tolist() == [dataset.total_episodes - 1]
-        text = "{} ends without termination or truncation"
-        findings.append(
-            about_episodes("flags", "note" if is_last else "warning", "truncations", text, neither)
-        )
+        findings += about_episodes("flags", "error", name, text, episodes, step=noted.step)
+    lengths, terminated, truncated = dataset.episode_lengths, *ends.values()
+
+    def report(severity: Severity, column: str, text: str, chosen: np.ndarray) -> None:
+        findings.extend(about_episodes("flags", severity, column, text, np.flatnonzero(chosen)))
+
+    neither = ~terminated & ~truncated
+    # An unfinished episode at the end of the data is usual; others lost their flag.
+    is_usual = not neither[:-1].any()
+    text = "{} ends without termination or truncation"
+    report("note" if is_usual else "warning", "truncations", text, neither)
     environment = dataset.environment
     horizon = None if environment is None else environment.max_episode_steps
     if horizon is None:
-        return findings + _equal_lengths(facts, terminated)
-    lengths = dataset.episode_lengths
-    long = np.flatnonzero(lengths > horizon)
-    if len(long):
-        text = f"{{}} is longer than the environment's limit of {counted(horizon, 'step')}"
-        # Play is often recorded without the limit of the tasks, then in all episodes alike.
-        severity: Severity = "warning" if len(long) == len(lengths) else "error"
-        findings.append(about_episodes("flags", severity, "episodes/lengths", text, long))
-    at_limit = lengths == horizon
-    wrong = np.flatnonzero(at_limit & terminated & ~truncated)
-    share = len(wrong) / max(1, int(at_limit.sum()))
-    if len(wrong) >= limit("fewest episodes") and share > limit("terminations at the horizon"):
-        text = (
-            f"{{}} is terminated exactly at the environment's limit of {counted(horizon, 'step')}, where "
-            "episodes are truncated: their last value would count as 0"
-        )
-        findings.append(about_episodes("flags", "warning", "terminations", text, wrong))
-    short = np.flatnonzero((lengths < horizon) & truncated & ~terminated)
-    if len(short):
-        text = f"{{}} is truncated before the environment's limit of {counted(horizon, 'step')}"
-        findings.append(about_episodes("flags", "note", "truncations", text, short))
+        if len(lengths) >= 10 and lengths[0] > 1 and (lengths == lengths[0]).all():
+            text = f"{{}} is terminated after exactly {counted(lengths[0], 'step')}: perhaps a time limit"
+            report("warning", "terminations", text, terminated & terminated.all())
+        return findings
+    limit_text = f"the environment's limit of {counted(horizon, 'step')}"
+    long, at_limit = lengths > horizon, lengths == horizon
+    # Play is often recorded without the limit of the tasks, then in all episodes alike.
+    severity: Severity = "warning" if long.all() else "error"
+    report(severity, "episodes/lengths", f"{{}} is longer than {limit_text}", long)
+    wrong = at_limit & terminated & ~truncated
+    if wrong.sum() >= limit("fewest episodes") and (
+        wrong.sum() > limit("terminations at the horizon") * at_limit.sum()
+    ):
+        text = f"{{}} is terminated exactly at {limit_text}, where episodes are truncated: "
+        report("warning", "terminations", text + "their last value would count as 0", wrong)
+    short = (lengths < horizon) & truncated & ~terminated
+    report("note", "truncations", f"{{}} is truncated before {limit_text}", short)
     return findings
-
-
-def _equal_lengths(facts: Facts, terminated: np.ndarray) -> list[Finding]:
-    lengths = facts.dataset.episode_lengths
-    if len(lengths) < 10 or lengths[0] < 2 or not terminated.all() or lengths.min() < lengths.max():
-        return []
-    text = f"{{}} is terminated after exactly {counted(lengths[0], 'step')}: perhaps a time limit"
-    return [about_episodes("flags", "warning", "terminations", text, np.arange(len(lengths)))]
 
 
 def check_returns(facts: Facts) -> Check:
     """Find recorded returns that are not the sum of the episode's rewards."""
-    dataset = facts.dataset
-    seen = Seen(dataset)
+    dataset, seen = facts.dataset, Seen(facts.dataset)
     sums, sizes = seen.of_episodes(np.float64), seen.of_episodes(np.float64)
     while (piece := (yield seen)) is not None:
         rewards = piece.columns["rewards"].astype(np.float64)
-        firsts = piece.ends - piece.lengths
-        with np.errstate(over="ignore", invalid="ignore"):
-            np.add.at(sums, piece.episodes, np.add.reduceat(rewards, firsts))
-            np.add.at(sizes, piece.episodes, np.add.reduceat(np.abs(rewards), firsts))
+        sums[piece.episodes] += np.add.reduceat(rewards, piece.starts)
+        sizes[piece.episodes] += np.add.reduceat(np.abs(rewards), piece.starts)
     findings = []
     for name in ["episodes/returns", *_of_episodes(facts, _RETURNS)]:
         recorded = dataset.column(name)
         # A column of the author's may have been summed in float32.
         error = limit("return error") * (1 if name in ALWAYS else 100)
-        with np.errstate(invalid="ignore"):
-            wrong = np.abs(recorded - sums) > error * (sizes + 1)
-        wrong &= np.isfinite(sums)
-        if wrong.any():
-            one = int(wrong.argmax())
-            text = f"{{}} has a return that is not the sum of its rewards: {recorded[one]:g}, not {sums[one]:g}"
+        wrong = np.flatnonzero((np.abs(recorded - sums) > error * (sizes + 1)) & np.isfinite(sums))
+        if len(wrong):
+            values = f"{recorded[wrong[0]]:g}, not {sums[wrong[0]]:g}"
+            text = f"{{}} has a return that is not the sum of its rewards: {values}"
             severity: Severity = "error" if name in ALWAYS else "warning"
-            findings.append(about_episodes("returns", severity, name, text, np.flatnonzero(wrong)))
+            findings += about_episodes("returns", severity, name, text, wrong)
     return findings
 
 
@@ -136,103 +113,318 @@ def check_lengths(facts: Facts) -> Check:
     findings = []
     for name in _of_episodes(facts, _LENGTHS):
         recorded = facts.dataset.column(name)
-        both = [recorded != lengths, recorded != lengths + 1]
-        wrong = min(both, key=np.count_nonzero)
-        if wrong.any():
-            one = int(wrong.argmax())
-            text = (
-                f"{{}} has {counted(lengths[one], 'step')}, but this column says {recorded[one]:g}"
-            )
-            findings.append(about_episodes("lengths", "error", name, text, np.flatnonzero(wrong)))
+        wrong = min(
+            (np.flatnonzero(recorded != expected) for expected in (lengths, lengths + 1)), key=len
+        )
+        if len(wrong):
+            steps = counted(lengths[wrong[0]], "step")
+            text = f"{{}} has {steps}, but this column says {recorded[wrong[0]]:g}"
+            findings += about_episodes("lengths", "error", name, text, wrong)
     return findings
+
+
+def _of_episodes(facts: Facts, pattern: str) -> list[str]:
+    """Return the author's columns of episodes that hold one number, by what their name says."""
+    names = plain_columns(facts.dataset, "episodes")
+    return [name for name in _numbers_called(facts, names, pattern) if name not in ALWAYS]
+
+
+def _numbers_called(facts: Facts, names: Iterable[str], pattern: str) -> list[str]:
+    specs = facts.dataset.schema.columns()
+    return [
+        name
+        for name in names
+        if specs[name].dtype.kind in "iuf"
+        and specs[name].shape in ((), (1,))
+        and re.fullmatch(pattern, name.rpartition("/")[2].lower())
+    ]
 
 
 def check_times(facts: Facts) -> Check:
     """Find timestamps and counters of steps that go back, stand still or leave steps out."""
-    dataset = facts.dataset
-    specs = dataset.schema.columns()
-    kinds = {
-        name: pattern
-        for name in plain_columns(dataset, "infos")
-        for pattern in (_TIMES, _COUNTERS)
-        if specs[name].dtype.kind in "iuf"
-        and specs[name].shape in ((), (1,))
-        and pattern.fullmatch(name.rpartition("/")[2].lower())
-    }
-    usual: dict[str, float] = facts.once("times", lambda: _usual_steps(facts, kinds))
-    seen = Seen(dataset)
-    counts, firsts = seen.counts(), seen.firsts()
+    names = plain_columns(facts.dataset, "infos")
+    counters = _numbers_called(facts, names, _COUNTERS)
+    times = dict.fromkeys([*_numbers_called(facts, names, _TIMES), *counters])
+    usual: dict[str, float] = facts.once("times", lambda: _usual_steps(facts, times))
+    seen = Seen(facts.dataset)
     last: dict[str, np.ndarray] = {}
     while (piece := (yield seen)) is not None:
-        for name, pattern in kinds.items():
-            steps, inside = _steps_of_times(piece, name, last)
-            for kind, wrong in _irregular(steps, usual.get(name, 0.0), pattern is _COUNTERS):
-                rows = np.flatnonzero(wrong & inside)
-                if len(rows):
-                    counts[name, kind] += len(rows)
-                    firsts.setdefault((name, kind), piece.place(int(rows[0])))
-    return [
-        Finding(
-            check="times",
-            severity="error" if kind == "goes back" else "warning",
-            column=name,
-            text=f"{kind} in {counts[name, kind]:,} step{'' if counts[name, kind] == 1 else 's'} inside of episodes"
-            + (f" (usually {usual[name]:g} from step to step)" if kind != "goes back" else ""),
-            episode=episode,
-            step=step,
-            count=counts[name, kind],
-        )
-        for (name, kind), (episode, step) in firsts.items()
-    ]
+        for name in times:
+            steps, expected = _steps_of_times(piece, name, last), usual.get(name, 0.0)
+            most = expected if name in counters else limit("time step") * expected
+            ahead = (steps != most) if name in counters else (steps > most)
+            seen.note((name, "goes back"), piece, steps < 0)
+            if expected > 0:
+                seen.note((name, "stands still"), piece, steps == 0)
+                seen.note((name, "leaves steps out"), piece, ahead & (steps > 0))
+    findings = []
+    for (name, kind), noted in seen.noted.items():
+        text = f"{kind} in {counted(noted.rows, 'step')} inside of episodes"
+        if kind != "goes back":
+            text += f" (usually {usual[name]:g} from step to step)"
+        severity: Severity = "error" if kind == "goes back" else "warning"
+        findings.append(Finding("times", severity, name, text, *noted.place))
+    return findings
 
 
-def _steps_of_times(
-    piece: Piece, name: str, last: dict[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return how much a time changes to each row of a piece, and whether the row before is of the same episode."""
+def _steps_of_times(piece: Piece, name: str, last: dict[str, np.ndarray]) -> np.ndarray:
+    """Return how much a time changes since the row before; NaN in an episode's first row."""
     values = piece.columns[name].reshape(-1).astype(np.float64)
-    # The row before a piece's first one belongs to it too, where its episode goes on.
-    before = np.concatenate([last[name] if piece.first_step else values[:1], values[:-1]])
+    steps: np.ndarray = np.diff(values, prepend=last[name] if piece.first_step else values[:1])
     last[name] = values[-1:]
-    inside = np.ones(piece.steps, np.bool_)
-    inside[(piece.ends - piece.lengths)[bool(piece.first_step) :]] = False
-    return values - before, inside
+    steps[piece.starts[piece.begun]] = np.nan
+    return steps
 
 
 def _usual_steps(facts: Facts, names: Iterable[str]) -> dict[str, float]:
-    """Return how much each time usually changes from step to step, by the first piece that shows it."""
+    """Return the median change of each time from step to step, in the first piece that shows it."""
     usual: dict[str, float] = {}
-    missing = set(names)
     last: dict[str, np.ndarray] = {}
+    missing = set(names)
     for piece in pieces(facts.dataset, facts.missing_finals) if missing else ():
         for name in sorted(missing):
-            steps, inside = _steps_of_times(piece, name, last)
-            if inside.any():
-                usual[name] = float(np.nanmedian(steps[inside]))
+            steps = _steps_of_times(piece, name, last)
+            if not np.isnan(steps).all():
+                usual[name] = float(np.nanmedian(steps))
         missing -= usual.keys()
         if not missing:
             break
     return usual
 
 
-def _irregular(steps: np.ndarray, usual: float, counts: bool) -> list[tuple[str, np.ndarray]]:
-    """Return where differences of times or counters are irregular, by kind."""
-    ahead = (steps != usual) if counts else (steps > limit("time step") * usual)
-    return [
-        ("goes back", steps < 0),
-        ("stands still", (steps == 0) & (usual > 0)),
-        ("leaves steps out", ahead & (steps > 0) & (usual > 0)),
-    ]
-
-
-def _of_episodes(facts: Facts, pattern: re.Pattern[str]) -> list[str]:
-    """Return the author's columns of episodes that hold one number, by what their name says."""
+def check_final_observations(facts: Facts) -> Check:
+    """Find final observations that repeat the one before, are zero, or are of another episode."""
+    names = plain_columns(facts.dataset, "observations")
     specs = facts.dataset.schema.columns()
-    return [
-        name
-        for name in plain_columns(facts.dataset, "episodes")
-        if name not in ALWAYS
-        and specs[name].shape == ()
-        and specs[name].dtype.kind in "iuf"
-        and pattern.fullmatch(name.rpartition("/")[2].lower())
+    real = [name for name in names if specs[name].dtype.kind == "f"]
+    if not real:
+        return "observations are no real numbers, so equal ones are no sign of a mistake"
+    seen, lengths = Seen(facts.dataset), facts.dataset.episode_lengths
+    first, final, before_final = (seen.of_episodes(np.uint64) for _ in range(3))  # hashes
+    zero_first, zero_final, moved = (seen.of_episodes(np.bool_) for _ in range(3))
+    leap_first, leap_last, leaps = (seen.of_episodes(np.float64) for _ in range(3))
+    while (piece := (yield seen)) is not None:
+        change = sum(np.nan_to_num(np.abs(piece.changes(name)).mean(axis=0)) for name in real)
+        hashes, same = piece.hashes("observations"), piece.same("observations")
+        seen.sums["repeats"] += int(same.sum() - same[piece.lasts].sum())
+        seen.sums["steps"] += piece.steps - len(piece.lasts)
+        begun, firsts = piece.episodes[piece.begun], piece.starts[piece.begun]
+        lasts, ended = piece.lasts, piece.ended
+        first[begun], leap_first[begun] = hashes[piece.before[firsts]], change[firsts]
+        before_final[ended], final[ended] = (hashes[piece.before[lasts] + at] for at in (0, 1))
+        leap_last[ended] = change[lasts]
+        leaps[piece.episodes] += np.add.reduceat(change, piece.starts)
+        moved[ended] = ~same[lasts - 1] & (piece.lengths[: len(ended)] > 1)
+        zero_first[begun] = _are_zero(piece, names, piece.before[firsts])
+        zero_final[ended] = _are_zero(piece, names, piece.before[lasts] + 1)
+    known = ~facts.missing_finals
+    check, column = "final observations", "observations"
+    text = "the final observation of {} was never recorded, as the data say"
+    missing = np.flatnonzero(facts.missing_finals)
+    findings = about_episodes(check, "note", column, text, missing)
+    repeated = (final == before_final) & known
+    usual = seen.sums["repeats"] / max(1, seen.sums["steps"])
+    by_chance = (usual + 1 / max(1, seen.sums["steps"])) * known.sum()
+    # Most of them: perhaps each was copied. A few: where others hardly ever repeat, and nothing was at rest.
+    is_habit = repeated.sum() >= max(limit("fewest episodes"), limit("copied finals") * known.sum())
+    if is_habit and usual <= limit("copied steps"):
+        text = "the final observation of {} repeats the one before it: perhaps T observations for T actions"
+        findings += about_episodes(check, "warning", column, text, np.flatnonzero(repeated))
+    elif by_chance <= limit("copied by chance") * (repeated & moved).sum():
+        text = "the final observation of {} repeats the one before it, as hardly any other does"
+        findings += about_episodes(check, "warning", column, text, np.flatnonzero(repeated & moved))
+    shifted = np.flatnonzero((final[:-1] == first[1:]) & known[:-1])
+    # Unless it was one recording at rest, the observation at the wrong end of the seam leaps.
+    if len(shifted) >= max(2, limit("shifted finals") * len(lengths)):
+        far = limit("seam") * np.median(leaps / lengths)
+        if np.median(leap_last[shifted]) > far:
+            text = "the final observation of {} is the first one of the next episode"
+            findings += about_episodes(check, "error", column, text, shifted)
+        elif np.median(leap_first[shifted + 1]) > far:
+            text = "the first observation of {} is the final one of the episode before: stale"
+            findings += about_episodes(check, "warning", column, text, shifted + 1, step=0)
+    text = "the final observation of {} is zero: it was probably never recorded"
+    zero = np.flatnonzero(zero_final & ~zero_first & known)
+    return findings + about_episodes(check, "warning", column, text, zero)
+
+
+def _are_zero(piece: Piece, names: list[str], rows: np.ndarray) -> np.ndarray:
+    zero = [~flat(piece.columns[name][rows]).any(axis=1) for name in names]
+    return np.asarray(np.all(zero, axis=0))
+
+
+def check_next_observations(facts: Facts) -> Check:
+    """Find next observations among the infos that differ from the observation after the step."""
+    names = {
+        name: other
+        for other in plain_columns(facts.dataset, "observations")
+        for infos in ("infos/next_observations", "infos/next_observation")
+        if (name := other.replace("observations", infos, 1)) in facts.dataset.columns
+    }
+    seen = Seen(facts.dataset)
+    while (piece := (yield seen)) is not None:
+        for name, other in names.items():
+            differ = piece.columns[name] != piece.columns[other][piece.before + 1]
+            seen.note(name, piece, flat(differ).any(axis=1) & piece.has_next)
+    findings = []
+    for name, noted in seen.noted.items():
+        text = f"{noted.rows:,} rows differ from the observation of the following row"
+        findings.append(Finding("final observations", "error", name, text, *noted.place))
+    return findings
+
+
+def check_success(facts: Facts) -> Check:
+    """Find that all episodes failed, which leaves nothing to imitate, or tell how many did."""
+    yield from looks_at_no_rows(facts)
+    column = success_column(facts.dataset)
+    if column is None:
+        return []
+    failed = np.flatnonzero(~success_of(facts.dataset, column))
+    if len(failed) < facts.dataset.total_episodes:
+        return about_episodes("success", "note", column, "{} failed", failed)
+    text = f"no episode succeeded: {counted(len(failed), 'episode')} failed"
+    return [Finding("success", "warning", column, text)]
+
+
+def check_objectives(facts: Facts) -> Check:
+    """Find objectives and weights whose number differs, from step to step or between columns."""
+    dataset, seen = facts.dataset, Seen(facts.dataset)
+    specs = dataset.schema.columns()
+    roles = {name: ROLES[role].family for name, role in dataset.roles.items()}
+    numbers = {n: specs[n].shape[0] for n, family in roles.items() if family == "objectives"}
+    first = next(iter(numbers), "")
+    findings = []
+    for column, number in numbers.items():
+        if number != numbers[first]:
+            text = f"it has {number} objectives, and {first} has {numbers[first]}"
+            findings.append(Finding("objectives", "error", column, text))
+    usual = ROLES["objectives"].usual
+    loose = [name for name in usual if dataset.schema.variable.get(name) == "array"]
+    expected: dict[str, int] = facts.once("objectives", lambda: _first_sizes(facts, loose))
+    while (piece := (yield seen)) is not None:
+        for column in loose:
+            sizes = np.diff(piece.columns[offsets_column(column)], prepend=0)
+            seen.note(column, piece, sizes != expected[column], values=sizes)
+    for name, noted in seen.noted.items():
+        text = f"another number of objectives than the {expected[name]} of the first step: "
+        text += f"{counted(noted.rows, 'step')}, first {noted.value}"
+        findings.append(Finding("objectives", "error", name, text, *noted.place))
+    return findings
+
+
+def _first_sizes(facts: Facts, columns: list[str]) -> dict[str, int]:
+    """Return how many numbers the first value of each column has."""
+    if not columns:
+        return {}
+    first = next(pieces(facts.dataset, facts.missing_finals))
+    return {name: int(first.columns[offsets_column(name)][0]) for name in columns}
+
+
+Wrong = Callable[[Facts, str, np.ndarray, Any], np.ndarray]
+"""Returns which rows are wrong, of the values of a column at the steps of a piece."""
+
+
+def _acting(column: str, piece: Piece) -> np.ndarray:
+    """Return at which steps the agent of a column acts: all, if it is of the whole."""
+    acts = piece.columns.get(f"infos/agents/{_agent_of(column)}/acts")
+    return np.ones(piece.steps, np.bool_) if acts is None else acts.astype(np.bool_)
+
+
+def _agent_of(column: str) -> str:
+    """Return the agent that a column is of; nothing for one of the whole."""
+    match = re.fullmatch(r"(?:infos/agents|observations)/([^/]+)/.+", column)
+    return "" if match is None else match[1]
+
+
+def _empty(_facts: Facts, column: str, legal: np.ndarray, piece: Piece) -> np.ndarray:
+    return np.asarray(_acting(column, piece) & ~(legal != 0).any(axis=1))
+
+
+def _nothing_next(facts: Facts, column: str, legal: np.ndarray, piece: Piece) -> np.ndarray:
+    """Return where nothing may be done next, and a step follows."""
+    empty = _empty(facts, column, legal, piece)
+    for flag in FLAGS:  # of the agent, which may end before the others
+        flags = f"infos/agents/{_agent_of(column)}/{flag}"
+        empty &= ~piece.columns.get(flags, piece.columns[flag])
+    empty[piece.lasts] = False
+    return empty
+
+
+def _not_legal(facts: Facts, column: str, legal: np.ndarray, piece: Piece) -> np.ndarray:
+    """Return where the recorded action is not one of the legal ones; nowhere if actions are no numbers."""
+    leaves = dict(leaf_spaces(facts.dataset.action_space, "actions"))
+    agent = f"actions/{_agent_of(column)}"
+    name = agent if agent in leaves else "actions"
+    space = leaves.get(name)
+    if not isinstance(space, spaces.Discrete) or legal.shape[1] != space.n:
+        return np.zeros(piece.steps, np.bool_)
+    chosen = piece.columns[name].astype(np.int64) - int(space.start)
+    inside = (chosen >= 0) & (chosen < legal.shape[1])
+    taken = legal[np.arange(piece.steps), np.where(inside, chosen, 0)]
+    return np.asarray(_acting(column, piece) & (legal != 0).any(axis=1) & inside & (taken == 0))
+
+
+WRONG: dict[str, list[tuple[str, Wrong, str]]] = {
+    "cost": [
+        (
+            "costs",
+            lambda _, __, costs, ___: ~(np.isfinite(costs) & (costs >= 0)),
+            "negative or not finite costs",
+        )
+    ],
+    "legal_actions": [
+        ("legal actions", _empty, "no choice is legal"),
+        ("legal actions", _not_legal, "an action was taken that is not legal"),
+    ],
+    "next_legal_actions": [("legal actions", _nothing_next, "no choice is legal")],
+    "task": [
+        (
+            "task numbers",
+            lambda _, __, tasks, ___: (tasks < 0) | (tasks > limit("numbered tasks")),
+            "a task has no small number from 0 on",
+        )
+    ],
+}
+"""By role: the check, which rows are wrong, and what they are. Columns of episodes are given without a piece."""
+
+
+def check_roles(facts: Facts) -> Check:
+    """Find wrong rows in columns with roles: costs, legal actions, numbers of tasks."""
+    dataset, seen = facts.dataset, Seen(facts.dataset)
+    rules = [
+        (check, name, about, wrong)
+        for name, role in dataset.roles.items()
+        for check, wrong, about in WRONG.get(role, ())
     ]
+    while (piece := (yield seen)) is not None:
+        for *key, wrong in rules:
+            column = key[1]
+            if (axis := axis_of(column)) != "episode":
+                values = piece.columns[column]
+                values = values[piece.before] if axis == "observation" else values
+                rows = wrong(facts, column, values, piece)
+                seen.note(tuple(key), piece, rows, values=values)
+    findings = []
+    for (check, column, about), noted in seen.noted.items():
+        text = f"{about}: {counted(noted.rows, 'step')}, first {noted.value}"
+        findings.append(Finding(check, "error", column, text, *noted.place))
+    for check, column, about, wrong in rules:
+        if axis_of(column) == "episode":
+            values = dataset.column(column)
+            rows = np.flatnonzero(wrong(facts, column, values, None))
+            text = f"{about}: {counted(len(rows), 'episode')}, first {values[rows[0]] if len(rows) else 0}"
+            findings += about_episodes(check, "error", column, text, rows)
+    return findings
+
+
+CHECKS: dict[str, Callable[[Facts], Check]] = {
+    "flags": check_flags,
+    "final observations": check_final_observations,
+    "next observations": check_next_observations,
+    "returns": check_returns,
+    "lengths": check_lengths,
+    "times": check_times,
+    "costs, legal actions and task numbers": check_roles,
+    "objectives": check_objectives,
+    "success": check_success,
+}

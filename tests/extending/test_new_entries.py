@@ -7,8 +7,7 @@ import pytest
 
 import orlog
 from orlog.datasets.audit.audit import CHECKS
-from orlog.datasets.audit.findings import Check, Facts, Finding
-from orlog.datasets.audit.seen import Seen
+from orlog.datasets.audit.findings import Check, Facts, Finding, Seen
 from orlog.normalize.statistics import AGGREGATES, compare_methods
 from tests.command_line import orlog as run
 
@@ -18,10 +17,9 @@ MINI = "pointmaze/umaze-mini-v1"
 def check_returns_to_zero(facts: Facts) -> Check:
     """Find rewards of exactly zero."""
     seen = Seen(facts.dataset)
-    counts = seen.counts()
     while (piece := (yield seen)) is not None:
-        counts["zeros"] += int(np.count_nonzero(piece.columns["rewards"] == 0))
-    text = f"{counts['zeros']} rewards are zero."
+        seen.sums["zeros"] += int(np.count_nonzero(piece.columns["rewards"] == 0))
+    text = f"{seen.sums['zeros']} rewards are zero."
     return [Finding(check="zeros", severity="note", column="rewards", text=text, episode=0)]
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.audit.findings import SEVERITIES, Audit, Finding, place_text
-from orlog.datasets.audit.thresholds import THRESHOLDS
+from orlog.datasets.audit.findings import SEVERITIES, THRESHOLDS, Audit, Finding, place_text
 from orlog.datasets.looking.leaves import dimensions_of
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError

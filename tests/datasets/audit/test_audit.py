@@ -16,8 +16,7 @@ import pytest
 
 import orlog
 from orlog.datasets.audit import pieces as audit_pieces
-from orlog.datasets.audit.findings import Finding
-from orlog.datasets.audit.thresholds import THRESHOLDS
+from orlog.datasets.audit.findings import THRESHOLDS, Finding
 from orlog.datasets.home.presence import PartialRecord, partial_folder, write_partial
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError

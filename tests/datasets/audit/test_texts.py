@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.audit import values
+from orlog.datasets.audit import numbers
 
 TOLD = ["go in", "Größe", "go", ""]
 
@@ -57,5 +57,5 @@ def test_texts_outside_their_space_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The writer refuses such texts, so the space is another one here."""
-    monkeypatch.setattr(values, "leaf_spaces", lambda _space, root: [(root, space)])
+    monkeypatch.setattr(numbers, "leaf_spaces", lambda _space, root: [(root, space)])
     assert findings(talk) == ([] if first is None else [(*first, count)])

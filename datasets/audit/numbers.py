@@ -1,0 +1,500 @@
+"""Checks of numbers: each value by itself, and what a number does in an episode against the others.
+
+For each number and episode a row of a table is kept: its extremes and how often it equals them, how
+large it is, how much it changes, how often it stays the same and its longest rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from gymnasium import spaces
+
+from orlog.datasets.audit.findings import (
+    Check,
+    Facts,
+    Finding,
+    Seen,
+    Severity,
+    about_episodes,
+    limit,
+)
+from orlog.datasets.audit.pieces import Piece, dimensions, flat, plain_columns
+from orlog.datasets.columns.bounds import bounds_of, lies_inside
+from orlog.manifests.columns import axis_of, offsets_column, values_column
+from orlog.manifests.names import counted, said_of
+from orlog.manifests.roles import column_with
+from orlog.manifests.spaces import leaf_spaces
+
+UNITS = {180 / math.pi: "degrees and radians", 1000.0: "meters and millimeters"}
+_END = 2**31  # more than the steps of any episode
+
+
+def judged_columns(facts: Facts, *roots: str, kinds: str = "f") -> list[str]:
+    """Return the columns under some roots whose rows are few numbers of some kinds of dtype."""
+    specs = facts.dataset.schema.columns()
+    return [
+        name
+        for name in plain_columns(facts.dataset, *roots)
+        if specs[name].dtype.kind in kinds
+        and 0 < math.prod(specs[name].shape) <= limit("wide rows")
+    ]
+
+
+def check_finite(facts: Facts) -> Check:
+    """Find NaN and infinity in every column."""
+    seen = Seen(facts.dataset)
+    while (piece := (yield seen)) is not None:
+        for name, values in piece.columns.items():
+            # A sum shows quickly whether there may be any; one that overflows is looked at too.
+            if values.dtype.kind != "f" or np.isfinite(values.sum()):
+                continue
+            bad = ~np.isfinite(values[: piece.counted(name)])
+            seen.note(name, piece, flat(bad).any(axis=1), column=name)
+            seen.sums[name] += int(bad.sum())
+    places: dict[str, tuple[int, int | None, int]] = {}
+    for name in plain_columns(facts.dataset, "episodes"):
+        values = facts.dataset.column(name)
+        if values.dtype.kind == "f" and name != "episodes/returns":  # which follow from rewards
+            rows = np.flatnonzero(~np.isfinite(flat(values)).all(axis=1))
+            if len(rows):
+                places[name] = int(rows[0]), None, len(rows)
+    places |= {name: (*noted.place[:2], seen.sums[name]) for name, noted in seen.noted.items()}
+    findings = []
+    for name, place in places.items():
+        severity: Severity = "warning" if name.startswith(("infos/", "episodes/")) else "error"
+        text = said_of(place[2], "numbers are infinite or NaN")
+        findings.append(Finding("finite", severity, name, text, *place))
+    return findings
+
+
+def check_bounds(facts: Facts) -> Check:
+    """Find observations and actions outside the bounds of their Box."""
+    bounds = bounds_of(facts.dataset.observation_space, facts.dataset.action_space)
+    seen = Seen(facts.dataset)
+    while (piece := (yield seen)) is not None:
+        for name in bounds.keys() & piece.columns.keys():
+            values, box = piece.columns[name][: piece.counted(name)], bounds[name]
+            if not lies_inside(values, box):
+                wrong = ((values < box.low) | (values > box.high)) & np.isfinite(values)
+                seen.sums[name] += int(wrong.sum())
+                rows, worst = flat(wrong), np.where(wrong, values, -np.inf)
+                seen.note(
+                    name, piece, rows.any(axis=1), values=flat(worst).max(axis=1), column=name
+                )
+    findings = []
+    for name, noted in seen.noted.items():
+        text = (
+            f"{counted(seen.sums[name], 'number')} outside of {bounds[name]}, first {noted.value:g}"
+        )
+        place = *noted.place[:2], seen.sums[name]
+        findings.append(Finding("bounds", "warning", name, text, *place))
+    return findings
+
+
+def check_texts(facts: Facts) -> Check:
+    """Find texts of observations and actions that their space does not have."""
+    dataset = facts.dataset
+    leaves = [
+        *leaf_spaces(dataset.observation_space, "observations"),
+        *leaf_spaces(dataset.action_space, "actions"),
+    ]
+    texts = {name: leaf for name, leaf in leaves if isinstance(leaf, spaces.Text)}
+    seen = Seen(dataset)
+    while (piece := (yield seen)) is not None:
+        for name, space in texts.items():
+            rows, first = _odd_texts(piece, name, space)
+            if len(rows):
+                values = np.array([first], object).repeat(rows[0] + 1)
+                seen.note(name, piece, rows, values=values, column=offsets_column(name))
+    findings = []
+    for name, noted in seen.noted.items():
+        text = f"outside its space, {texts[name]!s:.60}: {counted(noted.rows, 'text')}, first {noted.value!r:.60}"
+        findings.append(Finding("texts", "error", name, text, *noted.place))
+    return findings
+
+
+def _odd_texts(piece: Piece, name: str, space: spaces.Text) -> tuple[np.ndarray, str]:
+    """Return the rows of texts that a space does not have, and the first of these texts."""
+    ends, values = piece.columns[offsets_column(name)], piece.columns[values_column(name)]
+    starts = np.concatenate([[0], ends[:-1]])
+    known = np.zeros(256, np.bool_)
+    known[[ord(each) for each in space.character_set if ord(each) < 128]] = True
+    # Texts with bytes of other characters, or of those that take several bytes, are decoded.
+    odd = np.searchsorted(ends, np.flatnonzero(~known[values]), "right")
+    sizes = ends - starts
+    unlikely = np.flatnonzero((sizes < space.min_length) | (sizes > space.max_length))
+    texts = {
+        row: values[starts[row] : ends[row]].tobytes().decode(errors="replace")
+        for row in np.union1d(odd, unlikely).tolist()
+    }
+    rows = [row for row, text in texts.items() if text not in space]
+    return np.array(rows, np.int64), texts[rows[0]] if rows else ""
+
+
+def check_unused_actions(facts: Facts) -> Check:
+    """Find discrete actions that were never taken."""
+    discrete = {
+        name: leaf
+        for name, leaf in leaf_spaces(facts.dataset.action_space, "actions")
+        if isinstance(leaf, spaces.Discrete) and leaf.n <= 2**16
+    }
+    seen = Seen(facts.dataset)
+    while (piece := (yield seen)) is not None:
+        for name, leaf in discrete.items():
+            taken = piece.columns[name].astype(np.int64) - leaf.start
+            inside = taken[(taken >= 0) & (taken < leaf.n)]
+            seen.sums[name] += np.bincount(inside, minlength=int(leaf.n))
+    findings = []
+    for name, leaf in discrete.items():
+        times, unused = seen.sums[name], np.flatnonzero(seen.sums[name] == 0)
+        if len(unused) and times.sum() >= limit("fewest rows") * len(times):
+            shown = ", ".join(map(str, (unused[:10] + leaf.start).tolist()))
+            text = f"{len(unused)} of {len(times)} actions were never taken in {counted(times.sum(), 'step')}: {shown}"
+            text += ", …" if len(unused) > 10 else ""
+            findings.append(Finding("unused actions", "warning", name, text, count=len(unused)))
+    return findings
+
+
+class Runs:
+    """The longest run of rows that stay the same, of each number in each episode, (numbers, E)."""
+
+    def __init__(self, seen: Seen, numbers: int) -> None:
+        self._longest = seen.of_episodes(np.int64, numbers)  # length << 32 | _END - last row
+        self._open = np.zeros((numbers, 1), np.int64)  # of a run that goes on in the next piece
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """How many rows of it stay the same."""
+        return self._longest >> 32
+
+    @property
+    def ends(self) -> np.ndarray:
+        """The last of these rows, counted in its episode."""
+        return _END - (self._longest & (2**32 - 1))
+
+    def add(self, piece: Piece, same: np.ndarray, firsts: np.ndarray) -> None:
+        """Take in which rows stay the same, (numbers, rows); `firsts` are the first ones of episodes."""
+        numbers = np.flatnonzero(same.any(axis=1))
+        opened = np.zeros_like(self._open)
+        if len(numbers):
+            same, rows = same[numbers], np.arange(same.shape[1])
+            counts = np.diff(firsts, append=len(rows))
+            moved = np.maximum.accumulate(np.where(same, -1, rows), axis=1)
+            runs = rows - np.maximum(moved, np.repeat(firsts - 1, counts))
+            runs[:, : counts[0]] += (moved < 0)[:, : counts[0]] * self._open[numbers]
+            runs[~same] = 0
+            ends = _END - (rows - np.repeat(firsts, counts))
+            ends[: counts[0]] -= piece.first_step
+            at = np.ix_(numbers, piece.episodes)
+            longest = np.maximum.reduceat((runs << 32) + ends, firsts, axis=1)
+            self._longest[at] = np.maximum(self._longest[at], longest)
+            opened[numbers, 0] = runs[:, -1]
+        self._open = opened * (not piece.is_end)
+
+
+class _Table:
+    """What each number of a column does in each episode, arrays (numbers, E)."""
+
+    def __init__(self, seen: Seen, name: str, size: int) -> None:
+        self.name, self.seen = name, seen
+        self.low = seen.of_episodes(np.float64, size, fill=np.inf)
+        self.high = seen.of_episodes(np.float64, size, fill=-np.inf)
+        self.at_low, self.at_high, self.still = (seen.of_episodes(np.int32, size) for _ in "123")
+        self.change, self.size = (seen.of_episodes(np.float32, size) for _ in "12")
+        self.runs = Runs(seen, size)
+        self._last = np.empty((size, 0))
+
+    @property
+    def is_action(self) -> bool:
+        return self.name.startswith("actions")
+
+    def add(self, piece: Piece) -> None:
+        """Take in the rows of a piece."""
+        values = piece.numbers(self.name)[:, : piece.counted(self.name)]
+        values = values.astype(np.result_type(values.dtype, np.float32), copy=False)
+        firsts, episodes = piece.firsts(self.name), piece.episodes
+        counts = np.diff(firsts, append=values.shape[1])
+        before = self._last if piece.first_step else values[:, :1]
+        changes = np.abs(np.diff(values, axis=1, prepend=before))
+        self._last = values[:, -1:]
+        same = changes == 0
+        same[:, firsts[piece.begun]] = False
+        changes[:, firsts[piece.begun]] = 0
+        self.change[:, episodes] += np.add.reduceat(changes, firsts, axis=1)
+        self.size[:, episodes] += np.add.reduceat(np.abs(values), firsts, axis=1)
+        self.still[:, episodes] += np.add.reduceat(same, firsts, axis=1, dtype=np.int32)
+        self.runs.add(piece, same, firsts)
+        moves = ~same.all(axis=0) if len(values) > 1 else np.ones(len(values[0]), np.bool_)
+        self.seen.sums[self.name] += int(moves.sum())
+        for extreme, at, extreme_of in (
+            (self.low, self.at_low, np.fmin),
+            (self.high, self.at_high, np.fmax),
+        ):
+            old = extreme[:, episodes]
+            new = extreme_of(old, extreme_of.reduceat(values, firsts, axis=1))
+            on = (values == np.repeat(new, counts, axis=1)) & moves
+            times = np.add.reduceat(on, firsts, axis=1, dtype=np.int32)
+            at[:, episodes] = times + at[:, episodes] * (old == new)
+            extreme[:, episodes] = new
+
+
+def check_numbers(facts: Facts) -> Check:
+    """Find numbers that are constant, saturated, frozen or in another unit, and episodes at rest."""
+    dataset, seen = facts.dataset, Seen(facts.dataset)
+    specs = dataset.schema.columns()
+    tables = [
+        _Table(seen, name, math.prod(specs[name].shape))
+        for name in judged_columns(facts, "observations", "actions", kinds="fiu")
+    ]
+    while (piece := (yield seen)) is not None:
+        for table in tables:
+            table.add(piece)
+    findings: list[Finding] = []
+    for table in tables:
+        if dataset.total_steps >= limit("fewest rows"):
+            findings += [*_constant(facts, table, tables), *_at_extremes(facts, table)]
+    real = [table for table in tables if table.is_action or specs[table.name].dtype.kind == "f"]
+    findings += [each for table in real for each in _saturated_episodes(facts, table)]
+    observed = [table for table in real if not table.is_action]
+    standing = _standing(facts, observed, limit("standing still"))
+    resting = _standing(facts, observed, 0.0)
+    units = [each for table in real for each in _units(facts, table, resting)]
+    standing = resting if units else standing  # in another unit, episodes move less
+    if len(standing):
+        text = f"nearly nothing moves in {counted(len(standing), 'episode')}, though it does in the others: "
+        text += "the robot stands still, or its sensors hang"
+        first = int(standing[0])
+        last = int(dataset.episode_lengths[first]) - 1
+        findings.append(
+            Finding("stuck", "warning", "observations", text, first, 0, len(standing), last)
+        )
+    told_to_rest = np.zeros(dataset.total_episodes, np.int64)
+    for table in real:
+        if table.is_action:
+            extremes = np.concatenate([table.low, table.high], axis=1)
+            many = np.array([len(np.unique(e)) > limit("few values") for e in extremes])
+            rests = table.runs.lengths[many]
+            told_to_rest = np.maximum(told_to_rest, rests.max(axis=0, initial=0))
+    for table in real:
+        findings += _frozen(facts, table, standing, told_to_rest)
+    return [*findings, *units]
+
+
+def _constant(facts: Facts, table: _Table, tables: list[_Table]) -> Iterator[Finding]:
+    """A number whose smallest and largest value are equal."""
+    low, high = table.low.min(axis=1), table.high.max(axis=1)
+    numbers = np.flatnonzero(low == high)
+    if not len(numbers):
+        return
+    same, value = np.all(low[numbers] == low[numbers[0]]), low[numbers[0]] + 0.0  # no minus zero
+    rows = facts.dataset.total_steps + (not table.is_action) * facts.dataset.total_episodes
+    text = f"always {f'{value:g}' if same else 'the same'} in {counted(rows, 'row')}"
+    is_unused = table.is_action and same and value == 0
+    if is_unused:
+        moving = _moving_states(facts, table, numbers, tables)
+        text += f": never used, though {moving} move" if moving else ": this action was never used"
+    column = dimensions(facts.dataset, table.name, numbers)
+    check = "unused actions" if table.is_action else "constant"
+    severity: Severity = "warning" if is_unused else "note"
+    yield Finding(check, severity, column, text, count=len(numbers))
+
+
+def _moving_states(facts: Facts, action: _Table, numbers: np.ndarray, tables: list[_Table]) -> str:
+    """Return which numbers of the observations belong to those of an action and move; nothing if none do.
+
+    They have the same names, or the same places in a column that moves at all of the action's places.
+    """
+    names = facts.dataset.dimension_names
+    for table in tables:
+        moves = table.low.min(axis=1) < table.high.max(axis=1)
+        if table.is_action:
+            continue
+        if action.name in names and table.name in names:
+            wanted = {str(names[action.name][number]) for number in numbers.tolist()}
+            places = [at for at, name in enumerate(names[table.name]) if str(name) in wanted]
+        else:
+            size = len(action.low)
+            places = numbers.tolist() if len(moves) >= size and moves[:size].all() else []
+        if places := [at for at in places if moves[at]]:
+            return dimensions(facts.dataset, table.name, places)
+    return ""
+
+
+def _at_extremes(facts: Facts, table: _Table) -> Iterator[Finding]:
+    """A number that often equals its smallest or largest value (of an action: the bound of its Box)."""
+    dataset, name = facts.dataset, table.name
+    spec, rows = dataset.schema.columns()[name], table.seen.sums[name]
+    box = bounds_of(dataset.observation_space, dataset.action_space).get(name)
+    low, high = table.low.min(axis=1), table.high.max(axis=1)
+    at_low = np.where(table.low == low[:, None], table.at_low, 0).sum(axis=1)
+    at_high = np.where(table.high == high[:, None], table.at_high, 0).sum(axis=1)
+    if table.is_action and box is not None:
+        lowest, highest = (np.broadcast_to(e, spec.shape).reshape(-1) for e in (box.low, box.high))
+        on = at_low * (low == lowest) + at_high * (high == highest)
+        often = on > limit("actions on a bound") * rows
+        text = "lie on a bound of the Box: policies that squash actions with tanh never reach it"
+    elif not table.is_action and spec.dtype.kind == "f":
+        # A number with two values, or that rarely changes, sits on its extremes by nature.
+        on, both = np.maximum(at_low, at_high), at_low + at_high
+        often = on > limit("observations on an extreme") * rows
+        often &= rows - both >= limit("observations between") * rows
+        often &= table.still.sum(axis=1) - both <= limit("mostly still") * (rows - both)
+        text = "equal the smallest or the largest one: clipped, or a sensor at its limit"
+    else:
+        return
+    numbers = np.flatnonzero((low < high) & often)
+    if len(numbers):
+        count = int(on[numbers].sum())
+        text = f"{count / rows / len(numbers):.1%} of the values {text}"
+        column = dimensions(dataset, name, numbers)
+        yield Finding("saturated", "note", column, text, count=count)
+
+
+def _saturated_episodes(facts: Facts, table: _Table) -> Iterator[Finding]:
+    """An action that often equals an episode's own extremes, three times as often as in nearly all others."""
+    lengths = facts.dataset.episode_lengths
+    spec = facts.dataset.schema.columns()[table.name]
+    if not table.is_action or spec.dtype.kind != "f":
+        return
+    on = np.where(table.low < table.high, table.at_low + table.at_high, 0)
+    share = np.where(lengths >= limit("stuck steps"), on / lengths, 0)
+    saturated = (share >= limit("saturated share")) & (on >= limit("stuck steps"))
+    usual = np.where(saturated, 0, share).max(axis=1, keepdims=True)
+    rare = saturated.sum(axis=1) <= max(1, limit("saturated episodes") * len(lengths))
+    saturated &= rare[:, None] & (share >= limit("saturated ratio") * usual)
+    saturated &= (~saturated).sum(axis=1, keepdims=True) >= limit("fewest episodes")
+    numbers = np.flatnonzero(saturated.any(axis=1))
+    if not len(numbers):
+        return
+    number, episodes = numbers[0], np.flatnonzero(saturated.any(axis=0))
+    first = int(np.flatnonzero(saturated[number])[0])
+    text = (
+        f"{share[number, first]:.0%} of the values equal the episode's smallest or largest one, "
+        f"{table.low[number, first]:g} or {table.high[number, first]:g}, in {counted(len(episodes), 'episode')}, "
+        "though hardly any does in the others: clipped"
+    )
+    column, last = dimensions(facts.dataset, table.name, numbers), int(lengths[first]) - 1
+    yield Finding("saturated", "warning", column, text, first, 0, len(episodes), last)
+
+
+def _standing(facts: Facts, tables: list[_Table], share: float) -> np.ndarray:
+    """Return the episodes in which nearly no number changes more than a share of its median change."""
+    lengths = facts.dataset.episode_lengths
+    if not tables or len(lengths) < limit("fewest episodes"):
+        return np.empty(0, np.int64)
+    change = np.concatenate([table.change / lengths for table in tables])
+    usual = np.nanmedian(change, axis=1, keepdims=True)
+    moving = usual[:, 0] > 0
+    quiet = (change[moving] <= share * usual[moving]).sum(axis=0)
+    stands = quiet >= limit("standing dimensions") * max(1, moving.sum())
+    return _unlike_their_kind(facts, stands & (lengths >= limit("stuck steps")))
+
+
+def kinds_of_episodes(facts: Facts) -> np.ndarray | None:
+    """Return the task of each episode, numbered from 0 on, (E,); None where no column of episodes says it."""
+    column = column_with(facts.dataset.roles, "task")
+    if column is None or axis_of(column) != "episode":
+        return None
+    return np.asarray(np.unique(facts.dataset.column(column), return_inverse=True)[1])
+
+
+def _unlike_their_kind(facts: Facts, is_such: np.ndarray) -> np.ndarray:
+    """Return such episodes, but for those of a task in which most are such, or of which there are few."""
+    episodes: np.ndarray = np.flatnonzero(is_such)
+    kinds = kinds_of_episodes(facts)
+    if kinds is None:
+        return episodes
+    counts, such = np.bincount(kinds), np.bincount(kinds, is_such)
+    judged = (counts >= limit("episodes of a kind")) & (such < counts / 2)
+    return np.asarray(episodes[judged[kinds[episodes]]])
+
+
+def _frozen(
+    facts: Facts, table: _Table, standing: np.ndarray, told_to_rest: np.ndarray
+) -> Iterator[Finding]:
+    """A number that stays the same for 20 steps in few episodes, and hardly ever else, while others move.
+
+    A sensor has noise and never rests. What often rests does so by nature, such as a thing on a table,
+    and what rests as long as some action does was told to.
+    """
+    lengths, steps = facts.dataset.episode_lengths, facts.dataset.total_steps
+    rest = table.runs.lengths
+    rests = rest >= limit("stuck steps")
+    rests[:, standing] = False
+    resting = (rest * rests).sum(axis=1)
+    suspect = table.still.sum(axis=1) - resting <= limit("hardly still") * steps
+    suspect &= resting < steps / 2
+    whole = rests & (rest >= lengths - table.is_action)
+    few = max(limit("fewest episodes"), limit("frozen episodes") * len(lengths))
+    apart = rests[suspect].sum(axis=0) <= suspect.sum() / 2
+    hangs = whole | (rests & (rests.sum(axis=1, keepdims=True) <= few))
+    hangs &= suspect[:, None] & (apart | (whole & table.is_action))
+    if not table.is_action:
+        hangs &= rest > told_to_rest + 1
+    unlike = [_unlike_their_kind(facts, each) for each in hangs]
+    numbers = [number for number, episodes in enumerate(unlike) if len(episodes)]
+    if not numbers:
+        return
+    first = int(unlike[numbers[0]][0])
+    length = int(rest[numbers[0], first])
+    start = int(table.runs.ends[numbers[0], first]) - length
+    count = len(np.unique(np.concatenate(unlike)))
+    longest = max(int(rest[number, unlike[number]].max()) for number in numbers)
+    text = f"stays the same for {counted(longest, 'step')} in {counted(count, 'episode')}, while others move, "
+    text += "though it changes in nearly every other step: frozen"
+    column, last = dimensions(facts.dataset, table.name, numbers), start + length
+    yield Finding("stuck", "warning", column, text, first, start, count, last)
+
+
+def _units(facts: Facts, table: _Table, standing: np.ndarray) -> Iterator[Finding]:
+    """Episodes in which a number and its changes are both larger, by the factor between two units.
+
+    The largest gap between sorted episodes divides them in two groups.
+    """
+    lengths = facts.dataset.episode_lengths
+    chosen = np.setdiff1d(np.arange(len(lengths)), standing)
+    if len(chosen) < 2 * limit("fewest episodes"):
+        return
+    with np.errstate(divide="ignore"):
+        changes, sizes = (
+            np.log(e[:, chosen] / lengths[chosen]) for e in (table.change, table.size)
+        )
+    groups: dict[bytes, list[int]] = {}
+    factors: dict[int, float] = {}
+    for number, (change, size) in enumerate(zip(changes, sizes, strict=True)):
+        order = np.argsort(change, kind="stable")
+        if not np.isfinite(change).all():
+            continue
+        at = int(np.diff(change[order]).argmax()) + 1
+        low, high = order[:at], order[at:]
+        apart = min(each[high].min() - each[low].max() for each in (change, size))
+        by_change, by_size = (np.median(e[high]) - np.median(e[low]) for e in (change, size))
+        agree = abs(by_change - by_size) <= 2 * math.log(limit("unit error"))
+        if agree and min(len(low), len(high)) >= 2 and apart >= math.log(limit("units apart")):
+            groups.setdefault(np.sort(high).tobytes(), []).append(number)
+            factors[number] = float(by_change + by_size) / 2
+    for key, numbers in groups.items():
+        factor = float(np.median([factors[number] for number in numbers]))
+        unit = min(UNITS, key=lambda each: abs(factor - math.log(each)))
+        if abs(factor - math.log(unit)) > math.log(limit("unit error")):
+            continue
+        high = chosen[np.frombuffer(key, np.int64)]
+        rare = high if 2 * len(high) <= len(chosen) else np.setdiff1d(chosen, high)
+        text = (
+            f"another unit in {len(rare):,} of {counted(len(lengths), 'episode')}: values and changes are about "
+            f"{unit:.0f} times as large in {len(high):,} as in the others, as between {UNITS[unit]}"
+        )
+        column = dimensions(facts.dataset, table.name, numbers)
+        yield from about_episodes("units", "warning", column, text, rare, step=0)
+
+
+CHECKS: dict[str, Callable[[Facts], Check]] = {
+    "finite": check_finite,
+    "bounds": check_bounds,
+    "texts": check_texts,
+    "constant, saturated, stuck and units": check_numbers,
+    "unused actions": check_unused_actions,
+}
