@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from orlog.datasets.audit.pieces import ODD, OTHER, Piece, mixed
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.names import counted, said_of
 
+MANY = 2**14  # episodes that show how many values there are; some have few steps
 _WORD = r"(^|[^a-z])({})($|[^a-z])"
 _HELD_OUT = _WORD.format("val|valid|validation|test|testing|eval|evaluation|held.?out|holdout")
 _TRAIN = _WORD.format("train(ing)?")
@@ -76,7 +76,8 @@ def check_duplicates(facts: Facts) -> Check:
     """Find episodes and transitions that occur more than once, and rows that are stored twice."""
     dataset, seen = facts.dataset, Seen(facts.dataset)
     episode_hashes, doubled = seen.of_episodes(np.uint64), seen.of_episodes(np.int64)
-    sample, is_varied = seen.part(_Sample()), facts.once("varied", lambda: _is_varied(facts))
+    is_varied = facts.once("varied", lambda: _is_varied(facts))
+    share = min(1.0, limit("remembered transitions") / dataset.total_steps)
     while (piece := (yield seen)) is not None:
         same, twice = _stored_twice(piece)
         seen.sums["same"] += int(same.sum())
@@ -85,20 +86,22 @@ def check_duplicates(facts: Facts) -> Check:
         hashes, is_moving = _transitions(piece)
         each = mixed(hashes + ODD * (piece.step_index.astype(np.uint64) + np.uint64(1)))
         episode_hashes[piece.episodes] += np.add.reduceat(each, piece.starts)
-        chosen = is_moving & piece.has_next
-        episodes = piece.episodes[piece.which]
-        sample.add(_Transitions(*(rows[chosen] for rows in (hashes, episodes, piece.step_index))))
+        chosen = is_moving & piece.has_next & (hashes <= np.uint64(share * (2**64 - 2**11)))
+        places = hashes, piece.episodes[piece.which], piece.step_index
+        seen.rows["transitions"].append(np.array([each[chosen] for each in places], np.uint64))
     columns = dataset.schema.columns()
     is_real = is_varied and any(
         columns[name].dtype.kind == "f" for name in columns if name.startswith("actions")
     )
     held = _held_out(facts)
     is_copy, findings = _copied_episodes(episode_hashes, held, is_varied)
-    findings += _copied_transitions(sample, is_copy, held, is_varied, is_real)
-    count, share = int(doubled.sum()), limit("held share")
+    rows = np.concatenate([np.empty((3, 0), np.uint64), *seen.rows["transitions"]], axis=1)
+    rows = rows[:, ~is_copy[rows[1].astype(np.int64)]]
+    findings += _copied_transitions(rows, share, held, is_varied, is_real)
+    count, most = int(doubled.sum()), limit("held share")
     # Where all rows are stored twice, it is another check that says so.
-    few = count <= share / (1 + share) * dataset.total_steps
-    if is_real and few and count >= max(limit("shared transitions"), share * seen.sums["same"]):
+    few = count <= most / (1 + most) * dataset.total_steps
+    if is_real and few and count >= max(limit("shared transitions"), most * seen.sums["same"]):
         episodes = counted(int(np.count_nonzero(doubled)), "episode")
         text = f"{count:,} rows are stored twice, one after the other, in {episodes}, while others are not"
         place = *seen.noted["twice"].place[:2], count
@@ -145,60 +148,13 @@ def _is_varied(facts: Facts) -> bool:
     ]
     values: dict[str, np.ndarray] = {}
     rows = 0
-    for piece in facts.sample() if names else ():
+    for piece in facts.sample(MANY) if names else ():
         rows += piece.steps
         for name in [name for name in names if name in piece.columns]:
             values[name] = np.union1d(values.get(name, []), piece.columns[name])
         if max(map(len, values.values())) >= limit("values"):
             return True
     return bool(values) and max(map(len, values.values())) >= limit("values of a row") * rows
-
-
-class _Transitions(NamedTuple):
-    """Hashes of transitions, with their episodes and steps."""
-
-    hashes: np.ndarray
-    episodes: np.ndarray
-    steps: np.ndarray
-
-    def chosen(self, rows: np.ndarray) -> _Transitions:
-        return _Transitions(*(values[rows] for values in self))
-
-
-class _Sample:
-    """Transitions; an even sample if there are too many."""
-
-    def __init__(self) -> None:
-        self._kept: list[_Transitions] = []
-        self._halved = 0  # times
-
-    @property
-    def share(self) -> float:
-        """Share of all transitions that the sample holds."""
-        return 2.0**-self._halved
-
-    def add(self, transitions: _Transitions) -> None:
-        """Take in transitions."""
-        self._kept.append(self._below(transitions))
-        while sum(len(each.hashes) for each in self._kept) > limit("remembered transitions"):
-            self._halved += 1
-            self._kept = [self._below(each) for each in self._kept]
-
-    def join(self, other: _Sample) -> None:
-        """Take in what another one has of later episodes."""
-        self._halved = max(self._halved, other._halved)
-        self._kept = [self._below(each) for each in self._kept]
-        self.add(other.all())
-
-    def all(self) -> _Transitions:
-        """Return the sample."""
-        empty = _Transitions(*(np.empty(0, dtype) for dtype in (np.uint64, np.int64, np.int64)))
-        return _Transitions(*map(np.concatenate, zip(empty, *self._kept, strict=True)))
-
-    def _below(self, transitions: _Transitions) -> _Transitions:
-        if not self._halved:
-            return transitions
-        return transitions.chosen(transitions.hashes < np.uint64(2 ** (64 - self._halved)))
 
 
 def _copied_episodes(
@@ -228,18 +184,17 @@ def _copied_episodes(
 
 
 def _copied_transitions(
-    sample: _Sample, is_copy: np.ndarray, held: np.ndarray, is_varied: bool, is_real: bool
+    rows: np.ndarray, share: float, held: np.ndarray, is_varied: bool, is_real: bool
 ) -> list[Finding]:
-    """Return findings about transitions outside of copied episodes that occur more than once."""
-    rows = sample.all()
-    rows = rows.chosen(~is_copy[rows.episodes])
-    hashes, episodes, steps = rows.chosen(np.argsort(rows.hashes, kind="stable"))
+    """Return findings about transitions that occur more than once, of their hashes, episodes and steps."""
+    hashes, episodes, steps = rows[:, np.argsort(rows[0], kind="stable")]
+    episodes, steps = episodes.astype(np.int64), steps.astype(np.int64)
     again = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
     # Actions on their limits lead there and back, and then there again: that is no copy.
     is_near = steps[again] - steps[again - 1] <= limit("there and back")
     again = again[~(is_near & (episodes[again] == episodes[again - 1]))]
     again = again[np.lexsort((steps[again], episodes[again]))]
-    if len(again) < limit("shared transitions") * sample.share:
+    if len(again) < limit("shared transitions") * share:
         return []
     leaks = again[held[episodes[again]] != held[episodes[again - 1]]]
     findings = []
@@ -251,8 +206,8 @@ def _copied_transitions(
     ]
     for places, severity, text in cases:
         if len(places):
-            count = round(len(places) / sample.share)
-            text = ("about " if sample.share < 1 else "") + said_of(count, text)
+            count = round(len(places) / share)
+            text = ("about " if share < 1 else "") + said_of(count, text)
             place = int(episodes[places[0]]), int(steps[places[0]]), count
             findings.append(Finding("duplicates", severity, "steps", text, *place))
     return findings

@@ -180,6 +180,7 @@ class Seen:
 
     Attributes:
         sums: Numbers or arrays that add up, by any key; 0 before.
+        rows: Lists of arrays, one after the other, by any key.
         noted: Rows that were noted, by any key.
     """
 
@@ -188,6 +189,7 @@ class Seen:
         self._arrays: list[np.ndarray] = []
         self._parts: list[Any] = []
         self.sums: dict[Any, Any] = collections.defaultdict(int)
+        self.rows: dict[Any, list[np.ndarray]] = collections.defaultdict(list)
         self.noted: dict[Any, Noted] = {}
 
     def of_episodes(self, dtype: DTypeLike, *shape: int, fill: float = 0) -> np.ndarray:
@@ -234,6 +236,8 @@ class Seen:
             mine[..., episodes.start : episodes.stop] = theirs
         for key, value in later.sums.items():
             self.sums[key] = self.sums[key] + value
+        for key, arrays in later.rows.items():
+            self.rows[key] += arrays
         for key, noted in later.noted.items():
             self._add(key, noted)
         for part, other in zip(self._parts, later._parts, strict=True):

@@ -71,7 +71,7 @@ class Piece:
     @functools.cached_property
     def starts(self) -> np.ndarray:
         """The step row of each episode's first one here, (n,) int64."""
-        return self.ends - self.lengths
+        return np.asarray(self.ends - self.lengths)
 
     @functools.cached_property
     def begun(self) -> slice:
@@ -118,8 +118,7 @@ class Piece:
     def firsts(self, name: str) -> np.ndarray:
         """Return each episode's first row here in a column of steps or of observations."""
         shift = np.arange(len(self.starts)) if axis_of(name) == "observation" else 0
-        rows: np.ndarray = self.starts + shift
-        return rows
+        return np.asarray(self.starts + shift)
 
     def place(self, row: int, name: str = "rewards") -> tuple[int, int]:
         """Return the episode and step of a row of a column, or of a value of variable length."""

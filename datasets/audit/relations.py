@@ -166,7 +166,7 @@ class _Largest:
         least = self.sizes[:, KEPT - 1 : KEPT].max(axis=1, initial=0, keepdims=True)
         if piece.steps > KEPT:
             least = np.maximum(least, np.partition(sizes, -KEPT, axis=1)[:, -KEPT, None])
-        rows = np.flatnonzero((sizes >= least).any(axis=0))
+        rows = np.flatnonzero(((sizes >= least) & (sizes > 0)).any(axis=0))
         places = (piece.episodes[piece.which] << 32) + piece.step_index
         self._take(sizes[:, rows], np.tile(places[rows], (len(sizes), 1)))
 
@@ -342,11 +342,10 @@ def _case(what: str, rows: Rows, steps: np.ndarray, shift: int) -> tuple[np.ndar
     Changes follow from the observation and the action; the reward from both observations, the action,
     and their squares.
     """
-    here = rows.at(steps)
+    now, after = rows.now[:, steps], rows.after[:, steps]
     if what == "actions":
-        inputs = np.concatenate([here.now, rows.taken[:, steps + shift]])
-        return inputs, here.after - here.now
-    around = np.concatenate([here.now, here.after, here.taken])
+        return np.concatenate([now, rows.taken[:, steps + shift]]), after - now
+    around = np.concatenate([now, after, rows.taken[:, steps]])
     return np.concatenate([around, around**2]), rows.rewards[:, steps + shift]
 
 
@@ -630,7 +629,7 @@ def check_sense(facts: Facts) -> Check:
         kind, episodes = _parts(position[index], delta[index], known[index])
         if len(episodes):
             kinds.setdefault((kind, episodes.tobytes()), []).append(index)
-    total = counted(facts.dataset.total_episodes, "episode")
+    every = counted(facts.dataset.total_episodes, "episode")
     for (kind, key), indices in kinds.items():
         episodes = np.frombuffer(key, np.int64)
         first, count = int(episodes[0]), len(episodes)
@@ -638,12 +637,10 @@ def check_sense(facts: Facts) -> Check:
             kinds_of = ["positions", "changes of position"]
             if abs(delta[indices[0], first]) > abs(position[indices[0], first]):
                 kinds_of.reverse()
-            text = (
-                f"{count:,} of {total} have {kinds_of[0]} as actions, and the others {kinds_of[1]}"
-            )
+            text = f"{count:,} of {every} have {' as actions, and the others '.join(kinds_of)}"
         else:
-            states = numbers.name(numbers.states, model.states[indices])
-            text = f"goes the other way in at least {count:,} of {total}, against {states}: its sense was reversed"
+            beside = numbers.name(numbers.states, model.states[indices])
+            text = f"goes the other way in at least {count:,} of {every}, against {beside}: its sense was reversed"
         column = numbers.name(numbers.of_actions, model.actions[indices])
         findings.append(Finding("sense of actions", "warning", column, text, first, 0, count))
     return findings
@@ -673,7 +670,7 @@ Formula = Callable[[Piece], "np.ndarray | None"]
 
 
 def _force(piece: Piece) -> np.ndarray:
-    return piece.numbers("actions")[0].astype(float)
+    return np.asarray(piece.numbers("actions")[0], float)
 
 
 def _pendulum(piece: Piece) -> np.ndarray:
