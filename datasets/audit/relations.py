@@ -28,9 +28,9 @@ from orlog.datasets.audit.findings import (
 )
 from orlog.datasets.audit.numbers import judged_columns
 from orlog.datasets.audit.pieces import Piece, dimension, dimensions, flat, pieces
+from orlog.datasets.worlds.environments import make_environment
 from orlog.errors import OrlogError, clause
 from orlog.manifests.documents import canonical_json
-from orlog.datasets.worlds.environments import make_environment
 from orlog.manifests.names import counted
 from orlog.manifests.spaces import leaf_spaces
 
