@@ -12,8 +12,8 @@ from typing import NamedTuple
 from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
 from orlog.base.jobs import Execute
 from orlog.datasets.download.foreign import read_listed, reads_folder
-from orlog.datasets.formats._containers.bounded_unpacking import journals_of
-from orlog.datasets.formats._containers.carried_sums import note_table, noted_sums
+from orlog.datasets.formats._containers.bag_files import journals_of
+from orlog.datasets.formats._containers.carried_sums import noted_sums
 from orlog.datasets.formats._containers.episode_values import of_steps
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats._shared.notes import Note
@@ -249,9 +249,6 @@ def import_dataset(
                     "again.",
                     file=str(source),
                 )
-        for file in (one for given_file in files for one in _files(given_file)):
-            if file.suffix.lower() == ".parquet":
-                note_table(file)
         found.has_checksums, found.carried_sums = proven, carried
         on_found(found)
         if not dry_run:

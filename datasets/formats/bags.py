@@ -31,8 +31,8 @@ from orlog.datasets.formats._containers.bag_files import (
     is_bag,
     is_database,
     open_bag,
-    reading_bag,
 )
+from orlog.datasets.formats._containers.damage import reading
 from orlog.datasets.formats._containers.ros_messages import leaves_of
 from orlog.datasets.formats._shared.bag_fields import (
     HEADER,
@@ -188,7 +188,7 @@ def _open_recording(
             where,
             [*names, *others],
             lambda name: _Column(of_field[name], name),
-            reading_bag,
+            reading,
             outside=[*outside, *extras_of_bag(file, where)],
             job_bytes=LARGEST_STREAM,  # messages before the rows have to be read, and are not decoded
             taken=_taken(times, ticks, streams),
@@ -304,7 +304,7 @@ class _Messages:
             if last is not None:
                 number, data = last
                 if number not in decoded:
-                    with reading_bag(where):
+                    with reading(where):
                         message = self._topic.decode(data)
                         decoded[number], _ = leaves_of(message, self._topic.kind, where)
                 self._leaves[stream] = decoded[number]

@@ -6,27 +6,24 @@ import contextlib
 import dataclasses
 import functools
 import json
+import shutil
+import sqlite3
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from orlog.datasets.formats._containers.bounded_unpacking import (
-    LARGEST_CHUNK,
-    bound_mcap,
-    bound_rosbags,
-    databases_in,
-    refuse_programs,
-    settled,
-)
+from orlog.datasets.formats._containers.damage import reading
 from orlog.datasets.formats._containers.json_documents import finite_float
 from orlog.datasets.formats._containers.ros_messages import Types, decode_message
-from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
+from orlog.errors import SchemaError, needing
 
-LARGEST_MESSAGE = 2**28
 MCAP_START = b"\x89MCAP0\r\n"
 BAG_START = b"#ROSBAG V2.0\n"
 SQLITE_START = b"SQLite format"
 METADATA = "metadata.yaml"
+JOURNALS, SHARED_MEMORY = ("-wal", "-journal"), "-shm"
+PROGRAMS = ("view", "trigger")
 ROS_KEYS = ("offered_qos_profiles", "topic_type_hash")  # of delivery, and a hash of the definition
 
 
@@ -73,18 +70,6 @@ def _head(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def reading_bag(where: str) -> Iterator[None]:
-    """Turn what a library says about a recording that it cannot read into an error that names it."""
-    try:
-        yield
-    except OrlogError:
-        raise
-    except Exception as error:  # the libraries raise errors of many kinds about damage
-        text = str(error).partition("\n")[0] or type(error).__name__
-        raise IntegrityError(f"{where}: cannot be read: {text:.200}.", file=where) from error
-
-
-@contextlib.contextmanager
 def open_bag(path: Path, where: str) -> Iterator[dict[str, Topic]]:
     """Open a recording and yield its topics by name.
 
@@ -92,7 +77,7 @@ def open_bag(path: Path, where: str) -> Iterator[dict[str, Topic]]:
     MissingExtraError if the libraries that read it are not installed.
     """
     with contextlib.ExitStack() as stack:
-        with reading_bag(where):
+        with reading(where):
             is_mcap = path.is_file() and _head(path).startswith(MCAP_START)
             topics = _open_mcap(path, where) if is_mcap else _open_rosbag(path, where, stack)
         yield topics
@@ -104,7 +89,7 @@ def extras_of_bag(path: Path, where: str) -> list[str]:
         return []
     from mcap.reader import make_reader
 
-    with reading_bag(where), path.open("rb") as file:
+    with reading(where), path.open("rb") as file:
         summary = make_reader(file, validate_crcs=True).get_summary()
     if summary is None:
         return []
@@ -118,44 +103,43 @@ def extras_of_bag(path: Path, where: str) -> list[str]:
 def _open_mcap(path: Path, where: str) -> dict[str, Topic]:
     with needing(f"{where}: recordings of robots need mcap", "orlog[formats]"):
         from mcap.reader import make_reader
-    bound_mcap()
     with path.open("rb") as file:
         summary = make_reader(file, validate_crcs=True).get_summary()
     if summary is None or summary.statistics is None:
         raise SchemaError(
             f"{where}: has no summary at its end, so the recording did not end well; run: mcap recover"
         )
-    for chunk in summary.chunk_indexes:
-        if max(chunk.uncompressed_size, chunk.message_index_length) > LARGEST_CHUNK:
-            raise SchemaError(f"{where}: a chunk claims {chunk.uncompressed_size:,} bytes.")
 
     def messages(topic: str) -> Generator[tuple[int, bytes]]:
-        with reading_bag(where), path.open("rb") as file:
+        with reading(where), path.open("rb") as file:
             reader = make_reader(file, validate_crcs=True)
             for _, _, message in reader.iter_messages(topics=[topic]):
                 yield message.log_time, message.data
 
-    found: dict[str, Topic] = {}
+    topics: dict[str, Topic] = {}
     for channel in summary.channels.values():
-        schema = summary.schemas.get(channel.schema_id)
+        schema, encoding = summary.schemas.get(channel.schema_id), channel.message_encoding
         kind = "" if schema is None else schema.name
-        if channel.message_encoding == "json":
-            decode: Callable[[bytes], Any] = functools.partial(
-                json.loads, parse_int=_number, parse_float=finite_float
-            )
-        elif channel.message_encoding in ("cdr", "ros1") and schema is not None:
+        unread = ""
+        decode: Callable[[bytes], Any] = functools.partial(
+            json.loads, parse_int=_number, parse_float=finite_float
+        )
+        if encoding in ("cdr", "ros1") and schema is not None:
             text, is_idl = schema.data.decode(errors="replace"), schema.encoding == "ros2idl"
-            decode = _decoder(text, kind, is_idl=is_idl, is_ros1=channel.message_encoding == "ros1")
-        else:
-            decode = _refuser(where, channel.topic, channel.message_encoding)
-        topic = Topic(channel.topic, kind, decode, functools.partial(messages, channel.topic))
-        before = found.get(topic.name, topic)
-        count = summary.statistics.channel_message_counts.get(channel.id, 0)
-        topic.expected = (before.expected or 0) + count
-        is_read = channel.message_encoding in ("json", "cdr", "ros1")
-        topic.unread = "" if is_read else channel.message_encoding or "no encoding"
-        found[topic.name] = topic
-    return found
+            decode = _decoder(text, kind, is_idl=is_idl, is_ros1=encoding == "ros1")
+        elif encoding != "json":
+            unread = encoding or "no encoding"
+            decode = functools.partial(_refuse, f"{where}, {channel.topic}", unread)
+        before = topics[channel.topic].expected or 0 if channel.topic in topics else 0
+        topics[channel.topic] = Topic(
+            channel.topic,
+            kind,
+            decode,
+            functools.partial(messages, channel.topic),
+            before + summary.statistics.channel_message_counts.get(channel.id, 0),
+            unread,
+        )
+    return topics
 
 
 def _open_rosbag(path: Path, where: str, stack: contextlib.ExitStack) -> dict[str, Topic]:
@@ -164,51 +148,104 @@ def _open_rosbag(path: Path, where: str, stack: contextlib.ExitStack) -> dict[st
         import rosbags.rosbag2
     if path.is_dir() and any(one.is_symlink() for one in path.iterdir()):
         raise SchemaError(f"{where}: holds a link, which is not followed.")
-    bound_rosbags()
     is_ros1 = path.is_file() and not is_database(path)
-    whole = path if is_ros1 else stack.enter_context(settled(path))
-    for database in () if is_ros1 else databases_in(whole):
-        refuse_programs(database)
+    whole = path if is_ros1 else stack.enter_context(_settled(path))
+    for database in () if is_ros1 else _databases_in(whole):
+        _refuse_programs(database)
     reader: Any = rosbags.rosbag1.Reader(path) if is_ros1 else rosbags.rosbag2.Reader(whole)
     stack.enter_context(reader)
-    found = {}
+
+    def messages(same: list[Any]) -> Generator[tuple[int, bytes]]:
+        with reading(where):
+            for _, time, data in reader.messages(connections=same):
+                yield time, bytes(data)
+
+    topics = {}
     for connection in reader.connections:
         text, is_idl = connection.msgdef.data, connection.msgdef.format.name == "IDL"
-        decode = _decoder(text, connection.msgtype, is_idl=is_idl, is_ros1=is_ros1)
         same = [one for one in reader.connections if one.topic == connection.topic]
-
-        def messages(same: list[Any] = same) -> Generator[tuple[int, bytes]]:
-            with reading_bag(where):
-                for _, time, data in reader.messages(connections=same):
-                    yield time, bytes(data)
-
-        expected = sum(one.msgcount for one in same)
-        found[connection.topic] = Topic(
-            connection.topic, connection.msgtype, decode, messages, expected
+        topics[connection.topic] = Topic(
+            connection.topic,
+            connection.msgtype,
+            _decoder(text, connection.msgtype, is_idl=is_idl, is_ros1=is_ros1),
+            functools.partial(messages, same),
+            sum(one.msgcount for one in same),
         )
-    return found
+    return topics
+
+
+def _databases_in(bag: Path) -> list[Path]:
+    """Return the databases of a bag, which is a folder or one of them."""
+    return sorted(bag.glob("*.db3")) if bag.is_dir() else [bag]
+
+
+def journals_of(database: Path) -> list[Path]:
+    """Return the files beside a database that hold what is not in it yet."""
+    beside = [database.with_name(database.name + ending) for ending in JOURNALS]
+    return [one for one in beside if one.is_file() and one.stat().st_size]
+
+
+@contextlib.contextmanager
+def _settled(bag: Path) -> Iterator[Path]:
+    """Yield a bag whose databases hold all that was written to them, and beside which nothing is written.
+
+    Where a journal lies beside one, as after a crash or with SQLite's WAL, that is a copy in a temporary folder.
+    """
+    journals = [one for database in _databases_in(bag) for one in journals_of(database)]
+    if not journals and not {*str(bag)} & {*"?#%"}:
+        yield bag
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        if not journals:  # rosbags does not quote names that it gives to SQLite
+            link = Path(temporary) / f"bag{bag.suffix if bag.is_file() else ''}"
+            link.symlink_to(bag.absolute())
+            yield link
+            return
+        folder = Path(temporary) / bag.name if bag.is_dir() else Path(temporary)
+        folder.mkdir(exist_ok=True)
+        for file in [*(bag.iterdir() if bag.is_dir() else [bag]), *journals]:
+            if file.is_file() and not file.name.endswith(SHARED_MEMORY):
+                shutil.copyfile(file, folder / file.name)
+        for database in _databases_in(folder):
+            with contextlib.closing(sqlite3.connect(database)) as connection:
+                connection.execute("PRAGMA journal_mode=DELETE")
+        yield folder if bag.is_dir() else folder / bag.name
+
+
+def _refuse_programs(path: Path) -> None:
+    """Refuse a database of SQLite in which reading a table would compute something.
+
+    Raises ValueError if it holds a view, a trigger, a virtual table or a computed column; sqlite3.Error if it
+    cannot be read.
+    """
+    # Otherwise SQLite writes beside a database whose journal is a WAL.
+    place = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    with contextlib.closing(sqlite3.connect(place, uri=True)) as file:
+        found = file.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master").fetchall()
+    for kind, name, sql in found:
+        words = str(sql).lower().split()
+        is_computed = (
+            "virtual" in words or "as" in words or "generated" in words or "as(" in str(sql).lower()
+        )
+        if kind in PROGRAMS or (kind == "table" and is_computed):
+            raise ValueError(f"its {kind} {name!r:.100} computes what it holds, which is not run")
 
 
 def _decoder(text: str, kind: str, *, is_idl: bool, is_ros1: bool) -> Callable[[bytes], Any]:
     """Return what decodes messages of a type; its definition is parsed when it is first needed."""
     from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
-    known: dict[str, Types] = {}
     package, _, name = kind.rpartition("/")
     full = kind if "/msg" in kind else f"{package}/msg/{name}"
 
-    def decode(data: bytes) -> Any:
-        if len(data) > LARGEST_MESSAGE:
-            raise ValueError(f"it has {len(data):,} bytes")
-        if not known:
-            said: Any = get_typestore(Stores.ROS2_HUMBLE).fielddefs
-            if text:
-                parsed = get_types_from_idl(text) if is_idl else get_types_from_msg(text, full)
-                said = {**said, **parsed}
-            known[""] = said
-        return decode_message(data, full, known[""], is_ros1=is_ros1)
+    @functools.cache
+    def types() -> Types:
+        known: Any = get_typestore(Stores.ROS2_HUMBLE).fielddefs
+        if not text:
+            return known  # type: ignore[no-any-return]
+        return {**known, **(get_types_from_idl(text) if is_idl else get_types_from_msg(text, full))}
 
-    return decode
+    return lambda data: decode_message(data, full, types(), is_ros1=is_ros1)
 
 
 def _number(text: str) -> float:
@@ -222,11 +259,8 @@ def _number(text: str) -> float:
     return float(text) if abs(number) <= 2**53 else number
 
 
-def _refuser(where: str, topic: str, encoding: str) -> Callable[[bytes], Any]:
-    def refuse(_data: bytes) -> Any:
-        raise SchemaError(
-            f"{where}, {topic}: messages in {encoding or 'no encoding'} are not read, only those of ROS and JSON; "
-            "convert this topic to either, or map another."
-        )
-
-    return refuse
+def _refuse(where: str, encoding: str, _data: bytes) -> Any:
+    raise SchemaError(
+        f"{where}: messages in {encoding} are not read, only those of ROS and JSON; convert this topic to either, or "
+        "map another."
+    )

@@ -7,7 +7,6 @@ http://wiki.ros.org/msg and https://design.ros2.org/articles/generated_interface
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -297,6 +296,3 @@ def _frame(message: Mapping[str, Any]) -> np.ndarray:
     pixels = np.ascontiguousarray(rows.reshape(height, step)[:, :row]).view(dtype)
     frame = pixels.reshape(height, width, channels).astype(dtype.newbyteorder("="), copy=False)
     return frame[..., [2, 1, 0, 3][:channels]] if encoding.startswith("bgr") else frame
-
-
-UNREADABLE = (ArithmeticError, KeyError, LookupError, TypeError, ValueError, struct.error)

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.bag_files import Topic, reading_bag
+from orlog.datasets.formats._containers.bag_files import Topic
+from orlog.datasets.formats._containers.damage import reading
 from orlog.datasets.formats._containers.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
 from orlog.datasets.formats._shared.roles import matching
 from orlog.errors import IntegrityError, SchemaError
@@ -118,7 +119,7 @@ def survey(topic: Topic, where: str) -> Survey:
     Raises SchemaError if there is none, or names are not what they should be.
     """
     where = f"{where}, {topic.name}"
-    with reading_bag(where), contextlib.closing(_in_order(topic, where)) as messages:
+    with reading(where), contextlib.closing(_in_order(topic, where)) as messages:
         first = next(messages, None)
         if first is None:
             raise SchemaError(f"{where}: has no message.")
@@ -347,7 +348,7 @@ def _rivals(
     last_of: dict[tuple[str, frozenset[Key]], np.ndarray] = {}
     sums = {full: np.zeros(4) for full in senders}  # steps, their number, jumps, steps at jumps
     widest: dict[str, tuple[float, set[frozenset[Key]]]] = {}
-    with reading_bag(where):
+    with reading(where):
         for kind, (_, data) in zip(seen.kinds.tolist(), topic.messages(), strict=True):
             leaves, _ = leaves_of(topic.decode(data), topic.kind, where)
             for full, sets in senders.items():

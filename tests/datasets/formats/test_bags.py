@@ -26,7 +26,7 @@ from orlog.datasets.formats._containers.ros_messages import decode_message
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.importing import import_dataset
 from orlog.datasets.loading import load_dataset
-from orlog.errors import OrlogError, SchemaError
+from orlog.errors import IntegrityError, OrlogError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import everything, read_files
 
@@ -907,3 +907,36 @@ def test_messages_that_are_not_read_are_named_before_topics_are_offered(
     assert "/pose" not in topics
     with pytest.raises(SchemaError, match="messages in protobuf are not read"):
         read_named(tmp_path / "a.mcap", tmp_path / "s", "/pose", action="/pose")
+
+
+def endless(file: sqlite3.Connection) -> None:
+    """Make the table of messages one that is computed and never ends."""
+    file.execute("ALTER TABLE messages RENAME TO others")
+    rows = "SELECT 1 AS id UNION ALL SELECT id + 1 FROM n"
+    file.execute(
+        f"CREATE VIEW messages AS WITH RECURSIVE n(id) AS ({rows}) SELECT id, 1 AS topic_id, "
+        "id AS timestamp, zeroblob(1000000000) AS data FROM n"
+    )
+
+
+def computed(file: sqlite3.Connection) -> None:
+    """Let each message be a gigabyte that is nowhere stored."""
+    file.execute("ALTER TABLE messages RENAME COLUMN data TO other")
+    file.execute("ALTER TABLE messages ADD COLUMN data BLOB AS (zeroblob(1000000000)) VIRTUAL")
+
+
+def triggered(file: sqlite3.Connection) -> None:
+    file.execute("CREATE TRIGGER grow AFTER INSERT ON messages BEGIN SELECT zeroblob(9); END")
+
+
+@pytest.mark.parametrize("change", [endless, computed, triggered])
+def test_a_database_that_computes_what_it_holds_is_refused(
+    tmp_path: Path, change: Callable[[Any], None]
+) -> None:
+    path, _ = write_ros2(tmp_path / "drive", plugin="SQLITE3")
+    (database,) = path.glob("*.db3")
+    with contextlib.closing(sqlite3.connect(database)) as file, file:
+        change(file)
+    options = Options(columns=MAPPED, rate=20)
+    with pytest.raises(IntegrityError, match="computes what it holds"):
+        read_files(bags.FORMAT, path, tmp_path / "store", options)
