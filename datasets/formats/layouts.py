@@ -43,6 +43,7 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flags import SUCCESS
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout as ArrayLayout
 from orlog.datasets.formats._shared.mapped_arrays import open_layout
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.places import (
     ARRAYS,
     Place,
@@ -334,7 +335,7 @@ def _open_maniskill(asked: Asked) -> Iterator[Opened]:
         if isinstance(environment, dict) and isinstance(environment.get("env_id"), str):
             opened.description = f"ManiSkill's {environment['env_id'][:200]}."
         if not told:
-            opened.doubts.append(f"No {beside.name} beside the file, so seeds are not known.")
+            opened.notes.append(Note("no_seeds", file=beside.name))
         yield opened
 
 
@@ -365,7 +366,7 @@ FORMATS = {
                 "observation/*": "rgb_*,depth_*,robot_obs,scene_obs",
             },
             places=Places(_calvin_episodes, _open_calvin),
-            doubts=("Instructions are left out: they lie in a pickle, which could run code.",),
+            notes=(Note("left_out_instructions"),),
         ),
         name="calvin",
         extensions=("",),

@@ -35,7 +35,7 @@ from orlog.datasets.formats._shared.flat_rows import (
     open_flat_rows,
 )
 from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
-from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.formats import Format, Note
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
@@ -64,13 +64,13 @@ def _open(asked: Asked) -> Iterator[Opened]:
 @contextlib.contextmanager
 def _open_file(path: Path, where: str, options: Options) -> Iterator[Opened]:
     with open_npz(path, where) as file:
-        doubts: list[Any] = []
-        opened = open_flat_rows(_rows(file, path, doubts, options), options, reading_npz)
-        opened.doubts[:0] = doubts
+        notes: list[Note | str] = []
+        opened = open_flat_rows(_rows(file, path, notes, options), options, reading_npz)
+        opened.notes[:0] = notes
         yield opened
 
 
-def _rows(file: NpzFile, path: Path, doubts: list[Any], options: Options) -> FlatRows:
+def _rows(file: NpzFile, path: Path, notes: list[Note | str], options: Options) -> FlatRows:
     """Return the columns of a file by their names here."""
     called: dict[str, str] = {}
     for key, others in NAMES.items():
@@ -88,24 +88,24 @@ def _rows(file: NpzFile, path: Path, doubts: list[Any], options: Options) -> Fla
     if "terminals" in called:
         is_unclear = called["terminals"] in ("dones", "done")
         if is_unclear and "timeouts" not in called and "next_observations" in called:
-            doubts.append("The file has no flag for time limits; they may be among its terminals.")
+            notes.append(Note("ends_or_limits"))
     else:
         columns["terminals"] = np.zeros(count, bool)
         if "timeouts" in called:
-            doubts.append("The file has no flag for the end of the task: all ends are time limits.")
+            notes.append(Note("ends_are_limits"))
         elif STARTS in file.names:
             ends = np.append(_numbers(file, STARTS, count)[1:] != 0, True)
             used.add(STARTS)
-            told: list[Any] = unknown_ends(
+            told: list[Note] = unknown_ends(
                 options, file.where, {f"infos/{name}" for name in file.names}
             )
             if not options.ends and options.horizon is None:
-                told = [f"{STARTS} does not say how an episode ended: taken to be truncated."]
-            doubts += told
+                told = [Note("ends_by_starts", [STARTS])]
+            notes += told
             is_plain = file.shape(called["rewards"]) in ((count,), (count, 1))
             if is_plain and RETURNS in file.names and file.dtype(RETURNS).kind in "iuf":
                 rewards = _numbers(file, called["rewards"], count)
-                doubts += _other_returns(_numbers(file, RETURNS), rewards, ends)
+                notes += _other_returns(_numbers(file, RETURNS), rewards, ends)
                 used.add(RETURNS)
         else:
             raise SchemaError(

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats._shared.notes import Note
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 
@@ -163,11 +164,11 @@ def attributes_read(said: Mapping[str, str], values: Mapping[str, Any]) -> list[
     return [f"*@{one.partition('@')[2].partition(':')[0]}" for one in read if "@" in one]
 
 
-def in_all(values: list[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Return the values that all episodes have, and a sentence about those that only some have."""
+def in_all(values: list[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Note]]:
+    """Return the values that all episodes have, and a note about those that only some have."""
     names = {name: None for one in values for name in one}
     some = [name for name in names if not all(name in one for one in values)]
     if not some:
         return values, []
-    told = f"Left out, since only some episodes have it: {', '.join(some)}."
-    return [{name: one[name] for name in one if name not in some} for one in values], [told]
+    kept = [{name: one[name] for name in one if name not in some} for one in values]
+    return [*kept], [Note("left_out_of_some", some)]

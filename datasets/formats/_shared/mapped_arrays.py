@@ -100,7 +100,7 @@ class ArrayLayout:
         next_follows: Whether each next observation must be the observation of the next row.
         keeps_rest: Whether all other arrays with a row a step become infos.
         beside: Names of arrays outside of episodes that `about` reads; patterns.
-        doubts: What to know about every import of it, a sentence each.
+        notes: What to know about every import of it.
         without_observations: What to do about files without observations, after a semicolon.
     """
 
@@ -114,7 +114,7 @@ class ArrayLayout:
     next_follows: bool = False
     keeps_rest: bool = False
     beside: Sequence[str] = ()
-    doubts: Sequence[str] = ()
+    notes: Sequence[Note] = ()
     without_observations: str = ""
 
 
@@ -152,7 +152,7 @@ class _Survey:
         names: What the numbers in a row are called, by array, as the first place says.
         sources: The lists that say it.
         pictures: Roles whose rows are pictures.
-        doubts: What to know about places, a sentence each.
+        notes: What to know about places.
     """
 
     columns: dict[str, list[str]]
@@ -170,7 +170,7 @@ class _Survey:
     names: dict[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     sources: set[str] = dataclasses.field(default_factory=set)
     pictures: dict[str, None] = dataclasses.field(default_factory=dict)
-    doubts: dict[str, None] = dataclasses.field(default_factory=dict)
+    notes: list[Note] = dataclasses.field(default_factory=list)
 
     @property
     def observations(self) -> list[str]:
@@ -187,7 +187,7 @@ def open_layout(layout: ArrayLayout, asked: Asked) -> Iterator[Opened]:
     columns = {**asked.options.columns, **layout.columns}
     said = dataclasses.replace(asked.options, columns=columns, episode=layout.episode)
     with open_mapped(dataclasses.replace(asked, options=said), layout) as opened:
-        opened.doubts += layout.doubts
+        opened.notes += layout.notes
         yield opened
 
 
@@ -210,15 +210,14 @@ def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(survey.lengths))
     opened.lengths = survey.lengths
-    survey.metadata, left_out = in_all(survey.metadata)
-    opened.doubts += left_out
-    opened.doubts += put_success(survey.metadata, survey.success, options, where)
-    opened.doubts += survey.doubts
+    survey.metadata, opened.notes = in_all(survey.metadata)
+    opened.notes += put_success(survey.metadata, survey.success, options, where)
+    opened.notes += survey.notes
     if "reward" not in survey.columns and not options.reward:
         opened.notes.append(Note("rewards_no_array"))
     if not {*FLAGS} & survey.columns.keys():
         names = {*survey.columns, *(f"episodes/{name}" for name in survey.metadata[0])}
-        opened.doubts += unknown_ends(options, where, names)
+        opened.notes += unknown_ends(options, where, names)
     if survey.left_out:
         code = "left_out_no_row" if layout.keeps_rest else "left_out_unnamed"
         opened.notes.append(Note(code, survey.left_out))
@@ -229,7 +228,7 @@ def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
             opened.dimension_names[column_of(role)] = named
     opened.reads = [f"*{NUMBER.sub('#', source)}" for source in sorted(survey.sources - {""})]
     opened.reads += attributes_read(of_episodes(options.columns), survey.metadata[0])
-    opened.doubts += about_pictures(survey.pictures, options)
+    opened.notes += about_pictures(survey.pictures, options)
     opened.steps = _steps(asked, layout, survey, opened)
     yield opened
 
@@ -252,7 +251,7 @@ def _look(asked: Asked, layout: ArrayLayout) -> _Survey:
             rows = _look_at(place, survey, options, layout.about(place))
             if layout.keeps_rest:
                 rest = _rows_besides(place, survey, rest, rows)
-        survey.doubts |= dict.fromkeys(place.doubts)
+        survey.notes += [note for note in place.notes if note not in survey.notes]
         survey.places.append(_Stored(piece, number, rows, place.where, place.job_bytes))
         if len(survey.lengths) > MOST_EPISODES:
             raise SchemaError(f"{place.where}: more than {MOST_EPISODES:,} episodes.")
@@ -491,7 +490,7 @@ def _steps(asked: Asked, layout: ArrayLayout, survey: _Survey, opened: Opened) -
     for block in read_pieces(asked, read, jobs):
         block["reward"] = block["reward"].astype(opened.schema.reward_dtype, copy=False)
         yield from cutter.add(block)
-    opened.doubts += cutter.doubts()
+    opened.notes += cutter.doubts()
 
 
 def _read_spans(

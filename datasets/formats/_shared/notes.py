@@ -32,6 +32,10 @@ SENTENCES = {
     "left_out_infos": (
         "Infos are left out: those of imitation could run code when they are decoded."
     ),
+    "left_out_of_some": "Left out, since only some episodes have it: {columns}.",
+    "left_out_instructions": (
+        "Instructions are left out: they lie in a pickle, which could run code."
+    ),
     "left_out_items": "No {columns} was given: features of items are left out.",
     "columns_not_read": "Not read: {columns}.",
     "not_read": "Not read: {names}.",
@@ -62,6 +66,16 @@ SENTENCES = {
     "bandit_rows": (
         "Each row is an episode of one step, and what followed was not recorded; texts of features are numbered in "
         "their sorted order, and positions are counted from 0."
+    ),
+    "lengths_by_name": "The steps of episodes were taken from {columns}.",
+    "rows_without_steps": "{rows:rows} of the arrays hold no step.",
+    "no_seeds": "No {file} beside the file, so seeds are not known.",
+    "dones_of_robomimic": (
+        "robomimic's dones mean success or the end, as the file's maker chose: a last one of 1 was taken to end the "
+        "task."
+    ),
+    "actions_beyond_unit": (
+        "No bounds of actions were taken from env_args, since the file leaves them: {outside}."
     ),
     # Rewards
     "rewards_made": "Rewards were not read, but made: --reward {reward}.",
@@ -96,6 +110,9 @@ SENTENCES = {
         "No column says where a time limit ended an episode: it was taken to be {horizon} steps, as next observations "
         "that no observation follows say."
     ),
+    "ends_or_limits": ("The file has no flag for time limits; they may be among its terminals."),
+    "ends_are_limits": ("The file has no flag for the end of the task: all ends are time limits."),
+    "ends_by_starts": "{columns} does not say how an episode ended: taken to be truncated.",
     "ends_at_joints": (
         "In {places:places} next_observations is not the observation that follows, and no flag ends the episode: it "
         "was taken to be {how} there."

@@ -53,9 +53,10 @@ from orlog.datasets.formats._containers.table_files import ENDINGS
 from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats._shared.flags import SUCCESS, outcome_of
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.roles import alike, base_role, by_numbers, matching, spanned
 from orlog.errors import IntegrityError, SchemaError
-from orlog.manifests.names import counted, did_you_mean
+from orlog.manifests.names import did_you_mean
 
 FILE, ROW, NUMBER = "file", "row", "#"
 LAYOUT = "arrays that --map could name"
@@ -95,7 +96,7 @@ class Place:
         whole: Reads a small array, which may hold texts, or one value.
         lengths: The steps of each episode, where the place says it.
         later: Names of the same arrays a step later, where they have one step more than actions.
-        doubts: What to know about it, a sentence each.
+        notes: What to know about it.
     """
 
     where: str
@@ -112,7 +113,7 @@ class Place:
     whole: Callable[[str], Any] = _no_values
     lengths: Sequence[int] = ()
     later: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    doubts: Sequence[str] = ()
+    notes: Sequence[Note] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -458,11 +459,11 @@ def _rows_of(whole: Place, options: Options) -> Place:
         raise SchemaError(
             f"{where}: episode='row' needs actions [episodes, time, ..]; name them as columns={{'action': 'ARRAY'}}."
         )
-    said, doubts = options.length, list[str]()
+    said, notes = options.length, list[Note]()
     if not said:
         free = {name: shape for name, shape in shapes.items() if name not in mapped}
         said = usual_lengths(free, axes)
-        doubts += [f"The steps of episodes were taken from {said}."] if said else []
+        notes += [Note("lengths_by_name", [said])] if said else []
     elif said not in names:
         raise SchemaError(
             f"{where}: length={said!r}: there is no such array{_instead(said, names, whole)}"
@@ -472,7 +473,7 @@ def _rows_of(whole: Place, options: Options) -> Place:
         spans = spans_of_episodes(lengths, axes, f"{where}, {said}")
     has_steps = spans[:, 1] > spans[:, 0]
     empty = int((~has_steps).sum())
-    doubts += [f"{counted(empty, 'row')} of the arrays hold no step."] if empty else []
+    notes += [Note("rows_without_steps", rows=empty)] if empty else []
     later = {
         name: f"{name}, a step later"
         for name, shape in shapes.items()
@@ -501,5 +502,5 @@ def _rows_of(whole: Place, options: Options) -> Place:
         whole=values_of_episodes,
         lengths=(spans[:, 1] - spans[:, 0])[has_steps].tolist(),
         later=later,
-        doubts=doubts,
+        notes=notes,
     )

@@ -49,10 +49,6 @@ SPLITS = ("train", "valid")
 JOINTS = ("joint_states", "robot0_joint_pos")
 ROBOSUITE = 1
 """Robomimic's number of an environment of robosuite (`EnvType`)."""
-MEANING = (
-    "robomimic's dones mean success or the end, as the file's maker chose: a last one of 1 was taken "
-    "to end the task."
-)
 ROBOMIMIC = ArrayLayout(
     needs=("data/demo_*",),
     episode="data/demo_*",
@@ -77,7 +73,7 @@ ROBOMIMIC = ArrayLayout(
 def open_robomimic(asked: Asked) -> Iterator[Opened]:
     """Read a file of robomimic's layout, or of those who write as it does; for `Format.open`."""
     path, where = asked.only_file(NAME)
-    lacks: list[str] = []
+    lacks: list[Note] = []
     with open_hdf5(path, where, texts=True) as file, reading(where):
         data, size = child(file, "data", where, NAME), path.stat().st_size
         demos = [name for name in names_in(data) if name.startswith("demo_")]
@@ -112,8 +108,8 @@ def open_robomimic(asked: Asked) -> Iterator[Opened]:
         return values, None
 
     with open_layout(dataclasses.replace(ROBOMIMIC, about=about), asked) as opened:
-        opened.doubts[:0] = [MEANING] if has_dones else []
-        opened.doubts += [*told, *lacks]
+        opened.notes[:0] = [Note("dones_of_robomimic")] if has_dones else []
+        opened.notes += [*told, *lacks]
         turned = _turned(opened.schema.observation_space, asked.options)
         stated = [*(turned if convention == "opengl" else []), *lag]
         opened.notes += [Note("conventions", sentence=one) for one in stated]
@@ -160,7 +156,7 @@ def _lacks(
         )
 
 
-def _unit_actions(arguments: object, actions: Mapping[str, Any]) -> tuple[bool, list[str]]:
+def _unit_actions(arguments: object, actions: Mapping[str, Any]) -> tuple[bool, list[Note]]:
     """Return whether actions are bounded by -1 and 1, since the environment takes these, and what to tell if not."""
     first = next(iter(actions.values()), None)
     if first is None or first.dtype.kind != "f" or not takes_unit_actions(arguments):
@@ -176,9 +172,7 @@ def _unit_actions(arguments: object, actions: Mapping[str, Any]) -> tuple[bool, 
     if not outside:
         return True, []
     told = describe_outside(outside["actions"], bounds)
-    return False, [
-        f"No bounds of actions were taken from env_args, since the file leaves them: {told}."
-    ]
+    return False, [Note("actions_beyond_unit", outside=told)]
 
 
 def takes_unit_actions(arguments: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
@@ -126,8 +127,7 @@ def numbers(folder: Path) -> tuple[list[Path], str, list[Body]]:
     return [folder / "a.h5"], "id", write_rows(folder / "a.h5", LENGTHS, id=ids)
 
 
-@pytest.mark.parametrize("block_bytes", [1, 200, 2**22])
-@pytest.mark.parametrize("with_flags", [False, True])
+@pytest.mark.parametrize(("block_bytes", "with_flags"), [(1, False), (200, True), (2**22, False)])
 @pytest.mark.parametrize(
     "write", [groups, groups_with_final, files, folder_of_files, folders_in_a_folder, ends, numbers]
 )
@@ -244,58 +244,6 @@ def test_what_does_not_fit_is_refused(
         read_files(arrays.FORMAT, tmp_path / "a.h5", tmp_path / "store", asked)
 
 
-@pytest.mark.parametrize("more", [{}, {"episode": np.repeat([3, 4], [3, 5])}])
-def test_rows_of_unknown_files_are_shown_with_what_may_end_episodes(
-    tmp_path: Path, more: dict[str, np.ndarray]
-) -> None:
-    write_rows(tmp_path / "a.h5", [3, 5], **more)
-    found = run("import", str(tmp_path / "a.h5"), "lab/x-v1")
-    told = " ".join(found.stderr.split())
-    assert f"--episode {'episode' if more else 'ends'} --map observation/image=obs/image" in told
-    assert "--map observation/state=obs/state --map action=actions --map reward=r" in told
-
-
-def test_an_unknown_file_is_shown_with_a_line_that_reads_it(tmp_path: Path) -> None:
-    for number, body in enumerate(episodes([3, 5])):
-        named = {"obs": body["obs/state"], "actions": body["actions"], "rewards": body["r"]}
-        write_hdf5(tmp_path / "a.h5", named, f"runs/take{number}")
-    found = run("import", str(tmp_path / "a.h5"), "lab/x-v1")
-    assert found.returncode != 0
-    told = " ".join(found.stderr.split())
-    assert "runs/take0 .. runs/take1 (2 alike) actions (3, 2) float" in told
-    assert "obs (3, 4) float32" in told
-    words = ["--episode", "runs/take*", "--map", "observation=obs", "--map", "action=actions"]
-    assert f"orlog import {tmp_path / 'a.h5'} NAME {shlex.join(words)} --map reward=rewards" in told
-    made = run("import", str(tmp_path / "a.h5"), "lab/x-v1", *words, "--map", "reward=rewards")
-    assert made.returncode == 0, made.stderr
-    assert [len(one) for one in orlog.load_dataset("lab/x-v1")] == [2, 4]
-
-
-def test_names_that_are_like_others_make_the_line(tmp_path: Path) -> None:
-    for number, body in enumerate(episodes([3, 5, 4])):
-        named = {
-            "obs/qpos": body["obs/state"],
-            "obs/qvel": body["obs/state"],
-            "actions": body["actions"],
-        }
-        write_hdf5(
-            tmp_path / "a.h5", named | {"r": body["r"], "extra": body["r"]}, f"demo_{number}"
-        )
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        file["meta/info"] = "hello"
-    told = " ".join(run("import", str(tmp_path / "a.h5"), "lab/x-v1").stderr.split())
-    assert (
-        "meta/info (expected one row for each step, found shape ()) demo_0 .. demo_2 (3 alike)"
-        in told
-    )
-    line = (
-        "--episode 'demo_*' --map observation=obs/qpos,obs/qvel --map action=actions --map reward=r"
-    )
-    assert line in told
-    made = run("import", str(tmp_path / "a.h5"), "lab/x-v1", *shlex.split(line))
-    assert made.returncode == 0, made.stderr
-
-
 @pytest.mark.parametrize("codec", [None, "imagecodecs_jpegxl"])
 def test_a_buffer_without_actions_is_shown_with_poses_in_their_place(
     tmp_path: Path, codec: str | None
@@ -390,8 +338,9 @@ def test_an_episode_that_nothing_is_called_is_refused(tmp_path: Path, place: str
     assert dataset.episode_lengths.tolist() == [3, 5]
 
 
-@pytest.mark.parametrize("block_bytes", [1, 500, 2**22])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "block_bytes"), [*zip(PLACES, (1, 500, 2**22, 500, 2**22), strict=True)]
+)
 @pytest.mark.parametrize(
     ("name", "values", "length"),
     [
@@ -506,82 +455,44 @@ def test_an_npy_file_alone_is_refused_with_its_folder(tmp_path: Path) -> None:
 JOINTS = ["hip", "knee", "ankle"]
 
 
-def named_hdf5(path: Path, bodies: Sequence[Body], *, kind: str) -> Path:
-    with h5py.File(path.with_suffix(".hdf5"), "w") as file:
-        for number, (body, names) in enumerate(zip(bodies, (JOINTS, JOINTS[::-1]), strict=True)):
-            group = file.create_group(f"ep_{number}")
-            for name, values in body.items():
-                group[name] = values
-            if kind == "attribute of arrays":
-                for name in ("dof_pos", "actions"):
-                    group[name].attrs["joint_names"] = names
-            elif kind == "attribute of groups":
-                group.attrs["dof_names"] = np.array(names, "S9")
-            else:
-                group["dof_names"] = names
-        file["body_names"] = ["a", "b", "c"]
-    return path.with_suffix(".hdf5")
-
-
-def named_zarr(path: Path, bodies: Sequence[Body], *, kind: str) -> list[Path]:
-    files = []
-    for number, (body, names) in enumerate(zip(bodies, (JOINTS, JOINTS[::-1]), strict=True)):
-        files.append(path / f"ep_{number}.zarr")
-        root = zarr.open_group(files[-1], mode="w", zarr_format=2)
-        for name, values in body.items():
-            root.create_array(name, data=values)
-        if kind == "attribute of groups":
+def named(folder: Path, kind: str, body: Body, names: list[str]) -> Path:
+    """Write an episode into a file of its own, with names of numbers in an array, or an attribute of it or its group."""
+    ending, _, where = kind.partition(" ")
+    if where == "array":
+        body = body | {"dof_names": np.array(names, "S9" if ending == "h5" else "U9")}
+    path = write_arrays(ending, folder, body)
+    path = path.rename(folder / f"{len(list(folder.iterdir()))}{path.suffix}")
+    with contextlib.ExitStack() as stack:
+        root: Any = None
+        if where != "array":
+            is_hdf5 = ending == "h5"
+            root = stack.enter_context(h5py.File(path, "a")) if is_hdf5 else zarr.open_group(path)
+        if where == "group":
             root.attrs["dof_names"] = names
-        elif kind == "attribute of arrays":
-            for name in ("dof_pos", "actions"):
-                root[name].attrs["names"] = names
-        else:
-            root.create_array("dof_names", data=np.array(names, "U9"))
-    return files
-
-
-def named_npz(path: Path, bodies: Sequence[Body], **_: Any) -> list[Path]:
-    files = []
-    for number, (body, names) in enumerate(zip(bodies, (JOINTS, JOINTS[::-1]), strict=True)):
-        files.append(path / f"ep_{number}.npz")
-        write_npz(
-            files[-1], **body, dof_names=np.array(names), body_names=np.array(["a", "b", "c"])
-        )
-    return files
+        for name in ("dof_pos", "actions") if where == "attribute" else ():
+            root[name].attrs["names"] = names
+    return path
 
 
 @pytest.mark.parametrize(
-    ("write", "kind", "episode"),
-    [
-        (named_hdf5, "attribute of arrays", "ep_*"),
-        (named_hdf5, "attribute of groups", "ep_*"),
-        (named_hdf5, "array", "ep_*"),
-        (named_zarr, "attribute of arrays", "file"),
-        (named_zarr, "attribute of groups", "file"),
-        (named_zarr, "array", "file"),
-        (named_npz, "array", "file"),
-    ],
-)
+    "kind", ["h5 attribute", "h5 group", "h5 array", "zarr2 attribute", "zarr2 group", "zarr2 array", "npz array"]
+)  # fmt: skip
 def test_lists_of_names_beside_arrays_name_and_order_their_numbers(
-    tmp_path: Path, write: Callable[..., Any], kind: str, episode: str
+    tmp_path: Path, kind: str
 ) -> None:
     """The second episode has its joints in the other order; a pose of as many numbers has no joints."""
-    bodies = [
-        {
-            "dof_pos": np.arange(12.0).reshape(4, 3),
-            "actions": np.ones((4, 3)),
-            "ee_pose": np.ones((4, 3)),
-        }
-        for _ in range(2)
-    ]
-    bodies[1]["dof_pos"] = bodies[1]["dof_pos"][:, ::-1].copy()
+    body = {
+        "body_names": np.array(["a", "b", "c"], "S1" if "h5" in kind else "U1"),
+        "dof_pos": np.arange(12.0).reshape(4, 3),
+        "actions": np.ones((4, 3)),
+        "ee_pose": np.ones((4, 3)),
+    }
+    turned = body | {"dof_pos": body["dof_pos"][:, ::-1].copy()}
+    (folder := tmp_path / "files").mkdir()
+    files = [named(folder, kind, body, JOINTS), named(folder, kind, turned, JOINTS[::-1])]
     columns = {"observation/dof": "dof_pos", "observation/ee": "ee_pose", "action": "actions"}
-    dataset, found = read_files(
-        arrays.FORMAT,
-        write(tmp_path / "files" if write is named_hdf5 else tmp_path, bodies, kind=kind),
-        tmp_path / "store",
-        Options(columns=columns, episode=episode),
-    )
+    options = Options(columns=columns, episode="file")
+    dataset, found = read_files(arrays.FORMAT, files, tmp_path / "store", options)
     assert dataset.dimension_names == {"observations/dof": JOINTS, "actions": JOINTS}
     for one in dataset:
         np.testing.assert_array_equal(one.observations["dof"][:3], np.arange(9.0).reshape(3, 3))
