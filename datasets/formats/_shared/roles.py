@@ -53,8 +53,8 @@ class Layout:
             self.columns = {name: [name] for name in names if _is_role(name)}
             self.episode = "episode"
             self.step = self.step or ("step" if "step" in names else "")
-        self.guessed = not options.columns and not {"observation", "action"} <= {*self.columns}
-        self.guessed &= not any(base_role(role) == "observation" for role in self.columns)
+        bases = {base_role(role) for role in self.columns}
+        self.guessed = not options.columns and "observation" not in bases
         if self.guessed:
             named = usual(names)
             self.episode = self.episode or named.pop("episode", [""])[0]
@@ -68,16 +68,31 @@ class Layout:
             if role not in stars:
                 self.columns[role] = _matching(patterns, names, where, role)
         for role in stars:
-            self.columns |= self._parts(role, options.columns[role], names, where)
+            self._add_parts(role, options.columns[role], names, where)
         self.observations = [role for role in self.columns if base_role(role) == "observation"]
-        missing = [
-            role
-            for role, there in (
-                ("observation", self.observations),
-                ("action", self.columns.get("action")),
-            )
-            if not there
-        ]
+        self._check(names, where, needs_episode=needs_episode)
+        self.left_out = [name for name in names if name not in self._used()]
+
+    def _used(self) -> set[str]:
+        used = {name for several in self.columns.values() for name in several}
+        return used | {self.episode, self.step, self.length}
+
+    def _add_parts(self, role: str, patterns: str, names: list[str], where: str) -> None:
+        """Add columns that are parts by the names they have, of those that are nothing else."""
+        used = self._used()
+        for pattern in filter(None, patterns.split(",")):
+            start = pattern.partition("*")[0]
+            folder = max(start.rfind("/"), start.rfind(".")) + 1
+            for name in _matching(pattern, names, where, role):
+                part = f"{role.removesuffix('*')}{name[folder:].replace('/', '.')}"
+                if name not in used and self.columns.setdefault(part, [name]) != [name]:
+                    other = self.columns[part][0]
+                    raise SchemaError(f"{where}: {other} and {name} would both become {part}.")
+
+    def _check(self, names: list[str], where: str, *, needs_episode: bool) -> None:
+        """Refuse roles that do not belong together, and options that name no column."""
+        needed = {"observation": self.observations, "action": self.columns.get("action")}
+        missing = [role for role, there in needed.items() if not there]
         if missing or (needs_episode and not self.episode):
             what = f"columns={{{missing[0]!r}: 'COLUMNS'}}" if missing else "episode=COLUMN"
             raise SchemaError(
@@ -95,39 +110,16 @@ class Layout:
             raise SchemaError(
                 f"{where}: observation and next_observation have the same parts; see {odd[0]}."
             )
-        for option, name in (
-            ("episode", self.episode),
-            ("step", self.step),
-            ("length", self.length),
-        ):
+        for option in ("episode", "step", "length"):
+            name = getattr(self, option)
             if name and name not in names:
                 raise SchemaError(f"{where}: {option}={name!r}: {_no_column(name, names)}")
-        for role, found in self.columns.items():
-            if len(found) != 1 and base_role(role) not in (
-                "observation",
-                "action",
-                "next_observation",
-            ):
-                raise SchemaError(f"{where}: columns=, {role}: expected one column, found {found}.")
-        used = {name for found in self.columns.values() for name in found}
-        used |= {self.episode, self.step, self.length}
-        self.left_out = [name for name in names if name not in used]
-
-    def _parts(
-        self, role: str, patterns: str, names: list[str], where: str
-    ) -> dict[str, list[str]]:
-        """Return columns that are parts by the names they have, of those that are nothing else."""
-        used = {name for found in self.columns.values() for name in found}
-        used |= {self.episode, self.step, self.length}
-        found = {}
-        for pattern in filter(None, patterns.split(",")):
-            start = pattern.partition("*")[0]
-            folder = max(start.rfind("/"), start.rfind(".")) + 1
-            for name in _matching(pattern, names, where, role):
-                if name not in used:
-                    part = name[folder:].replace("/", ".")
-                    found[f"{role.removesuffix('*')}{part}"] = [name]
-        return found
+        for role, several in self.columns.items():
+            is_joined = base_role(role) in ("observation", "action", "next_observation")
+            if len(several) != 1 and not is_joined:
+                raise SchemaError(
+                    f"{where}: columns=, {role}: expected one column, found {several}."
+                )
 
 
 def said_roles(columns: Mapping[str, str], names: list[str], where: str) -> dict[str, str]:

@@ -274,3 +274,13 @@ def test_groups_of_observations_are_parts_too(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         dataset[0].observations["eef_pos"][:-1], arrays["demo_0"]["obs/eef_pos"]
     )
+
+
+def test_parts_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.hdf5")
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        for name, steps in LENGTHS.items():
+            for part in ("arm/q", "arm.q"):
+                file[f"data/{name}/obs/{part}"] = np.zeros((steps, 2))
+    with pytest.raises(SchemaError, match=r"obs/arm.q and obs/arm.q would both become"):
+        read_files(FORMATS["robomimic"], tmp_path / "a.hdf5", tmp_path / "store")
