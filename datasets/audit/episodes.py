@@ -19,7 +19,7 @@ from orlog.datasets.audit.findings import (
     limit,
     looks_at_no_rows,
 )
-from orlog.datasets.audit.pieces import Piece, flat, pieces, plain_columns
+from orlog.datasets.audit.pieces import Piece, flat, plain_columns
 from orlog.datasets.reading.selection import success_column, success_of
 from orlog.manifests.columns import ALWAYS, FLAGS, axis_of, offsets_column
 from orlog.manifests.names import counted
@@ -150,7 +150,7 @@ def check_times(facts: Facts) -> Check:
     last: dict[str, np.ndarray] = {}
     while (piece := (yield seen)) is not None:
         for name in times:
-            steps, expected = _steps_of_times(piece, name, last), usual.get(name, 0.0)
+            steps, expected = _steps_of_times(piece, name, last), usual[name]
             most = expected if name in counters else limit("time step") * expected
             ahead = (steps != most) if name in counters else (steps > most)
             seen.note((name, "goes back"), piece, steps < 0)
@@ -177,19 +177,13 @@ def _steps_of_times(piece: Piece, name: str, last: dict[str, np.ndarray]) -> np.
 
 
 def _usual_steps(facts: Facts, names: Iterable[str]) -> dict[str, float]:
-    """Return the median change of each time from step to step, in the first piece that shows it."""
-    usual: dict[str, float] = {}
+    """Return the median change of each time from step to step in a sample; NaN if there is none."""
+    steps: dict[str, list[np.ndarray]] = {name: [np.array([np.nan])] for name in names}
     last: dict[str, np.ndarray] = {}
-    missing = set(names)
-    for piece in pieces(facts.dataset, facts.missing_finals) if missing else ():
-        for name in sorted(missing):
-            steps = _steps_of_times(piece, name, last)
-            if not np.isnan(steps).all():
-                usual[name] = float(np.nanmedian(steps))
-        missing -= usual.keys()
-        if not missing:
-            break
-    return usual
+    for piece in facts.sample() if steps else ():
+        for name, parts in steps.items():
+            parts.append(_steps_of_times(piece, name, last))
+    return {name: float(np.nanmedian(np.concatenate(parts))) for name, parts in steps.items()}
 
 
 def check_final_observations(facts: Facts) -> Check:
@@ -300,24 +294,21 @@ def check_objectives(facts: Facts) -> Check:
             findings.append(Finding("objectives", "error", column, text))
     usual = ROLES["objectives"].usual
     loose = [name for name in usual if dataset.schema.variable.get(name) == "array"]
-    expected: dict[str, int] = facts.once("objectives", lambda: _first_sizes(facts, loose))
     while (piece := (yield seen)) is not None:
         for column in loose:
             sizes = np.diff(piece.columns[offsets_column(column)], prepend=0)
-            seen.note(column, piece, sizes != expected[column], values=sizes)
-    for name, noted in seen.noted.items():
-        text = f"another number of objectives than the {expected[name]} of the first step: "
-        text += f"{counted(noted.rows, 'step')}, first {noted.value}"
-        findings.append(Finding("objectives", "error", name, text, *noted.place))
+            for size in np.unique(sizes).tolist():
+                seen.note((column, size), piece, sizes == size)
+    for column in loose:
+        sizes_of = {size: noted for (name, size), noted in seen.noted.items() if name == column}
+        first = min(sizes_of, key=lambda size: sizes_of[size].place[:2])
+        wrong = sorted((noted.place, size) for size, noted in sizes_of.items() if size != first)
+        if wrong:
+            ((episode, step, _), size), count = wrong[0], sum(place[2] for place, _ in wrong)
+            text = f"another number of objectives than the {first} of the first step: "
+            text += f"{counted(count, 'step')}, first {size}"
+            findings.append(Finding("objectives", "error", column, text, episode, step, count))
     return findings
-
-
-def _first_sizes(facts: Facts, columns: list[str]) -> dict[str, int]:
-    """Return how many numbers the first value of each column has."""
-    if not columns:
-        return {}
-    first = next(pieces(facts.dataset, facts.missing_finals))
-    return {name: int(first.columns[offsets_column(name)][0]) for name in columns}
 
 
 Wrong = Callable[[Facts, str, np.ndarray, Any], np.ndarray]

@@ -192,13 +192,10 @@ class Seen:
         self.rows: dict[Any, list[np.ndarray]] = collections.defaultdict(list)
         self.noted: dict[Any, Noted] = {}
 
-    def of_episodes(self, dtype: DTypeLike, *shape: int, fill: float = 0) -> np.ndarray:
-        """Return an array (*shape, E) to be filled at the positions of episodes."""
-        made = np.zeros((*shape, self._episodes), dtype)  # takes memory only where it is written
-        if fill:
-            made += fill
-        self._arrays.append(made)
-        return made
+    def of_episodes(self, dtype: DTypeLike, *shape: int) -> np.ndarray:
+        """Return zeros (*shape, E), which take memory only where the positions of episodes are filled."""
+        self._arrays.append(np.zeros((*shape, self._episodes), dtype))
+        return self._arrays[-1]
 
     def part(self, part: Part) -> Part:
         """Return an object whose `join` adds what another of its kind saw."""
@@ -206,18 +203,12 @@ class Seen:
         return part
 
     def note(
-        self,
-        key: Hashable,
-        piece: Piece,
-        rows: Any,
-        *,
-        values: np.ndarray | None = None,
-        column: str = "rewards",
+        self, key: Hashable, piece: Piece, rows: Any, *, values: Any = None, column: str = "rewards"
     ) -> None:
         """Count rows of a column, given as indices or as a mask, and keep the first one and its value."""
         rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         if len(rows):
-            value = None if values is None else values[rows[0]]
+            value = None if values is None else values[int(rows[0])]
             self._add(key, Noted(len(rows), *piece.place(int(rows[0]), column), value))
 
     def _add(self, key: Hashable, noted: Noted) -> None:

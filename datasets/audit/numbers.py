@@ -105,10 +105,8 @@ def check_texts(facts: Facts) -> Check:
     seen = Seen(dataset)
     while (piece := (yield seen)) is not None:
         for name, space in texts.items():
-            rows, first = _odd_texts(piece, name, space)
-            if len(rows):
-                values = np.array([first], object).repeat(rows[0] + 1)
-                seen.note(name, piece, rows, values=values, column=offsets_column(name))
+            odd = _odd_texts(piece, name, space)
+            seen.note(name, piece, np.array([*odd], int), values=odd, column=offsets_column(name))
     findings = []
     for name, noted in seen.noted.items():
         text = f"outside its space, {texts[name]!s:.60}: {counted(noted.rows, 'text')}, first {noted.value!r:.60}"
@@ -116,8 +114,8 @@ def check_texts(facts: Facts) -> Check:
     return findings
 
 
-def _odd_texts(piece: Piece, name: str, space: spaces.Text) -> tuple[np.ndarray, str]:
-    """Return the rows of texts that a space does not have, and the first of these texts."""
+def _odd_texts(piece: Piece, name: str, space: spaces.Text) -> dict[int, str]:
+    """Return texts that a space does not have, by their rows."""
     ends, values = piece.columns[offsets_column(name)], piece.columns[values_column(name)]
     starts = np.concatenate([[0], ends[:-1]])
     known = np.zeros(256, np.bool_)
@@ -130,8 +128,7 @@ def _odd_texts(piece: Piece, name: str, space: spaces.Text) -> tuple[np.ndarray,
         row: values[starts[row] : ends[row]].tobytes().decode(errors="replace")
         for row in np.union1d(odd, unlikely).tolist()
     }
-    rows = [row for row, text in texts.items() if text not in space]
-    return np.array(rows, np.int64), texts[rows[0]] if rows else ""
+    return {row: text for row, text in texts.items() if text not in space}
 
 
 def check_unused_actions(facts: Facts) -> Check:
@@ -200,8 +197,7 @@ class _Table:
 
     def __init__(self, seen: Seen, name: str, size: int) -> None:
         self.name, self.seen = name, seen
-        self.low = seen.of_episodes(np.float64, size, fill=np.inf)
-        self.high = seen.of_episodes(np.float64, size, fill=-np.inf)
+        self.low, self.high = (seen.of_episodes(np.float64, size) for _ in "12")
         self.at_low, self.at_high, self.still = (seen.of_episodes(np.int32, size) for _ in "123")
         self.change, self.size = (seen.of_episodes(np.float32, size) for _ in "12")
         self.runs = Runs(seen, size)
@@ -229,11 +225,12 @@ class _Table:
         self.runs.add(piece, same, firsts)
         moves = ~same.all(axis=0) if len(values) > 1 else np.ones(len(values[0]), np.bool_)
         self.seen.sums[self.name] += int(moves.sum())
-        for extreme, at, extreme_of in (
-            (self.low, self.at_low, np.fmin),
-            (self.high, self.at_high, np.fmax),
+        for extreme, at, extreme_of, none in (
+            (self.low, self.at_low, np.fmin, np.inf),
+            (self.high, self.at_high, np.fmax, -np.inf),
         ):
             old = extreme[:, episodes]
+            old[:, piece.begun] = none
             new = extreme_of(old, extreme_of.reduceat(values, firsts, axis=1))
             on = (values == np.repeat(new, counts, axis=1)) & moves
             times = np.add.reduceat(on, firsts, axis=1, dtype=np.int32)

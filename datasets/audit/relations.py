@@ -35,6 +35,7 @@ from orlog.manifests.names import counted
 from orlog.manifests.spaces import leaf_spaces
 
 MOST_ACTIONS = 64  # values of a discrete action that are distinguished
+MOST_FITTED = 2**14  # steps that a prediction is fitted to
 MOST_ROWS = 2**12  # that are compared, number by number
 KEPT, TAIL = 512, 100  # largest residuals of each number, and those that say how fast they fall
 SHIFTS = (-1, 0, 1)
@@ -128,6 +129,11 @@ class Numbers:
         return dimension(self.facts.dataset, *self.states[number])
 
 
+def _thin(rows: np.ndarray, most: int) -> np.ndarray:
+    """Return about so many rows at most, evenly."""
+    return rows[:: -(-len(rows) // most) or 1]
+
+
 class Linear(NamedTuple):
     """A linear prediction: slopes (outputs, inputs), constants (outputs, 1), mean squared errors (outputs,)."""
 
@@ -164,8 +170,8 @@ class _Largest:
     def add(self, sizes: np.ndarray, piece: Piece) -> None:
         """Take in the residuals at all steps of a piece."""
         least = self.sizes[:, KEPT - 1 : KEPT].max(axis=1, initial=0, keepdims=True)
-        if piece.steps > KEPT:
-            least = np.maximum(least, np.partition(sizes, -KEPT, axis=1)[:, -KEPT, None])
+        if piece.steps > KEPT > self.sizes.shape[1]:
+            least = np.partition(sizes, -KEPT, axis=1)[:, -KEPT, None]
         rows = np.flatnonzero(((sizes >= least) & (sizes > 0)).any(axis=0))
         places = (piece.episodes[piece.which] << 32) + piece.step_index
         self._take(sizes[:, rows], np.tile(places[rows], (len(sizes), 1)))
@@ -185,8 +191,8 @@ def _fit_changes(numbers: Numbers) -> tuple[Linear | None, np.ndarray]:
     """Return what predicts changes, if there are enough steps, and the size of large but usual ones."""
     rows = numbers.sample()
     x, y = np.concatenate([rows.now, rows.taken]), rows.after - rows.now
-    good = np.isfinite(x).all(axis=0) & np.isfinite(y).all(axis=0)
-    x, y = x[:, good], y[:, good]
+    good = np.flatnonzero(np.isfinite(x).all(axis=0) & np.isfinite(y).all(axis=0))
+    x, y = (each[:, _thin(good, MOST_FITTED)] for each in (x, y))
     is_fit = x.shape[1] >= 4 * (len(x) + 1) and len(y) <= limit("wide rows")
     usual = np.quantile(np.abs(y), limit("usual changes"), axis=1) if y.size else np.zeros(len(y))
     return regress(x, y) if is_fit else None, np.maximum(usual, 1e-300)
@@ -414,7 +420,7 @@ def _fit_shifted(numbers: Numbers, what: str) -> _Shifted | Finding | str:
     sample = numbers.sample()
     steps = np.flatnonzero(sample.inside[0])
     good = np.isfinite(np.concatenate(sample)).all(axis=0)
-    steps = steps[good[steps - 1] & good[steps] & good[steps + 1]]
+    steps = _thin(steps[good[steps - 1] & good[steps] & good[steps + 1]], MOST_FITTED)
     cases = [_case(what, sample, steps, shift) for shift in SHIFTS]
     x, y = cases[1]
     if x.shape[1] < max(limit("fewest aligned steps"), 8 * len(x)):
@@ -493,12 +499,11 @@ def _copies(numbers: Numbers) -> list[Finding]:
     steps = sample.now.shape[1]
     if steps < limit("fewest rows"):
         return []
-    thin = sample.at(slice(None, None, max(1, steps // MOST_ROWS)))
+    thin = sample.at(_thin(np.arange(steps), MOST_ROWS))
     near = limit("copied action") * np.abs(sample.after - sample.now).mean(axis=1, keepdims=True)
     moves = np.abs(thin.after - thin.now) > np.where(near > 0, near, np.inf)
     moves[moves.mean(axis=1) < limit("moving rows")] = False
-    earlier = np.flatnonzero(~sample.starts[0, 1:])
-    earlier = earlier[:: max(1, len(earlier) // MOST_ROWS)]
+    earlier = _thin(np.flatnonzero(~sample.starts[0, 1:]), MOST_ROWS)
     later, firsts = sample.now[:, earlier + 1], np.flatnonzero(sample.starts[0, :-1])
     begins = sample.now[:, firsts]
     same, held = [], []

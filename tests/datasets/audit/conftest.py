@@ -1,4 +1,4 @@
-"""Every audit of these tests is made twice: the data as one job, and each few episodes as one."""
+"""Audits that are made twice: the data as one job, and each few episodes as one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orlog.datasets.audit.findings import Audit
 JOBS = 16
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def findings_do_not_depend_on_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare the findings of one job with those of several."""
 

@@ -24,6 +24,7 @@ from orlog.manifests.manifest import read_manifest
 from tests.command_line import orlog as run
 from tests.episodes import record_episodes, whole_episode
 
+pytestmark = pytest.mark.usefixtures("findings_do_not_depend_on_jobs")
 NAME = "lab/pendulum-v1"
 EPISODES, HORIZON = 8, 200
 

@@ -14,6 +14,7 @@ from orlog.datasets.audit import pieces
 from orlog.datasets.audit.findings import Finding
 from tests.episodes import record_episodes, whole_episode
 
+pytestmark = pytest.mark.usefixtures("findings_do_not_depend_on_jobs")
 ROLE_CHECKS = {"costs", "legal actions", "task numbers", "objectives"}
 LENGTHS = (7, 5, 9)
 CHOICES = 3
