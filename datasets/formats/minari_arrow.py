@@ -39,15 +39,17 @@ from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_steps
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.minari.frames import HAD_JPEG, decoded_frames, row_bytes, same_numbers
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
     READS,
     Metadata,
+    decoded_frames,
     find_data,
     numbers_here,
     read_document,
     read_metadata,
+    row_bytes,
+    same_numbers,
 )
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
@@ -242,7 +244,7 @@ class _Reader:
         size = sum(map(row_bytes, spaces_of)) + sum(8 * math.prod(s) for s in self.infos.values())
         return max(1, size, one.file.stat().st_size // (one.count + 1))
 
-    def steps(self, episodes: Iterable[_Episode]) -> Iterator[Steps | str]:
+    def steps(self, episodes: Iterable[_Episode]) -> Iterator[Steps | Note]:
         """Yield the steps of some episodes, in pieces, and what is to be known of them.
 
         Raises SchemaError if rows are not what the spaces and counts say; IntegrityError if a file cannot be
@@ -255,7 +257,7 @@ class _Reader:
             with reading_arrow(one.where):
                 yield from self._episode(one, metadata)
         if self._had_jpeg:
-            yield HAD_JPEG
+            yield Note("had_jpeg")
 
     def _episode(self, one: _Episode, metadata: dict[str, Any]) -> Iterator[Steps]:
         first = 0  # row of the block's first one

@@ -138,6 +138,67 @@ SENTENCES = {
         "In {episodes:episodes} the last two rows are both done: the last one was taken for the final observation "
         "alone."
     ),
+    # LeRobotDatasets
+    "version_by_files": "info.json has no codebase_version: taken to be {version} by its files.",
+    "unlisted": "Read, though info.json does not list them: {columns}.",
+    "unlisted_left_out": "Left out, and not listed in info.json: {reasons}.",
+    "videos_left_out": "Left out, as asked for: the videos {columns}.",
+    "videos": "Frames are what their videos show, not what was recorded: {columns}.",
+    "no_reward": "The dataset has no {columns}: rewards are zeros.",
+    "no_done": "The dataset has no {columns}: all episodes were taken to be cut off.",
+    "no_done_and_ends": "The dataset has no {columns}. {ends}",
+    "rounded": "Numbers of the tables were rounded to the dtype that info.json says: {columns}.",
+    "words_differ": (
+        "{columns} differs among the steps of {count:episodes}; episodes/{columns} holds all of its rows."
+    ),
+    "frames_in_order": (
+        "Frames of {columns} lie up to {off:.4g} s off the timestamps of their rows in {count:files}: each has as many "
+        "frames as rows, and they were paired in order."
+    ),
+    "frames_by_time": (
+        "Frames of {columns} lie up to {off:.4g} s off the timestamps of their rows in {count:files}: each row took the "
+        "frame next to its time."
+    ),
+    "frames_of_no_row": "Left out: {count:frames} of videos that belong to no row.",
+    "clock": (
+        "Timestamps leave the clock of {fps:g} frames a second, by up to {off:.4g} s: {places}."
+    ),
+    "jumps": "{columns} does not count the rows on: {places}.",
+    "rows_elsewhere": (
+        "dataset_from_index and dataset_to_index are those of other rows: {places}; the rows were read in their order."
+    ),
+    "tables_elsewhere": (
+        "data/chunk_index and data/file_index name another table: {places}; the rows were read where they are."
+    ),
+    "statistics_unreadable": "The statistics cannot be read; they were computed anew.",
+    "statistics_of_others": (
+        "meta/stats.json is of other rows: {columns} reach other least and largest numbers; statistics were computed "
+        "anew."
+    ),
+    "quantiles_of_others": (
+        "meta/stats.json has quantiles that are not those of all steps; in brackets is how many steps do not exceed "
+        "them: {quantiles}."
+    ),
+    "images_of_others": "Statistics of images do not fit their frames: {images}.",
+    "episode_statistics_of_others": (
+        "Statistics of single episodes are of other rows, {columns}: {places}."
+    ),
+    # Minari's and TorchRL's files
+    "infos_not_in_all": "Left out, not in all episodes: infos {columns}.",
+    "had_jpeg": "Minari had stored frames as JPEG, which changed them.",
+    "no_tensors": "Left out, no numbers with a row a step: {columns}.",
+    "unwritten": (
+        "Left out, unwritten: the last {count:rows} of the storage, zeros in all tensors."
+    ),
+    "no_terminated": "There is no {columns}: what is done was taken to be the end.",
+    "environments": (
+        "Rows of {count:,} environments; what goes on at the end of a batch is unfinished."
+    ),
+    "choices_among": "Actions were taken to be a choice among {count}.",
+    "ring": "The storage is a ring: its rows were put in the order of time.{rests}",
+    "finals_of_zeros": (
+        "All episodes end in a next observation of zeros, as in TorchRL's own downloads: taken as missing."
+    ),
 }
 """The sentence of each code. `{columns}` are the names of a note, `{count:episodes}` is `1 episode` or `2 episodes`, and so is
 a whole clause (`said_of`)."""

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import array_of
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.lerobot.episode_statistics import MOST_NUMBERS as MOST_OF_A_ROW
 from orlog.datasets.formats.lerobot.episode_statistics import QUANTILES
 from orlog.datasets.formats.lerobot.metadata import (
@@ -118,7 +119,7 @@ class Agreement:
                 for name, limits in self._limits.items()
                 if (claim := _claim(self._whole.get(name), limits.shape[2])) is not None
             }
-        except UNREADABLE:  # `doubts` tells it
+        except UNREADABLE:  # `notes` has it
             self._whole, self._claims = None, {}
 
     @property
@@ -166,23 +167,22 @@ class Agreement:
         sums = [np.full(pixels.shape[1], len(pixels)), pixels.sum(0), (pixels**2).sum(0)]
         self._images[name] = self._images.get(name, 0) + np.array(sums)
 
-    def doubts(self) -> list[str]:
-        """Return what was said of other rows, a sentence each; after the last row."""
-        said = []
+    def notes(self) -> list[Note]:
+        """Return what was said of other rows; after the last row."""
+        notes = []
         for name, counter in self._counters.items():
             if counter.off:
-                what = "index does not count the rows on"
+                of = places(*map(np.concatenate, zip(*counter.off, strict=True)))
                 if name == "timestamp":
-                    what = f"Timestamps leave the clock of {self._fps:g} frames a second, by up to {counter.largest:.4g} s"
-                said.append(
-                    f"{what}: {places(*map(np.concatenate, zip(*counter.off, strict=True)))}."
-                )
-        said += self._misplaced()
+                    notes.append(Note("clock", fps=self._fps, off=counter.largest, places=of))
+                else:
+                    notes.append(Note("jumps", [name], places=of))
+        notes += self._misplaced()
         try:
-            said += self._other_statistics()
+            notes += self._other_statistics()
         except UNREADABLE:
-            said.append("The statistics cannot be read; they were computed anew.")
-        return said
+            notes.append(Note("statistics_unreadable"))
+        return notes
 
     def _off(
         self, name: str, deviation: np.ndarray, expected: np.ndarray, steps: np.ndarray
@@ -206,7 +206,7 @@ class Agreement:
         counter.largest = float(np.abs(deviation[off]).max(initial=counter.largest))
         return off
 
-    def _misplaced(self) -> list[str]:
+    def _misplaced(self) -> list[Note]:
         """Return which episodes are said to lie in other rows or files than they do."""
         names = ("dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index")
         rows, tables, end = [], [], self._episodes.begin
@@ -218,36 +218,24 @@ class Agreement:
             odd = [one is not None and one != two for one, two in zip(said, true, strict=True)]
             rows += [number] * any(odd[:2])
             tables += [number] * any(odd[2:])
-        return [
-            f"{what}: {places(numbers)}; the rows were read {how}."
-            for what, numbers, how in (
-                (f"{names[0]} and {names[1]} are those of other rows", rows, "in their order"),
-                (f"{names[2]} and {names[3]} name another table", tables, "where they are"),
-            )
-            if numbers
-        ]
+        codes = {"rows_elsewhere": rows, "tables_elsewhere": tables}
+        return [Note(code, places=places(found)) for code, found in codes.items() if found]
 
-    def _other_statistics(self) -> list[str]:
-        """Return which statistics are not those of the rows, a sentence each."""
+    def _other_statistics(self) -> list[Note]:
+        """Return which statistics are not those of the rows."""
         if self._whole is None:
             raise ValueError("meta/stats.json cannot be read")
-        whole, said = self._whole, []
+        whole, notes = self._whole, list[Note]()
         odd = [
             name
             for name, limits in self._limits.items()
             if _differ(whole.get(name), np.fmin.reduce(limits[0]), np.fmax.reduce(limits[1]))
         ]
         if odd:
-            said.append(
-                f"meta/stats.json is of other rows: {', '.join(odd)} reach other least and largest "
-                "numbers; statistics were computed anew."
-            )
+            notes.append(Note("statistics_of_others", odd))
         wrong = [f"{name}{words}" for name, one in self._claims.items() if (words := one.worst())]
         if wrong:
-            about = "in brackets is how many steps do not exceed them"
-            said.append(
-                f"meta/stats.json has quantiles that are not those of all steps; {about}: {'; '.join(wrong)}."
-            )
+            notes.append(Note("quantiles_of_others", quantiles="; ".join(wrong)))
         of_episodes: dict[str, list[int]] = {}
         means: dict[str, list[tuple[Any, int]]] = {}
         lengths = self._episodes.lengths
@@ -257,29 +245,27 @@ class Agreement:
                     of_episodes.setdefault(name, []).append(number)
             for name in {*self._images} & {*row} - {*whole}:
                 means.setdefault(name, []).append((row[name], length))
-        said += self._other_images(
-            {**{name: _joined(parts) for name, parts in means.items()}, **whole}
-        )
-        said += [
-            f"Statistics of single episodes are of other rows, {name}: {places(numbers)}."
+        claims = {**{name: _joined(parts) for name, parts in means.items()}, **whole}
+        images = [text for name in self._images if (text := self._other_image(name, claims))]
+        if images:
+            notes.append(Note("images_of_others", images="; ".join(images)))
+        return notes + [
+            Note("episode_statistics_of_others", [name], places=places(numbers))
             for name, numbers in of_episodes.items()
         ]
-        return said
 
-    def _other_images(self, claims: Mapping[str, Any]) -> list[str]:
-        """Return a sentence about means and deviations of images of other sets, or in other units than [0, 1]."""
-        said = []
-        for name, (count, total, squares) in self._images.items():
-            claim, mean = claims.get(name), total / count
-            true = {"mean": mean, "std": np.sqrt(np.maximum(0, squares / count - mean**2))}
-            for key, numbers in true.items():
-                if isinstance(claim, Mapping) and claim.get(key) is not None:
-                    claimed = np.ravel(np.asarray(claim[key], np.float64))
-                    is_alike = claimed.shape == numbers.shape
-                    if not is_alike or not (np.abs(claimed - numbers) <= OTHER).all():
-                        said.append(f"{name} {key} {_listed(claimed)}, here {_listed(numbers)}")
-                        break
-        return [f"Statistics of images do not fit their frames: {'; '.join(said)}."] if said else []
+    def _other_image(self, name: str, claims: Mapping[str, Any]) -> str:
+        """Return claimed means or deviations of images of another set, or in other units than [0, 1]."""
+        count, total, squares = self._images[name]
+        claim, mean = claims.get(name), total / count
+        true = {"mean": mean, "std": np.sqrt(np.maximum(0, squares / count - mean**2))}
+        for key, numbers in true.items():
+            if isinstance(claim, Mapping) and claim.get(key) is not None:
+                claimed = np.ravel(np.asarray(claim[key], np.float64))
+                is_alike = claimed.shape == numbers.shape
+                if not is_alike or not (np.abs(claimed - numbers) <= OTHER).all():
+                    return f"{name} {key} {_listed(claimed)}, here {_listed(numbers)}"
+        return ""
 
     def _read_whole(self) -> Mapping[str, Any]:
         """Return what `meta/stats.json` says of each feature; nothing where there is no such file."""

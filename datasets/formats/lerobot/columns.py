@@ -23,6 +23,7 @@ from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import as_dtype, kept_dtype, unbounded_space
 from orlog.datasets.formats._shared.hints import which_is_which
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.lerobot.language import (
     EVENTS,
@@ -256,8 +257,8 @@ def _bytes_of(item: object, where: str) -> bytes:
 
 def listed_columns(
     info: Mapping[str, Any], options: Options, where: str, subtasks: Mapping[int, str]
-) -> tuple[Columns, list[str]]:
-    """Return what the features of `info.json` are, and sentences about what is left out or not known.
+) -> tuple[Columns, list[Note]]:
+    """Return what the features of `info.json` are, and notes about what is left out or not known.
 
     Raises SchemaError if they are not those of LeRobot, or have no action or observation.
     """
@@ -307,8 +308,8 @@ def listed_columns(
         done=done if done in columns else "",
         subtasks=subtasks,
     )
-    doubts = [f"Left out, as asked for: the videos {', '.join(left_out)}."] if left_out else []
-    return found, [*doubts, *_unknown(found, options, where)]
+    notes = [Note("videos_left_out", left_out)] if left_out else []
+    return found, [*notes, *_unknown(found, options, where)]
 
 
 def _role(name: str, features: Mapping[str, Any], mapped: Mapping[str, str]) -> str:
@@ -349,27 +350,23 @@ def _column(feature: Mapping[str, Any], role: str, where: str) -> Column:
     return Column(role, "flag" if base in ("terminated", "truncated") else "number")
 
 
-def _unknown(columns: Columns, options: Options, where: str) -> list[str]:
-    """Return what the features do not say, a sentence each."""
-    said, videos = [], columns.of_kind("video")
-    roles = {column.role for column in columns.columns.values()}
-    if videos:
-        said.append(
-            f"Frames are what their videos show, not what was recorded: {', '.join(videos)}."
-        )
+def _unknown(columns: Columns, options: Options, where: str) -> list[Note]:
+    """Return what the features do not say."""
+    videos, roles = columns.of_kind("video"), {one.role for one in columns.columns.values()}
+    notes = [Note("videos", videos)] if videos else []
     if "reward" not in roles and not options.reward:
-        said.append("The dataset has no next.reward: rewards are zeros.")
+        notes.append(Note("no_reward", ["next.reward"]))
     if not columns.done:
-        told = unknown_ends(options, where, roles)
+        ends = unknown_ends(options, where, roles)
         if not options.ends and options.horizon is None:
-            said.append("The dataset has no next.done: all episodes were taken to be cut off.")
+            notes.append(Note("no_done", [DONE]))
         else:
-            said += [f"The dataset has no next.done. {one}" for one in told]
-    return said
+            notes += [Note("no_done_and_ends", [DONE], ends=str(note)) for note in ends]
+    return notes
 
 
-def add_unlisted(info: Mapping[str, Any], files: Sequence[Path], where: str) -> list[str]:
-    """Add the columns that `info.json` does not list to its features; return sentences about them.
+def add_unlisted(info: Mapping[str, Any], files: Sequence[Path], where: str) -> list[Note]:
+    """Add the columns that `info.json` does not list to its features; return notes about them.
 
     Raises SchemaError if some tables lack a column that others have, and that is listed; IntegrityError if one is
     damaged.
@@ -403,10 +400,10 @@ def add_unlisted(info: Mapping[str, Any], files: Sequence[Path], where: str) -> 
             read.append(name)
         except SchemaError as error:
             left_out.append(f"{name} ({str(error).rstrip('.')})")
-    said = [f"Read, though info.json does not list them: {', '.join(read)}."] if read else []
+    notes = [Note("unlisted", read)] if read else []
     if left_out:
-        said.append(f"Left out, and not listed in info.json: {'; '.join(left_out)}.")
-    return said
+        notes.append(Note("unlisted_left_out", reasons="; ".join(left_out)))
+    return notes
 
 
 def _unlisted_feature(files: Sequence[Path], name: str, where: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, e
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
 from orlog.datasets.formats._shared.inventory import NUMBER
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import groups_of_jobs, read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.lerobot.agreement import Agreement
@@ -58,7 +59,7 @@ from orlog.datasets.formats.lerobot.metadata import (
     read_episodes,
     read_names,
 )
-from orlog.datasets.formats.lerobot.videos import Usage, Videos, usage_doubts
+from orlog.datasets.formats.lerobot.videos import Usage, Videos, usage_notes
 from orlog.datasets.formats.lerobot.writing import lerobot_losses, write_lerobot
 from orlog.errors import IntegrityError, SchemaError
 
@@ -107,12 +108,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
     root, where = asked.files[0], asked.sources[0]
     info = _read_info(root, where)
     version, fps = info["codebase_version"], info["fps"]
-    files, doubts = data_tables(root, info, where), list[str]()
+    files, notes = data_tables(root, info, where), list[Note]()
     kept = read_kept(root, where) if version in (V3, V2) else None
     if kept is None:
-        unlisted = add_unlisted(info, files, where)
-        columns, doubts = listed_columns(info, asked.options, where, read_subtasks(root, where))
-        doubts = [*unlisted, *doubts]
+        notes += add_unlisted(info, files, where)
+        columns, more = listed_columns(info, asked.options, where, read_subtasks(root, where))
+        notes += more
     else:
         columns = kept[1]
     shapes = {name: column.shape for name, column in columns.of_kind("video").items()}
@@ -120,7 +121,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     tables = _tables(files, where)
     episodes, lacks = _whole_episodes(tables, episodes, where, asked.options.partial)
     if info["is_guessed"]:
-        doubts.append(f"info.json has no codebase_version: taken to be {version} by its files.")
+        notes.append(Note("version_by_files", version=version))
     robot = f", robot {info['robot_type']}" if info.get("robot_type") else ""
     about = f"LeRobotDataset {version}, {fps} frames per second{robot}."
     opened = Opened(
@@ -129,7 +130,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         total_steps=sum(episodes.lengths),
         description=about,
         always_said=about if robot else "",
-        notes=[*lacks, *doubts],
+        notes=[*lacks, *notes],
         reads=[
             *(f"data/*.parquet:{name}" for name in info["features"]),
             *(f"./*{NUMBER.sub('#', name)}*.mp4" for name in info["features"]),
@@ -195,7 +196,7 @@ def _name(where: str, file: Path) -> str:
 
 def _whole_episodes(
     tables: Sequence[_Table], episodes: Episodes, where: str, partial: bool
-) -> tuple[Episodes, list[str]]:
+) -> tuple[Episodes, list[Note]]:
     """Return the episodes that are here, and what to tell where these are not all.
 
     Raises IntegrityError if rows are missing and may not be, or there are others.
@@ -210,11 +211,11 @@ def _whole_episodes(
             "downloaded in part, or frames were lost. partial=True reads the episodes that are whole.",
             file=where,
         )
-    told = (
-        f"Read in part, as asked for: the tables hold {rows:,} frames, and the metadata says "
-        f"{total:,}; the first {whole:,} of {len(episodes.lengths):,} episodes are whole."
+    lack = (
+        f"the tables hold {rows:,} frames, and the metadata says {total:,}; the first {whole:,} of "
+        f"{len(episodes.lengths):,} episodes are whole."
     )
-    return episodes.part(0, whole), [told]
+    return episodes.part(0, whole), [Note("partial", lack=lack)]
 
 
 def _jobs(
@@ -342,13 +343,10 @@ def _steps(
                 rows = details.add_finals(rows, is_last)
             for piece in cutter.add(rows):
                 yield piece if details is None else details.complete(piece)
-    notes += [*cutter.notes(), *usage_doubts(usages), *agreement.doubts()]
+    notes += [*cutter.notes(), *usage_notes(usages), *agreement.notes()]
     if columns.rounded:
-        names = ", ".join(sorted(columns.rounded))
-        notes.append(
-            f"Numbers of the tables were rounded to the dtype that info.json says: {names}."
-        )
-    notes += persistent.doubts()
+        notes.append(Note("rounded", sorted(columns.rounded)))
+    notes += persistent.notes()
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.lerobot.metadata import inside
 from orlog.errors import SchemaError
-from orlog.manifests.names import counted
 
 PERSISTENT, EVENTS, SUBTASK = "language_persistent", "language_events", "subtask"
 OF_EPISODE = f"episodes/{PERSISTENT}"
@@ -76,11 +76,10 @@ class PersistentRows:
         rows = [json.dumps(row, ensure_ascii=False) for text in texts for row in json.loads(text)]
         return f"[{', '.join(dict.fromkeys(rows))}]"
 
-    def doubts(self) -> list[str]:
-        """Return what is to be told of episodes whose steps differ; after the last one."""
-        episodes = counted(self._differing, "episode")
-        told = f"{PERSISTENT} differs among the steps of {episodes}; {OF_EPISODE} holds all of its rows."
-        return [told] if self._differing else []
+    def notes(self) -> list[Note]:
+        """Return what is to be known of episodes whose steps differ; after the last one."""
+        differing = self._differing
+        return [Note("words_differ", [PERSISTENT], count=differing)] if differing else []
 
 
 def subtasks_in_force(texts: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.lerobot.metadata import Episodes, Film, inside, places
 from orlog.errors import IntegrityError, OrlogError, SchemaError, needing
-from orlog.manifests.names import counted
 
 PIXELS = {1: "gray", 3: "rgb24"}
 TOLERANCE = 0.1  # of the time between two frames: more is told
@@ -247,8 +247,8 @@ class _File:
         return pixels.reshape(self._shape)
 
 
-def usage_doubts(usages: Iterable[Usage]) -> list[str]:
-    """Return what was not read, and what lies off, a sentence each."""
+def usage_notes(usages: Iterable[Usage]) -> list[Note]:
+    """Return what was not read, and what lies off."""
     files: dict[tuple[str, str], Usage] = {}
     for usage in usages:
         whole = files.setdefault((usage.camera, usage.file), dataclasses.replace(usage, used=0))
@@ -257,21 +257,17 @@ def usage_doubts(usages: Iterable[Usage]) -> list[str]:
     for usage in files.values():
         if usage.off:
             off.setdefault((usage.camera, usage.in_order), []).append(usage.off)
-    said = []
-    for (camera, in_order), several in off.items():
-        how = (
-            "each has as many frames as rows, and they were paired in order"
-            if in_order
-            else "each row took the frame next to its time"
+    notes = [
+        Note(
+            "frames_in_order" if in_order else "frames_by_time",
+            [camera],
+            off=max(several),
+            count=len(several),
         )
-        said.append(
-            f"Frames of {camera} lie up to {max(several):.4g} s off the timestamps of their rows in "
-            f"{counted(len(several), 'file')}: {how}."
-        )
+        for (camera, in_order), several in off.items()
+    ]
     unused = sum(max(0, usage.held - usage.used) for usage in files.values())
-    if unused:
-        said.append(f"Left out: {counted(unused, 'frame')} of videos that belong to no row.")
-    return said
+    return [*notes, Note("frames_of_no_row", count=unused)] if unused else notes
 
 
 def frame_times(path: Path, where: str) -> np.ndarray:

@@ -13,6 +13,7 @@ that Minari stored as JPEG are decoded; JPEG had changed them. https://minari.fa
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,26 +35,25 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import as_dtype
-from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_steps
+from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.pieces import groups_of_jobs, read_steps
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.minari.frames import (
-    HAD_JPEG,
-    decoded_frames,
-    is_jpeg,
-    row_bytes,
-    same_numbers,
-)
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
     READS,
+    Metadata,
     dataset_id,
+    decoded_frames,
     find_data,
+    is_jpeg,
     metadata_of,
     numbers_here,
     read_metadata,
+    row_bytes,
+    same_numbers,
 )
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
@@ -63,38 +63,35 @@ from orlog.manifests.spaces import map_leaves
 MAIN_FILE = "main_data.hdf5"
 LAYOUT = "Minari's layout"
 BLOCK_BYTES = 2**24
-MOST_STEPS = 2**40  # of an episode
 FLAGS = ("terminations", "truncations")
+KNOWN = ("id", "total_steps", "seed")
 
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     main, where = _main_file(asked.files), asked.sources[0]
-    metadata = read_metadata(main.with_name(METADATA_FILE), where)
-    with open_hdf5(main, where, texts=True) as file:
-        with reading(where):
-            lacks: list[str] = []
-            groups = _groups(file, where, metadata.total_episodes, asked.options, lacks)
-            number, first = groups[0]
-            rewards = child(first, "rewards", f"{where}, episode_{number}", LAYOUT)
-            reward_dtype = getattr(rewards, "dtype", None)  # what is no dataset is refused below
-        schema = Schema(
-            observation_space=metadata.observation_space,
-            action_space=metadata.action_space,
-            reward_dtype=np.dtype(np.float32 if reward_dtype == np.float32 else np.float64),
-        )
-        opened = Opened(
-            schema=schema,
-            steps=iter(()),
-            total_steps=metadata.total_steps,
-            environment=metadata.environment,
-            description=metadata.description,
-            behavior_policy=metadata.behavior_policy,
-        )
-        opened.doubts += lacks
-        reader = _Reader(schema, main, where, dict(groups))
-        opened.steps = reader.steps(asked, opened.doubts, None if lacks else metadata.total_steps)
-        yield opened
+    metadata, notes = read_metadata(main.with_name(METADATA_FILE), where), list[Any]()
+    with open_hdf5(main, where) as file, reading(where):
+        count = metadata.total_episodes
+        here = [number for number in range(count) if has_child(file, f"episode_{number}")]
+        numbers = numbers_here(here, len(file), count, where, asked.options, notes)
+        is_whole = not notes
+        reader, lengths = _reader(file, main, where, metadata, numbers, notes)
+    size = row_bytes(metadata.observation_space) + row_bytes(metadata.action_space)
+    jobs = groups_of_jobs(asked, numbers, lambda number: lengths[number] * size)
+    yield Opened(
+        schema=reader.schema,
+        steps=_counted(
+            read_steps(asked, reader.read, jobs, notes),
+            metadata.total_steps if is_whole else None,
+            where,
+        ),
+        total_steps=metadata.total_steps,
+        environment=metadata.environment,
+        description=metadata.description,
+        behavior_policy=metadata.behavior_policy,
+        notes=notes,
+    )
 
 
 def _main_file(files: Sequence[Path]) -> Path:
@@ -104,202 +101,251 @@ def _main_file(files: Sequence[Path]) -> Path:
     return next((file for file in files if file.suffix != ".json"), files[0])
 
 
-def _groups(
-    file: Any, where: str, count: int, options: Options, doubts: list[str]
-) -> list[tuple[int, Any]]:
-    """Return the number and the group of each episode, in their order."""
-    has_one = [number for number in range(count) if has_child(file, f"episode_{number}")]
-    numbers = numbers_here(has_one, len(file), count, where, options, doubts)
-    return [(number, child(file, f"episode_{number}", where, LAYOUT)) for number in numbers]
+def _counted(steps: Iterator[Steps], total: int | None, where: str) -> Iterator[Steps]:
+    """Yield steps, and compare how many there are with what is said; None if that is not known."""
+    done = 0
+    for part in steps:
+        done += len(part.rewards)
+        yield part
+    if total not in (None, done):
+        raise IntegrityError(
+            f"{where}: metadata.json says total_steps {total:,}, and the episodes hold {done:,}.",
+            file=where,
+        )
 
 
+def _reader(
+    file: Any, main: Path, where: str, metadata: Metadata, numbers: Sequence[int], notes: list[Any]
+) -> tuple[_Reader, dict[int, int]]:
+    """Return what reads episodes, and the length of each; what is not in all of them is left out and told."""
+    infos: list[set[str]] = []
+    details: list[set[str]] = []
+    lengths: dict[int, int] = {}
+    has_options = is_single = False
+    for number in numbers:
+        group = child(file, f"episode_{number}", where, LAYOUT)
+        rewards = child(group, "rewards", f"{where}, episode_{number}", LAYOUT)
+        # What is no dataset is refused when it is read.
+        lengths[number] = max(1, *getattr(rewards, "shape", None) or (1,))
+        is_single |= not infos and getattr(rewards, "dtype", None) == np.float32
+        infos.append({*_info_names(group, where)})
+        details.append({name for name in group.attrs if not _is_known(name)})
+        has_options |= any(name.startswith("options/") for name in group.attrs)
+    kept = set.intersection(*infos)
+    dropped = sorted(set.union(*infos) - kept)
+    if dropped:
+        notes.append(Note("infos_not_in_all", dropped))
+    schema = Schema(
+        observation_space=metadata.observation_space,
+        action_space=metadata.action_space,
+        reward_dtype=np.dtype(np.float32 if is_single else np.float64),
+    )
+    names = sorted(kept), sorted(set.intersection(*details))
+    return _Reader(schema, where, main, *names, has_options), lengths
+
+
+@dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Reads episodes whose columns are those of the first one."""
+    """Reads episodes that all have the same columns, in whatever process.
 
-    def __init__(self, schema: Schema, file: Path, where: str, groups: dict[int, Any]) -> None:
-        self.schema, self.where, self.file_bytes = schema, where, file.stat().st_size
-        self._file, self._groups = file, groups
-        self._infos: list[str] = []
-        self._details: list[str] = []
-        self._has_options = self._had_jpeg = False
+    Attributes:
+        schema: Spaces.
+        where: What errors call the file.
+        file: The file.
+        infos: Infos of each step.
+        details: Attributes of each episode that people added.
+        has_options: Whether resets have options.
+    """
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is open in this process."""
-        return {**self.__dict__, "_groups": {}}
+    schema: Schema
+    where: str
+    file: Path
+    infos: Sequence[str]
+    details: Sequence[str]
+    has_options: bool
 
-    def steps(self, asked: Asked, doubts: list[str], total_steps: int | None) -> Iterator[Steps]:
-        """Yield all steps, in pieces; None steps in all are not known.
+    def read(self, numbers: Iterable[int]) -> Iterator[Steps | Note]:
+        """Yield the steps of some episodes, in pieces, and what is to be known of them.
 
         Raises SchemaError if what is in a group is not what the spaces and counts say; IntegrityError if HDF5
         cannot read it.
         """
-        groups = self._groups.values()
-        with reading(self.where):
-            self._infos = _common([_info_names(group, self.where) for group in groups])
-            self._details = _common([_detail_names(group) for group in groups])
-            self._has_options = any(_options(group, self.where) for group in groups)
-        dropped = sorted(
-            {name for group in groups for name in _info_names(group, self.where)} - {*self._infos}
-        )
-        if dropped:
-            doubts.append(f"Left out, not in all episodes: infos {', '.join(dropped)}.")
-        size = row_bytes(self.schema.observation_space) + row_bytes(self.schema.action_space)
-        counts = ((one, MOST_STEPS) for one in self._groups)
-        if asked.sharing is not None:
-            counts = ((one, self._count(one)) for one in self._groups)
-        jobs = jobs_of(asked, counts, size)
-        done = 0
-        for part in read_steps(asked, self._read, jobs, doubts):
-            done += len(part.rewards)
-            yield part
-        if total_steps not in (None, done):
-            raise IntegrityError(
-                f"{self.where}: metadata.json says total_steps {total_steps:,}, and the episodes hold "
-                f"{done:,}.",
-                file=self.where,
-            )
-
-    def _count(self, number: int) -> int:
-        rewards = child(self._groups[number], "rewards", f"{self.where}, episode_{number}", LAYOUT)
-        return max(
-            1, *getattr(rewards, "shape", None) or (1,)
-        )  # what is no dataset is refused later
-
-    def _read(self, spans: Iterable[Span]) -> Iterator[Steps | str]:
-        """Yield steps, and what is to be known of them; in a process that has not opened the file too."""
-        with contextlib.ExitStack() as stack:
-            if not self._groups:
-                file = stack.enter_context(open_hdf5(self._file, self.where, texts=True))
-                names = {one.of: f"episode_{one.of}" for one in spans}
-                self._groups = {
-                    number: child(file, name, self.where, LAYOUT) for number, name in names.items()
-                }
-            for span in spans:
-                group, where = self._groups[span.of], f"{self.where}, episode_{span.of}"
+        had_jpeg = False
+        with open_hdf5(self.file, self.where, texts=True) as file:
+            for number in numbers:
+                with reading(self.where):
+                    group = child(file, f"episode_{number}", self.where, LAYOUT)
+                where = f"{self.where}, episode_{number}"
                 with reading(where):
-                    metadata: dict[str, Any] = {
-                        name: _plain(attribute(group, name, where), f"{where}, {name}")
-                        for name in self._details
-                    }
-                    if self._has_options:
-                        metadata["options"] = json.dumps(_options(group, where), sort_keys=True)
-                    yield from self._episode(group, where, metadata, span)
-        if self._had_jpeg:
-            yield HAD_JPEG
+                    episode = _OpenEpisode(group, where, self)
+                    yield from episode.steps()
+                    had_jpeg |= episode.had_jpeg
+        if had_jpeg:
+            yield Note("had_jpeg")
 
-    def _episode(
-        self, group: Any, where: str, metadata: dict[str, Any], span: Span
-    ) -> Iterator[Steps]:
-        # Opening a dataset takes as long as reading a short one, so each is opened once.
-        nodes = dict(datasets_in(group, where, LAYOUT))
-        rewards = self._rows(nodes, "rewards", where)
-        count = len(rewards)
-        flags = {name: flags_of(self._rows(nodes, name, where)[:], name, where) for name in FLAGS}
-        if rewards.shape != (count,) or rewards.dtype.kind not in "biuf":
+
+class _OpenEpisode:
+    """An episode's group, whose datasets are opened once: that takes as long as reading a short one.
+
+    Attributes:
+        had_jpeg: Whether frames were stored as JPEG.
+    """
+
+    def __init__(self, group: Any, where: str, reader: _Reader) -> None:
+        """Compare the group with what it says of itself.
+
+        Raises SchemaError or IntegrityError if it contradicts itself.
+        """
+        self._group, self._where, self._reader, self.had_jpeg = group, where, reader, False
+        self._nodes = dict(datasets_in(group, where, LAYOUT))
+        self._file_bytes = reader.file.stat().st_size
+        self._rewards = self._column("rewards")
+        self._count = count = len(self._rewards)
+        if self._rewards.shape != (count,) or self._rewards.dtype.kind not in "biuf":
             raise SchemaError(
-                f"{where}, rewards: expected one number a step, found {rewards.dtype} {rewards.shape}."
+                f"{where}, rewards: expected one number a step, found {self._rewards.dtype} {self._rewards.shape}."
             )
-        for name, values in flags.items():
+        self._ended: list[bool] = []
+        for name in FLAGS:
+            values = flags_of(self._column(name)[:], name, where)
             if values.shape != (count,) or values[:-1].any():
                 raise SchemaError(
                     f"{where}, {name}: expected {count} flags, of which only the last one may be true."
                 )
+            self._ended.append(bool(values[-1]))
         said = attribute(group, "total_steps", where, count)
         if int(said) != count:
             raise IntegrityError(
                 f"{where}: total_steps says {int(said)}, and rewards holds {count}.",
-                file=self.where,
+                file=reader.where,
             )
-        columns = {name: self._rows(nodes, f"infos/{name}", where) for name in self._infos}
-        for name, column in columns.items():
+        self._infos = {name: self._column(f"infos/{name}") for name in reader.infos}
+        for name, column in self._infos.items():
             if len(column) not in (count, count + 1):
                 raise SchemaError(
                     f"{where}, infos/{name}: expected {count} rows, or one more with the reset's, "
                     f"found {len(column)}."
                 )
-        first = {name: len(column) - count for name, column in columns.items()}
-        metadata |= {
-            f"reset_info/{name}": _decoded(columns[name][:1])[0]
-            for name, more in first.items()
-            if more
-        }
-        metadata = {name: metadata[name] for name in sorted(metadata)}
-        block = self._block_rows(nodes, count)
-        for start in range(span.start, min(count, span.stop), block):
-            stop = min(count, span.stop, start + block)
-            is_last = stop == count
-            yield Steps(
-                observations=self._space(
-                    self.schema.observation_space,
-                    nodes,
-                    "observations",
-                    where,
-                    slice(start + (start > 0), stop + 1),
-                    count + 1,
+
+    def steps(self) -> Iterator[Steps]:
+        """Yield the steps, at most `BLOCK_BYTES` at once."""
+        schema, count = self._reader.schema, self._count
+        stored = sum(int(node.id.get_storage_size()) for node in self._nodes.values())
+        frames = row_bytes(schema.observation_space) + row_bytes(schema.action_space)
+        block = int(max(1, BLOCK_BYTES // max(1, stored // max(count, 1), frames)))
+        for start in range(0, count, block):
+            stop = min(count, start + block)
+            after = slice(start + (start > 0), stop + 1)
+            rewards = self._rewards[start:stop]
+            place = f"{self._where}, rewards"
+            piece = Steps(
+                observations=self._values(
+                    schema.observation_space, "observations", after, count + 1
                 ),
-                actions=self._space(
-                    self.schema.action_space, nodes, "actions", where, slice(start, stop), count
-                ),
-                rewards=as_dtype(
-                    rewards[start:stop], self.schema.reward_dtype, f"{where}, rewards", start
-                ),
-                ends=is_last,
-                terminated=is_last and bool(flags["terminations"][-1]),
-                truncated=is_last and bool(flags["truncations"][-1]),
+                actions=self._values(schema.action_space, "actions", slice(start, stop), count),
+                rewards=as_dtype(rewards, schema.reward_dtype, place, start),
+                ends=False,
                 infos={
-                    name: _decoded(column[start + first[name] : stop + first[name]])
-                    for name, column in columns.items()
+                    name: _decoded(column[start + more : stop + more])
+                    for name, column in self._infos.items()
+                    for more in [len(column) - count]
                 },
-                seed=_seed(group, where) if is_last else None,
-                metadata=metadata if is_last else {},
             )
+            if stop == count:
+                piece = dataclasses.replace(
+                    piece,
+                    ends=True,
+                    terminated=self._ended[0],
+                    truncated=self._ended[1],
+                    seed=self._seed(),
+                    metadata=self._metadata(),
+                )
+            yield piece
 
-    def _block_rows(self, nodes: dict[str, Any], count: int) -> int:
-        """Return how many rows to read at once, so that memory is bounded."""
-        total = sum(int(node.id.get_storage_size()) for node in nodes.values())
-        frames = row_bytes(self.schema.observation_space) + row_bytes(self.schema.action_space)
-        return int(max(1, BLOCK_BYTES // max(1, total // max(count, 1), frames)))
+    def _metadata(self) -> dict[str, Any]:
+        """Return the values of the episode, sorted by name."""
+        metadata = {name: self._detail(name) for name in self._reader.details}
+        if self._reader.has_options:
+            metadata["options"] = json.dumps(self._options(), sort_keys=True)
+        metadata |= {
+            f"reset_info/{name}": _decoded(column[:1])[0]
+            for name, column in self._infos.items()
+            if len(column) > self._count
+        }
+        return {name: metadata[name] for name in sorted(metadata)}
 
-    def _rows(self, nodes: dict[str, Any], path: str, where: str) -> Any:
-        """Return one of an episode's datasets, checked."""
-        node = nodes.get(path)
+    def _detail(self, name: str) -> Any:
+        """Return an attribute as a number, an array or a text."""
+        value = attribute(self._group, name, self._where)
+        if isinstance(value, bytes | str):
+            return value if isinstance(value, str) else value.decode()
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise SchemaError(
+                f"{self._where}, {name}: expected a number or a text, found {array.dtype}."
+            )
+        return array[()] if array.shape == () else array
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options of the reset, nested as they were."""
+        options: dict[str, Any] = {}
+        for name in self._group.attrs:
+            if not name.startswith("options/"):
+                continue
+            place = options
+            *path, last = name.split("/")[1:]
+            for part in path:
+                place = place.setdefault(part, {})
+                if not isinstance(place, dict):
+                    raise SchemaError(
+                        f"{self._where}, {name}: {part} is an option and holds options."
+                    )
+            place[last] = np.asarray(attribute(self._group, name, self._where)).tolist()
+        return options
+
+    def _seed(self) -> int | None:
+        seed = attribute(self._group, "seed", self._where)
+        if seed is not None and np.asarray(seed).dtype.kind not in "iu":
+            raise SchemaError(
+                f"{self._where}: expected a seed that is an integer, found {seed!r:.50}."
+            )
+        return None if seed is None else int(seed)
+
+    def _column(self, path: str) -> Any:
+        """Return one of the datasets, checked."""
+        node, where = self._nodes.get(path), f"{self._where}, {path}"
         if node is None:
-            raise SchemaError(f"{where}: has no {path}, so it does not have {LAYOUT}.")
+            raise SchemaError(f"{self._where}: has no {path}, so it does not have {LAYOUT}.")
         if not node.shape:
-            raise SchemaError(f"{where}, {path}: expected one row for each step.")
+            raise SchemaError(f"{where}: expected one row for each step.")
         if node.dtype.kind not in "biufSO" or node.dtype.subdtype is not None:
-            raise SchemaError(f"{where}, {path}: expected numbers or texts, found {node.dtype}.")
-        check_stored(node, f"{where}, {path}", self.file_bytes)
+            raise SchemaError(f"{where}: expected numbers or texts, found {node.dtype}.")
+        check_stored(node, where, self._file_bytes)
         return node
 
-    def _space(
-        self, space: Any, nodes: dict[str, Any], path: str, where: str, rows: slice, expected: int
-    ) -> Columns:
-        """Return rows of the values of a space."""
+    def _values(self, space: Any, path: str, rows: slice, expected: int) -> Columns:
+        """Return rows of the values of a space; its columns have as many as `expected`."""
 
         def values(keys: tuple[str | int, ...], leaf: Any) -> Columns:
             parts = [key if isinstance(key, str) else f"_index_{key}" for key in keys]
-            return self._leaf(leaf, nodes, "/".join((path, *parts)), where, rows, expected)
+            return self._leaf(leaf, "/".join((path, *parts)), rows, expected)
 
         return map_leaves(space, values)
 
-    def _leaf(
-        self, space: Any, nodes: dict[str, Any], path: str, where: str, rows: slice, expected: int
-    ) -> Columns:
-        column = self._rows(nodes, path, where)
+    def _leaf(self, space: Any, path: str, rows: slice, expected: int) -> Columns:
+        column, where = self._column(path), f"{self._where}, {path}"
         if len(column) != expected:
-            raise SchemaError(f"{where}, {path}: expected {expected} rows, found {len(column)}.")
+            raise SchemaError(f"{where}: expected {expected} rows, found {len(column)}.")
         values = column[rows]
         if isinstance(space, spaces.Text):
             return _decoded(values)
         if isinstance(space, spaces.Box) and is_jpeg(space, values):
-            self._had_jpeg = True
-            return decoded_frames(values, space.shape, f"{where}, {path}")
-        shape, dtype = space.shape or (), space.dtype
-        if values.dtype.kind == "O" or not same_numbers(values, dtype):
-            raise SchemaError(f"{where}, {path}: expected {dtype}, found {values.dtype}.")
-        values = as_dtype(values, dtype, f"{where}, {path}", rows.start)
-        return values.reshape(len(values), *shape)
+            self.had_jpeg = True
+            return decoded_frames(values, space.shape, where)
+        if values.dtype.kind == "O" or not same_numbers(values, space.dtype):
+            raise SchemaError(f"{where}: expected {space.dtype}, found {values.dtype}.")
+        values = as_dtype(values, space.dtype, where, rows.start)
+        return values.reshape(len(values), *(space.shape or ()))
 
 
 def _info_names(group: Any, where: str) -> list[str]:
@@ -307,54 +353,12 @@ def _info_names(group: Any, where: str) -> list[str]:
     if not has_child(group, "infos"):
         return []
     infos = child(group, "infos", where, LAYOUT)
-    found = dict(datasets_in(infos, f"{where}, infos", LAYOUT))
-    return [path for path, node in found.items() if node.shape]
+    nodes = datasets_in(infos, f"{where}, infos", LAYOUT)
+    return [path for path, node in nodes if node.shape]
 
 
-def _detail_names(group: Any) -> list[str]:
-    """Return the names of attributes that people added to an episode."""
-    known = {"id", "total_steps", "seed"}
-    taken = ("options/", "reset_info/")
-    return sorted(name for name in group.attrs if name not in known and not name.startswith(taken))
-
-
-def _common(names: list[list[str]]) -> list[str]:
-    return sorted(set.intersection(*map(set, names)))
-
-
-def _options(group: Any, where: str) -> dict[str, Any]:
-    """Return the options of an episode's reset, nested as they were."""
-    found: dict[str, Any] = {}
-    for name in group.attrs:
-        path = name.split("/")
-        if path[0] != "options" or len(path) < 2:
-            continue
-        place = found
-        for part in path[1:-1]:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise SchemaError(f"{where}, {name}: {part} is an option and holds options.")
-        place[path[-1]] = np.asarray(attribute(group, name, where)).tolist()
-    return found
-
-
-def _plain(value: Any, where: str) -> Any:
-    """Return an attribute as a number, an array or a text."""
-    if isinstance(value, bytes | str):
-        return value if isinstance(value, str) else value.decode()
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise SchemaError(f"{where}: expected a number or a text, found {array.dtype}.")
-    return array[()] if array.shape == () else array
-
-
-def _seed(group: Any, where: str) -> int | None:
-    seed = attribute(group, "seed", where)
-    if seed is None:
-        return None
-    if np.asarray(seed).dtype.kind not in "iu":
-        raise SchemaError(f"{where}: expected a seed that is an integer, found {seed!r:.50}.")
-    return int(seed)
+def _is_known(name: str) -> bool:
+    return name in KNOWN or name.startswith(("options/", "reset_info/"))
 
 
 def _decoded(values: np.ndarray) -> Any:
@@ -396,14 +400,13 @@ def _write_episode(group: Any, episode: Episode, number: int) -> None:
         group.attrs["seed"] = episode.seed
     _write_values(group, "observations", episode.observations)
     _write_values(group, "actions", episode.actions)
-    for name in ("rewards", "terminations", "truncations"):
-        group.create_dataset(name, data=getattr(episode, name), maxshape=(None,), fletcher32=True)
+    for name in ("rewards", *FLAGS):
+        _write_values(group, name, getattr(episode, name))
     for name, values in episode.infos.items():
         first = episode.metadata.get(f"reset_info/{name}")
         if first is not None:
-            values = (
-                [first, *values] if isinstance(values, list) else np.concatenate(([first], values))
-            )
+            is_list = isinstance(values, list)
+            values = [first, *values] if is_list else np.concatenate(([first], values))
         _write_values(group, f"infos/{name}", values)
     for name, value in episode.metadata.items():
         if name == "options":
@@ -421,7 +424,6 @@ def _write_options(group: Any, options: Mapping[str, Any], path: str) -> None:
 
 
 def _write_values(group: Any, path: str, values: Columns) -> None:
-    h5py = import_h5py()
     if isinstance(values, dict):
         for key, part in values.items():
             _write_values(group, f"{path}/{key}", part)
@@ -429,7 +431,8 @@ def _write_values(group: Any, path: str, values: Columns) -> None:
         for number, part in enumerate(values):
             _write_values(group, f"{path}/_index_{number}", part)
     elif isinstance(values, list):
-        group.create_dataset(path, data=values, dtype=h5py.string_dtype("utf-8"), chunks=True)
+        text = import_h5py().string_dtype("utf-8")
+        group.create_dataset(path, data=values, dtype=text, chunks=True)
     else:
         shape = (None, *values.shape[1:])
         group.create_dataset(path, data=values, maxshape=shape, fletcher32=True)

@@ -1,9 +1,9 @@
-"""`metadata.json` of a Minari dataset: spaces, environment and what it says of itself, both ways."""
+"""What Minari datasets say of themselves in `metadata.json`, both ways, and how their values are read."""
 
 from __future__ import annotations
 
 import copy
-import itertools
+import dataclasses
 import json
 import math
 import re
@@ -17,10 +17,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.formats._containers.json_documents import read_json_object
+from orlog.datasets.formats._containers.pictures import JPEG_START, opened_picture
 from orlog.datasets.formats._shared.episodes import Options, tell_lack
 from orlog.datasets.worlds.environments import own_arguments
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
+from orlog.manifests.spaces import space_leaves
 
 METADATA_FILE = "metadata.json"
 DEEPEST_NAME = 8
@@ -43,13 +45,12 @@ READS = (
     *(f"episode_#@{name}" for name in ("id", "seed", "total_steps", "options/**")),
 )
 """Names in Minari's files that are read, or say what the data say."""
-MOST_INSIDE = 1000
-DEEPEST = 32
 _PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]+)")
 _NUMBERED = re.compile(r".*-v\d+")
 _REFERENCES = re.compile(r"Minari's reference returns: (\S+) for 0, (\S+) for 1\.")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Metadata:
     """What a Minari dataset says of itself.
 
@@ -58,46 +59,65 @@ class Metadata:
         action_space: Space of actions.
         total_episodes: Episodes.
         total_steps: Steps of all of them.
-        jpeg: Whether frames were stored as JPEG by default.
         environment: The environment that recorded the data, if it is said.
         description: What the data are, with the reference returns.
         behavior_policy: What chose the actions.
         data_format: `hdf5`, `arrow` or `parquet`.
     """
 
-    def __init__(self, body: Mapping[str, Any], where: str) -> None:
-        """Read the parts of the document.
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    total_episodes: int
+    total_steps: int
+    environment: EnvironmentRecord | None
+    description: str
+    behavior_policy: str
+    data_format: str
 
-        Raises SchemaError if a part is missing or is not what Minari writes.
-        """
-        self.observation_space = _space(body, "observation_space", where)
-        self.action_space = _space(body, "action_space", where)
-        self.total_episodes = _count(body, "total_episodes", where)
-        self.total_steps = _count(body, "total_steps", where)
-        self.jpeg = body.get("jpeg_encoding", True) is not False
-        self.data_format = str(body.get("data_format", "hdf5"))
-        self.environment = _environment(body)
-        texts = [_text(body, "description")]
-        low, high = body.get("ref_min_score"), body.get("ref_max_score")
-        if isinstance(low, int | float) and isinstance(high, int | float):
-            texts.append(f"Minari's reference returns: {low:.9g} for 0, {high:.9g} for 1.")
-        for key, what in SAID.items():
-            said = body.get(key)
-            several: list[object] = said if isinstance(said, list) else [said]
-            named = [one for one in several if isinstance(one, str) and one]
-            if named:
-                texts.append(f"{what}: {', '.join(named)}.")
-        self.description = " ".join(filter(None, texts))
-        self.behavior_policy = _text(body, "algorithm_name")
+
+def read_metadata(file: Path, where: str) -> Metadata:
+    """Return what `metadata.json` says.
+
+    Raises SchemaError if it is not Minari's; IntegrityError if it is no JSON.
+    """
+    body = read_document(file, where)
+    where = f"{where}, {file.name}"
+    texts = [_text(body, "description")]
+    low, high = body.get("ref_min_score"), body.get("ref_max_score")
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        texts.append(f"Minari's reference returns: {low:.9g} for 0, {high:.9g} for 1.")
+    for key, what in SAID.items():
+        said = body.get(key)
+        named = [one for one in (said if isinstance(said, list) else [said]) if one]
+        named = [one for one in named if isinstance(one, str)]
+        if named:
+            texts.append(f"{what}: {', '.join(named)}.")
+    return Metadata(
+        observation_space=_space(body, "observation_space", where),
+        action_space=_space(body, "action_space", where),
+        total_episodes=_count(body, "total_episodes", where),
+        total_steps=_count(body, "total_steps", where),
+        environment=_environment(body),
+        description=" ".join(filter(None, texts)),
+        behavior_policy=_text(body, "algorithm_name"),
+        data_format=str(body.get("data_format", "hdf5")),
+    )
+
+
+def read_document(file: Path, where: str) -> dict[str, Any]:
+    """Return a document of a dataset or of an episode.
+
+    Raises SchemaError if it is not there, or holds no object; IntegrityError if it is no JSON.
+    """
+    missing = f"has no {METADATA_FILE}, so it does not have Minari's layout."
+    return read_json_object(file, where, missing=missing)
 
 
 def references_in(description: str) -> tuple[float, float] | None:
     """Return the returns with score 0 and score 1 that `Metadata.description` holds, if any."""
-    found = _REFERENCES.search(description)
-    if found is None:
-        return None
+    said = _REFERENCES.search(description)
     try:
-        low, high = float(found[1]), float(found[2])
+        low, high = (float(said[1]), float(said[2])) if said else (0.0, 0.0)
     except ValueError:  # written by somebody else
         return None
     return (low, high) if math.isfinite(high - low) and low < high else None
@@ -113,35 +133,28 @@ def find_data(given: Path) -> Path:
         for data in (folder, folder / "data"):
             if (data / METADATA_FILE).is_file():
                 return data
-        inside = [path for path in _inside(folder) if path.is_dir() and not path.is_symlink()]
+        entries = folder.iterdir() if folder.is_dir() else ()
+        inside = [path for path in entries if path.is_dir() and not path.is_symlink()]
         if len(inside) != 1:
             break
         (folder,) = inside
     return given / "data"
 
 
-def _inside(folder: Path) -> list[Path]:
-    try:
-        return list(itertools.islice(folder.iterdir(), MOST_INSIDE))
-    except OSError:  # no folder, or none that can be read
-        return []
+def numbers_here(
+    here: Sequence[int], found: int, count: int, where: str, options: Options, notes: list[Any]
+) -> Sequence[int]:
+    """Return the numbers of the episodes to read: all that metadata.json counts, or those that are here.
 
-
-def read_metadata(file: Path, where: str) -> Metadata:
-    """Return what `metadata.json` says.
-
-    Raises SchemaError if it is not Minari's; IntegrityError if it is no JSON.
+    Raises SchemaError if some are missing and may not be, there are others, or none.
     """
-    return Metadata(read_document(file, where), f"{where}, {file.name}")
-
-
-def read_document(file: Path, where: str) -> dict[str, Any]:
-    """Return a document of a dataset or of an episode.
-
-    Raises SchemaError if it is not there, or holds no object; IntegrityError if it is no JSON.
-    """
-    missing = f"has no {METADATA_FILE}, so it does not have Minari's layout."
-    return read_json_object(file, where, missing=missing)
+    if found != count or count == 0:
+        error = SchemaError(f"{where}: holds {found} episodes, and metadata.json says {count}.")
+        if found > count or not here:
+            raise error
+        tell_lack(options, notes, error)
+        return here
+    return range(count)
 
 
 def metadata_of(
@@ -194,6 +207,29 @@ def _spec(environment: EnvironmentRecord) -> EnvSpec | None:
     return spec
 
 
+def _environment(body: Mapping[str, Any]) -> EnvironmentRecord | None:
+    """Return the environment, unless its id names a module to import."""
+    try:
+        spec = json.loads(_text(body, "env_spec") or "null")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(spec, dict) or not isinstance(spec.get("id"), str) or ":" in spec["id"]:
+        return None
+    steps, kwargs, required = (
+        spec.get("max_episode_steps"),
+        spec.get("kwargs"),
+        body.get("requirements"),
+    )
+    lines = required if isinstance(required, list) else []
+    pinned = [_PINNED.fullmatch(line) for line in lines if isinstance(line, str)]
+    return EnvironmentRecord(
+        id=spec["id"][:200],
+        kwargs=kwargs if isinstance(kwargs, dict) else {},
+        max_episode_steps=steps if isinstance(steps, int) and steps > 0 else None,
+        versions={pin[1]: pin[2] for pin in pinned if pin},
+    )
+
+
 def _text(body: Mapping[str, Any], key: str) -> str:
     value = body.get(key)
     return value if isinstance(value, str) else ""
@@ -206,30 +242,6 @@ def _count(body: Mapping[str, Any], key: str, where: str) -> int:
     return int(value)
 
 
-def _environment(body: Mapping[str, Any]) -> EnvironmentRecord | None:
-    """Return the environment, unless its id names a module to import."""
-    try:
-        spec = json.loads(_text(body, "env_spec") or "null")
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(spec, dict) or not isinstance(spec.get("id"), str) or ":" in spec["id"]:
-        return None
-    steps, kwargs = spec.get("max_episode_steps"), spec.get("kwargs")
-    requirements = body.get("requirements")
-    texts = (
-        [one for one in requirements if isinstance(one, str)]
-        if isinstance(requirements, list)
-        else []
-    )
-    pinned = [found for found in map(_PINNED.fullmatch, texts) if found]
-    return EnvironmentRecord(
-        id=spec["id"][:200],
-        kwargs=kwargs if isinstance(kwargs, dict) else {},
-        max_episode_steps=steps if isinstance(steps, int) and steps > 0 else None,
-        versions={found[1]: found[2] for found in pinned},
-    )
-
-
 def _space(body: Mapping[str, Any], key: str, where: str) -> gymnasium.Space[Any]:
     text = body.get(key)
     if not isinstance(text, str):
@@ -238,7 +250,7 @@ def _space(body: Mapping[str, Any], key: str, where: str) -> gymnasium.Space[Any
             "environments. Load and save the dataset by a newer minari, which writes it."
         )
     try:
-        return _space_from(json.loads(text), DEEPEST)
+        return _space_from(json.loads(text))
     except (
         AssertionError,
         KeyError,
@@ -252,15 +264,12 @@ def _space(body: Mapping[str, Any], key: str, where: str) -> gymnasium.Space[Any
         ) from error
 
 
-def _space_from(body: Any, depth: int) -> gymnasium.Space[Any]:
-    if depth == 0:
-        raise ValueError("nested too deeply")
+def _space_from(body: Any) -> gymnasium.Space[Any]:
     kind = body["type"]
     if kind == "Dict":
-        parts = {key: _space_from(part, depth - 1) for key, part in body["subspaces"].items()}
-        return spaces.Dict(parts)
+        return spaces.Dict({key: _space_from(part) for key, part in body["subspaces"].items()})
     if kind == "Tuple":
-        return spaces.Tuple([_space_from(part, depth - 1) for part in body["subspaces"]])
+        return spaces.Tuple([_space_from(part) for part in body["subspaces"]])
     if kind == "Discrete":
         return spaces.Discrete(int(body["n"]), start=int(body.get("start", 0)))
     if kind == "MultiBinary":
@@ -276,12 +285,9 @@ def _space_from(body: Any, depth: int) -> gymnasium.Space[Any]:
         return spaces.Text(longest, min_length=shortest, charset=body["charset"])
     if kind != "Box":
         raise ValueError(f"a space of the type {kind!r:.50}")
-    shape = tuple(int(size) for size in body["shape"])
-    if math.prod(shape) > 2**24:
-        raise ValueError(f"a Box of shape {shape}")
-    dtype = np.dtype(body["dtype"]).type
-    low, high = (np.array(body[end], dtype).reshape(shape) for end in ("low", "high"))
-    return spaces.Box(low, high, shape, dtype)
+    shape, box_dtype = tuple(int(size) for size in body["shape"]), np.dtype(body["dtype"]).type
+    low, high = (np.array(body[end], box_dtype).reshape(shape) for end in ("low", "high"))
+    return spaces.Box(low, high, shape, box_dtype)
 
 
 def _space_json(space: gymnasium.Space[Any], name: str) -> dict[str, Any]:
@@ -308,17 +314,40 @@ def _space_json(space: gymnasium.Space[Any], name: str) -> dict[str, Any]:
     raise SchemaError(f"{name}: Minari has no form for the space {space!s:.100}.")
 
 
-def numbers_here(
-    here: Sequence[int], found: int, count: int, where: str, options: Options, doubts: list[str]
-) -> Sequence[int]:
-    """Return the numbers of the episodes to read: all that metadata.json counts, or those that are here.
+def same_numbers(values: np.ndarray, dtype: Any) -> bool:
+    """Return whether values keep what they are in the dtype of a space."""
+    if np.can_cast(values.dtype, dtype, "same_kind"):
+        return True
+    return values.dtype.kind in "iub" and np.dtype(dtype).kind in "iub"
 
-    Raises SchemaError if some are missing and may not be, there are others, or none.
-    """
-    if found != count or count == 0:
-        error = SchemaError(f"{where}: holds {found} episodes, and metadata.json says {count}.")
-        if found > count or not here:
-            raise error
-        tell_lack(options, doubts, error)
-        return here
-    return range(count)
+
+def row_bytes(space: Any) -> int:
+    """Return the bytes of a row of a space, as far as its parts have a shape."""
+    total = 0
+    for leaf in space_leaves(space):
+        shape, dtype = leaf.space.shape, np.dtype(leaf.space.dtype or object)
+        is_number = shape is not None and dtype.kind in "biuf"
+        total += math.prod(shape or ()) * dtype.itemsize if is_number else 1
+    return total
+
+
+def is_jpeg(space: spaces.Box, values: np.ndarray) -> bool:
+    """Return whether rows hold JPEG files in place of frames."""
+    if space.dtype != np.uint8 or len(space.shape) not in (2, 3) or not len(values):
+        return False
+    if values.dtype.kind == "O":
+        return True
+    is_row = values.ndim == 2 and values.dtype == np.uint8 and values.shape[1:] != space.shape
+    return is_row and values[0, :2].tobytes() == JPEG_START
+
+
+def decoded_frames(files: Sequence[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Return decoded frames, a JPEG file each, of the shape that the space says; another one is refused."""
+    frames = np.empty((len(files), *shape), np.uint8)
+    for number, file in enumerate(files):
+        with opened_picture(bytes(file), f"{where}, frame {number}") as image:
+            found = (image.height, image.width, *([3] if image.mode == "RGB" else []))
+            if found != shape:
+                raise SchemaError(f"{where}: expected frames of {shape}, found {found}.")
+            frames[number] = np.asarray(image)
+    return frames

@@ -31,6 +31,7 @@ from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, e
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of
 from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.torchrl.tensors import (
@@ -75,12 +76,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
     mapped = said_roles(asked.options.columns, list(tensors), where)
     reader = _Reader(tensors, where, batch, mapped, is_ring=is_ring)
     if size > batch.count and not is_dump:
-        rows = counted(size - batch.count, "row")
-        reader.notes.append(
-            f"Left out, unwritten: the last {rows} of the storage, zeros in all tensors."
-        )
+        reader.notes.append(Note("unwritten", count=size - batch.count))
     if left_out:
-        reader.notes.append(f"Left out, no numbers with a row a step: {', '.join(left_out)}.")
+        reader.notes.append(Note("no_tensors", left_out))
     parts = [name.rpartition("/") for name in tensors]
     yield Opened(
         schema=reader.schema,
@@ -187,7 +185,7 @@ class _Reader:
         Raises SchemaError if action, reward, flags or observations are missing, or something else than
         observations is said to be another tensor.
         """
-        self._where, self.notes, self._is_ring = where, list[Any](), is_ring
+        self._where, self.notes, self._is_ring = where, list[Note](), is_ring
         self._tensors, self._batch = tensors, batch
         for needed in ("action", f"{NEXT}reward"):
             if needed not in tensors:
@@ -199,11 +197,9 @@ class _Reader:
         if not self._flags:
             raise SchemaError(f"{where}: nothing says where episodes end: expected next/done.")
         if "terminated" not in self._flags:
-            self.notes.append("There is no next/terminated: what is done was taken to be the end.")
+            self.notes.append(Note("no_terminated", [f"{NEXT}terminated"]))
         if batch.environments > 1:
-            self.notes.append(
-                f"Rows of {batch.environments:,} environments; what goes on at the end of a batch is unfinished."
-            )
+            self.notes.append(Note("environments", count=batch.environments))
         self._ids = next((name for name in IDS if name in tensors), None)
         self._observations = self._find_observations(mapped)
         seen = [*self._observations.values()]
@@ -218,7 +214,7 @@ class _Reader:
         }
         self._choices = _choices(tensors["action"], where)
         if self._choices:
-            self.notes.append(f"Actions were taken to be a choice among {self._choices}.")
+            self.notes.append(Note("choices_among", count=self._choices))
         parts = {
             role.partition("/")[2]: _space(tensors[name])
             for role, name in self._observations.items()
@@ -280,13 +276,10 @@ class _Reader:
         lengths = ends_of_lengths(np.diff(ends, prepend=-1))
         cutter = EpisodeCutter(lengths, self._where, unknown=unknown)
         if self._is_ring:
-            self.notes.append(self._about_ring(ends))
+            self.notes.append(Note("ring", rests=self._rests(ends)))
         is_missing = self._has_next and self._ends_in_zeros(ends)
         if is_missing:
-            self.notes.append(
-                "All episodes end in a next observation of zeros, as in TorchRL's own downloads: taken as "
-                "missing."
-            )
+            self.notes.append(Note("finals_of_zeros"))
         row_bytes = sum(
             one.dtype.itemsize * math.prod(one.shape[1:]) for one in self._tensors.values()
         )
@@ -322,18 +315,15 @@ class _Reader:
             changes[: len(ids) - 1] = ids[1:] != ids[:-1]
         return changes
 
-    def _about_ring(self, ends: np.ndarray) -> str:
+    def _rests(self, ends: np.ndarray) -> str:
         """Return what a ring has lost of its oldest episodes, one of each environment."""
         starts = self._batch.ends() - self._batch.steps + 1
         if "step_count" in self._tensors:
             starts = starts[[bool(self._column("step_count", row, row + 1)) for row in starts]]
-        said = "The storage is a ring: its rows were put in the order of time."
-        if not len(starts):
-            return said
-        rests = ends[np.searchsorted(ends, starts)] - starts + 1
+        rests = (ends[np.searchsorted(ends, starts)] - starts + 1).tolist()
+        steps = " and ".join(counted(rest, "step") for rest in rests[:MOST_TOLD])
         which = "The first episode is a rest" if len(rests) == 1 else "The first episodes are rests"
-        steps = " and ".join(counted(int(rest), "step") for rest in rests[:MOST_TOLD])
-        return f"{said} {which} of {steps}: what came before was overwritten."
+        return f" {which} of {steps}: what came before was overwritten." if rests else ""
 
     def _ends_in_zeros(self, ends: np.ndarray) -> bool:
         """Return whether no episode has a final observation but zeros."""
