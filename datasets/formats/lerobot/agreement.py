@@ -218,8 +218,8 @@ class Agreement:
             odd = [one is not None and one != two for one, two in zip(said, true, strict=True)]
             rows += [number] * any(odd[:2])
             tables += [number] * any(odd[2:])
-        codes = {"rows_elsewhere": rows, "tables_elsewhere": tables}
-        return [Note(code, places=places(found)) for code, found in codes.items() if found]
+        notes = [Note("rows_elsewhere", places=places(rows))] if rows else []
+        return notes + ([Note("tables_elsewhere", places=places(tables))] if tables else [])
 
     def _other_statistics(self) -> list[Note]:
         """Return which statistics are not those of the rows."""

@@ -140,10 +140,7 @@ class Columns:
         listed = single_numbers(numbers, "subtask_index", place).tolist()
         unknown = {*listed} - {*self.subtasks}
         if unknown:
-            raise SchemaError(
-                f"{place.where}: subtask_index holds {min(unknown)}, and meta/subtasks.parquet numbers "
-                f"{min(self.subtasks)} to {max(self.subtasks)}."
-            )
+            raise SchemaError(f"{place.where}: no subtask has the subtask_index {min(unknown)}.")
         return np.array([self.subtasks[number] for number in listed], object)
 
 
@@ -271,9 +268,7 @@ def listed_columns(
     for name, feature in features.items():
         size = row_size(feature)
         if not 0 < size <= LARGEST_IMAGE:
-            raise SchemaError(
-                f"{where}, {name}: expected a shape of at most {LARGEST_IMAGE:,} numbers, found {feature.get('shape')!r:.50}."
-            )
+            raise SchemaError(f"{where}, {name}: is of shape {feature.get('shape')!r:.50}.")
         row_bytes += 8 * size + 8 + ROW_BYTES * (feature.get("dtype") == "language")
         if feature.get("dtype") == "video" and options.no_video:
             left_out.append(name)
@@ -385,8 +380,7 @@ def add_unlisted(info: Mapping[str, Any], files: Sequence[Path], where: str) -> 
         lacking = [file for file, names in tables.items() if name not in names]
         if name in features and lacking:
             raise SchemaError(
-                f"{where}: {len(lacking):,} of {len(files):,} tables have no column {name}, such as "
-                f"{_short(lacking[0])}, and the others have one; write it there too, or take it out of all."
+                f"{where}: {len(lacking):,} of {len(files):,} tables have no column {name}, such as {_short(lacking[0])}."
             )
         is_counter = name in COUNTERS and name != "timestamp"
         if name in features or is_counter or name.startswith(PASSED_OVER):

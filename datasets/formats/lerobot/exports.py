@@ -201,6 +201,4 @@ class Details:
             for row in range(batch.num_rows):
                 yield {name: several[row] for name, several in values.items()}
             done += batch.num_rows
-        raise IntegrityError(
-            f"{self._where}: {folder} holds {done} episodes, and the tables more.", file=self._where
-        )
+        raise IntegrityError(f"{self._where}: {folder} holds {done} episodes, and the tables more.")

@@ -207,9 +207,8 @@ def _whole_episodes(
     whole = int(np.searchsorted(episodes.ends, rows, "right"))
     if not partial or rows > total or not whole:
         raise IntegrityError(
-            f"{where}: the tables hold {rows:,} frames, and the metadata says {total:,}; it was "
-            "downloaded in part, or frames were lost. partial=True reads the episodes that are whole.",
-            file=where,
+            f"{where}: the tables hold {rows:,} frames, and the metadata says {total:,}. partial=True reads the "
+            "episodes that are whole."
         )
     lack = (
         f"the tables hold {rows:,} frames, and the metadata says {total:,}; the first {whole:,} of "
@@ -287,9 +286,8 @@ class _Reader:
             if (found != values).any():
                 row = int(np.argmax(found != values))
                 raise IntegrityError(
-                    f"{place.where}: {name} of row {place.first + row} is {found[row]}, and the lengths in "
-                    "the metadata say otherwise; frames are missing or in another order.",
-                    file=self.where,
+                    f"{place.where}: {name} of row {place.first + row} is {found[row]}, and the lengths in the metadata "
+                    f"say {values[row]}."
                 )
         return expected["episode_index"], expected["frame_index"]
 

@@ -132,10 +132,6 @@ def data_tables(root: Path, info: Mapping[str, Any], where: str) -> list[Path]:
         pattern = "".join(
             glob.escape(text) + "*" * (field is not None) for text, field, *_ in parts
         )
-        if not pattern.endswith(".parquet"):
-            raise SchemaError(
-                f"{where}: data_path in info.json, {template!r:.100}, is no Parquet file."
-            )
     paths = (pattern and _sorted(root, re.sub(r"\*+", "*", pattern))) or _sorted(root, usual)
     return [inside(root, path, where) for path in paths]
 
@@ -188,10 +184,7 @@ def read_episodes(
     cameras = list(cameras)
     template = check_template(info.get("video_path"), "video_path", where) if cameras else ""
     if len(cameras) > 1 and "{video_key" not in template:
-        raise SchemaError(
-            f"{where}: video_path in info.json, {template!r:.100}, is the same for all cameras; write "
-            "{video_key} into it."
-        )
+        raise SchemaError(f"{where}: video_path in info.json is the same for all cameras.")
     lengths: list[int] = []
     tasks: list[str] = []
     films: dict[str, list[Film]] = {camera: [] for camera in cameras}
@@ -208,11 +201,8 @@ def read_episodes(
         for camera in cameras:
             file, start = _place(row, camera, info, template, f"{where}, episode {number}")
             if start <= begun.get(file, -1.0):
-                raise IntegrityError(
-                    f"{where}, {file}: episode {number} begins at {start:.4f} s, before the one that comes before it; "
-                    "episodes lie in another order in the video than in the tables.",
-                    file=where,
-                )
+                text = f"{where}, {file}: episode {number} lies before the one that it follows."
+                raise IntegrityError(text)
             begun[file] = start
             films[camera].append(Film(file, start, rows_of[file], 0))
             rows_of[file] += length
@@ -220,10 +210,10 @@ def read_episodes(
         raise SchemaError(f"{where}: the metadata names no episode.")
     for name, count in (("total_episodes", len(lengths)), ("total_frames", sum(lengths))):
         if info.get(name) != count:
-            raise IntegrityError(
-                f"{where}: info.json says {name} {info.get(name)!r:.20}, and the episodes are {count}.",
-                file=where,
+            text = (
+                f"{where}: info.json says {name} {info.get(name)!r:.20}, and the episodes {count}."
             )
+            raise IntegrityError(text)
     videos = {
         camera: [film._replace(total=rows_of[film.file]) for film in several]
         for camera, several in films.items()
@@ -238,14 +228,11 @@ def _episode_rows(
         places = [f"videos/{camera}/{name}" for camera in cameras for name in VIDEO_COLUMNS]
         return episode_rows(root, ["episode_index", "length", "tasks", *places], where)
     file = inside(root, Path("meta") / "episodes.jsonl", where)
-    if not file.is_file():
-        raise SchemaError(f"{where}: has no meta/episodes.jsonl.")
     try:
         return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(
-            f"{where}: meta/episodes.jsonl is damaged: {error}.", file=where
-        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        text = f"{where}: meta/episodes.jsonl cannot be read: {error}."
+        raise IntegrityError(text) from error
 
 
 def _place(
@@ -263,14 +250,10 @@ def _place(
         all(isinstance(one, int) and one >= 0 for one in (chunk, file))
         and all(isinstance(one, int | float) for one in (start, end))
         and 0 <= start < math.inf
+        and abs(end - start - wanted) <= 1 / info["fps"]
     ):
-        raise SchemaError(f"{where}: the place of its video {camera} is {said}.")
-    if not abs(end - start - wanted) <= 1 / info["fps"]:
-        raise IntegrityError(
-            f"{where}: its video {camera} lasts {end - start:.3f} s, and its {row['length']} frames take "
-            f"{wanted:.3f} s.",
-            file=where,
-        )
+        text = f"{where}: its video {camera} lies at {said}, and its frames take {wanted:.3f} s."
+        raise IntegrityError(text)
     fields = {"video_key": camera, "chunk_index": chunk, "file_index": file}
     return template.format(**fields, episode_chunk=own_chunk, episode_index=number), start
 
@@ -280,24 +263,19 @@ def check_template(template: object, name: str, where: str) -> str:
 
     Raises SchemaError if it has other fields than `FIELDS`, or leads out of the dataset.
     """
-    if not isinstance(template, str) or not template:
-        raise SchemaError(
-            f"{where}: expected the path {name} in info.json, found {template!r:.100}."
-        )
     try:
-        fields = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
-    except ValueError as error:
-        raise SchemaError(f"{where}: {name} in info.json, {template!r:.100}: {error}.") from error
-    for field, spec, conversion in fields:
-        width = "" if field == "video_key" else r"0?\d{0,2}d?"
-        if field not in FIELDS or conversion or not re.fullmatch(width, spec or ""):
-            raise SchemaError(
-                f"{where}: {name} in info.json has the field {{{field!s:.50}}}; known are "
-                f"{', '.join(f'{{{known}}}' for known in FIELDS)}, numbers with or without a width such as :03d."
-            )
-    if PurePosixPath(template).is_absolute() or ".." in PurePosixPath(template).parts:
+        path = PurePosixPath(str(template))
+        is_known = bool(template) and not path.is_absolute() and ".." not in path.parts
+        for _, field, spec, conversion in string.Formatter().parse(str(template)):
+            width = "" if field == "video_key" else r"0?\d{0,2}d?"
+            is_plain = field in FIELDS and not conversion and re.fullmatch(width, spec or "")
+            is_known &= field is None or bool(is_plain)
+    except ValueError:
+        is_known = False
+    if not isinstance(template, str) or not is_known:
         raise SchemaError(
-            f"{where}: {name} in info.json, {template!r:.100}, leads out of the dataset."
+            f"{where}: {name} in info.json is {template!r:.100}, expected a path in the dataset with the fields "
+            f"{', '.join(f'{{{field}}}' for field in FIELDS)}, numbers with or without a width such as :03d."
         )
     return template
 

@@ -105,10 +105,7 @@ class Videos:
         where = f"{self._where}, {film.file}"
         path = inside(self._root, Path(film.file), self._where)
         if not path.is_file():
-            raise SchemaError(
-                f"{where}: is missing; the dataset was downloaded without its videos, or in part. no_video=True leaves "
-                "videos out."
-            )
+            raise SchemaError(f"{where}: is missing. no_video=True leaves videos out.")
         times = frame_times(path, where)
         with contextlib.ExitStack() as stack:
             container = stack.enter_context(_opened(path, where))
@@ -163,17 +160,11 @@ class _File:
 
         Raises SchemaError if it holds no video of that shape.
         """
-        (stream, *more) = container.streams.video
+        stream = container.streams.video[0]
         context = stream.codec_context
-        if len(shape) != 3 or shape[2] not in PIXELS or more:
-            raise SchemaError(
-                f"{where}: expected one video, of height, width and 1 or 3 channels, found {1 + len(more)} of {shape}."
-            )
-        if (context.height, context.width) != shape[:2]:
-            raise SchemaError(
-                f"{where}: expected frames of {shape[1]} x {shape[0]} pixels, found {context.width} x "
-                f"{context.height}."
-            )
+        if shape not in [(context.height, context.width, channels) for channels in PIXELS]:
+            found = f"{context.height} x {context.width}"
+            raise SchemaError(f"{where}: expected frames of {shape}, found pixels of {found}.")
         context.options = {"err_detect": "explode"}
         context.thread_type = "AUTO"
         self.usage, self._times, self._shape, self._where = usage, times, shape, where
@@ -195,10 +186,8 @@ class _File:
         if not fits.all():
             row = int(np.argmin(fits))
             raise IntegrityError(
-                f"{self._where}: expected a frame of its own at {seconds[row]:.4f} s, after that of {self._second:.4f} s; "
-                f"the nearest one is at {self._times[numbers[row]]:.4f} s. Frames are missing, or the timestamps are of "
-                "another recording.",
-                file=self._where,
+                f"{self._where}: expected a frame of its own at {seconds[row]:.4f} s, the nearest one is at "
+                f"{self._times[numbers[row]]:.4f} s; frames are missing, or timestamps do not grow."
             )
         self._taken, self._second = numbers[-1], seconds[-1]
         self.usage.used += len(numbers)
@@ -225,12 +214,9 @@ class _File:
                 return frame
             if shown > time:
                 break
-        raise IntegrityError(
-            f"{self._where}: the frame at {time:.4f} s is damaged.", file=self._where
-        )
+        raise IntegrityError(f"{self._where}: the frame at {time:.4f} s is damaged.")
 
     def _pixels(self, frame: Any) -> np.ndarray:
-        height, width, channels = self._shape
         bits = max((part.bits for part in frame.format.components), default=8)
         if bits > 8:
             raise SchemaError(
@@ -238,12 +224,8 @@ class _File:
                 "would be cut to 8. no_video=True leaves all videos out; to leave out this one alone, take its feature "
                 "out of meta/info.json."
             )
-        if (frame.height, frame.width) != (height, width):
-            raise IntegrityError(
-                f"{self._where}: the size of frames changes to {frame.width} x {frame.height}.",
-                file=self._where,
-            )
-        pixels: np.ndarray = self._convert(frame, format=PIXELS[channels]).to_ndarray()
+        form = PIXELS[self._shape[2]]
+        pixels: np.ndarray = self._convert(frame, format=form).to_ndarray()
         return pixels.reshape(self._shape)
 
 
@@ -282,7 +264,7 @@ def frame_times(path: Path, where: str) -> np.ndarray:
             if packet.pts is not None and packet.time_base and not packet.is_discard
         ]
     if not times:
-        raise IntegrityError(f"{where}: holds no frame.", file=where)
+        raise IntegrityError(f"{where}: holds no frame.")
     return np.sort(np.array(times))
 
 
@@ -314,7 +296,7 @@ def _reading(where: str) -> Iterator[None]:
         raise
     except (av.FFmpegError, OSError, ValueError, RuntimeError) as error:
         text = " ".join(str(error).split())
-        raise IntegrityError(f"{where}: cannot be decoded: {text:.200}.", file=where) from error
+        raise IntegrityError(f"{where}: cannot be decoded: {text:.200}.") from error
 
 
 def import_av() -> Any:

@@ -410,16 +410,13 @@ def _write_tasks(folder: Path, tasks: list[str], *, is_v3: bool) -> None:
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / "tasks.jsonl").write_text(text, "utf-8")
         return
-    kinds = (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+    keys = ("name", "field_name", "pandas_type", "numpy_type", "metadata")
     columns = [
-        {
-            "name": name,
-            "field_name": name,
-            "pandas_type": pandas_type,
-            "numpy_type": numpy_type,
-            "metadata": None,
-        }
-        for name, pandas_type, numpy_type in kinds
+        dict(zip(keys, (*values, None), strict=True))
+        for values in (
+            ("task_index", "task_index", "int64", "int64"),
+            ("task", "task", "unicode", "object"),
+        )
     ]
     meaning = {
         "index_columns": ["task"],

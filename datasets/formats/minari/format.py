@@ -109,8 +109,7 @@ def _counted(steps: Iterator[Steps], total: int | None, where: str) -> Iterator[
         yield part
     if total not in (None, done):
         raise IntegrityError(
-            f"{where}: metadata.json says total_steps {total:,}, and the episodes hold {done:,}.",
-            file=where,
+            f"{where}: metadata.json says total_steps {total:,}, and the episodes hold {done:,}."
         )
 
 
@@ -216,8 +215,7 @@ class _OpenEpisode:
         said = attribute(group, "total_steps", where, count)
         if int(said) != count:
             raise IntegrityError(
-                f"{where}: total_steps says {int(said)}, and rewards holds {count}.",
-                file=reader.where,
+                f"{where}: total_steps says {int(said)}, and rewards holds {count}."
             )
         self._infos = {name: self._column(f"infos/{name}") for name in reader.infos}
         for name, column in self._infos.items():

@@ -101,7 +101,7 @@ class TensorColumn:
         start, stop, _ = rows.indices(len(self))
         values = np.array(self._tensor[self._batch.rows(start, stop)])
         if self.dtype == bool and (values.view(np.uint8) > 1).any():
-            raise IntegrityError(f"{self.where}: a flag is neither 0 nor 1.", file=self.where)
+            raise IntegrityError(f"{self.where}: a flag is neither 0 nor 1.")
         return values
 
 
@@ -184,14 +184,13 @@ def _mapped(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
     try:
         about = file.lstat()
     except (OSError, ValueError) as error:  # the name may be none
-        raise IntegrityError(f"{where}: {file.name!r} is missing.", file=where) from error
+        raise IntegrityError(f"{where}: {file.name!r} is missing.") from error
     if not stat.S_ISREG(about.st_mode):
         raise SchemaError(f"{where}: {file.name} is a link or a folder, which is not read.")
     wanted = math.prod(shape) * dtype.itemsize
     if about.st_size != wanted:
         raise IntegrityError(
-            f"{where}: shape {shape} of {dtype} takes {wanted:,} bytes, and {file.name} has {about.st_size:,}.",
-            file=where,
+            f"{where}: shape {shape} of {dtype} takes {wanted:,} bytes, and {file.name} has {about.st_size:,}."
         )
     return np.memmap(file, dtype, "r", shape=shape)
 

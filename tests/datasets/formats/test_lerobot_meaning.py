@@ -186,8 +186,7 @@ PERSISTENT = [
 ]
 
 
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("block_bytes", [1, 2**24])
+@pytest.mark.parametrize(("listed", "block_bytes"), [(True, 1), (False, 2**24)])
 def test_language_columns_are_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool, block_bytes: int
 ) -> None:
@@ -270,9 +269,7 @@ def test_numbers_of_subtasks_are_read_as_their_words(tmp_path: Path) -> None:
     assert not any(" read" in one for one in found.doubts)
     write(root, subtask_index=numbers + 1)
     pq.write_table(pa.table(words), root / "meta/subtasks.parquet")
-    with pytest.raises(
-        SchemaError, match=r"subtask_index holds 2, and meta/subtasks\.parquet numbers"
-    ):
+    with pytest.raises(SchemaError, match=r"no subtask has the subtask_index 2\."):
         read_files(lerobot.FORMAT, root, tmp_path / "refused", NO_VIDEO)
 
 
