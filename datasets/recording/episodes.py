@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,8 @@ import numpy as np
 
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.bounds import bounds_of, refuse_outside
-from orlog.datasets.columns.episode import Columns, Episode, as_infos, check_rows
+from orlog.datasets.columns.episode import Episode, as_infos, check_rows
 from orlog.datasets.columns.schema import Schema, check_flags, count_rewards, return_of
-from orlog.datasets.recording.log import EpisodeLog
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import Encoding
 from orlog.datasets.store.zarr_writer import ZarrWriter
@@ -43,29 +42,24 @@ class EpisodeWriter:
         encodings: Mapping[str, Encoding] | None = None,
         first_decides: bool = True,
         strict: bool = False,
-        log: EpisodeLog | None = None,
+        log: Callable[[Block], object] = lambda _block: None,
     ) -> None:
         """Create the folder for the columns of a schema; `name` is the dataset's name in errors.
 
         The first episode may add columns if it decides. If `strict`, numbers outside their Box are refused,
-        which are otherwise counted. All rows go into the log as well, if there is one.
+        which are otherwise counted. `log` is called with the rows of each column once they were added, and with
+        none when the open episode is dropped.
         """
         schema.check(name)
         self.schema = schema
-        self.episodes = 0
-        self.steps = 0
+        self.episodes = self.steps = 0
         bounds = bounds_of(schema.observation_space, schema.action_space)
         self.container = ZarrWriter(folder, encodings, bounds)
         self._refused = bounds if strict else {}
-        self._name = name
-        self._log = log
+        self._name, self._log = name, log
         self._encoded = set(encodings or {})
         self._first_decides = first_decides
-        self._open_steps = 0
-        self._open_rewards: list[np.ndarray] = []
-        self._held_rewards = 0
-        self._open_return = 0.0
-        self._at_end = False
+        self._close_open()
 
     @property
     def inside_episode(self) -> bool:
@@ -80,70 +74,44 @@ class EpisodeWriter:
         where = self._where()
         if self.inside_episode:
             raise SchemaError(f"{where}: has steps already; end_episode closes it first.")
-        schema = self.schema
-        if self._first_decides and self.episodes == 0:
-            schema = schema.with_extras(episode.infos, episode.metadata, where)
+        schema = self._schema_with(episode.infos, episode.metadata)
         block = schema.block_of(episode, where)
         refuse_outside(block, self._refused, where, {})
-        self._check_encodings(schema, where)
+        self._check_encodings(schema)
         self.schema = schema
         self.add_block(block, np.array([len(episode)]))
 
-    def add_steps(
-        self,
-        *,
-        observations: Columns,
-        actions: Columns,
-        rewards: np.ndarray | Sequence[float],
-        terminations: np.ndarray | Sequence[bool],
-        truncations: np.ndarray | Sequence[bool],
-        infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]],
-    ) -> None:
+    def add_steps(self, **columns: Any) -> None:
         """Write some steps of an episode; its first call takes one more observation than steps.
 
-        Raises SchemaError if they do not fit; nothing of them was written; StorageError if the disk is full.
+        `columns` are all arguments of `DatasetWriter.add_steps`. Raises SchemaError if they do not fit;
+        nothing of them was written; StorageError if the disk is full.
         """
         where = self._where()
-        count = count_rewards(rewards, where)
+        count = count_rewards(columns["rewards"], where)
         if count == 0:
             raise SchemaError(f"{where}: add_steps was given no steps.")
         if self._at_end:
             raise SchemaError(f"{where}: step {self._open_steps} comes after the episode's end.")
-        schema = self.schema
-        if self._first_decides and self.episodes == 0 and not self.inside_episode:
-            schema = schema.with_extras(as_infos(infos), {}, where)
         more = 0 if self.inside_episode else 1
-        columns = {"observations": observations, "actions": actions, "rewards": rewards}
-        columns |= {
-            "terminations": terminations,
-            "truncations": truncations,
-            "infos": as_infos(infos),
-        }
+        columns["infos"] = as_infos(columns["infos"])
+        schema = self._schema_with(columns["infos"], {}) if more else self.schema
         check_rows(columns, where, more=more)
-        block = schema.step_rows(
-            where,
-            observations=(observations, count + more),
-            actions=actions,
-            rewards=rewards,
-            terminations=terminations,
-            truncations=truncations,
-            infos=infos,
-        )
+        columns["observations"] = columns["observations"], count + more
+        block = schema.step_rows(where, **columns)
         check_flags(block, where)
-        if self._refused:
-            first = self._open_steps
-            rows = {
-                name: first + (axis_of(name) == "observation" and first > 0)
-                for name in self._refused
-            }
-            refuse_outside(block, self._refused, where, rows)
+        first = self._open_steps
+        rows = {
+            name: first + (axis_of(name) == "observation" and first > 0) for name in self._refused
+        }
+        refuse_outside(block, self._refused, where, rows)
         self.schema = schema
         self._append(block)
         self._open_steps += count
         self._add_rewards(block["rewards"])
         self._at_end = any(bool(block[name][-1]) for name in FLAGS)
 
-    def end_episode(self, *, seed: int | None, metadata: Mapping[str, Any]) -> None:
+    def end_episode(self, seed: int | None, metadata: Mapping[str, Any]) -> None:
         """Close the episode whose steps were added.
 
         Raises SchemaError if there are none, or seed or metadata do not fit.
@@ -151,12 +119,10 @@ class EpisodeWriter:
         where = self._where()
         if not self.inside_episode:
             raise SchemaError(f"{where}: has no steps.")
-        schema = self.schema
-        if self._first_decides and self.episodes == 0:
-            schema = schema.with_extras({}, metadata, where)
+        schema = self._schema_with({}, metadata)
         total = self._open_return + return_of(np.concatenate(self._open_rewards))
         rows = schema.episode_rows(where, self._open_steps, total, seed, metadata)
-        self._check_encodings(schema, where)
+        self._check_encodings(schema)
         self.schema = schema
         self._append(rows)
         self.episodes += 1
@@ -180,25 +146,14 @@ class EpisodeWriter:
         for name, column in columns.items():
             column.drop_from(ended.get(name, 0))
         self._close_open()
-        if self._log is not None:
-            self._log.write({})
+        self._log({})
         return True
-
-    def _close_open(self) -> None:
-        self._open_steps, self._open_return = 0, 0.0
-        self._open_rewards, self._held_rewards = [], 0
-        self._at_end = False
 
     def add_block(self, block: Block, lengths: np.ndarray) -> None:
         """Write whole episodes, as a block that fits the schema, and their lengths."""
         self._append(block)
         self.episodes += len(lengths)
         self.steps += int(lengths.sum())
-
-    def add_again(self, blocks: Sequence[Block]) -> None:
-        """Write whole episodes as a log holds them: blocks of some steps, then the episode's row."""
-        for block in blocks:
-            self.add_block(block, block.get("episodes/lengths", np.empty(0, np.int64)))
 
     def finish(self) -> WrittenPart:
         """Write the remaining rows and return the part.
@@ -209,27 +164,39 @@ class EpisodeWriter:
             raise SchemaError(f"{self._where()}: is not ended; call end_episode first.")
         if self.episodes == 0:
             raise SchemaError(f"{self._name}: a dataset needs at least one episode.")
-        written, groups = self.container.finish()
+        written, objects = self.container.finish()
+        columns = {one.spec.name: one for one in written}
+        objects += [item for column in written for item in column.objects]
         return WrittenPart(
             schema=self.schema,
             part=Part(
                 episodes=self.episodes,
                 steps=self.steps,
                 columns={
-                    one.spec.name: PartColumn(rows=one.rows, blake3=one.blake3) for one in written
+                    name: PartColumn(rows=column.rows, blake3=column.blake3)
+                    for name, column in columns.items()
                 },
             ),
-            objects=sorted(
-                [*groups, *(item for one in written for item in one.objects)],
-                key=lambda item: item.path,
-            ),
-            non_finite={one.spec.name: one.non_finite for one in written if one.non_finite},
-            outside={one.spec.name: one.outside for one in written if one.outside is not None},
+            objects=sorted(objects, key=lambda item: item.path),
+            non_finite={
+                name: column.non_finite for name, column in columns.items() if column.non_finite
+            },
+            outside={
+                name: column.outside
+                for name, column in columns.items()
+                if column.outside is not None
+            },
         )
 
     def close(self) -> None:
         """Stop writing; rows that were not written are dropped."""
         self.container.close()
+
+    def _schema_with(self, infos: Mapping[str, Any], metadata: Mapping[str, Any]) -> Schema:
+        """Return the schema, with the columns that the first episode adds."""
+        if self._first_decides and self.episodes == 0:
+            return self.schema.with_extras(infos, metadata, self._where())
+        return self.schema
 
     def _append(self, block: Block) -> None:
         """Append rows; offsets are rebased to continue those written before."""
@@ -244,8 +211,13 @@ class EpisodeWriter:
             if offsets is not None:
                 moved[offsets] = block[offsets] + columns[name].rows
         self.container.append(moved)
-        if self._log is not None:
-            self._log.write(block)
+        self._log(block)
+
+    def _close_open(self) -> None:
+        self._open_steps, self._open_return = 0, 0.0
+        self._open_rewards: list[np.ndarray] = []
+        self._held_rewards = 0
+        self._at_end = False
 
     def _add_rewards(self, rewards: np.ndarray) -> None:
         """Keep rewards, up to a limit, so that they are summed at once as in a whole episode."""
@@ -255,11 +227,11 @@ class EpisodeWriter:
             self._open_return += return_of(np.concatenate(self._open_rewards))
             self._open_rewards, self._held_rewards = [rewards[:0]], 0
 
-    def _check_encodings(self, schema: Schema, where: str) -> None:
+    def _check_encodings(self, schema: Schema) -> None:
         unknown = sorted(self._encoded - schema.columns().keys()) if self.episodes == 0 else []
         if unknown:
             raise SchemaError(
-                f"{where}: an encoding is given for {unknown[0]!r}, which is not a column"
+                f"{self._where()}: an encoding is given for {unknown[0]!r}, which is not a column"
                 + (did_you_mean(unknown[0], schema.columns()) or ".")
             )
 

@@ -1,21 +1,15 @@
 """`DatasetWriter`: records a new version of a dataset, or appends to one, and survives a kill.
 
-    $ORLOG_HOME/datasets/NAME/.VERSION.recording/journal.json     what is acknowledged
-                                                 pending-N        rows after the full shards
-                                                 episodes-N       episodes after journal N
-                                                 part/            full shards
-    $ORLOG_HOME/datasets/NAME/VERSION/                            appears whole, at the end
+    $ORLOG_HOME/datasets/NAME/.VERSION.recording/    what is recorded so far, with its crash log
+    $ORLOG_HOME/datasets/NAME/VERSION/               appears whole, at the end
 
-Acknowledged rows are on disk: full shards, and the rows after these in a file next to the journal.
-Each journal replaces the previous one in one step. Resuming reads back what the journal lists and
-drops the rest. An appended version shares the files of the version it appends to (hard links) and
-adds a part.
+Resuming reads back what the crash log has and drops the rest. An appended version shares the files of the version it
+appends to (hard links) and adds a part.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -26,33 +20,39 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from orlog.base.files import storage_errors, sync, sync_folders
+from orlog.base.files import BusyError, storage_errors, take_lock
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import note_environment
-from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.home.meaning import check_unchanged
+from orlog.datasets.home.folders import datasets_folder, version_folder
+from orlog.datasets.home.meaning import check_unchanged, check_unused, free_version
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import Given, as_dataset, with_all_files
+from orlog.datasets.reading.given import Given, as_dataset, with_all_files
+from orlog.datasets.recording.crash_log import CrashLog, schema_json
 from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.datasets.recording.finishing import Facts, finish_version
-from orlog.datasets.recording.journal import read_journal, restore, schema_json, write_journal
-from orlog.datasets.recording.layout import lay_out_version
-from orlog.datasets.recording.log import EpisodeLog, logged_episodes
-from orlog.datasets.recording.starting import (
-    check_facts,
-    given_schema,
-    lock_version,
-    new_name,
-    refuse_existing_version,
-    refuse_masks,
-)
+from orlog.datasets.recording.finishing import Facts, finish_version, lay_out_version, make_manifest
 from orlog.datasets.store.encoding import Encoding
 from orlog.datasets.worlds.environments import environment_record
-from orlog.errors import IntegrityError, SchemaError, StorageError
-from orlog.manifests.manifest import Container, Manifest, Parent
-from orlog.manifests.names import counted, version_parts
-from orlog.manifests.roles import check_roles, spread_roles
+from orlog.errors import (
+    IntegrityError,
+    InvalidNameError,
+    SchemaError,
+    StorageError,
+    VersionExistsError,
+    clause,
+    wrong_type,
+)
+from orlog.manifests.manifest import (
+    Container,
+    Manifest,
+    Parent,
+    Part,
+    PartColumn,
+    manifest_from_text,
+)
+from orlog.manifests.names import counted, parse_name, version_parts
+from orlog.manifests.roles import check_masks, check_roles, spread_roles
+from orlog.manifests.spaces import has_choices, storable_space
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -60,12 +60,12 @@ CHECKPOINT_SECONDS = 60.0
 class _How(NamedTuple):
     """How a version is recorded, as `DatasetWriter` takes it."""
 
-    encodings: Mapping[str, Encoding] | None
-    resume: bool
-    discard: bool
-    checkpoint_seconds: float
-    keep_every_episode: bool
-    strict: bool
+    encodings: Mapping[str, Encoding] | None = None
+    resume: bool = False
+    discard: bool = False
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    keep_every_episode: bool = False
+    strict: bool = False
 
 
 class DatasetWriter:
@@ -142,7 +142,7 @@ class DatasetWriter:
                 fit is named once the first episode ended, which is kept.
             InvalidNameError: the name is invalid, or contains a version.
         """
-        schema = given_schema(name, observation_space, action_space, environment, reward_dtype)
+        schema = _given_schema(name, observation_space, action_space, environment, reward_dtype)
         record = None if environment is None else environment_record(environment)
         facts = Facts(
             name=name,
@@ -167,17 +167,13 @@ class DatasetWriter:
         version: str | None = None,
         changes: str = "",
         roles: Mapping[str, str] | None = None,
-        encodings: Mapping[str, Encoding] | None = None,
-        resume: bool = False,
-        discard: bool = False,
-        checkpoint_seconds: float = CHECKPOINT_SECONDS,
-        keep_every_episode: bool = False,
-        strict: bool = False,
+        **options: Any,
     ) -> DatasetWriter:
         """Start a version that holds everything in `dataset`, followed by new episodes.
 
         The files of `dataset` are shared, not copied. Without a `version`, the minor number grows
-        by one. `roles` are given besides those of `dataset`. Other arguments and errors are those of `DatasetWriter`.
+        by one. `roles` are given besides those of `dataset`. Other arguments (`encodings`, `resume`, `discard`,
+        `checkpoint_seconds`, `keep_every_episode`, `strict`) and errors are those of `DatasetWriter`.
         """
         dataset = as_dataset(dataset)
         if dataset.operation is not None:
@@ -199,70 +195,82 @@ class DatasetWriter:
             changes=changes,
             lineage=[Parent(digest=dataset.digest, operation="append")],
         )
-        how = _How(encodings, resume, discard, checkpoint_seconds, keep_every_episode, strict)
         writer = cls.__new__(cls)
-        writer._start(dataset.schema, facts, base.container, dataset, how)
+        writer._start(dataset.schema, facts, base.container, dataset, _How(**options))
         return writer
 
     def _start(
         self, schema: Schema, facts: Facts, container: Container, base: Dataset | None, how: _How
     ) -> None:
         name, version = facts["name"], facts["version"]
-        wanted = new_name(name, version)
+        if not isinstance(name, str):
+            raise wrong_type("name", "a text such as 'lab/arm-v1'", name)
+        if "@" in name:
+            raise InvalidNameError(
+                f"{name!r:.99}: a new dataset is named without its version; give that as version=."
+            )
+        self._wanted = wanted = parse_name(f"{name}@{version}")
         self.name, self.version = wanted.name, wanted.version
         self.folder = datasets_folder() / wanted.name / version
-        self._base, self._container, self._facts = base, container, facts
         self._recording = self.folder.with_name(f".{version}.recording")
-        self._checkpoint_seconds = how.checkpoint_seconds
-        self._acknowledged = 0
-        self._journal_number = 0
-        self._are_roles_checked = False
-        self._done = False
-        self._log = EpisodeLog(self._recording) if how.keep_every_episode else None
-        self._wanted = wanted
-        self._lock = lock_version(self.folder)
+        self._schema, self._facts, self._container = schema, facts, container
+        self._base, self._how = base, how
+        self._header = {
+            "name": self.name,
+            "version": self.version,
+            "container": container,
+            "base": "" if base is None else base.digest,
+            "schema": schema_json(schema),
+        }
+        self._are_roles_checked = self._done = False
+        try:
+            with storage_errors(self.folder.parent):
+                self._lock = take_lock(self.folder, longest_wait=0)
+        except BusyError:
+            raise StorageError(
+                f"{self.folder}: another process is writing this version; wait for it, or choose another "
+                "version."
+            ) from None
         try:
             if how.discard:
                 with storage_errors(self._recording):
                     shutil.rmtree(self._recording, ignore_errors=True)
-            refuse_existing_version(wanted)
-            check_facts(wanted, schema, container, facts)
+            self._refuse_existing_version()
+            self._check_facts()
             if container == "hdf5":
                 from orlog.datasets.store.hdf5 import import_h5py
 
                 import_h5py()
-            journal = read_journal(self._recording)
-            if journal is not None and not how.resume:
+            self._log = CrashLog(self._recording, keeps_blocks=how.keep_every_episode)
+            if self._log.episodes and not how.resume:
                 raise StorageError(  # noqa: TRY301 (the lock is released below)
                     f"{self._recording}: an interrupted recording of {wanted} is here, with "
-                    f"{counted(journal['episodes'], 'episode')} acknowledged; resume=True continues it, "
+                    f"{counted(self._log.episodes, 'episode')} acknowledged; resume=True continues it, "
                     "discard=True drops it."
                 )
-            self._new_writer = functools.partial(
-                EpisodeWriter,
-                self._recording / "part",
-                schema,
-                str(wanted),
-                encodings=how.encodings,
-                first_decides=base is None,
-                strict=how.strict,
-                log=self._log,
-            )
-            self._writer = self._new_writer()
-            self._ended: dict[str, int] = {}
-            self._header = {
-                "name": self.name,
-                "version": self.version,
-                "container": container,
-                "base": "" if base is None else base.digest,
-                "schema": schema_json(schema),
-            }
-            if journal is not None:
-                self._resume(journal)
+            self._start_part()
         except BaseException:
             self._lock.release()
             raise
         self._next_checkpoint = time.monotonic() + how.checkpoint_seconds
+
+    def _start_part(self) -> None:
+        """Write into a new part, after the episodes that the crash log has."""
+        if self._log.episodes == 0:
+            shutil.rmtree(self._recording / "part", ignore_errors=True)
+        self._writer = EpisodeWriter(
+            self._recording / "part",
+            self._schema,
+            str(self._wanted),
+            encodings=self._how.encodings,
+            first_decides=self._base is None,
+            strict=self._how.strict,
+            log=self._log.write,
+        )
+        self._ended = self._log.restore(self._header, self._writer, str(self._wanted))
+        if self._writer.episodes > 0:
+            # Also since a dropped episode may have filled up a shard with acknowledged rows, which is written again.
+            self.checkpoint()
 
     def __repr__(self) -> str:
         """Return name, version, and the totals so far."""
@@ -348,7 +356,7 @@ class DatasetWriter:
             SchemaError: no episode is open, or seed or metadata do not fit.
         """
         self._check_open()
-        self._writer.end_episode(seed=seed, metadata=metadata or {})
+        self._writer.end_episode(seed, metadata or {})
         self._episode_ended()
 
     def discard_episode(self) -> None:
@@ -362,17 +370,10 @@ class DatasetWriter:
             StorageError: the disk is full; what was acknowledged is kept.
         """
         self._check_open()
-        if self._writer.discard_open(self._ended):
-            return
-        self.checkpoint()
-        self._writer.close()
-        journal = read_journal(self._recording)
-        if journal is None:
-            shutil.rmtree(self._recording / "part")
-        self._writer = self._new_writer()
-        if journal is not None:
-            self._ended = restore(self._recording, journal, self._writer)
+        if not self._writer.discard_open(self._ended):
             self.checkpoint()
+            self._writer.close()
+            self._start_part()
 
     def checkpoint(self) -> int:
         """Acknowledge: make every whole episode durable, and return their number.
@@ -383,25 +384,11 @@ class DatasetWriter:
             StorageError: the disk is full; what was acknowledged before is kept.
         """
         self._check_open()
-        with storage_errors(self._recording):
-            self._writer.container.flush()
+        self._writer.container.flush()
         if self._writer.episodes > 0:
-            self._acknowledge()
-        self._next_checkpoint = time.monotonic() + self._checkpoint_seconds
-        return self._acknowledged
-
-    def _acknowledge(self) -> None:
-        """Record that all whole episodes are on disk; full shards must be durable already."""
-        with storage_errors(self._recording):
-            sync_folders(self._recording / "part")
-            self._journal_number += 1
-            write_journal(
-                self._recording, self._journal_number, self._header, self._writer, self._ended
-            )
-        if self._log is not None:
-            self._log.start(self._journal_number, whole=not self._writer.inside_episode)
-            sync(self._recording)
-        self._acknowledged = self._writer.episodes
+            self._log.acknowledge(self._header, self._writer, self._ended)
+        self._next_checkpoint = time.monotonic() + self._how.checkpoint_seconds
+        return self._log.episodes
 
     def finish(self) -> Path:
         """Write the remaining rows, put the version in place in one step, and return its folder.
@@ -415,7 +402,7 @@ class DatasetWriter:
         if self._writer.inside_episode or self._writer.episodes == 0:
             self._writer.finish()
         self._check_roles()
-        if self._acknowledged < self._writer.episodes and self._acknowledged > 0:
+        if 0 < self._log.episodes < self._writer.episodes:
             self.checkpoint()
         written = self._writer.finish()
         store = self._recording / "store"
@@ -435,9 +422,9 @@ class DatasetWriter:
             )
         except BaseException:
             # All rows are on disk, so even a recording without a journal can be acknowledged now.
-            if self._acknowledged < self._writer.episodes:
+            if self._log.episodes < self._writer.episodes:
                 with contextlib.suppress(StorageError):
-                    self._acknowledge()
+                    self._log.acknowledge(self._header, self._writer, self._ended)
             raise
         shutil.rmtree(self._recording, ignore_errors=True)
         self._done = True
@@ -446,12 +433,11 @@ class DatasetWriter:
 
     def close(self) -> None:
         """Stop; acknowledged episodes are kept for `resume=True`."""
-        if self._log is not None:
-            self._log.close()
+        self._log.close()
         if not self._done:
             self._done = True
             self._writer.close()
-            if self._acknowledged == 0:
+            if self._log.episodes == 0:
                 shutil.rmtree(self._recording, ignore_errors=True)
         self._lock.release()
 
@@ -459,36 +445,28 @@ class DatasetWriter:
         if self._done:
             raise ValueError(f"{self._wanted}: this writer is closed.")
 
-    def _resume(self, journal: dict[str, Any]) -> None:
-        if journal["header"] != self._header:
-            raise SchemaError(
-                f"{self._recording}: the interrupted recording of {self._wanted} has "
-                "other spaces, another container or another base version; give the same, or "
-                "discard=True."
-            )
-        self._ended = restore(self._recording, journal, self._writer)
-        self._journal_number = journal["pending"]
-        self._acknowledged = journal["episodes"]
-        logged = list(logged_episodes(self._recording, self._journal_number))
-        for blocks in logged:
-            self._writer.add_again(blocks)
-        if logged:
-            self._note_end()
-        # A dropped episode filled up a shard with acknowledged rows, which will be written again.
-        rewritten = any(state["on_disk"] for state in journal["columns"].values())
-        if logged or rewritten or self._log is not None:
-            self.checkpoint()
-
-    def _note_end(self) -> None:
-        self._ended = {name: column.rows for name, column in self._writer.container.columns.items()}
-
     def _episode_ended(self) -> None:
-        self._note_end()
+        self._ended = {name: column.rows for name, column in self._writer.container.columns.items()}
         self._check_roles()
-        # A log continues a journal, so the first episode needs one at once.
-        log_is_due = self._log is not None and self._log.is_due
-        if log_is_due or time.monotonic() >= self._next_checkpoint:
+        if self._log.is_due or time.monotonic() >= self._next_checkpoint:
             self.checkpoint()
+
+    def _check_facts(self) -> None:
+        """Refuse at the start what would make the manifest invalid at the end."""
+        wanted, roles = str(self._wanted), self._facts.get("roles", {})
+        self._refuse_masks(self._schema, roles)
+        nothing = PartColumn(rows=0, blake3="0" * 64)
+        columns = dict.fromkeys(self._schema.columns(), nothing)
+        part = Part(episodes=0, steps=0, columns=columns)
+        facts = Facts(**{**self._facts, "roles": {}})  # columns of infos are not known yet
+        try:
+            check_roles(roles, None, wanted)
+            manifest = make_manifest(
+                self._schema, [part], [], container=self._container, non_finite={}, **facts
+            )
+            manifest_from_text(manifest.to_json(), wanted)
+        except (TypeError, ValueError) as error:
+            raise SchemaError(f"{wanted}: {clause(error)}.") from error
 
     def _check_roles(self) -> None:
         """Refuse, once, roles that do not fit and flags of legal choices without one; what was recorded is kept."""
@@ -497,13 +475,59 @@ class DatasetWriter:
         held = self.schema.held()
         roles = spread_roles(self._facts.get("roles", {}), held)
         try:
-            refuse_masks(self._wanted, self.schema, roles)
+            self._refuse_masks(self.schema, roles)
             check_roles(roles, held, str(self._wanted))
         except SchemaError:
             self.checkpoint()
             raise
         self._are_roles_checked = True
 
+    def _refuse_masks(self, schema: Schema, roles: Mapping[str, str]) -> None:
+        """Refuse columns called as flags of legal choices are, if they limit none of the choices that there are."""
+        if has_choices(schema.action_space):
+            held = schema.held()
+            check_masks(spread_roles(roles, held), held, str(self._wanted))
+
+    def _refuse_existing_version(self) -> None:
+        """Refuse a version that is installed, or that was known with other content."""
+        wanted = self._wanted
+        folder = version_folder(wanted.name, wanted.version)
+        if folder.exists():
+            free = free_version(wanted.name).rpartition("@")[2]
+            raise VersionExistsError(
+                f"{wanted} is in {folder} already; versions are never overwritten: give version={free!r}, "
+                f"or run: orlog delete {wanted}"
+            )
+        check_unused(wanted.name, wanted.version)
+
     def _accept(self, manifest: Manifest) -> None:
-        refuse_existing_version(self._wanted)
+        self._refuse_existing_version()
         check_unchanged(manifest)
+
+
+def _given_schema(
+    name: str,
+    observation_space: gymnasium.Space[Any] | None,
+    action_space: gymnasium.Space[Any] | None,
+    environment: gymnasium.Env[Any, Any] | EnvSpec | None,
+    reward_dtype: Any,
+) -> Schema:
+    """Return the columns of given spaces; those that are not given are the environment's."""
+    if isinstance(environment, gymnasium.Env):
+        observation_space = observation_space or environment.observation_space
+        action_space = action_space or environment.action_space
+    elif not isinstance(environment, EnvSpec | None):
+        raise wrong_type("environment", "an environment made by gymnasium.make", environment)
+    if observation_space is None or action_space is None:
+        raise SchemaError(f"{name}: give observation_space and action_space, or an environment.")
+    given = {"observation_space": observation_space, "action_space": action_space}
+    for parameter, space in given.items():
+        if not isinstance(space, gymnasium.Space):
+            raise wrong_type(parameter, "a space of Gymnasium", space)
+    if np.dtype(reward_dtype) not in (np.float32, np.float64):
+        raise SchemaError(f"{name}: reward_dtype must be float32 or float64, found {reward_dtype}.")
+    return Schema(
+        observation_space=storable_space(observation_space),
+        action_space=storable_space(action_space),
+        reward_dtype=np.dtype(reward_dtype),
+    )

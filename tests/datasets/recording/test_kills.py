@@ -18,7 +18,7 @@ import pytest
 
 import orlog
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.recording import finishing, journal
+from orlog.datasets.recording import crash_log, finishing
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import zarr_writer
 from orlog.manifests.manifest import StoredObject
@@ -100,7 +100,7 @@ def record_and_die(begin: Callable[[], DatasetWriter], instant: int) -> tuple[in
             return in_thread(self, folder, name, [data])
 
         in_thread = zarr_writer._Workers.write
-        for module in (journal, finishing):
+        for module in (crash_log, finishing):
             setattr(module, "write_durably", write_in_halves)  # noqa: B010 (in this fork only)
         setattr(zarr_writer._Workers, "write", write)  # noqa: B010
         sys.addaudithook(hook)

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import orlog
-from orlog.datasets.recording import log
 from tests.datasets.recording import arms
 from tests.datasets.recording.arms import NAME, add, assert_same_episode, make_episode, pieces_of
 
@@ -65,11 +63,7 @@ def test_a_checkpoint_inside_an_episode_leaves_it_whole() -> None:
     assert seeds_after_a_kill() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("small", [0, 2**16])
-def test_a_log_that_is_cut_anywhere_keeps_the_episodes_before(
-    small: int, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log, "SMALL", small)
+def test_a_log_that_is_cut_anywhere_keeps_the_episodes_before(home: Path) -> None:
     path = home / "datasets" / NAME / ".1.0.0.recording" / "episodes-1"
     writer = start()
     ends = []

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.recording import log, recorder
+from orlog.datasets.recording import crash_log, recorder
 from orlog.datasets.store import encoding
 from orlog.errors import NotFoundError, SchemaError, StorageError, VersionExistsError
 from tests.episodes import record_episodes, whole_episode
@@ -356,18 +356,18 @@ def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
     # A few steps fill a shard, and a few episodes a log.
     monkeypatch.setattr(encoding, "CHUNK_BYTES", 2**10)
     monkeypatch.setattr(encoding, "SHARD_BYTES", 2**12)
-    monkeypatch.setattr(log, "LARGEST_LOG", 2**14)
+    monkeypatch.setattr(crash_log, "LARGEST_BLOCKS", 2**14)
     told = tmp_path / "told"
     told.touch()
 
     def work(step: Callable[[], None]) -> None:
-        def write(self: log.EpisodeLog, block: Any) -> None:
+        def write(self: crash_log.CrashLog, block: Any) -> None:
             step()
             write_block(self, block)
             step()
 
-        write_block = log.EpisodeLog.write
-        setattr(log.EpisodeLog, "write", write)  # noqa: B010 (in this fork only)
+        write_block = crash_log.CrashLog.write
+        setattr(crash_log.CrashLog, "write", write)  # noqa: B010 (in this fork only)
         with told.open("a", buffering=1) as file:
             record_all(kind, lambda count: file.write(f"{count}\n"))
 

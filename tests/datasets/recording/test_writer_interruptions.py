@@ -21,7 +21,7 @@ from orlog.base import files as storage
 from orlog.base.files import put_new
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import delete_version
-from orlog.datasets.recording import finishing, journal
+from orlog.datasets.recording import crash_log, finishing
 from orlog.datasets.store import zarr_writer
 from orlog.errors import NotFoundError, OrlogError, StorageError, VersionExistsError
 from orlog.manifests.manifest import StoredObject
@@ -222,7 +222,7 @@ def before_writes(patch: pytest.MonkeyPatch, call: Callable[[Path], None]) -> No
         call(folder / name)
         return in_thread(self, folder, name, pieces)
 
-    for module in (journal, finishing):
+    for module in (crash_log, finishing):
         patch.setattr(module, "write_durably", write_durably)
     patch.setattr(zarr_writer._Workers, "write", write)
 
