@@ -217,7 +217,7 @@ class EpisodeWriter:
         self._open_steps, self._open_return = 0, 0.0
         self._open_rewards: list[np.ndarray] = []
         self._held_rewards = 0
-        self._at_end = False
+        self._at_end: bool = False
 
     def _add_rewards(self, rewards: np.ndarray) -> None:
         """Keep rewards, up to a limit, so that they are summed at once as in a whole episode."""
