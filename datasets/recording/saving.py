@@ -1,26 +1,50 @@
-"""Stores a dataset or a view as a version of its own."""
+"""Stores a dataset or a view as a version of its own, or a version in the other container."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from orlog.base.files import storage_errors, unfinished_folder
+import msgspec
+
+from orlog.base.files import (
+    absolute_path,
+    hash_file,
+    link_or_copy,
+    make_folder,
+    storage_errors,
+    unfinished_folder,
+)
 from orlog.datasets.home.folders import datasets_folder, version_folder
-from orlog.datasets.home.meaning import check_unchanged, check_unused
+from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.opening import Given, as_dataset
+from orlog.datasets.reading.opening import Given, as_dataset, with_all_files
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import (
     finish_version,
+    in_order,
     make_manifest,
     refuse_chunk_hashes,
     refuse_existing,
     with_chunk_hashes,
 )
+from orlog.datasets.store.chunk_hashes import has_chunk_hashes
 from orlog.datasets.store.container import WrittenPart
-from orlog.manifests.manifest import MANIFEST_FILE, Container, Parent
-from orlog.manifests.names import parse_name
+from orlog.datasets.store.zarr_writer import ZarrWriter
+from orlog.errors import IntegrityError, SchemaError
+from orlog.manifests.columns import ColumnSpec
+from orlog.manifests.manifest import (
+    MANIFEST_FILE,
+    Container,
+    Parent,
+    Part,
+    StoredObject,
+    part_folder,
+    parts_of,
+)
+from orlog.manifests.names import DatasetName, parse_name, version_parts
 
 
 def save_dataset(
@@ -130,3 +154,206 @@ def _copy_episodes(
 def _joined(separator: str, texts: list[str]) -> str:
     """Join the distinct texts that are not empty, in order."""
     return separator.join(dict.fromkeys(text for text in texts if text))
+
+
+def convert_dataset(
+    dataset: Given,
+    target: str | Path,
+    *,
+    container: Container,
+    name: str | None = None,
+    version: str | None = None,
+    chunk_hashes: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Path:
+    """Write a stored version in the other container, or with hashes of its chunks, into a new folder.
+
+    Parts and every column's BLAKE3 stay the same, and are checked. Since objects and digest differ,
+    the result is another version: by default the next free patch. The old digest is added to the
+    lineage with the operation `convert`. Memory is bounded; an interruption leaves nothing under
+    `target`. Returns the folder.
+
+    Args:
+        dataset: The version. Views have no container; store them with `save_dataset` first.
+        target: The new folder, which must not exist.
+        container: `zarr`, or `hdf5` for one file per part.
+        chunk_hashes: Add a hash of each chunk, by which those who read it in place
+            (`orlog.load_dataset(.., in_place=True)`) check every chunk against the manifest. The
+            container may then stay `zarr`: its files are linked or copied.
+        name: Name of the new version; by default that of the dataset.
+        version: Content version. By default 1.0.0 under another name; under the same name, the next
+            patch version that is free on this machine.
+        progress: Called with bytes of rows done and in total.
+
+    Raises:
+        VersionExistsError: `target` exists, or the version exists with other content.
+        InvalidNameError: name or version do not follow the grammar.
+        SchemaError: the dataset is a view.
+        ValueError: the dataset is in this container already, or hdf5 is to have hashes of chunks.
+        IntegrityError: the source is damaged, or the written values read back differently.
+        MissingExtraError: h5py is not installed.
+        StorageError: the disk is full.
+    """
+    dataset = as_dataset(dataset)
+    if dataset.operation is not None:
+        raise SchemaError(
+            f"a view of {dataset.name} has no container; store it as a version first: orlog save "
+            "VIEW NAME@VERSION --container hdf5 (in Python: save_dataset)."
+        )
+    manifest = with_all_files(dataset).manifest
+    source = f"{manifest.name}@{manifest.version}"
+    same = manifest.container == container
+    if same and (not chunk_hashes or has_chunk_hashes(manifest)):
+        also = " and has hashes of its chunks" if chunk_hashes else ""
+        raise ValueError(f"{source} is in the {container} container{also}.")
+    if chunk_hashes:
+        refuse_chunk_hashes(container, source)
+    wanted = _name_of_converted(dataset, container, name, version, chunk_hashes)
+    destination = absolute_path(target)
+    refuse_existing(destination, destination)
+    with unfinished_folder(destination) as folder, storage_errors(folder):
+        refuse_existing(destination, destination)
+        store = folder / "store"
+        if same:
+            objects = _take_files(dataset, store)
+        else:
+            objects = _convert_parts(dataset, store, container, progress)
+        how = "with hashes of chunks" if same else f"in the {container} container"
+        converted = msgspec.structs.replace(
+            manifest,
+            name=wanted.name,
+            version=wanted.version,
+            changes=f"{source} {how}",
+            container=container,
+            objects=in_order(objects),
+            lineage=[*manifest.lineage, Parent(digest=dataset.digest, operation="convert")],
+        )
+        if chunk_hashes:
+            converted = with_chunk_hashes(store, converted)
+        finish_version(store, converted, destination, accept=check_unchanged)
+    return destination
+
+
+def _name_of_converted(
+    dataset: Dataset,
+    container: Container,
+    name: str | None,
+    version: str | None,
+    chunk_hashes: bool,
+) -> DatasetName:
+    """Return the name and version of a version's conversion to another container."""
+    step = Parent(digest=dataset.digest, operation="convert")
+
+    def is_free(wanted: DatasetName) -> bool:
+        """Return whether a version is free, or is an earlier result of this same conversion."""
+        return all(
+            known.container == container
+            and known.lineage[-1:] == [step]
+            and has_chunk_hashes(known) == chunk_hashes
+            for _, known in known_manifests(wanted.name, wanted.version)
+        )
+
+    name = dataset.name if name is None else name
+    if version is None and name != dataset.name:
+        version = "1.0.0"
+    if version is not None:
+        wanted = parse_name(f"{name}@{version}")
+        if not is_free(wanted):
+            check_unused(wanted.name, wanted.version)
+        return wanted
+    (major, minor, patch), rebuild = version_parts(dataset.version)
+    versions = (f"{major}.{minor}.{number}{rebuild}" for number in itertools.count(patch + 1))
+    return next(filter(is_free, (parse_name(f"{name}@{version}") for version in versions)))
+
+
+def _take_files(dataset: Dataset, store: Path) -> list[StoredObject]:
+    """Link or copy the files of a version into a store, after checking them; return them as objects."""
+    for item in dataset.manifest.objects:
+        path = dataset.folder / item.path
+        found = hash_file(path)
+        if found != item.sha256:
+            raise IntegrityError(
+                f"{path}: sha256 expected {item.sha256}, found {found}; run: orlog verify {dataset.folder}",
+                file=item.path,
+                expected=item.sha256,
+                found=found,
+            )
+        make_folder((store / item.path).parent)
+        link_or_copy(path, store / item.path)
+    return list(dataset.manifest.objects)
+
+
+def _convert_parts(
+    dataset: Dataset, store: Path, container: Container, progress: Callable[[int, int], None]
+) -> list[StoredObject]:
+    """Write all parts into a store in another container, and return their objects."""
+    from orlog.datasets.store.hdf5 import write_hdf5
+
+    specs = dataset.schema.columns()
+    parts = parts_of(dataset.manifest)
+    total = sum(
+        column.rows * specs[name].dtype.itemsize * math.prod(specs[name].shape)
+        for part in parts
+        for name, column in part.columns.items()
+    )
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
+    add(0)
+    objects: list[StoredObject] = []
+    for number, part in enumerate(parts):
+        prefix = part_folder(number)
+        here, there = dataset.folder / prefix, store / prefix
+        if container == "hdf5":
+            held = [
+                msgspec.structs.replace(item, path=item.path.removeprefix(prefix))
+                for item in dataset.manifest.objects
+                if item.path.startswith(prefix)
+            ]
+            whole = WrittenPart(schema=dataset.schema, part=part, objects=held, non_finite={})
+            written = write_hdf5(here, there, whole, progress=add)
+        else:
+            rows = {spec: part.columns[name].rows for name, spec in specs.items()}
+            written = _write_zarr(here, there, rows, part, add)
+        objects += [msgspec.structs.replace(item, path=prefix + item.path) for item in written]
+    return objects
+
+
+def _write_zarr(
+    source: Path,
+    target: Path,
+    rows: Mapping[ColumnSpec, int],
+    part: Part,
+    progress: Callable[[int], None],
+) -> list[StoredObject]:
+    """Copy a part from HDF5 into the Zarr container, and compare each column with its BLAKE3."""
+    from orlog.datasets.store.hdf5 import Hdf5Reader
+
+    reader = Hdf5Reader(source, rows)
+    writer = ZarrWriter(target)
+    try:
+        for spec, count in rows.items():
+            step = writer.add_column(spec).encoding.shard_rows
+            for start in range(0, count, step):
+                values = reader.read(spec.name, start, min(count, start + step))
+                writer.append({spec.name: values})
+                progress(values.nbytes)
+        columns, objects = writer.finish()
+    finally:
+        writer.close()
+    for column in columns:
+        expected = part.columns[column.spec.name].blake3
+        if column.blake3 != expected:
+            raise IntegrityError(
+                f"{source}: column {column.spec.name}: blake3 expected {expected}, found "
+                f"{column.blake3}; run orlog verify on the dataset.",
+                file=column.spec.name,
+                expected=expected,
+                found=column.blake3,
+            )
+        objects += column.objects
+    return objects

@@ -27,7 +27,7 @@ from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused, free_version
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset, with_all_files
+from orlog.datasets.reading.opening import Given, as_dataset, with_all_files
 from orlog.datasets.recording.crash_log import CrashLog, schema_json
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import Facts, finish_version, lay_out_version, make_manifest

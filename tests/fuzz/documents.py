@@ -28,7 +28,7 @@ from orlog.datasets.home.verified import remember_files, remembered_files, stamp
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.converting import convert_dataset
+from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.verify import DamageFinder, verify_folder
 from orlog.datasets.store.verify_values import check_values

@@ -124,7 +124,7 @@ def save(
         description (default: that of its source): What the data are.
         changes: What is new since the previous version.
     """
-    from orlog.datasets.recording.converting import convert_dataset
+    from orlog.datasets.recording.saving import convert_dataset
     from orlog.manifests.names import parse_name
 
     dataset = orlog.load_dataset(name)

@@ -22,7 +22,7 @@ from orlog.datasets.columns import bounds as bounds_module
 from orlog.datasets.columns.bounds import Bounds, bounds_of, count_outside, lies_inside
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.converting import convert_dataset
+from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import read_arrays

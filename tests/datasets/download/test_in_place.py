@@ -29,7 +29,7 @@ from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.lazy_rows import LazyRows
-from orlog.datasets.recording.converting import convert_dataset
+from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.store import chunk_hashes, in_place
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, HASH_BYTES, SHARDS_FILE
 from orlog.datasets.store.shards import Shard, check_bytes, index_bytes_of

@@ -31,7 +31,7 @@ from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import folders_to_repair, folders_to_verify
-from orlog.datasets.recording.converting import convert_dataset
+from orlog.datasets.recording.saving import convert_dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from tests.datasets.store.test_version import random_parts, record
 from tests.kills import killed_at

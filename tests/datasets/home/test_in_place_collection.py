@@ -19,7 +19,7 @@ from orlog.datasets.home.in_place import collect_in_place, in_place_folder, kept
 from orlog.datasets.home.removal import DAY
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.converting import convert_dataset
+from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.store import in_place
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, SHARDS_FILE
 from tests.command_line import orlog as run

@@ -17,8 +17,7 @@ from orlog.datasets.home.presence import PartialRecord, partial_folder, write_pa
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import link_foreign_file, publish_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.converting import convert_dataset
-from orlog.datasets.recording.saving import save_dataset
+from orlog.datasets.recording.saving import convert_dataset, save_dataset
 from orlog.datasets.worlds.build import build_dataset
 from orlog.errors import IntegrityError, VersionExistsError
 from orlog.manifests.index import ForeignEntry

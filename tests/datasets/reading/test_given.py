@@ -14,7 +14,7 @@ import pytest
 import orlog
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.converting import convert_dataset
+from orlog.datasets.recording.saving import convert_dataset
 from orlog.errors import InvalidNameError, SchemaError
 from tests.episodes import record_episodes
 

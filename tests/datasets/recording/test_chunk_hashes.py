@@ -15,7 +15,7 @@ from orlog.base import files
 from orlog.datasets.download.in_place import open_in_place
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.converting import convert_dataset
+from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.store import chunk_hashes
 from orlog.datasets.store.chunk_hashes import CHUNKS_FILE, SHARDS_FILE, has_chunk_hashes
 from orlog.datasets.store.version import StoredVersion

@@ -16,8 +16,7 @@ from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.views import operation_text
 from orlog.datasets.recording import saving
-from orlog.datasets.recording.converting import convert_dataset
-from orlog.datasets.recording.saving import save_dataset
+from orlog.datasets.recording.saving import convert_dataset, save_dataset
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError, InvalidNameError, SchemaError, VersionExistsError

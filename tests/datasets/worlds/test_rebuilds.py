@@ -19,7 +19,7 @@ from orlog.algos.training.options import TrainOptions
 from orlog.base import terminal
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.converting import convert_dataset
+from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.worlds.classic import DATASETS
 from orlog.datasets.worlds.rebuilds import compare_with_recorded, record_statistics
 from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
