@@ -59,6 +59,7 @@ class EpisodeWriter:
         self._name, self._log = name, log
         self._encoded = set(encodings or {})
         self._first_decides = first_decides
+        self._at_end = False
         self._close_open()
 
     @property
@@ -217,7 +218,7 @@ class EpisodeWriter:
         self._open_steps, self._open_return = 0, 0.0
         self._open_rewards: list[np.ndarray] = []
         self._held_rewards = 0
-        self._at_end: bool = False
+        self._at_end = False
 
     def _add_rewards(self, rewards: np.ndarray) -> None:
         """Keep rewards, up to a limit, so that they are summed at once as in a whole episode."""

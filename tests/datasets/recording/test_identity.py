@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -399,26 +398,3 @@ def test_the_digest_does_not_depend_on_place_time_or_process(tmp_path: Path) -> 
     assert told[0][0].count("sha256:") == 2
     first, *others = sorted(tmp_path.glob("*/home/datasets/lab/place-v1/1.0.0/manifest.json"))
     assert all(first.read_bytes() == other.read_bytes() for other in others)
-
-
-def test_the_digest_does_not_depend_on_the_state_of_random_numbers_or_on_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    case = Case(
-        spaces.Box(0, 1, (5,)),
-        spaces.Text(4, charset="ab"),
-        {"a": ("text", "bool", ())},
-        {},
-        [30, 40, 50],
-        1,
-        "float64",
-    )
-    episodes = make_episodes(case)
-    with in_a_home_of_its_own():
-        expected = record(case, episodes).digest
-    np.random.seed(5)  # noqa: NPY002 (the global state that must not matter)
-    random.seed(5)
-    for threads in (1, 7):
-        monkeypatch.setattr("orlog.datasets.store.zarr_writer.THREADS", threads)
-        with in_a_home_of_its_own():
-            assert record(case, episodes).digest == expected

@@ -81,24 +81,6 @@ def test_a_wrong_role_is_named_once_the_first_episode_ended_and_nothing_is_lost(
     assert orlog.load_dataset(NAME).roles["infos/energy"] == "cost"
 
 
-@pytest.mark.parametrize(
-    ("roles", "message"),
-    [
-        ({"infos/energy": "costly"}, "column 'infos/energy' has the unknown role 'costly'"),
-        ({"infos/missing": "cost"}, "a column 'infos/missing', which is not there"),
-        ({"infos/note": "cost"}, "column infos/note cannot have the role cost"),
-        ({"infos/agents/*/cost": "cost"}, "which is not there"),
-    ],
-)
-def test_a_manifest_with_a_wrong_role_is_refused(roles: dict[str, str], message: str) -> None:
-    ds = record(roles={"infos/energy": "cost"})
-    path = ds.folder / "manifest.json"
-    body = json.loads(path.read_text("utf-8"))
-    path.write_text(json.dumps({**body, "roles": roles}), "utf-8")
-    with pytest.raises(ManifestError, match=f"lab/arm-v1@1.0.0: .*{message}"):
-        orlog.load_dataset(ds.folder)
-
-
 class Paid(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Says what each step costs, and which choices there are after it."""
 

@@ -28,12 +28,10 @@ from tests.datasets.recording.arms import (
     NAME,
     OBSERVATIONS,
     add,
-    add_in_pieces,
     append,
     assert_same_episode,
     digest_of,
     finished,
-    interrupted,
     leftovers,
     make_episode,
     opened,
@@ -77,47 +75,6 @@ def test_what_is_known_about_the_data_is_kept() -> None:
     assert {name: getattr(manifest, name) for name in facts} == facts
     assert (manifest.name, manifest.version, manifest.lineage) == (NAME, "3.1.4", [])
     assert (manifest.environment, manifest.recipe) == (None, None)
-
-
-def test_rewards_may_have_single_precision() -> None:
-    episode = make_episode(1, rewards=np.full(len(EPISODES[1]), 0.1, np.float32))
-    dataset = record([episode], reward_dtype=np.float32)
-    assert dataset.column("rewards").dtype == np.float32
-    expected = episode.rewards.sum(dtype=np.float64)
-    np.testing.assert_allclose(dataset.column("episodes/returns"), [expected])
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_steps_in_any_pieces_give_the_bytes_of_whole_episodes(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    expected = record(EPISODES, version="1.0.0").manifest
-    writer = start(version="2.0.0")
-    for episode in EPISODES:
-        inside = np.arange(1, len(episode))
-        add_in_pieces(writer, episode, inside[rng.random(len(inside)) < 0.3].tolist())
-    writer.finish()
-    found = opened(writer).manifest
-    assert found.columns == expected.columns
-    assert found.objects == expected.objects
-
-
-def test_steps_and_episodes_are_counted() -> None:
-    with start() as writer:
-        assert (writer.total_episodes, writer.total_steps) == (0, 0)
-        writer.add_episode(EPISODES[0])
-        add_in_pieces(writer, EPISODES[1], [1])
-        counted = writer.total_episodes, writer.total_steps
-        assert counted == (2, len(EPISODES[0]) + len(EPISODES[1]))
-        writer.add_steps(**next(pieces_of(EPISODES[2], [])))
-        assert (writer.total_episodes, writer.total_steps) == counted
-        writer.end_episode(metadata=EPISODES[2].metadata)
-    assert opened(writer).total_episodes == writer.total_episodes == 3
-
-
-def test_an_episode_without_an_end_is_a_recording_that_just_stopped() -> None:
-    dataset = record([EPISODES[2]])
-    assert not dataset[0].terminations.any()
-    assert not dataset[0].truncations.any()
 
 
 def test_arrays_may_change_after_they_were_given() -> None:
@@ -241,50 +198,6 @@ def test_numbers_that_are_not_finite_are_kept_and_counted() -> None:
     assert newer.manifest.non_finite == twice
 
 
-def test_a_dataset_is_recorded_in_a_real_environment() -> None:
-    env = gymnasium.make("CartPole-v1", max_episode_steps=40, sutton_barto_reward=True)
-    policy = np.random.default_rng(0)
-
-    def play(seed: int) -> Episode:
-        seen, actions = [env.reset(seed=seed)[0]], []
-        results: list[list[Any]] = []
-        while not results or not any(results[-1][1:]):
-            actions.append(int(policy.integers(2)))
-            observation, *result, _ = env.step(actions[-1])
-            seen.append(observation)
-            results.append(result)
-        rewards, terminations, truncations = map(np.array, zip(*results, strict=True))
-        return Episode(
-            observations=seen,
-            actions=actions,
-            rewards=rewards.astype(np.float64),
-            terminations=terminations,
-            truncations=truncations,
-            seed=seed,
-        )
-
-    dataset = finished(
-        DatasetWriter("lab/cartpole-v1", environment=env), [play(seed) for seed in range(5)]
-    )
-    assert dataset.observation_space == env.observation_space
-    assert dataset.action_space == env.action_space
-    record_ = dataset.environment
-    assert record_ is not None
-    assert (record_.id, record_.kwargs) == ("CartPole-v1", {"sutton_barto_reward": True})
-    assert record_.max_episode_steps == 40
-    assert record_.versions["gymnasium"] == gymnasium.__version__
-    again = dataset.recover_environment()
-    for episode in dataset:
-        assert isinstance(episode.observations, np.ndarray)
-        observation, _ = again.reset(seed=episode.seed)
-        np.testing.assert_array_equal(observation, episode.observations[0])
-        for action, expected in zip(episode.actions, episode.observations[1:], strict=True):
-            np.testing.assert_array_equal(again.step(action)[0], expected)
-    again.close()
-    assert append(dataset, [play(5)]).environment == dataset.environment
-    env.close()
-
-
 def test_an_environment_that_cannot_be_made_again_is_refused() -> None:
     env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
     with pytest.raises(SchemaError, match=r"gymnasium\.make"):
@@ -337,18 +250,13 @@ def test_a_closed_writer_takes_nothing_more() -> None:
     "arguments",
     [
         {"description": "x" * 100_001},
-        {"changes": "x" * 100_001},
         {"description": 5},
-        {"license": None},
         {"behavior_policy": "\ud800"},
         {"container": "tar"},
-        {"version": "1.0"},
         {"version": "../1.0.0"},
         {"reward_dtype": np.int64},
-        {"name": "arm"},
         {"name": "../arm-v1"},
         {"observation_space": spaces.Dict({"k" * 230: OBSERVATIONS})},
-        {"observation_space": spaces.Dict({"k" * 300: OBSERVATIONS})},
     ],
     ids=lambda arguments: f"{next(iter(arguments.items()))!r:.40}",
 )
@@ -362,7 +270,7 @@ def test_what_could_not_be_opened_afterwards_is_refused_at_the_start(
     record(EPISODES[:1])
 
 
-@pytest.mark.parametrize("pin", ["1.1.0", "1.0.0", "sha256:0123456789", ""])
+@pytest.mark.parametrize("pin", ["1.1.0", ""])
 def test_a_name_with_a_version_in_it_is_refused(pin: str) -> None:
     with pytest.raises(InvalidNameError, match=rf"'{NAME}@{pin}': .*; give that as version="):
         start(f"{NAME}@{pin}")
@@ -398,10 +306,3 @@ def test_a_finish_that_fails_keeps_what_was_never_acknowledged(
         with pytest.raises(StorageError):
             record(EPISODES[:7])
     assert resumed(7, EPISODES[7:]).digest == digest_of(12)
-
-
-def test_other_encodings_are_not_gone_on_with() -> None:
-    interrupted(EPISODES[:1])
-    given = choose_encoding("rewards", np.dtype("f8"), (), chunk_rows=16, compression="lz4")
-    with pytest.raises(SchemaError, match=r"rewards was recorded with .*; give the same encodings"):
-        start(encodings={"rewards": given}, resume=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -308,26 +307,6 @@ def test_after_a_full_disk_the_same_writer_goes_on_right_or_not_at_all() -> None
         writer = start(resume=True)
         finished(writer, EPISODES[writer.total_episodes :])
     assert opened(writer).digest == expected
-
-
-def test_a_limit_on_the_size_of_files_is_met_as_a_full_disk() -> None:
-    expected = digest_of(12)
-
-    def work() -> None:
-        with start() as writer:
-            tell(add(writer, EPISODES[:4]).checkpoint())
-            # Writing beyond this size fails as a full disk does, with an OSError.
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-            add(writer, EPISODES[4:])
-
-    code, told = in_child(work)
-    assert (code, told.splitlines()[0]) == (1, "4"), told
-    assert told.splitlines()[1].startswith("StorageError: ")
-    assert "cannot write: File too large; free some space" in told
-    writer = start(resume=True)
-    assert writer.total_episodes >= 4
-    assert finished(writer, EPISODES[writer.total_episodes :]).digest == expected
 
 
 SMALL_DISK = """

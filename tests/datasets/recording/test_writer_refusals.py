@@ -49,71 +49,31 @@ def flag_at(step: int) -> np.ndarray:
 
 UNFIT: Refusals = [
     ("actions", lambda a: a[:-1], "column actions: expected 8 rows, found 7"),
-    ("actions", lambda a: np.append(a, 0), "column actions: expected 8 rows, found 9"),
     ("observations", lambda o: o[:-1], "observations: expected 9 rows, found 8 .. one row more"),
-    ("rewards", lambda r: r[:-1], "column rewards: expected 8 rows, found 7"),
-    ("terminations", flag_at(7)[:-1], "column terminations: expected 8 rows, found 7"),
     ("truncations", flag_at(7)[:-1], "column truncations: expected 8 rows, found 7"),
     ("observations", lambda o: o.astype(np.float64), "float32 (9, 3)", "float64 (9, 3)"),
-    ("observations", lambda o: np.repeat(o, 2, 1), "float32 (9, 3)", "float32 (9, 6)"),
     ("observations", lambda o: {"position": o}, "float32 (9, 3)", "a dict of 1"),
-    ("actions", lambda a: a.astype(np.int32), "int64 (8,)", "int32 (8,)"),
-    (
-        "actions",
-        np.array([0, 1, 2, 3, 4, 0, 0, 0]),
-        "column actions, row 4: expected 0 to 3, found 4",
-    ),
+    ("actions", np.arange(8) // 2 + 1, "column actions, row 6: expected 0 to 3, found 4"),
     ("actions", lambda a: a[:, None], "int64 (8,)", "int64 (8, 1)"),
-    ("rewards", lambda r: r[:, None], "", "float64 (8, 1)"),
     ("rewards", lambda r: [*map(str, r)], "", "a list of 8 str"),
-    ("rewards", np.zeros(8, np.complex64), "float64 (8,)", "complex64"),
     ("terminations", np.zeros(8), "bool (8,)", "float64 (8,) .. astype(bool)"),
-    ("terminations", np.zeros(8, np.uint8), "bool (8,)", "uint8"),
-    (
-        "truncations",
-        np.where(flag_at(7), np.nan, 0.0),
-        "bool (8,)",
-        "float64 (8,), 1 of them not finite",
-    ),
+    ("truncations", np.full(8, np.nan), "bool (8,)", "float64 (8,), 8 of them not finite"),
     ("terminations", flag_at(3), "column terminations: true at step 3 of 8"),
-    ("truncations", flag_at(0), "column truncations: true at step 0 of 8"),
-    ("infos.torque", lambda t: t[:-1], "column infos/torque: expected 8 rows, found 7"),
-    ("infos.note", lambda texts: texts[:-1], "column infos/note: expected 8 rows, found 7"),
     ("infos.note", lambda texts: [*texts[:-1], b"x"], "infos/note: expected "),
     ("infos.note", lambda texts: [*texts[:-1], "\ud800"], "column infos/note: not valid UTF-8"),
-    (
-        "infos.hits",
-        lambda hits: [*hits[:-1], np.zeros((1, 3), np.int64)],
-        "int64 (1, 2)",
-        "int64 (1, 3)",
-    ),
     ("infos.hits", lambda hits: [*hits[:-1], np.zeros((1, 2))], "int64 (1, 2)", "float64 (1, 2)"),
-    ("seed", -1, "a seed lies in [0, 2^63), found -1"),
     ("seed", 2**63, f"a seed lies in [0, 2^63), found {2**63}"),
     ("seed", 1.5, "seed .. 1.5"),
-    ("seed", "seven", "seed .. seven"),
     ("metadata.weight", [[1.0], [1.0, 2.0]], "column episodes/weight: expected"),
     ("rewards", None, "column rewards: expected"),
-    ("rewards", np.float64(1), "column rewards: expected"),
 ]
-OTHER_INFOS = "expected the columns ['infos/hits', 'infos/note', .. found ['infos/"
-OTHER_METADATA = "expected the columns ['episodes/task', 'episodes/weight'] .. "
 # What the first episode has, the others must have.
 UNLIKE_THE_FIRST: Refusals = [
-    (
-        "infos",
-        lambda infos: {key: infos[key] for key in ("hits", "torque")},
-        f"{OTHER_INFOS}hits', 'infos/torque']",
-    ),
-    ("infos.force", np.zeros(8), f"{OTHER_INFOS}force', 'infos/hits'"),
-    ("metadata", {}, f"{OTHER_METADATA}found []"),
-    ("metadata.height", 1.0, f"{OTHER_METADATA}'episodes/height'"),
+    ("infos.force", np.zeros(8), "expected the columns ['infos/hits', .. found ['infos/force'"),
+    ("metadata", {}, "expected the columns ['episodes/task', 'episodes/weight'] .. found []"),
     ("infos.torque", lambda t: t.astype(np.float64), "float32 (8, 2)", "float64 (8, 2)"),
     ("infos.note", np.zeros(8), "a list of 8 texts", "float64 (8,)"),
-    ("metadata.task", 3.0, "a list of 1 texts", "float64 (1,)"),
-    ("metadata.weight", "heavy", "float64 (1,)", "a list of 1 str"),
     ("metadata.weight", 3, "float64 (1,)", "int64 (1,)"),
-    ("metadata.weight", None, "float64 (1,)", ""),
 ]
 
 
@@ -219,18 +179,6 @@ def test_infos_of_no_type_that_can_be_stored_are_refused() -> None:
     check_refused(0, [("infos", {"x": value}, message) for value in values])
 
 
-@pytest.mark.parametrize(
-    "value",
-    [np.zeros((8, 0)), [np.zeros((2, 0))] * 8, [np.zeros(0)] * 8, [""] * 8],
-    ids=["rows of nothing", "arrays of nothing", "empty arrays", "empty texts"],
-)
-def test_infos_may_hold_nothing(value: Any) -> None:
-    episode = make_episode(0, 8, infos={"x": value}, metadata={"a": "", "b": np.zeros((0, 2))})
-    dataset = record([episode, episode])
-    for found in dataset:
-        assert_same_episode(found, episode)
-
-
 def test_observations_may_have_no_numbers() -> None:
     nothing = spaces.Box(0, 1, (0,), np.float32)
     episodes = [
@@ -273,31 +221,23 @@ def test_steps_that_do_not_fit_are_refused_and_the_episode_goes_on() -> None:
 
     first, second = pieces_of(episode, [8])
     writer = start()
-    wrong: dict[str, dict[str, Any]] = {
-        "observations: expected 9 rows, found 8": {
-            **first,
-            "observations": first["observations"][:-1],
-        },
-        "column actions": {**first, "actions": first["actions"][:-1]},
-        "true at step 2": {**first, "truncations": flag_at(2)},
-        "no steps": {name: values[:0] for name, values in first.items() if name != "infos"},
-        "expected bool": {**first, "terminations": np.zeros(8)},
-    }
-    for message, steps in wrong.items():
+    for message, wrong in {
+        "observations: expected 9 rows, found 8": {"observations": first["observations"][:-1]},
+        "true at step 2": {"truncations": flag_at(2)},
+        "expected bool": {"terminations": np.zeros(8)},
+    }.items():
         with pytest.raises(SchemaError, match=f"{NAME}@1.0.0, episode 0.*{message}"):
-            writer.add_steps(**steps)
+            writer.add_steps(**{**first, **wrong})
+    with pytest.raises(SchemaError, match="no steps"):
+        writer.add_steps(**{name: values[:0] for name, values in first.items() if name != "infos"})
     writer.add_steps(**first)
-    wrong = {
-        "observations: expected 12 rows, found 13": {
-            **second,
-            "observations": np.concatenate([first["observations"][-1:], second["observations"]]),
-        },
-        "expected the columns": {**second, "infos": {}},
-        "infos/torque": {**second, "infos": {**second["infos"], "torque": np.zeros((12, 2))}},
-    }
-    for message, steps in wrong.items():
+    rows = np.concatenate([first["observations"][-1:], second["observations"]])
+    for message, wrong in {
+        "observations: expected 12 rows, found 13": {"observations": rows},
+        "expected the columns": {"infos": {}},
+    }.items():
         with pytest.raises(SchemaError, match=f"{NAME}@1.0.0, episode 0.*{message}"):
-            writer.add_steps(**steps)
+            writer.add_steps(**{**second, **wrong})
     with pytest.raises(SchemaError, match=r"has steps already; end_episode closes it"):
         writer.add_episode(episode)
     with pytest.raises(SchemaError, match=r"is not ended; call end_episode"):

@@ -18,24 +18,20 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.columns.episode import Episode
 from orlog.datasets.home import folders
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording.writer import DatasetWriter
-from orlog.datasets.store import encoding
 from orlog.datasets.store.encoding import choose_encoding
 from orlog.errors import (
     IntegrityError,
     ManifestError,
     NotFoundError,
-    OrlogError,
     SchemaError,
     StorageError,
     VersionExistsError,
 )
 from orlog.manifests.manifest import Manifest, read_manifest
 from tests.datasets.recording.arms import (
-    ACTIONS,
     EPISODES,
     NAME,
     OBSERVATIONS,
@@ -50,14 +46,12 @@ from tests.datasets.recording.arms import (
     interrupted,
     leftovers,
     opened,
-    pieces_of,
     record,
     resumed,
     start,
     steps_of,
     tell,
 )
-from tests.episodes import whole_episode
 
 pytestmark = pytest.mark.usefixtures("small_shards")
 
@@ -87,16 +81,6 @@ def test_a_version_that_came_to_be_meanwhile_is_left_alone_and_nothing_is_lost()
     writer.close()
     shutil.rmtree(writer.folder)
     resumed(3)
-
-
-def test_a_folder_without_a_manifest_is_met_at_the_start_or_does_not_stand_in_the_way() -> None:
-    (datasets_folder() / NAME / "1.0.0/actions").mkdir(parents=True)
-    try:
-        writer = start()
-    except OrlogError as error:
-        assert "1.0.0" in str(error)  # noqa: PT017 (refused before an hour of recording)
-        return
-    finished(writer, EPISODES[:1])
 
 
 def test_one_version_has_one_writer_at_a_time() -> None:
@@ -193,12 +177,6 @@ def test_a_damaged_recording_is_not_gone_on_with(file: str, damage: str) -> None
 # --- appending
 
 
-def own_bytes(folder: Path) -> int:
-    """Return the size of the files that no other version shares."""
-    files = [path.stat() for path in folder.rglob("*") if path.is_file()]
-    return sum(found.st_size for found in files if found.st_nlink == 1)
-
-
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
 def test_appending_in_row_gives_all_episodes_and_shares_the_files(container: str) -> None:
     if container == "hdf5":
@@ -226,40 +204,6 @@ def test_appending_in_row_gives_all_episodes_and_shares_the_files(container: str
         np.testing.assert_array_equal(versions[-1].column(name), whole.column(name))
         rows = np.random.default_rng(0).permutation(len(whole.column(name)))
         np.testing.assert_array_equal(versions[-1].rows(name, rows), whole.rows(name, rows))
-
-
-def test_appending_one_percent_stores_little_more_than_one_percent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(encoding, "CHUNK_BYTES", 2**15)
-    monkeypatch.setattr(encoding, "SHARD_BYTES", 2**18)
-    frames = spaces.Box(0, 255, (32, 32, 3), np.uint8)
-    rng = np.random.default_rng(0)
-
-    def make() -> Episode:
-        return whole_episode(
-            rng.integers(0, 255, (21, 32, 32, 3), np.uint8),
-            rng.integers(0, 4, 20),
-            rng.standard_normal(20),
-            end="",
-        )
-
-    empty = DatasetWriter(NAME, observation_space=frames, action_space=ACTIONS)
-    base = finished(empty, [make() for _ in range(100)])
-    assert base.manifest.size_bytes > 6_000_000
-    newer = append(base, [make()])
-    assert len(newer) == 101
-    assert own_bytes(newer.folder) < 0.025 * base.manifest.size_bytes
-    shutil.rmtree(base.folder)  # the newer one stands on its own
-    assert orlog.verify_store(newer.folder)[1] == []
-    assert len(list(orlog.load_dataset(newer.folder))) == 101
-
-
-def test_a_file_that_another_version_has_is_stored_once() -> None:
-    first = record(EPISODES)
-    second = record(EPISODES, version="1.0.1", description="said better")
-    assert first.digest != second.digest
-    assert own_bytes(second.folder) == (second.folder / "manifest.json").stat().st_size
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
@@ -309,18 +253,6 @@ def test_an_interrupted_append_goes_on_to_the_same_bytes() -> None:
     assert writer.total_episodes == 4
     assert finished(writer, EPISODES[8:]).digest == expected
     assert leftovers() == set()
-
-
-def test_metadata_that_do_not_fit_what_is_appended_to_are_refused() -> None:
-    base = record(EPISODES[:1])
-    with DatasetWriter.append(base) as writer:
-        (piece,) = pieces_of(EPISODES[1], [])
-        writer.add_steps(**piece)
-        for metadata in ({}, {**EPISODES[1].metadata, "new": 1}, {"task": 1.0, "weight": 1.0}):
-            with pytest.raises(SchemaError, match=r"1\.1\.0, episode"):
-                writer.end_episode(metadata=metadata)
-        writer.end_episode(seed=EPISODES[1].seed, metadata=EPISODES[1].metadata)
-    assert_same_episode(opened(writer)[1], EPISODES[1])
 
 
 def test_a_view_is_not_appended_to() -> None:
