@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
 import io
 import math
 import mmap
@@ -15,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._containers.carried_sums import note_array, note_unwritten
+from orlog.datasets.formats._containers.damage import reading as reading_file
 from orlog.datasets.store.hdf5 import import_h5py
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.errors import IntegrityError, SchemaError
 
 CACHE_BYTES = 2**26
 CHECKSUM_BYTES = 4
@@ -33,6 +36,7 @@ LONGEST_PLACE = 300  # characters, in errors
 MOST_ROWS = 2**40
 WHOLE_BYTES = 2**16  # arrays of so many are one chunk
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+reading = functools.partial(reading_file, kind="HDF5")
 
 
 def is_hdf5(path: Path) -> bool:
@@ -48,8 +52,7 @@ def is_hdf5(path: Path) -> bool:
 def open_hdf5(path: Path, where: str, *, texts: bool = False) -> Iterator[Any]:
     """Open a file, which is no link, to read from it; errors call it `where`.
 
-    With `texts`, values of any length will be read, for which libhdf5 needs heaps that are sound; to look for
-    them takes half a second for each GB.
+    With `texts`, values of any length will be read, for which its heaps are looked at (`check_heaps`).
     """
     h5py = import_h5py()
     with reading(where):
@@ -62,22 +65,44 @@ def open_hdf5(path: Path, where: str, *, texts: bool = False) -> Iterator[Any]:
         yield file
 
 
+_were_checked = contextvars.ContextVar("_were_checked", default=False)
+
+
+@contextlib.contextmanager
+def checked_before() -> Iterator[None]:
+    """Read files in this context whose heaps another process looked at, as jobs do."""
+    token = _were_checked.set(True)
+    try:
+        yield
+    finally:
+        _were_checked.reset(token)
+
+
 def check_heaps(path: Path, file: Any, where: str) -> None:
-    """Refuse heaps of texts in which libhdf5 2.0.0 would go round in circles.
+    """Refuse heaps of texts in which libhdf5 2.0.0 would go round in circles; once for a file that stays as it is.
+
+    Raises SchemaError if sizes in the file do not have 8 bytes; IntegrityError if a heap has a size that leads nowhere.
+    """
+    if not _were_checked.get():
+        with reading(where):
+            size_bytes = file.id.get_create_plist().get_sizes()[1]
+        if size_bytes != 8:
+            raise SchemaError(f"{where}: stores sizes in {size_bytes} bytes, expected 8.")
+        state = path.stat()
+        _check_heaps(path, (state.st_ino, state.st_size, state.st_mtime_ns), where)
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_heaps(path: Path, _state: tuple[int, ...], where: str) -> None:
+    """Look at all heaps of a file, in half a second for each GB.
 
     Each holds objects one after another, with their sizes. libhdf5 adds sizes up without a look at
     whether that leads on: not with a size of 0, and not with one that is beyond 64 bits when it is rounded.
     See "Global Heap" in the specification of HDF5's file format.
-
-    Raises SchemaError if sizes in the file do not have 8 bytes; IntegrityError if a heap has such a size.
     """
-    with reading(where):
-        size_bytes = file.id.get_create_plist().get_sizes()[1]
-    if size_bytes != 8:
-        raise SchemaError(f"{where}: stores sizes in {size_bytes} bytes, expected 8.")
     with path.open("rb") as stored, mmap.mmap(stored.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for found in HEAP.finditer(data):
-            start = found.start()
+        for heap in HEAP.finditer(data):
+            start = heap.start()
             stop = start + int.from_bytes(data[start + 8 : start + 16], "little")
             # Anything else that begins alike is in the way of nobody.
             if start + LEAST_HEAP_BYTES <= stop <= len(data):
@@ -98,18 +123,6 @@ def _check_heap(data: mmap.mmap, start: int, stop: int, where: str) -> None:
                 file=where,
             )
         place += taken
-
-
-@contextlib.contextmanager
-def reading(where: str) -> Iterator[None]:
-    """Turn what HDF5 says about a file that it cannot read into an error that names the file."""
-    try:
-        yield
-    except OrlogError:
-        raise
-    except (OSError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-        text = str(error.args[0] if error.args else type(error).__name__).partition("\n")[0]
-        raise IntegrityError(f"{where}: cannot be read as HDF5: {text}.", file=where) from error
 
 
 def look_inside(files: Sequence[Path], test: Callable[[Any], bool]) -> bool:

@@ -7,11 +7,9 @@ column is a stream of its own, which gives its rows from the first to the last.
 from __future__ import annotations
 
 import contextlib
-import lzma
+import functools
 import math
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -19,13 +17,15 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.datasets.formats._containers.damage import reading
+from orlog.errors import IntegrityError, SchemaError
 
 LARGEST_ROW_BYTES = 2**26
 LARGEST_FORTRAN_BYTES = 2**30
 MOST_ROWS = 2**40
 MOST_ARRAYS = 1024
 LARGEST_RATIO = 1032  # of Deflate
+reading_npz = functools.partial(reading, kind="npz")
 
 
 def is_npz(path: Path) -> bool:
@@ -35,31 +35,6 @@ def is_npz(path: Path) -> bool:
             return file.read(4) == b"PK\x03\x04"
     except OSError:
         return False
-
-
-@contextlib.contextmanager
-def reading_npz(where: str) -> Iterator[None]:
-    """Turn errors about an archive that cannot be read into one that names the file."""
-    try:
-        yield
-    except OrlogError:
-        raise
-    except (
-        EOFError,
-        KeyError,
-        lzma.LZMAError,
-        NotImplementedError,  # compressed in another way, or encrypted
-        OSError,
-        RuntimeError,
-        SyntaxError,  # a header that is no dictionary
-        tokenize.TokenError,
-        TypeError,
-        ValueError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        text = str(error.args[0] if error.args else error).partition("\n")[0]
-        raise IntegrityError(f"{where}: cannot be read as npz: {text}.", file=where) from error
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from orlog.base.jobs import check_seen, do_jobs
 from orlog.datasets.formats._containers.carried_sums import CarriedSums, note_all, noted_sums
+from orlog.datasets.formats._containers.hdf5_files import checked_before
 from orlog.datasets.formats._shared.episodes import Asked, Steps
 from orlog.datasets.formats._shared.notes import Note
 
@@ -132,5 +133,5 @@ def _read_there(
 ) -> tuple[list[Found], CarriedSums]:
     """Read a piece in a process that may be on another machine, with what was noted about checksums."""
     check_seen(*folders)
-    with noted_sums() as sums:
+    with noted_sums() as sums, checked_before():
         return [*read(piece)], sums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import struct
@@ -18,8 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from orlog.datasets.formats import npz, table
-from orlog.datasets.formats._shared.episodes import Asked, Options
-from orlog.datasets.formats.formats import formats
+from orlog.datasets.formats._containers import hdf5_files
+from orlog.datasets.formats._shared import pieces
+from orlog.datasets.formats._shared.episodes import Asked, Options, Sharing
+from orlog.datasets.formats.formats import Wanted, formats, read_version
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_npz import flat
@@ -34,7 +37,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Sample]]
     return write_samples(tmp_path_factory.mktemp("hostile"))
 
 
-def hdf5_files(samples: dict[str, list[Sample]]) -> list[tuple[Sample, Path]]:
+def files_of_hdf5(samples: dict[str, list[Sample]]) -> list[tuple[Sample, Path]]:
     return [
         (sample, path)
         for found in samples.values()
@@ -83,7 +86,7 @@ def _plug_in(file: h5py.File, name: str, _: Path) -> None:
 def test_values_of_hdf5_that_lie_elsewhere_are_not_read(
     samples: dict[str, list[Sample]], tmp_path: Path, change: Callable[..., None]
 ) -> None:
-    for sample, path in hdf5_files(samples):
+    for sample, path in files_of_hdf5(samples):
         sound = path.read_bytes()
         secret = tmp_path / "secret.hdf5"
         secret.write_bytes(sound)
@@ -111,6 +114,35 @@ def test_heaps_of_texts_that_libhdf5_would_never_end_to_read_are_refused(
         with pytest.raises(IntegrityError, match=rf"heap of texts .* claims {size} bytes\."):
             read_files(formats()[name], sample.given, tmp_path / "store", sample.options)
         path.write_bytes(sound)
+
+
+@pytest.mark.parametrize("name", ["minari", "robomimic"])
+def test_heaps_of_a_file_are_looked_at_once_and_not_by_jobs(
+    samples: dict[str, list[Sample]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "JOB_BYTES", 1)
+    sample, places = samples[name][0], list[int]()
+    asked = Asked(
+        files=sample.given,
+        sources=[path.name for path in sample.given],
+        options=sample.options,
+        sharing=Sharing(functools.partial(forgetting, places), None),
+    )
+    files = len([*sample.root.rglob("*.hdf5")])
+    hdf5_files._check_heaps.cache_clear()
+    wanted = Wanted(name="lab/test-v0", version="1.0.0")
+    read_version(formats()[name], asked, tmp_path / "store", wanted)
+    assert len(places) > 1
+    assert hdf5_files._check_heaps.cache_info().misses == 0
+    assert 1 <= places[0] <= files
+
+
+def forgetting(places: list[int], function: Any, jobs: Any, **_: Any) -> Any:
+    """Do jobs as other processes would, which have looked at no file."""
+    for index, job in enumerate(jobs):
+        places.append(hdf5_files._check_heaps.cache_info().misses)
+        hdf5_files._check_heaps.cache_clear()
+        yield index, function(job)
 
 
 @pytest.mark.parametrize("packing", [{}, {"compression": "gzip"}, {"shuffle": True}])
