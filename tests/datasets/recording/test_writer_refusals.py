@@ -232,12 +232,13 @@ def test_steps_that_do_not_fit_are_refused_and_the_episode_goes_on() -> None:
         writer.add_steps(**{name: values[:0] for name, values in first.items() if name != "infos"})
     writer.add_steps(**first)
     rows = np.concatenate([first["observations"][-1:], second["observations"]])
-    for message, wrong in {
+    unlike: dict[str, dict[str, Any]] = {
         "observations: expected 12 rows, found 13": {"observations": rows},
         "expected the columns": {"infos": {}},
-    }.items():
+    }
+    for message, change in unlike.items():
         with pytest.raises(SchemaError, match=f"{NAME}@1.0.0, episode 0.*{message}"):
-            writer.add_steps(**{**second, **wrong})
+            writer.add_steps(**{**second, **change})
     with pytest.raises(SchemaError, match=r"has steps already; end_episode closes it"):
         writer.add_episode(episode)
     with pytest.raises(SchemaError, match=r"is not ended; call end_episode"):
