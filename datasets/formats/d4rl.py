@@ -1,11 +1,12 @@
-"""Reads and writes the HDF5 files of D4RL (Fu and others, 2020): one row for each step, flags where it ended.
+"""Reads and writes the HDF5 files of D4RL (Fu and others, 2020), and reads those of DSRL (Liu and others, 2023).
 
     /observations /actions          (S, n) float        /rewards            (S,)
     /terminals    /timeouts         (S,) flags          /next_observations  (S, n), in some files
     /infos/NAME  or  /infos         (S, ..)             all else is left out
     attribute orlog_columns         names of all columns, in our own files: none of them may be missing
+    /costs                          (S,), in DSRL's files, which have all of these columns: `infos/cost`
 
-`_shared/flat_rows.py` says how rows become episodes. A file with neither `timeouts` nor
+A row is a step, and flags say where episodes end. `_shared/flat_rows.py` says how. A file with neither `timeouts` nor
 `next_observations` does not say where the time limit ended an episode; the environment's horizon
 does, and without it the file is refused. The file is not trusted: see `_containers/hdf5_files.py`.
 """
@@ -33,7 +34,7 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flat_rows import FlatRows, count_choices, open_flat_rows
 from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats._shared.notes import Note
@@ -47,6 +48,9 @@ LONGEST = 200  # characters of a text of the metadata
 CHUNK_BYTES = 2**18  # several fit into HDF5's cache, so each is compressed once
 LAYOUT = "D4RL's layout"
 COLUMNS = "orlog_columns"
+DSRL = "DSRL's layout"
+KEYS = ("observations", "next_observations", "actions", "rewards", "terminals", "timeouts")
+DSRL_KEYS = (*KEYS, "costs")
 
 
 @contextlib.contextmanager
@@ -59,6 +63,21 @@ def _open(asked: Asked) -> Iterator[Opened]:
         opened = open_flat_rows(rows, asked.options, reading)
         opened.notes += policy
         yield opened
+
+
+@contextlib.contextmanager
+def _open_dsrl(asked: Asked) -> Iterator[Opened]:
+    source, where = asked.only_file(DSRL)
+    with open_hdf5(source, where) as file:
+        with reading(where):
+            size = source.stat().st_size
+            columns = {
+                key: numbers(child(file, key, where, DSRL), f"{where}, {key}", size)
+                for key in DSRL_KEYS
+            }
+            left_out = [key for key in names_in(file) if key not in DSRL_KEYS]
+            rows = FlatRows(columns, where, infos={"cost": "costs"}, left_out=left_out)
+        yield open_flat_rows(rows, Options(), reading)
 
 
 def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
@@ -171,26 +190,30 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
             first += count
 
 
-FORMAT = Format(
-    name="d4rl-hdf5",
-    open=_open,
-    recognizes=_recognizes,
-    alone="a dataset of D4RL is one file",
-    extensions=(".hdf5", ".h5"),
-    options=("horizon",),
-    takes_benchmark=True,
-    notes_in_lineage=False,
-    write=_write,
-    losses=lambda dataset: flat_losses(dataset, "D4RL's files"),
-    check=lambda: import_h5py(),
-    reads=(
-        "actions",
-        "observations",
-        "rewards",
-        "terminals",
-        "timeouts",
-        "next_observations",
-        "infos/*",
-        "@orlog_columns",
+FORMATS = {
+    "d4rl": Format(
+        name="d4rl-hdf5",
+        open=_open,
+        recognizes=_recognizes,
+        alone="a dataset of D4RL is one file",
+        extensions=(".hdf5", ".h5"),
+        options=("horizon",),
+        takes_benchmark=True,
+        notes_in_lineage=False,
+        write=_write,
+        losses=lambda dataset: flat_losses(dataset, "D4RL's files"),
+        check=lambda: import_h5py(),
+        reads=(*KEYS, "infos/*", "@orlog_columns"),
     ),
-)
+    "dsrl": Format(
+        name="dsrl-hdf5",
+        open=_open_dsrl,
+        recognizes=lambda files: look_inside(
+            files, lambda file: all(has_child(file, key) for key in DSRL_KEYS)
+        ),
+        alone="a dataset of DSRL is one file",
+        extensions=(".hdf5", ".h5"),
+        check=lambda: import_h5py(),
+        reads=("**",),
+    ),
+}

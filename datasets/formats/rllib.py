@@ -42,7 +42,7 @@ from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layou
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.places import Place, Places, files_below, in_order
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.table import FORMAT as TABLE
+from orlog.datasets.formats.table import TABLE
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
 LARGEST_FILE = 2**31

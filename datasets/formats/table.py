@@ -17,6 +17,9 @@ final observation of zeros (`episodes/final_observation_missing`), any other giv
 as the final one.
 
 A folder stands for its tables and those of folders in it, in the order of the numbers in their paths.
+
+`--to parquet` writes `episode`, `step` (numbers from 0), `observation` (a list of numbers, or `observation/NAME` for each
+part of a Dict), `next_observation`, `action`, `reward`, `terminated`, `truncated` and `infos/NAME`.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +53,13 @@ from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import (
+    ROLES,
     as_dtype,
     kept_dtype,
     mapped_action_space,
     unbounded_space,
 )
+from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats._shared.hints import Kind, done_names, hint, map_of
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_pieces
@@ -63,11 +68,13 @@ from orlog.datasets.formats._shared.roles import Layout, base_role
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.datasets.formats.open_bandit import is_open_bandit
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError, SchemaError
 
 LARGEST_SORTED_BYTES = 2**33
 LARGEST_TRIED_BYTES = 2**30  # of files that are read from begin to end to find episodes
 MOST_EPISODES = 2**26
+ROW_GROUP_BYTES = 2**25
 KEPT = ("observation", "next_observation", "action")
 UNDECIDED = (
     "Say which columns are what, as columns={'observation': 'COLUMNS', 'action': 'COLUMN'}, and what tells episodes apart, "
@@ -502,7 +509,46 @@ def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
     return values.astype(np.int64)
 
 
-FORMAT = Format(
+def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write `NAME.parquet`."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    file, writer = folder / f"{file_stem(dataset)}.parquet", None
+    held: list[Any] = []
+    held_bytes = 0
+    with contextlib.ExitStack() as stack:
+        for number, rows in enumerate(flat_columns(dataset, progress, tells_episodes=True)):
+            count = len(rows["rewards"])
+            columns = {"episode": np.full(count, number), "step": np.arange(count)}
+            columns |= {_column_name(key): values for key, values in rows.items()}
+            held.append(pa.table({key: _arrow_column(values) for key, values in columns.items()}))
+            held_bytes += held[-1].nbytes
+            if number == dataset.total_episodes - 1 or held_bytes >= ROW_GROUP_BYTES:
+                table, held, held_bytes = pa.concat_tables(held).combine_chunks(), [], 0
+                if writer is None:
+                    writer = stack.enter_context(
+                        pyarrow.parquet.ParquetWriter(file, table.schema, write_page_checksum=True)
+                    )
+                writer.write_table(table)
+
+
+def _column_name(key: str) -> str:
+    base, slash, part = key.partition("/")
+    return f"{ROLES.get(base, base)}{slash}{part}"
+
+
+def _arrow_column(values: np.ndarray) -> Any:
+    """Return numbers, or lists of them, as a column of Arrow."""
+    import pyarrow as pa
+
+    column = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for size in values.shape[:0:-1]:
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+TABLE = Format(
     name="table",
     open=_open,
     recognizes=_recognizes,
@@ -513,3 +559,13 @@ FORMAT = Format(
     check=check_pyarrow,
     reads=("**", *(f"./*{ending}" for ending in ENDINGS)),
 )
+PARQUET = dataclasses.replace(
+    TABLE,
+    name="parquet",
+    recognizes=lambda _files: False,  # `table` does
+    extensions=(".parquet", ".pq"),
+    any_layout=False,
+    write=_write,
+    losses=lambda dataset: flat_losses(dataset, "tables", takes_parts=True, tells_episodes=True),
+)
+FORMATS = {"table": TABLE, "parquet": PARQUET}

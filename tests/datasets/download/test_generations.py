@@ -42,7 +42,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         entries = {
             version: ForeignEntry(
                 url=f"{server.url}/{FILE}",
-                format=d4rl.FORMAT.name,
+                format=d4rl.FORMATS["d4rl"].name,
                 size_bytes=path.stat().st_size,
                 sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
             )

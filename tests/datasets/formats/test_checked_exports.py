@@ -112,10 +112,10 @@ def test_a_number_too_large_is_refused(tmp_path: Path, text: str, is_read: bool)
     columns = {name: name for name in ("observation", "action", "reward", "terminated")}
     options = Options(columns=columns, episode="episode")
     if is_read:
-        read_files(table.FORMAT, file, tmp_path / "store", options)
+        read_files(table.TABLE, file, tmp_path / "store", options)
     else:
         with pytest.raises(SchemaError, match="1e999"):
-            read_files(table.FORMAT, file, tmp_path / "store", options)
+            read_files(table.TABLE, file, tmp_path / "store", options)
 
 
 def test_a_flag_that_is_nan_is_no_end() -> None:

@@ -68,7 +68,7 @@ def write(path: Path, body: Mapping[str, Any], **options: Any) -> Path:
 def read(path: Path, folder: Path, horizon: int | None = None) -> tuple[Dataset, str]:
     asked = Asked(files=[path], sources=["test.hdf5"], options=Options(time_limit=horizon))
     wanted = Wanted(name="lab/test-v0", version="1.0.0")
-    manifest, found = read_version(d4rl_reader.FORMAT, asked, folder, wanted)
+    manifest, found = read_version(d4rl_reader.FORMATS["d4rl"], asked, folder, wanted)
     (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
     return load_dataset(folder), " ".join(found.doubts)
 

@@ -315,7 +315,7 @@ def test_lists_in_parquet_that_are_far_longer_than_the_file_take_little_memory(
     before, taken = pa.total_allocated_bytes(), [0]
 
     def read() -> None:
-        with table.FORMAT.open(asked) as opened:  # type: ignore[misc]
+        with table.TABLE.open(asked) as opened:  # type: ignore[misc]
             taken.extend(pa.total_allocated_bytes() - before for _ in opened.steps)
 
     assert _peak(read) < MOST_BYTES

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.formats import dsrl, npz
+from orlog.datasets.formats import d4rl, npz
 from orlog.datasets.formats._shared.episodes import Found, Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.errors import SchemaError
@@ -177,7 +177,7 @@ def test_costs_of_dsrl_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "SafetyCarRun-v0-40-651.hdf5"
     body = write_dsrl(path)
     assert choose_format([path], None, "lab/x").name == "dsrl-hdf5"
-    dataset, found = read_files(dsrl.FORMAT, path, tmp_path / "store")
+    dataset, found = read_files(d4rl.FORMATS["dsrl"], path, tmp_path / "store")
     assert dataset.episode_lengths.tolist() == [4, 5]
     np.testing.assert_array_equal(dataset.column("infos/cost"), body["costs"])
     assert (dataset.roles, dataset.manifest.roles) == ({"infos/cost": "cost"}, {})
@@ -188,4 +188,4 @@ def test_what_is_no_dsrl_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.hdf5"
     write_dsrl(path, costs=np.zeros(8))
     with pytest.raises(SchemaError, match="costs: expected 9 rows"):
-        read_files(dsrl.FORMAT, path, tmp_path / "store")
+        read_files(d4rl.FORMATS["dsrl"], path, tmp_path / "store")

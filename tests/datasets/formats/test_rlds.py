@@ -691,7 +691,7 @@ def test_d4rl_by_tensorflow_datasets_is_d4rl_but_for_final_observations(
         next_observations=has_next,
     )
     file = test_d4rl.write(tmp_path / "a.hdf5", body)
-    right, _ = read_files(d4rl.FORMAT, file, tmp_path / "right")
+    right, _ = read_files(d4rl.FORMATS["d4rl"], file, tmp_path / "right")
     dataset, found = converted(file, "d4rl_mujoco_small", tmp_path / "tfds")
     # The second episode was cut off: without a final observation, it loses its last step.
     assert dataset.episode_lengths.tolist() == [4, 3, 4]

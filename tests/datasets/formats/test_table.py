@@ -104,9 +104,9 @@ def test_any_runs_are_read_as_the_slow_reader_does(
         patch.setattr(table_files, "BLOCK_ROWS", block_rows)
         if not expected:
             with pytest.raises(SchemaError, match="at least one episode"):
-                read_files(table.FORMAT, path, folder / "store", options)
+                read_files(table.TABLE, path, folder / "store", options)
             return
-        dataset, found = read_files(table.FORMAT, path, folder / "store", options)
+        dataset, found = read_files(table.TABLE, path, folder / "store", options)
     assert dataset.total_episodes == len(expected)
     for episode, (observations, rows, ends) in zip(dataset, expected, strict=True):
         np.testing.assert_array_equal(episode.observations, observations)
@@ -139,9 +139,9 @@ def test_lists_choices_and_mixed_rows_sorted(tmp_path: Path) -> None:
     columns = {**MAP, "observation": "obs"}
     options = Options(columns=columns, episode="run", step="t", length="n")
     with pytest.raises(SchemaError, match=r"episode run-0 goes on at row 2.*sort=True"):
-        read_files(table.FORMAT, path, tmp_path / "store", Options(columns=columns, episode="run"))
+        read_files(table.TABLE, path, tmp_path / "store", Options(columns=columns, episode="run"))
     options = Options(columns=columns, episode="run", step="t", length="n", sort=True)
-    dataset, _ = read_files(table.FORMAT, path, tmp_path / "store", options)
+    dataset, _ = read_files(table.TABLE, path, tmp_path / "store", options)
     assert dataset.action_space == spaces.Discrete(3, start=3)
     np.testing.assert_array_equal(dataset[0].observations[:3], np.stack(frame["obs"][:3].tolist()))
 
@@ -174,14 +174,14 @@ def test_what_is_wrong_says_where(tmp_path: Path) -> None:
         for bad, options, message in cases:
             path = write(bad, tmp_path / f"bad.{ending}")
             with pytest.raises(SchemaError, match=re.escape(message)):
-                read_files(table.FORMAT, path, tmp_path / "store", options)
+                read_files(table.TABLE, path, tmp_path / "store", options)
 
 
 def test_rows_that_are_longer_than_the_header_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     path.write_bytes(b"run,t\n1,2,3\n")
     with pytest.raises(OrlogError, match=r"bad\.csv"):
-        read_files(table.FORMAT, path, tmp_path / "csv", OPTIONS)
+        read_files(table.TABLE, path, tmp_path / "csv", OPTIONS)
 
 
 def test_episodes_are_not_named_by_lists(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_episodes_are_not_named_by_lists(tmp_path: Path) -> None:
     path = write(frame, tmp_path / "logs.parquet")
     for options in (OPTIONS, dataclasses.replace(OPTIONS, sort=True)):
         with pytest.raises(OrlogError, match=r"logs\.parquet.*(run: expected|list)"):
-            read_files(table.FORMAT, path, tmp_path / "store", options)
+            read_files(table.TABLE, path, tmp_path / "store", options)
 
 
 def test_lists_that_change_their_length_are_refused(tmp_path: Path) -> None:
@@ -220,11 +220,11 @@ def test_values_that_lie_in_each_other_without_end_are_refused(tmp_path: Path) -
     options = Options(
         columns={"observation": "obs", "action": "u"}, episode="run", ends="terminated"
     )
-    dataset, _ = read_files(table.FORMAT, path, tmp_path / "store", options)
+    dataset, _ = read_files(table.TABLE, path, tmp_path / "store", options)
     assert dataset.episode_lengths.tolist() == [4]
     path.write_text(text + '\n{"run": ' + "[" * 20_000 + "]" * 20_000 + "}\n", "utf-8")
     with pytest.raises(SchemaError, match="the values of line 2 lie more than 64 deep"):
-        read_files(table.FORMAT, path, tmp_path / "broken", options)
+        read_files(table.TABLE, path, tmp_path / "broken", options)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
@@ -239,7 +239,7 @@ def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(
         write(frame[frame.run == f"run-{number}"], file)
     (tmp_path / "runs" / "README.md").write_text("# Runs")
     whole, _ = read_files(
-        table.FORMAT, write(frame, tmp_path / f"all.{ending}"), tmp_path / "a", OPTIONS
+        table.TABLE, write(frame, tmp_path / f"all.{ending}"), tmp_path / "a", OPTIONS
     )
     folder = tmp_path / "runs"
     line = ["import", str(folder), "lab/runs-v1", "--episode=run", "--step=t", "--length=n"]
@@ -251,7 +251,7 @@ def test_a_folder_stands_for_its_tables_in_the_order_of_their_numbers(
         np.testing.assert_array_equal(mine.terminations, its.terminations)
     (folder / "part" / "link.csv").symlink_to(folder)
     with pytest.raises(SchemaError, match=r"runs/part/link.csv: a link"):
-        read_files(table.FORMAT, folder, tmp_path / "b", OPTIONS)
+        read_files(table.TABLE, folder, tmp_path / "b", OPTIONS)
 
 
 def test_tables_are_shown_with_a_line_that_reads_them(tmp_path: Path) -> None:
