@@ -15,19 +15,20 @@ a jsonpickle can run code, so none is ever decoded. https://imitation.readthedoc
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.formats._containers.json_documents import read_json_object
 from orlog.datasets.formats._containers.npz_files import NpzColumn, is_npz, open_npz
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, taken
 from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats._shared.notes import Note
@@ -37,21 +38,11 @@ from orlog.manifests.names import counted
 
 STATE = "state.json"
 ARRAYS = ("obs", "acts", "rews")
-LARGEST_DOCUMENT = 2**24
-MOST_TRAJECTORIES = 2**24
-LONGEST_NAME = 60  # of a file, in characters
 TIME_LIMIT = "TimeLimit.truncated"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Trajectory:
-    """One trajectory.
-
-    Attributes:
-        arrays: `obs`, `acts` and where they are known `rews`.
-        terminal: Whether the episode ended.
-        by_limit: Whether a time limit ended it; None if it is not known.
-    """
+class _Trajectory(NamedTuple):
+    """`obs`, `acts` and where they are known `rews`, whether the episode ended, and if it is known by a time limit."""
 
     arrays: dict[str, np.ndarray]
     terminal: bool
@@ -63,62 +54,47 @@ def _open(asked: Asked) -> Iterator[Opened]:
     source, where = asked.only_file("imitation's layout")
     if source.is_dir():
         check_pyarrow()
-        files = _files(source, where)
-        opened = _opened(lambda: _from_arrow(files, where), where, asked.options)
+        trajectories = functools.partial(_from_arrow, _files(source, where), where)
     else:
-        opened = _opened(lambda: _from_npz(source, where), where, asked.options)
-    yield opened
-
-
-def _opened(
-    trajectories: Callable[[], Iterator[_Trajectory]], where: str, options: Options
-) -> Opened:
-    """Look at all trajectories, and return what they are.
-
-    Raises SchemaError if there is none, or two differ in the dtype or shape of a row.
-    """
+        trajectories = functools.partial(_from_npz, source, where)
     kinds: dict[str, tuple[Any, ...]] = {}
-    steps = choices = unknown = 0
+    steps = choices = unclear = 0
     for number, one in enumerate(trajectories()):
-        found = {name: (values.dtype, values.shape[1:]) for name, values in one.arrays.items()}
-        kinds = kinds or found
-        if found != kinds:
+        its = {name: (values.dtype, values.shape[1:]) for name, values in one.arrays.items()}
+        kinds = kinds or its
+        if its != kinds:
             raise SchemaError(
-                f"{where}, trajectory {number}: expected rows of {kinds} as in the first one, found {found}."
+                f"{where}, trajectory {number}: expected rows of {kinds} as in the first one, found {its}."
             )
         steps += len(one.arrays["acts"])
         choices = max(choices, count_choices(one.arrays["acts"], where))
-        unknown += one.terminal and one.by_limit is None
+        unclear += one.terminal and one.by_limit is None
     if not kinds:
         raise SchemaError(f"{where}: holds no trajectory.")
-    reward_dtype = kinds.get("rews", (np.dtype(np.float64),))[0]
+    is_short = kinds.get("rews", ("",))[0] == np.float32
     schema = Schema(
         observation_space=unbounded_space(*kinds["obs"]),
         action_space=spaces.Discrete(choices) if choices else unbounded_space(*kinds["acts"]),
-        reward_dtype=np.dtype(np.float32 if reward_dtype == np.float32 else np.float64),
+        reward_dtype=np.dtype(np.float32 if is_short else np.float64),
     )
-    notes = [Note("left_out_infos", ["infos"])]
+    opened = Opened(schema=schema, steps=iter(()), total_steps=steps)
+    opened.notes = [Note("left_out_infos", ["infos"])]
     if choices:
-        notes.append(Note("choices", count=choices, largest=choices - 1))
-    if "rews" not in kinds and not options.reward:
-        notes.append(Note("rewards_no_rews"))
-    if unknown:
-        how = taken(options, are_over=True)
-        notes.append(Note("ends_or_limit_unknown", count=unknown, how=how))
-    opened = Opened(schema=schema, steps=iter(()), total_steps=steps, notes=notes)
-    opened.steps = _steps(
-        trajectories(), schema, UnknownEnds(options, where, are_over=True), notes, where
-    )
-    return opened
+        opened.notes.append(Note("choices", count=choices, largest=choices - 1))
+    if "rews" not in kinds and not asked.options.reward:
+        opened.notes.append(Note("rewards_no_rews"))
+    if unclear:
+        how = taken(asked.options, are_over=True)
+        opened.notes.append(Note("ends_or_limit_unknown", count=unclear, how=how))
+    unknown = UnknownEnds(asked.options, where, are_over=True)
+    opened.steps = _steps(trajectories(), opened, unknown, where)
+    yield opened
 
 
 def _steps(
-    trajectories: Iterator[_Trajectory],
-    schema: Schema,
-    unknown: UnknownEnds,
-    notes: list[Note],
-    where: str,
+    trajectories: Iterator[_Trajectory], opened: Opened, unknown: UnknownEnds, where: str
 ) -> Iterator[Steps]:
+    schema = opened.schema
     for number, one in enumerate(trajectories):
         acts = one.arrays["acts"]
         count = len(acts)
@@ -135,7 +111,7 @@ def _steps(
             terminated=one.terminal and how == "terminated",
             truncated=one.terminal and how == "truncated",
         )
-    notes += unknown.notes()
+    opened.notes += unknown.notes()
 
 
 def _checked(arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
@@ -219,17 +195,12 @@ def _by_limit(infos: Any) -> bool | None:
 def _files(folder: Path, where: str) -> list[Path]:
     """Return the files of a table that Hugging Face's datasets saved.
 
-    Raises SchemaError if it is none, or its rows are in another order than that of the files; IntegrityError
-    if a document is damaged.
+    Raises SchemaError if it is none, or its rows are in another order than that of the files; IntegrityError if
+    a document is damaged.
     """
-    path = folder / STATE
-    if not path.is_file() or path.is_symlink() or path.stat().st_size > LARGEST_DOCUMENT:
-        raise SchemaError(f"{where}: has no {STATE}, so Hugging Face's datasets did not save it.")
-    try:
-        state = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{where}: {STATE} is no JSON: {error}.", file=where) from error
-    listed = state.get("_data_files") if isinstance(state, dict) else None
+    lacking = f"has no {STATE}, so Hugging Face's datasets did not save it."
+    state = read_json_object(folder / STATE, where, missing=lacking)
+    listed = state.get("_data_files")
     if not isinstance(listed, list) or not listed or state.get("_indices_files"):
         raise SchemaError(
             f"{where}: {STATE} names no files, or rows in an order of their own; save the dataset again "
@@ -238,7 +209,7 @@ def _files(folder: Path, where: str) -> list[Path]:
     files = []
     for one in listed:
         name = one.get("filename") if isinstance(one, dict) else None
-        if not isinstance(name, str) or Path(name).name != name or len(name) > LONGEST_NAME:
+        if not isinstance(name, str) or Path(name).name != name:
             raise SchemaError(
                 f"{where}: {STATE} names {name!r:.50}, expected a file in the folder."
             )
@@ -260,15 +231,14 @@ def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:
             inner = _whole(file.column("indices"), where).astype(np.int64)
         ends = [*inner.tolist(), len(columns["acts"])]
         starts = [0, *ends[:-1]]
-        if len(terminal) != len(ends) or any(
-            end <= start for start, end in zip(starts, ends, strict=True)
-        ):
+        if len(terminal) != len(ends) or (np.diff([0, *ends]) <= 0).any():
             raise SchemaError(
                 f"{where}, indices: expected where each trajectory but the first begins."
             )
-        if len(columns["obs"]) != ends[-1] + len(ends):
+        rows = ends[-1] + len(ends)
+        if len(columns["obs"]) != rows:
             raise SchemaError(
-                f"{where}, obs: expected {counted(ends[-1] + len(ends), 'row')}, one more for each trajectory, found "
+                f"{where}, obs: expected {counted(rows, 'row')}, one more for each trajectory, found "
                 f"{len(columns['obs'])}."
             )
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -282,7 +252,7 @@ def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:
 
 def _whole(column: NpzColumn, where: str) -> np.ndarray:
     """Return an array with a number for each trajectory."""
-    if len(column) > MOST_TRAJECTORIES or column.shape != (len(column),):
+    if column.shape != (len(column),):
         raise SchemaError(f"{where}: expected a number for each trajectory, found {column.shape}.")
     return column[: len(column)]
 

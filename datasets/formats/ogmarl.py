@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._containers.json_documents import read_json_object
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import as_dtype, unbounded_space
@@ -39,7 +39,6 @@ from orlog.manifests.names import did_you_mean
 BLOCK_BYTES = 2**24
 CACHE_BYTES = 2**26
 LARGEST_CHUNK = 2**28
-LARGEST_DOCUMENT = 2**24
 MOST_AGENTS = 1000
 MOST_CHOICES = 2**16
 MOST_ROWS = 2**31
@@ -201,16 +200,11 @@ class _Vault:
 
 def _leaf_names(folder: Path, where: str) -> list[str]:
     """Return the names of all arrays, parts joined by dots."""
-    file = folder / METADATA
-    if file.is_symlink() or file.stat().st_size > LARGEST_DOCUMENT:
-        raise SchemaError(f"{where}: {METADATA} is a link or too large.")
-    try:
-        body = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{where}: {METADATA} is no JSON: {error}.", file=where) from error
-    version = body.get("version") if isinstance(body, dict) else None
-    if not isinstance(version, int | float) or int(version) != 1:
-        raise SchemaError(f"{where}: expected a vault of version 1, found {version!r:.50}.")
+    body = read_json_object(folder / METADATA, where, missing=f"{METADATA} is a link or too large.")
+    if str(body.get("version")).partition(".")[0] != "1":
+        raise SchemaError(
+            f"{where}: expected a vault of version 1, found {body.get('version')!r:.50}."
+        )
     names: list[str] = []
     open_parts = [("", body.get("structure_shape"))]
     while open_parts:
