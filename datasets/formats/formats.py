@@ -25,8 +25,7 @@ from orlog.datasets.formats._containers.carried_sums import told_blanks
 from orlog.datasets.formats._containers.episode_values import EPISODES, of_steps
 from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._containers.other_files import about_others
-from orlog.datasets.formats._containers.pickle_recipes import about_pickle
-from orlog.datasets.formats._containers.pickles import is_pickle
+from orlog.datasets.formats._containers.pickles import about_pickle, is_pickle
 from orlog.datasets.formats._containers.pointers import refuse_pointers
 from orlog.datasets.formats._shared.conventions import CONVENTIONS, put_conventions
 from orlog.datasets.formats._shared.episodes import Asked as Asked
