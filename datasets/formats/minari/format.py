@@ -71,7 +71,7 @@ KNOWN = ("id", "total_steps", "seed")
 def _open(asked: Asked) -> Iterator[Opened]:
     main, where = _main_file(asked.files), asked.sources[0]
     metadata, notes = read_metadata(main.with_name(METADATA_FILE), where), list[Any]()
-    with open_hdf5(main, where) as file, reading(where):
+    with open_hdf5(main, where, texts=True) as file, reading(where):
         count = metadata.total_episodes
         here = [number for number in range(count) if has_child(file, f"episode_{number}")]
         numbers = numbers_here(here, len(file), count, where, asked.options, notes)
