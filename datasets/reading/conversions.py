@@ -7,39 +7,16 @@ final observation of an episode is there too. Files of other tools are written b
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.reading.selection import Source
 from orlog.errors import MissingExtraError, SchemaError
-from orlog.manifests.manifest import Manifest
-
-
-class Source(Protocol):
-    """What is handed over; `Dataset` provides it."""
-
-    @property
-    def name(self) -> str:
-        """Name without version."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The manifest of a version, or of the version that a view is of."""
-
-    @property
-    def observation_space(self) -> gymnasium.Space[Any]:
-        """Gymnasium space of observations."""
-
-    @property
-    def action_space(self) -> gymnasium.Space[Any]:
-        """Gymnasium space of actions."""
-
-    def iterate_episodes(self, episodes: Iterable[int] | None = None) -> Iterator[Episode]:
-        """Yield episodes."""
 
 
 def to_dict(dataset: Source, episodes: Iterable[int] | None = None) -> dict[str, Any]:
@@ -47,19 +24,16 @@ def to_dict(dataset: Source, episodes: Iterable[int] | None = None) -> dict[str,
     chosen = list(dataset.iterate_episodes(episodes))
     if not chosen:
         raise SchemaError(f"{dataset.name}: there is no episode to hand over.")
-    lengths = [len(one.rewards) for one in chosen]
-    found: dict[str, Any] = {
+    lengths = [len(episode.rewards) for episode in chosen]
+    columns: dict[str, Any] = {
         "observations": _joined([_rows(one.observations, slice(None, -1)) for one in chosen]),
         "next_observations": _joined([_rows(one.observations, slice(1, None)) for one in chosen]),
     }
-    for name in ("actions", "rewards", "terminations", "truncations"):
-        found[name] = _joined([getattr(one, name) for one in chosen])
-    found["infos"] = {
-        name: _joined([one.infos[name] for one in chosen]) for name in chosen[0].infos
-    }
-    found["episodes"] = np.repeat([one.index for one in chosen], lengths)
-    found["steps"] = np.concatenate([np.arange(length) for length in lengths])
-    return found
+    for name in ("actions", "rewards", "terminations", "truncations", "infos"):
+        columns[name] = _joined([getattr(episode, name) for episode in chosen])
+    columns["episodes"] = np.repeat([episode.index for episode in chosen], lengths)
+    columns["steps"] = np.concatenate([np.arange(length) for length in lengths])
+    return columns
 
 
 def to_pandas(dataset: Source, episodes: Iterable[int] | None = None) -> Any:
@@ -70,8 +44,12 @@ def to_pandas(dataset: Source, episodes: Iterable[int] | None = None) -> Any:
         [columns.pop("episodes"), columns.pop("steps")], names=["episode", "step"]
     )
     flat: dict[str, Any] = {}
-    for name, values in columns.items():
-        _flatten(name, values, flat)
+    for path, values in _by_path(columns).items():
+        if isinstance(values, np.ndarray) and values.ndim == 2:
+            flat |= {f"{path}/{number}": values[:, number] for number in range(values.shape[1])}
+        else:  # rows of more axes stay arrays
+            is_rows = isinstance(values, np.ndarray) and values.ndim > 2
+            flat[path] = list(values) if is_rows else values
     return pandas.DataFrame(flat, index=index)
 
 
@@ -83,10 +61,7 @@ def to_hf(dataset: Source) -> Any:
 
 def to_rows(dataset: Source, episodes: Iterable[int] | None = None) -> dict[str, Any]:
     """Return columns with a row for each step, as `to_dict` has them, parts of a space by their path."""
-    flat: dict[str, Any] = {}
-    for name, values in to_dict(dataset, episodes).items():
-        _name_parts(name, values, flat)
-    return flat
+    return _by_path(to_dict(dataset, episodes))
 
 
 def to_ray(dataset: Source) -> Any:
@@ -148,8 +123,9 @@ def to_d3rlpy(dataset: Source) -> Any:
             f"{dataset.name}: d3rlpy takes observations that are a Box or a Tuple of them, found "
             f"{dataset.observation_space}."
         )
-    discrete = isinstance(dataset.action_space, spaces.Discrete)
-    if not discrete and not isinstance(dataset.action_space, spaces.Box):
+    actions = dataset.action_space
+    discrete = isinstance(actions, spaces.Discrete)
+    if not discrete and not isinstance(actions, spaces.Box):
         raise SchemaError(
             f"{dataset.name}: d3rlpy takes actions that are a Box or Discrete, found "
             f"{dataset.action_space}."
@@ -157,9 +133,7 @@ def to_d3rlpy(dataset: Source) -> Any:
     episodes = [
         _d3rlpy_episode(library, episode, discrete) for episode in dataset.iterate_episodes()
     ]
-    size = (
-        int(dataset.action_space.n) if isinstance(dataset.action_space, spaces.Discrete) else None
-    )
+    size = int(actions.n) if isinstance(actions, spaces.Discrete) else None
     return library.dataset.ReplayBuffer(
         library.dataset.InfiniteBuffer(),
         episodes=episodes,
@@ -240,15 +214,11 @@ def _library(name: str, dataset: Source, needed: str = "") -> Any:
 
 def _rows(values: Columns, rows: slice) -> Columns:
     """Return some rows of the values of a space."""
-    return _map(values, lambda one: one[rows])
-
-
-def _map(values: Columns, change: Callable[[Any], Any]) -> Columns:
     if isinstance(values, dict):
-        return {key: _map(one, change) for key, one in values.items()}
+        return {key: _rows(part, rows) for key, part in values.items()}
     if isinstance(values, tuple):
-        return tuple(_map(one, change) for one in values)
-    return change(values)
+        return tuple(_rows(part, rows) for part in values)
+    return values[rows]
 
 
 def _joined(parts: list[Columns]) -> Columns:
@@ -263,22 +233,13 @@ def _joined(parts: list[Columns]) -> Columns:
     return np.concatenate(parts)
 
 
-def _name_parts(name: str, values: Columns, flat: dict[str, Any]) -> None:
-    """Put the parts of a Dict or Tuple side by side, by their paths."""
-    if isinstance(values, dict | tuple):
-        parts = values.items() if isinstance(values, dict) else enumerate(values)
-        for key, one in parts:
-            _name_parts(f"{name}/{key}", one, flat)
-    else:
-        flat[name] = values
-
-
-def _flatten(name: str, values: Columns, flat: dict[str, Any]) -> None:
-    """Put each number of a vector into a column; rows of more axes stay arrays."""
-    parts: dict[str, Any] = {}
-    _name_parts(name, values, parts)
-    for path, one in parts.items():
-        if isinstance(one, np.ndarray) and one.ndim == 2:
-            flat |= {f"{path}/{number}": one[:, number] for number in range(one.shape[1])}
+def _by_path(columns: dict[str, Any]) -> dict[str, Any]:
+    """Return columns with the parts of a Dict or Tuple side by side, by their paths."""
+    flat: dict[str, Any] = {}
+    for name, values in columns.items():
+        if isinstance(values, dict | tuple):
+            parts = values.items() if isinstance(values, dict) else enumerate(values)
+            flat |= _by_path({f"{name}/{key}": part for key, part in parts})
         else:
-            flat[path] = list(one) if isinstance(one, np.ndarray) and one.ndim > 2 else one
+            flat[name] = values
+    return flat

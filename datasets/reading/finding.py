@@ -84,26 +84,19 @@ def as_folder(name: str | Path) -> Path | None:
 
 
 def _is_there(path: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError):  # a path too long for any file
         return path.exists()
-    except OSError:  # a path too long for any file
-        return False
+    return False
 
 
 def is_file(path: Path) -> bool:
     """Return whether a path is a file; False for a path that is too long."""
-    try:
-        return path.is_file()
-    except OSError:  # a path too long for any file
-        return False
+    return _is_there(path) and path.is_file()
 
 
 def holds_manifest(folder: Path) -> bool:
     """Return whether a folder holds a manifest; False for a path that is too long."""
-    try:
-        return (folder / MANIFEST_FILE).exists()
-    except OSError:  # a path too long for any file
-        return False
+    return _is_there(folder / MANIFEST_FILE)
 
 
 def find_dataset(name: str | Path) -> Path:
@@ -173,18 +166,12 @@ def folders_to_repair(name: str) -> list[Path]:
         wanted = parse_name(name)
         for version in stored_versions(wanted.name):
             folder = version_folder(wanted.name, version)
-            is_meant = wanted.version == version or not (wanted.version or wanted.digest)
-            if is_meant and not _is_readable(folder / MANIFEST_FILE):
-                return [folder]
+            if wanted.version == version or not (wanted.version or wanted.digest):
+                try:
+                    read_manifest(folder / MANIFEST_FILE)
+                except IntegrityError:
+                    return [folder]
     return folders_to_verify(name)
-
-
-def _is_readable(manifest: Path) -> bool:
-    try:
-        read_manifest(manifest)
-    except IntegrityError:
-        return False
-    return True
 
 
 def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifest]:
@@ -256,22 +243,19 @@ def near_names(text: str) -> str:
     owner, _, last = wanted.rpartition("/")
     if owner == "lerobot":
         return f" {how_to_fetch(wanted)}"
+    search = f" To find names like it, run: orlog list --remote --search {shlex.quote(last)}"
     if versioned(wanted) == wanted:
         close = nearest(wanted, sorted(known))
     else:
-        close = [one for one in sorted(known) if one.rpartition("/")[2].startswith(f"{last}-v")]
+        close = [name for name in sorted(known) if name.rpartition("/")[2].startswith(f"{last}-v")]
     # In a group of the user's own, other groups' names are not meant.
     group, others = f"{wanted.partition('/')[0]}/", known.difference(installed_names())
-    if owner and not any(one.startswith(group) for one in others):
-        close = [one for one in close if one.startswith(group)]
+    if owner and not any(name.startswith(group) for name in others):
+        close = [name for name in close if name.startswith(group)]
         meant = mended(text)
         if meant and not close:
-            return f" Did you mean {meant}?{_search(last)}"
-    return f" Did you mean {either(close[:3])}?" if close else _search(last)
-
-
-def _search(word: str) -> str:
-    return f" To find names like it, run: orlog list --remote --search {shlex.quote(word)}"
+            return f" Did you mean {meant}?{search}"
+    return f" Did you mean {either(close[:3])}?" if close else search
 
 
 def how_to_fetch(repository: str) -> str:
@@ -285,34 +269,35 @@ def how_to_fetch(repository: str) -> str:
 
 
 def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
-    built = {one.name: one for one in recorded_manifests() if one.recipe is not None}
-    entry = built.get(wanted.name)
+    absent = f"{wanted} is not on this machine"
     if wanted.name in shipped_names() and not versions:
         repository = next(iter(listed_versions(wanted.name).values())).hub_folder
         if repository:
-            return f"{wanted} is not on this machine. {how_to_fetch(repository)}"
+            return f"{absent}. {how_to_fetch(repository)}"
         return (
-            f"{wanted} is not on this machine yet; run: orlog download {wanted} "
+            f"{absent} yet; run: orlog download {wanted} "
             f'(or in Python: orlog.load_dataset("{wanted}", download=True)).'
         )
     part = find_part(wanted)
     if part is not None:
         manifest = read_manifest(part / MANIFEST_FILE)
-        objects = len(present_objects(part, manifest))
+        here = len(present_objects(part, manifest))
         return (
-            f"only a part of {wanted} is on this machine ({objects} of {len(manifest.objects)} "
+            f"only a part of {wanted} is on this machine ({here} of {len(manifest.objects)} "
             f"files); run: orlog download {wanted} (or name the episodes or columns)."
         )
-    recorded = recorded_build(wanted.name, wanted.version)
-    if versions and recorded is not None and _matches(recorded, wanted):
-        return (
-            f"{wanted} is the recorded build, which is not on this machine; for it "
-            f"{how_to_record(recorded, read_installed(wanted.name))}. What is here is other data: "
-            f"{', '.join(f'{wanted.name}@{version}' for version in _marked(wanted.name))}."
-        )
     if versions:
-        here = ", ".join(_marked(wanted.name))
-        return f"{wanted} is not on this machine; its versions here are: {here}."
+        # Rebuilds are marked as such.
+        installed = read_installed(wanted.name)
+        names = [version_of(manifest) for manifest in installed]
+        recorded = recorded_build(wanted.name, wanted.version)
+        if recorded is not None and _matches(recorded, wanted):
+            return (
+                f"{wanted} is the recorded build, which is not on this machine; for it "
+                f"{how_to_record(recorded, installed)}. What is here is other data: "
+                f"{', '.join(f'{wanted.name}@{version}' for version in names)}."
+            )
+        return f"{absent}; its versions here are: {', '.join(names)}."
     recordings = sorted((datasets_folder() / wanted.name).glob(".*.recording/journal.json"))
     if recordings:
         return (
@@ -320,16 +305,21 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
             "interrupted. Ending it makes the version; orlog.record(.., resume=True) or the writer goes "
             "on."
         )
+    built = {one.name: one for one in recorded_manifests() if one.recipe is not None}
+    entry = built.get(wanted.name)
     if entry is not None and _matches(entry, wanted):
         return (
-            f"{wanted} is not on this machine yet; run: orlog build {wanted} "
+            f"{absent} yet; run: orlog build {wanted} "
             f'(or in Python: orlog.load_dataset("{wanted}", build=True)).'
         )
     if entry is not None:
         return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}."
-    asked = ""
-    if registries := [one.name for one in read_registries()]:
-        asked = f" If it is in a registry of yours ({', '.join(registries)}), run: orlog download {wanted}."
+    registries = [registry.name for registry in read_registries()]
+    asked = (
+        f" If it is in a registry of yours ({', '.join(registries)}), run: orlog download {wanted}."
+        if registries
+        else ""
+    )
     return (
         f"{wanted.name} is not {'on this machine' if registries else 'known'}"
         + (did_you_mean(wanted.name, known_names()) or ".")
@@ -360,11 +350,6 @@ def read_installed(name: str) -> list[Manifest]:
         with contextlib.suppress(IntegrityError, FormatVersionError):
             found.append(read_manifest(version_folder(name, version) / MANIFEST_FILE))
     return found
-
-
-def _marked(name: str) -> list[str]:
-    """Return the versions of a dataset that are on this machine, rebuilds marked as such."""
-    return [version_of(one) for one in read_installed(name)]
 
 
 def _matches(manifest: Manifest, wanted: DatasetName) -> bool:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias
 
 import gymnasium
 import numpy as np
 
+from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, clause
 from orlog.manifests.columns import axis_of, is_offsets, offsets_column, values_column
+from orlog.manifests.manifest import Manifest
 from orlog.manifests.roles import columns_with
 
 Operation: TypeAlias = dict[str, Any]
@@ -140,6 +142,10 @@ class Source(Protocol):
         """Content version."""
 
     @property
+    def manifest(self) -> Manifest:
+        """The manifest of a version, or of the version that a view is of."""
+
+    @property
     def observation_space(self) -> gymnasium.Space[Any]:
         """Gymnasium space of observations."""
 
@@ -164,6 +170,9 @@ class Source(Protocol):
 
     def selection(self) -> Selection:
         """Return the episodes as positions in stored versions."""
+
+    def iterate_episodes(self, episodes: Iterable[int] | None = None) -> Iterator[Episode]:
+        """Yield episodes."""
 
 
 def seeded_order(seed: int, count: int) -> np.ndarray:

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from orlog.base.files import hash_file, make_folder, storage_errors, sync
-from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES
 from orlog.datasets.store.shards import Place
 from orlog.datasets.store.zarr_reader import ZarrReader, hash_values
+from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError, needing
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import StoredObject

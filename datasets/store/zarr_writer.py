@@ -9,30 +9,71 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import dataclasses
 import hashlib
 import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeAlias
+from typing import BinaryIO, NamedTuple
 
 import blake3
 import numpy as np
 
 from orlog.base.files import make_folder, storage_errors
 from orlog.datasets.columns.bounds import Bounds, count_outside, lies_inside, merge_outside
-from orlog.datasets.store.container import WrittenColumn
+from orlog.datasets.columns.schema import Schema
 from orlog.datasets.store.encoding import SHARD_BYTES, Encoding, choose_encoding
 from orlog.datasets.store.shards import Shard, choose_for_images, encode_shard
 from orlog.datasets.store.zarr_metadata import array_metadata, group_metadata, shard_path, to_bytes
 from orlog.errors import SchemaError, StorageError, clause
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
-from orlog.manifests.manifest import Outside, StoredObject
+from orlog.manifests.manifest import Outside, Part, StoredObject
 
 THREADS = min(8, os.cpu_count() or 1)
 SYNCS = 8
 OPEN_FILES = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPart:
+    """A part that is on disk.
+
+    Attributes:
+        schema: Its columns.
+        part: Totals, and rows and BLAKE3 of each column.
+        objects: Its files, by path inside its folder.
+        non_finite: How many numbers of a column are not finite; columns without any are left out.
+        outside: Which numbers of a column are outside their Box; columns without any are left out.
+    """
+
+    schema: Schema
+    part: Part
+    objects: list[StoredObject]
+    non_finite: dict[str, int]
+    outside: dict[str, Outside] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenColumn:
+    """A column that is on disk.
+
+    Attributes:
+        spec: Name, dtype and row shape.
+        rows: Number of rows.
+        blake3: Hex BLAKE3 of all values, row by row, little-endian.
+        non_finite: How many of its numbers are infinite or not a number.
+        outside: Its numbers outside their bounds; None if there are none.
+        objects: Its files, with paths inside the container's folder.
+    """
+
+    spec: ColumnSpec
+    rows: int
+    blake3: str
+    non_finite: int
+    outside: Outside | None
+    objects: list[StoredObject]
 
 
 class ZarrWriter:
@@ -69,15 +110,13 @@ class ZarrWriter:
         try:
             encoding.check(spec.dtype, spec.shape)
         except ValueError as error:
-            raise SchemaError(
-                f"column {spec.name} cannot have this encoding: {clause(error)}."
-            ) from error
-        self.columns[spec.name] = ColumnWriter(
-            self.folder, spec, encoding, self._workers, self._bounds.get(spec.name)
-        )
-        is_image = encoding.difference_axis is not None
-        self.columns[spec.name].frames_decide = is_image and given is None
-        return self.columns[spec.name]
+            problem = f"column {spec.name} cannot have this encoding: {clause(error)}."
+            raise SchemaError(problem) from error
+        bounds = self._bounds.get(spec.name)
+        column = ColumnWriter(self.folder, spec, encoding, self._workers, bounds)
+        column.frames_decide = encoding.difference_axis is not None and given is None
+        self.columns[spec.name] = column
+        return column
 
     def append(self, block: Mapping[str, np.ndarray]) -> None:
         """Append rows to each of the columns that the block names.
@@ -210,15 +249,11 @@ class _Workers:
         self._spare.clear()
 
 
-# How many numbers of a shard are not finite, and those outside their bounds, by column.
-_Counts: TypeAlias = tuple[int, dict[str, Outside]]
-
-
 class _Handed(NamedTuple):
     """A shard that the threads are working on."""
 
     memory: np.ndarray
-    written: concurrent.futures.Future[tuple[StoredObject, _Counts]]
+    written: concurrent.futures.Future[tuple[StoredObject, int, Outside | None]]
 
 
 class ColumnWriter:
@@ -253,7 +288,7 @@ class ColumnWriter:
         self._running: collections.deque[_Handed] = collections.deque()
         self._written: list[StoredObject] = []
         self._non_finite = 0
-        self._outside: dict[str, Outside] = {}
+        self._outside: list[Outside] = []
 
     @property
     def rows(self) -> int:
@@ -275,7 +310,7 @@ class ColumnWriter:
             values, item = self.read_shard(shard, encoding.shard_rows)
             self._written.append(item)
             self._hash.update(little_endian_bytes(values))
-            self._add_counts(self._count(values))
+            self._add_counts(*self._count(values))
             self.handed_rows += encoding.shard_rows
         self.append(pending)
 
@@ -334,12 +369,14 @@ class ColumnWriter:
     def finish(self) -> WrittenColumn:
         """Wait for all shards and describe the column; call it after `write_rest`."""
         self.wait()
+        name = self.spec.name
+        outside = merge_outside({name: count} for count in self._outside)
         return WrittenColumn(
             spec=self.spec,
             rows=self.rows,
             blake3=self._hash.hexdigest(),
             non_finite=self._non_finite,
-            outside=self._outside.get(self.spec.name),
+            outside=outside.get(name),
             objects=sorted(self._written, key=lambda item: item.path),
         )
 
@@ -373,29 +410,29 @@ class ColumnWriter:
 
     def _collect(self) -> None:
         handed = self._running.popleft()
-        item, counts = handed.written.result()
+        item, non_finite, outside = handed.written.result()
         self._workers.give_back(handed.memory)
         self._workers.wait_for_disk(unfinished=SYNCS)
         self._written.append(item)
-        self._add_counts(counts)
+        self._add_counts(non_finite, outside)
 
-    def _write(self, shard: int, values: np.ndarray) -> tuple[StoredObject, _Counts]:
+    def _write(self, shard: int, values: np.ndarray) -> tuple[StoredObject, int, Outside | None]:
         counts = self._count(values)
         pieces = encode_shard(values, self.encoding)
-        return self._workers.write(self._folder, shard_path(self.spec, shard), pieces), counts
+        path = shard_path(self.spec, shard)
+        return self._workers.write(self._folder, path, pieces), *counts
 
-    def _count(self, values: np.ndarray) -> _Counts:
+    def _count(self, values: np.ndarray) -> tuple[int, Outside | None]:
+        """Return how many numbers are not finite, and those outside their bounds."""
         bounds = self._bounds
-        if bounds is None:
-            return count_non_finite(values), {}
-        if lies_inside(values, bounds):
-            return 0 if bounds.are_finite else count_non_finite(values), {}
-        outside = count_outside(values, bounds)
-        return count_non_finite(values), {} if outside is None else {self.spec.name: outside}
+        if bounds is not None and lies_inside(values, bounds):
+            return 0 if bounds.are_finite else count_non_finite(values), None
+        outside = None if bounds is None else count_outside(values, bounds)
+        return count_non_finite(values), outside
 
-    def _add_counts(self, counts: _Counts) -> None:
-        self._non_finite += counts[0]
-        self._outside = merge_outside([self._outside, counts[1]])
+    def _add_counts(self, non_finite: int, outside: Outside | None) -> None:
+        self._non_finite += non_finite
+        self._outside += [] if outside is None else [outside]
 
 
 def count_non_finite(values: np.ndarray) -> int:

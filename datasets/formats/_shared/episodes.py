@@ -25,7 +25,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.carried_sums import CarriedSums
 from orlog.datasets.formats._shared.notes import Note, as_note
 from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.datasets.store.container import WrittenPart
+from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 from orlog.manifests.manifest import EnvironmentRecord

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import warnings
 from collections.abc import Callable
@@ -30,7 +28,6 @@ from orlog.loaders.arrays.packs import open_pack
 from orlog.loaders.streaming import stream_transitions
 from orlog.manifests.manifest import Outside, read_manifest
 from tests.episodes import whole_episode
-from tests.training import train_run
 
 NAME = "lab/arm-v1"
 STATE = spaces.Dict(
@@ -87,11 +84,6 @@ def test_they_are_counted_and_the_manifest_keeps_them(container: str) -> None:
     assert read_manifest(dataset.folder / "manifest.json").digest == dataset.digest
 
 
-def test_a_manifest_without_any_is_as_it_was() -> None:
-    dataset = record(lambda _: None)
-    assert "outside_bounds" not in json.loads((dataset.folder / "manifest.json").read_text())
-
-
 def test_appended_saved_and_resumed_versions_count_all(tmp_path: Path) -> None:
     dataset = record(five)
     with DatasetWriter.append(dataset) as writer:
@@ -136,19 +128,6 @@ def test_training_on_them_warns(read: Callable[..., Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read(record(lambda _: None, version="2.0.0"))
-
-
-def test_orlog_train_warns(tmp_path: Path) -> None:
-    space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    with DatasetWriter(NAME, observation_space=space, action_space=ACTION) as writer:
-        for value in (0, 5):
-            episode = episode_of(5)
-            episode.actions[:] = value
-            assert isinstance(episode.observations, dict)
-            flat = episode.observations["speed"]
-            writer.add_episode(dataclasses.replace(episode, observations=flat))
-    with pytest.warns(UserWarning, match="it holds numbers outside of their Box"):
-        train_run("bc", Dataset(writer.folder), tmp_path / "run", seed=0, steps=1, evaluations=0)
 
 
 def add_by_step(writer: DatasetWriter, episode: Episode) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store.version import StoredVersion
 from orlog.errors import NotFoundError, SchemaError
 from tests.levels import scaled
 
@@ -227,3 +229,15 @@ def test_columns_that_only_one_has_are_left_out_and_the_digest_of_a_plain_combin
     with pytest.raises(NotFoundError, match="filled up"):
         version.place("observations", 0)
     assert version.place("rewards", 0).file == one.selection().versions[0].place("rewards", 0).file
+
+
+def test_a_version_that_is_filled_up_is_a_whole_version() -> None:
+    """It answers whatever a stored version is asked, about the values that are stored."""
+    parents = [record(f"lab/w{width}-v1", box(width), box(1), [3, 2]) for width in (2, 4)]
+    for padded in orlog.combine_datasets(parents, pad=True).selection().versions:
+        stored = StoredVersion(padded.folder)
+        assert padded.chunks_of_shards() == stored.chunks_of_shards()
+        assert padded.hash_column(0, "actions") == stored.hash_column(0, "actions")
+        again = pickle.loads(pickle.dumps(padded))
+        assert again.identity == padded.identity
+        assert (again.read("observations") == padded.read("observations")).all()

@@ -29,7 +29,7 @@ from orlog.errors import (
     ManifestError,
     NotFoundError,
 )
-from orlog.manifests.columns import ColumnSpec, row_ends
+from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import read_manifest
 from tests.episodes import record_episodes, whole_episode
 
@@ -122,17 +122,6 @@ def test_zarr_itself_reads_every_column_of_a_dataset(mini: Dataset, pipeline: st
         assert bits(values) == bits(mini.column(name))
 
 
-def test_negative_indices_count_from_the_end(mini: Dataset) -> None:
-    assert_same(mini[-1], mini[66])
-    assert_same(mini[-67], mini[0])
-
-
-@pytest.mark.parametrize("index", [67, -68, 10**9])
-def test_an_episode_beyond_the_ends_is_an_index_error(mini: Dataset, index: int) -> None:
-    with pytest.raises(IndexError, match=rf"{MINI}: there is no episode {index}; it has 67"):
-        mini[index]
-
-
 @pytest.mark.parametrize("index", [True, np.True_])
 def test_true_is_not_an_episode(mini: Dataset, index: Any) -> None:
     with pytest.raises(IndexError, match="a mask of 67 episodes has shape"):
@@ -147,131 +136,6 @@ def test_a_dataset_that_is_dropped_closes_its_files(mini: Dataset) -> None:
     for _ in range(5):
         orlog.load_dataset(mini.folder)[0]
     assert opened() <= before
-
-
-def test_iterating_gives_every_episode_in_order(mini: Dataset) -> None:
-    episodes = list(mini)
-    assert len(episodes) == 67
-    assert [episode.seed for episode in episodes] == mini.column("episodes/seeds").tolist()
-    rewards = np.concatenate([episode.rewards for episode in episodes])
-    assert rewards.tobytes() == mini.column("rewards").tobytes()
-    returns = [episode.rewards.sum() for episode in episodes]
-    assert returns == mini.column("episodes/returns").tolist()
-
-
-def test_starts_are_the_sums_of_the_lengths_before(mini: Dataset) -> None:
-    assert mini.episode_starts.tolist() == [300 * index for index in range(67)]
-    assert mini.episode_lengths.tolist() == [300] * 66 + [200]
-
-
-def test_a_part_of_a_column_is_that_part(mini: Dataset) -> None:
-    whole = mini.column("observations/observation")
-    rng = np.random.default_rng(0)
-    for _ in range(10):
-        start, stop = sorted(rng.integers(0, len(whole) + 1, 2).tolist())
-        part = mini.column("observations/observation", start, stop)
-        assert bits(part) == bits(whole[start:stop])
-    with pytest.raises(IndexError):
-        mini.column("rewards", 0, 20_001)
-
-
-def test_a_column_goes_into_memory_that_is_given(mini: Dataset) -> None:
-    views = [mini, mini[3:20], mini[[9, 2, 3, 30]], orlog.combine_datasets([mini[:4], mini[7:9]])]
-    for view in views:
-        for name in ("observations/observation", "rewards", "episodes/lengths"):
-            whole = view.column(name)
-            ends = row_ends(name, view.episode_lengths)
-            for start, stop in ((0, len(whole)), (1, len(whole) - 1), (int(ends[0]), int(ends[2]))):
-                out = np.full_like(whole[start:stop], 7)
-                assert view.column(name, start, stop, out=out) is out
-                assert out.tobytes() == whole[start:stop].tobytes()
-
-
-@pytest.mark.parametrize(
-    "out",
-    [
-        np.zeros(10, np.float32),
-        np.zeros(9, np.float64),
-        np.zeros((10, 1), np.float64),
-        np.zeros(20, np.float64)[::2],
-    ],
-)
-def test_memory_of_another_form_is_refused(mini: Dataset, out: np.ndarray) -> None:
-    with pytest.raises(
-        ValueError, match=r"column rewards: rows 5 to 15 go into a contiguous, writeable float64"
-    ):
-        mini.column("rewards", 5, 15, out=out)
-
-
-def views_of(mini: Dataset) -> list[Dataset]:
-    return [mini, mini[3:20], mini[[9, 2]], orlog.combine_datasets([mini[:4], mini[7:9]]), mini[:0]]
-
-
-@pytest.mark.parametrize("name", ["observations/observation", "rewards", "episodes/lengths"])
-def test_memory_that_must_not_change_is_refused_untouched(
-    mini: Dataset, tmp_path: Path, name: str
-) -> None:
-    for view in views_of(mini):
-        whole = view.column(name)
-        held = bytes(whole.nbytes)
-        still = np.frombuffer(held, whole.dtype).reshape(whole.shape)
-        frozen = np.zeros_like(whole)
-        frozen.flags.writeable = False
-        outs = [still, frozen]
-        if len(whole):
-            (tmp_path / "rows").write_bytes(held)
-            outs.append(np.memmap(tmp_path / "rows", whole.dtype, "r", shape=whole.shape))
-        for out in outs:
-            for stop in (None, len(whole)):
-                with pytest.raises(ValueError, match=rf"column {name}: rows .*, read-only\.$"):
-                    view.column(name, stop=stop, out=out)
-            assert not out.any()
-        assert held == bytes(whole.nbytes)
-
-
-def test_a_writeable_memory_map_takes_a_column(mini: Dataset, tmp_path: Path) -> None:
-    for view in (mini, mini[[9, 2]]):
-        whole = view.column("rewards")
-        out = np.memmap(tmp_path / "rows", whole.dtype, "w+", shape=whole.shape)
-        assert view.column("rewards", out=out) is out
-        out.flush()
-        assert (tmp_path / "rows").read_bytes() == whole.tobytes()
-
-
-@pytest.mark.parametrize("name", ["observations/observation", "rewards", "episodes/lengths"])
-def test_memory_for_fewer_or_more_rows_is_refused_untouched(mini: Dataset, name: str) -> None:
-    for view in views_of(mini):
-        whole = view.column(name)
-        count = len(whole)
-        for start, stop in ((0, None), (0, count), (count // 2, None), (0, count // 2)):
-            rows = (count if stop is None else stop) - start
-            for wrong in {0, 1, rows - 1, rows + 1, count + 1000} - {-1, rows}:
-                out = np.full((wrong, *whole.shape[1:]), 7, whole.dtype)
-                with pytest.raises(
-                    ValueError, match=rf"column {name}: rows {start} to {start + rows} go into"
-                ):
-                    view.column(name, start, stop, out=out)
-                assert (out == 7).all()
-            out = np.full_like(whole[start:stop], 7)
-            assert view.column(name, start, stop, out=out) is out
-            assert out.tobytes() == whole[start:stop].tobytes()
-
-
-def test_what_is_no_array_takes_no_rows(mini: Dataset) -> None:
-    for view in (mini, mini[:1]):
-        for out in ([0.0] * 300, bytearray(2400), memoryview(bytearray(2400)), 5):
-            for stop in (None, 300):
-                with pytest.raises(TypeError, match=r"rewards: rows 0 .* NumPy array, found "):
-                    view.column("rewards", stop=stop, out=out)  # type: ignore[arg-type]
-
-
-def test_rows_that_there_are_not_are_an_index_error_whatever_they_go_into(mini: Dataset) -> None:
-    for view in (mini, mini[3:9]):
-        count = view.total_steps
-        for start, stop in ((5, 4), (0, count + 1), (-1, 2), (count + 1, None)):
-            for out in (np.zeros(0), np.zeros(3), np.zeros(count + 1)):
-                with pytest.raises(IndexError, match="rewards: expected rows within"):
-                    view.column("rewards", start, stop, out=out)
 
 
 def test_an_unknown_column_names_the_nearest_and_all(mini: Dataset) -> None:
@@ -304,16 +168,6 @@ def test_every_shape_of_space_comes_back_as_it_went_in() -> None:
     assert (dataset.observation_space, dataset.action_space) == (observation, action)
     for found, expected in zip(dataset, episodes, strict=True):
         assert_same(found, expected)
-
-
-def test_rows_are_read_in_any_order(mini: Dataset) -> None:
-    rows = np.random.default_rng(0).integers(0, 20_067, 300)
-    whole = mini.column("observations/observation")
-    assert bits(mini.rows("observations/observation", rows)) == bits(whole[rows])
-    assert mini.rows("rewards", np.array([], np.int64)).shape == (0,)
-    for bad in ([20_000], [0, -1]):
-        with pytest.raises(IndexError, match="rewards"):
-            mini.rows("rewards", np.array(bad))
 
 
 def test_a_dataset_that_was_read_is_pickled_and_forked(mini: Dataset) -> None:

@@ -13,8 +13,8 @@ from gymnasium import spaces
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.zarr_reader import ZarrReader
+from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import SchemaError
 from orlog.manifests.columns import axis_of
 from tests.stored_objects import make_objects

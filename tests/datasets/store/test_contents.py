@@ -15,7 +15,7 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.store import encoding
-from orlog.datasets.store.verify import DamageFinder, Problem, verify_folder
+from orlog.datasets.store.verify import DamageFinder, verify_folder
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_metadata import shard_path
 from orlog.datasets.store.zarr_reader import ZarrReader
@@ -194,19 +194,6 @@ def test_damage_of_any_kind_anywhere_never_raises(store: Path, seed: int) -> Non
     }
 
 
-@pytest.mark.parametrize("name", ["rewards", "episodes/lengths", "observations/say@offsets"])
-@pytest.mark.parametrize("text", [b"{}", b"[]", b"\xff", b'{"codecs": [{"configuration": 1}]}'])
-def test_strange_metadata_that_belong_to_the_store_never_raise(
-    store: Path, replace_object: Callable[[Path, str, bytes], None], name: str, text: bytes
-) -> None:
-    replace_object(store, f"{name}/zarr.json", text)
-    damage(store / "rewards/c.0", "cut")
-    damage(store / "observations/say@values/c.0", "cut")
-    found = {problem.column: problem.episodes for problem in verify_folder(store)[1]}
-    assert found["rewards"] == (None if name != "observations/say@offsets" else (0, 2))
-    assert found["observations/say@values"] == (None if name != "rewards" else (0, 2))
-
-
 def test_a_manifest_without_lengths_gives_no_episodes(
     store: Path, reseal: Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 ) -> None:
@@ -234,10 +221,3 @@ def test_a_file_of_hdf5_holds_the_episodes_of_its_part(mini_folder: Path) -> Non
     assert (second.column, second.episodes) == (None, (3, 3))
     assert str(first).endswith("; it holds episodes 0 to 2")
     assert str(second).endswith("; it holds episode 3")
-
-
-def test_a_problem_says_no_more_than_is_known() -> None:
-    problem = Problem("rewards/c.0", "missing", "5 bytes", "no file", "rewards")
-    assert str(problem) == (
-        "rewards/c.0: missing: expected 5 bytes, found no file; it holds column rewards"
-    )

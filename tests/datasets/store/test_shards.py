@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orlog.datasets.store import shards as shards_module
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.shards import Shard, decode_chunk, encode_shard, undo_difference
+from orlog.datasets.store.shards import Shard, decode_chunk, encode_shard
 from orlog.errors import IntegrityError
 from orlog.manifests.manifest import DTYPES
 from tests.levels import scaled
@@ -21,7 +21,6 @@ from tests.levels import scaled
 NAME = "rewards/c.0"
 NUMBERS = Encoding(chunk_rows=8, chunks_per_shard=4)
 COMPRESSIONS: list[str] = ["none", "lz4", "lz4hc", "zstd"]
-FRAMES = {"(H, W)": ((16, 18), 1), "(H, W, C)": ((16, 18, 3), 1), "(C, H, W)": ((3, 16, 18), 2)}
 
 
 def random_rows(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -132,39 +131,6 @@ def test_a_shard_gives_back_the_rows_it_was_made_of(
     assert len(data) == (ends[-1] if ends else 0) + encoding.chunks_per_shard * 16 + 4
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-@pytest.mark.parametrize(("shape", "axis"), FRAMES.values(), ids=FRAMES.keys())
-@pytest.mark.parametrize("chunk_rows", [1, 3])
-def test_frames_come_back_through_differences_along_any_axis(
-    tmp_path: Path, shape: tuple[int, ...], axis: int, compression: str, chunk_rows: int
-) -> None:
-    values = random_rows(np.dtype(np.uint8), (7, *shape), 0).copy()
-    values[0] = 255  # differences wrap around
-    for difference_axis in (None, axis, len(shape)):
-        encoding = Encoding(
-            chunk_rows=chunk_rows,
-            chunks_per_shard=8,
-            compression=compression,
-            difference_axis=difference_axis,
-        )
-        path = tmp_path / str(difference_axis)
-        path.write_bytes(shard_bytes(values, encoding))
-        assert (read_all(path, values.shape, values.dtype, encoding) == values).all()
-
-
-def test_differences_may_be_undone_for_many_frames_at_once(tmp_path: Path) -> None:
-    values = random_rows(np.dtype(np.uint8), (6, 16, 18, 3), 1)
-    encoding = Encoding(chunk_rows=1, chunks_per_shard=8, compression="lz4hc", difference_axis=1)
-    (tmp_path / "shard").write_bytes(shard_bytes(values, encoding))
-    shard = open_shard(tmp_path / "shard", encoding)
-    out = np.empty_like(values)
-    for chunk in range(6):
-        shard.decode(chunk, out[chunk : chunk + 1], encoding, undo=False)
-    assert (out != values).any()
-    undo_difference(out, 1)
-    assert (out == values).all()
-
-
 def test_equal_rows_give_equal_bytes_however_they_lie_in_memory(values: np.ndarray) -> None:
     expected = shard_bytes(values, NUMBERS)
     assert shard_bytes(values.astype(">f8"), NUMBERS) == expected
@@ -185,32 +151,11 @@ def test_a_codec_that_loses_something_is_found_before_its_bytes_are_kept(
     list(encode_shard(values[:16], NUMBERS))
 
 
-def test_every_flipped_bit_of_a_shard_is_noticed_and_named(path: Path, values: np.ndarray) -> None:
-    whole = path.read_bytes()
-    for position in range(len(whole)):
-        for bit in range(8):
-            damaged = bytearray(whole)
-            damaged[position] ^= 1 << bit
-            path.write_bytes(damaged)
-            with pytest.raises(IntegrityError) as caught:
-                read_numbers(path)
-            assert str(caught.value).startswith(place_of(whole, position))
-            assert caught.value.file == NAME
-    path.write_bytes(whole)
-    assert read_numbers(path).tobytes() == values.tobytes()
-
-
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize(
     ("dtype", "shape", "axis"),
-    [
-        ("uint8", (16, 16), 1),
-        ("uint8", (16, 16, 3), 1),
-        ("uint8", (3, 16, 16), 2),
-        ("uint8", (), None),
-        ("float32", (2,), None),
-    ],
-    ids=["(H, W)", "(H, W, C)", "(C, H, W)", "text", "numbers"],
+    [("uint8", (3, 16, 16), 2), ("uint8", (), None), ("float32", (2,), None)],
+    ids=["(C, H, W)", "text", "numbers"],
 )
 def test_every_damaged_byte_of_any_encoding_is_noticed_and_named(
     tmp_path: Path, dtype: str, shape: tuple[int, ...], axis: int | None, compression: str
@@ -251,13 +196,6 @@ def test_a_shard_cut_or_grown_anywhere_is_noticed(path: Path) -> None:
             Shard(path, 4, len(whole), name=NAME)
 
 
-def test_a_shard_that_is_cut_while_it_is_open_is_noticed(path: Path) -> None:
-    shard = open_shard(path)
-    path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(IntegrityError, match=f"{NAME}, chunk 3"):
-        shard.read(3)
-
-
 def test_a_missing_shard_and_a_link_are_named(tmp_path: Path, path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     for other in (tmp_path / "nowhere", tmp_path / "link"):
@@ -268,20 +206,6 @@ def test_a_missing_shard_and_a_link_are_named(tmp_path: Path, path: Path) -> Non
         assert (caught.value.file, caught.value.found) == (NAME, "no file")
     with pytest.raises(IntegrityError, match=NAME):
         Shard(tmp_path, 4, 10, name=NAME)
-
-
-def test_the_message_names_the_damaged_chunk_and_both_sums(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    offset, _ = index_of(data)[2]
-    data[offset] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(
-        IntegrityError, match=rf"{NAME}, chunk 2: damaged: crc32c expected"
-    ) as caught:
-        open_shard(path).read(2)
-    assert caught.value.file == NAME
-    assert len(caught.value.expected) == len(caught.value.found) == 8
-    assert caught.value.expected != caught.value.found
 
 
 def test_only_the_chunks_that_are_asked_for_are_checked(path: Path) -> None:

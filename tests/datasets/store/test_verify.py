@@ -24,19 +24,12 @@ from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, ManifestError, StorageError
 from orlog.manifests.manifest import MANIFEST_FILE, Container, read_manifest
 from tests.datasets.conftest import Replace, Reseal
-from tests.stored_objects import make_objects
 
 SHARD = "observations/observation/c.0.0"
 
 
 def problems(folder: Path) -> list[tuple[str, str]]:
     return [(problem.file, problem.kind) for problem in verify_folder(folder)[1]]
-
-
-def test_a_store_that_was_just_built_has_no_problem(mini_folder: Path) -> None:
-    manifest, found = verify_folder(mini_folder)
-    assert found == []
-    assert manifest == read_manifest(mini_folder / MANIFEST_FILE)
 
 
 def test_a_registrys_signature_beside_the_manifest_is_no_stranger(mini_folder: Path) -> None:
@@ -279,40 +272,6 @@ def test_values_of_every_part_are_checked_in_both_containers(
         assert "c.0.0, chunk 0: damaged: crc32c" in problem.found
 
 
-def test_a_cut_object_is_named_with_both_sizes(mini_folder: Path) -> None:
-    size = (mini_folder / SHARD).stat().st_size
-    with (mini_folder / SHARD).open("r+b") as file:
-        file.truncate(size - 1)
-    (problem,) = verify_folder(mini_folder)[1]
-    assert (problem.file, problem.kind) == (SHARD, "wrong size")
-    assert (problem.expected, problem.found) == (f"{size} bytes", f"{size - 1} bytes")
-
-
-def test_a_missing_object_is_named(mini_folder: Path) -> None:
-    (mini_folder / SHARD).unlink()
-    assert problems(mini_folder) == [(SHARD, "missing")]
-
-
-def test_a_folder_in_place_of_an_object_is_missing(mini_folder: Path) -> None:
-    (mini_folder / SHARD).unlink()
-    (mini_folder / SHARD).mkdir()
-    assert problems(mini_folder) == [(SHARD, "missing")]
-
-
-@pytest.mark.parametrize("name", ["extra", ".hidden", "actions/c.0.1", "a/b/c"])
-def test_an_extra_file_is_named(mini_folder: Path, name: str) -> None:
-    (mini_folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (mini_folder / name).write_text("x")
-    (problem,) = verify_folder(mini_folder)[1]
-    assert (problem.file, problem.kind) == (name, "not in the manifest")
-    assert problem.found == "1 bytes"
-
-
-def test_an_extra_link_is_named_even_if_it_leads_nowhere(mini_folder: Path) -> None:
-    (mini_folder / "extra").symlink_to("nowhere")
-    assert problems(mini_folder) == [("extra", "not in the manifest")]
-
-
 def test_a_link_to_a_good_copy_is_not_the_object(mini_folder: Path, tmp_path: Path) -> None:
     good = tmp_path / "good"
     shutil.move(mini_folder / SHARD, good)
@@ -346,32 +305,8 @@ def test_several_problems_are_all_reported(mini_folder: Path) -> None:
     ]
 
 
-def test_a_folder_may_be_named_relative_to_where_one_is(
-    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(mini_folder)
-    assert problems(Path()) == []
-    monkeypatch.chdir(mini_folder / "actions")
-    assert problems(Path("..")) == []
-
-
 def test_a_damaged_manifest_is_an_error_of_its_own(mini_folder: Path) -> None:
     (mini_folder / MANIFEST_FILE).write_bytes(b"{}")
     with pytest.raises(ManifestError) as caught:
         verify_folder(mini_folder)
     assert isinstance(caught.value, IntegrityError)
-
-
-def test_objects_of_a_folder_are_those_of_its_manifest(mini_folder: Path) -> None:
-    manifest = read_manifest(mini_folder / MANIFEST_FILE)
-    (mini_folder / MANIFEST_FILE).unlink()
-    assert make_objects(mini_folder) == manifest.objects
-
-
-@pytest.mark.parametrize("size", [0, 1, 2**18 - 1, 2**18, 2**18 + 1, 2**20])
-def test_a_file_is_hashed_whole(tmp_path: Path, size: int) -> None:
-    data = os.urandom(size)
-    (tmp_path / "file").write_bytes(data)
-    seen: list[int] = []
-    assert hash_file(tmp_path / "file", seen.append) == hashlib.sha256(data).hexdigest()
-    assert sum(seen) == size

@@ -26,7 +26,7 @@ from orlog.datasets.store.encoding import Encoding, choose_encoding
 from orlog.datasets.store.shards import encode_shard
 from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_writer import ZarrWriter
-from orlog.errors import IntegrityError, ManifestError
+from orlog.errors import IntegrityError
 from orlog.manifests.manifest import part_folder
 from tests.episodes import whole_episode
 from tests.levels import scaled
@@ -129,11 +129,7 @@ def random_parts(*, silent: int | None = None) -> list[list[Episode]]:
     ]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[None, 0, 1, 2],
-    ids=["all speak", "first silent", "second silent", "last silent"],
-)
+@pytest.fixture(scope="module", params=[None, 1], ids=["all speak", "second silent"])
 def versions(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Dataset, Dataset]:
@@ -176,18 +172,6 @@ def assert_same_values(one: np.ndarray, two: np.ndarray) -> None:
     assert one.tobytes() == two.tobytes()
 
 
-def test_columns_of_parts_are_one_after_the_other(
-    stored_versions: tuple[StoredVersion, StoredVersion],
-) -> None:
-    parts, whole = stored_versions
-    assert parts.schema.columns() == whole.schema.columns()
-    assert parts.lengths.tolist() == flat(LENGTHS) == whole.lengths.tolist()
-    assert parts.starts.tolist() == whole.starts.tolist()
-    for name in whole.schema.columns():
-        assert parts.rows(name) == whole.rows(name)
-        assert_same_values(parts.read(name), whole.read(name))
-
-
 @pytest.mark.scaled
 def test_any_range_of_rows_is_that_of_the_whole(
     stored_versions: tuple[StoredVersion, StoredVersion],
@@ -217,37 +201,19 @@ def test_any_rows_in_any_order_are_those_of_the_whole(
             assert_same_values(whole.read_rows(name, rows), values[rows])
 
 
-@pytest.mark.parametrize("start_stop", [(-1, 1), (2, 1), (0, 10**6), (10**6, 10**6)], ids=str)
-def test_rows_outside_a_column_are_an_index_error(
-    versions: tuple[Dataset, Dataset], start_stop: tuple[int, int]
-) -> None:
+def test_rows_outside_a_column_are_an_index_error(versions: tuple[Dataset, Dataset]) -> None:
+    outside = r"rewards: (expected rows within 0 to 24|it has 24 rows), found"
     for dataset in versions:
         stored = StoredVersion(dataset.folder)
-        with pytest.raises(
-            IndexError, match=r"rewards: (expected rows within 0 to 24|it has 24 rows), found"
-        ):
-            stored.read("rewards", *start_stop)
-        with pytest.raises(KeyError):
-            stored.read("unknown")
+        for start, stop in ((-1, 1), (2, 1), (0, 10**6), (10**6, 10**6)):
+            with pytest.raises(IndexError, match=outside):
+                stored.read("rewards", start, stop)
         for row in (-1, 24):
-            with pytest.raises(
-                IndexError, match=r"rewards: (expected rows within 0 to 24|it has 24 rows), found"
-            ):
+            with pytest.raises(IndexError, match=outside):
                 stored.read_rows("rewards", np.array([row]))
 
 
-SELECTIONS = [
-    [],
-    [0],
-    [3],
-    [7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [7, 6, 5, 4, 3, 2, 1, 0],
-    [2, 3],
-    [3, 4],
-    [1, 3, 6],
-    [6, 0, 6, 3, 3],
-]
+SELECTIONS = [[], [3], [7, 6, 5, 4, 3, 2, 1, 0], [2, 3], [3, 4], [1, 3, 6], [6, 0, 6, 3, 3]]
 
 
 @pytest.mark.parametrize(
@@ -358,17 +324,10 @@ def move(parts: list[dict[str, Any]], key: str) -> None:
 
 PART_CHANGES: dict[str, Callable[[list[dict[str, Any]]], object]] = {
     "last dropped": lambda parts: parts.pop(),
-    "one alone": lambda parts: parts.__delitem__(slice(1, None)),
-    "none": lambda parts: parts.clear(),
     "other order": lambda parts: parts.reverse(),
     "steps moved": lambda parts: move(parts, "steps"),
-    "episodes moved": lambda parts: move(parts, "episodes"),
     "column dropped": lambda parts: parts[1]["columns"].pop("rewards"),
-    "column added": lambda parts: parts[1]["columns"].update(
-        {"infos/more": parts[1]["columns"]["rewards"]}
-    ),
     "rows moved": lambda parts: move([part["columns"]["rewards"] for part in parts], "rows"),
-    "other sum": lambda parts: parts[1]["columns"]["rewards"].update(blake3="0" * 64),
 }
 
 
@@ -407,18 +366,9 @@ def replace_column(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "infos/said@offsets",
-        "episodes/task@offsets",
-        "observations/say@offsets",
-        "observations/sets@offsets",
-        "observations/sets@values@offsets",
-        "actions@option0@offsets",
-        "actions@choice",
-    ],
+    "name", ["infos/said@offsets", "observations/sets@values@offsets", "actions@choice"]
 )
-@pytest.mark.parametrize("kind", ["beyond", "negative", "backward", "huge", "lowest"])
+@pytest.mark.parametrize("kind", ["beyond", "negative", "backward"])
 def test_offsets_that_do_not_count_their_values_are_an_integrity_error(
     one_part: Path,
     replace_object: Callable[[Path, str, bytes], None],
@@ -427,13 +377,7 @@ def test_offsets_that_do_not_count_their_values_are_an_integrity_error(
     kind: str,
 ) -> None:
     values = StoredVersion(one_part).read(name).copy()
-    values[-1] = {
-        "beyond": values.max() + 1000,
-        "negative": -1,
-        "backward": values.min() - 1,
-        "huge": 2**63 - 1,
-        "lowest": -(2**63),
-    }[kind]
+    values[-1] = {"beyond": values.max() + 1000, "negative": -1, "backward": values.min() - 1}[kind]
     replace_column(one_part, name, values, replace_object, reseal)
     with pytest.raises(IntegrityError):
         list(orlog.load_dataset(one_part))
@@ -451,18 +395,7 @@ def test_text_that_is_not_utf_8_is_an_integrity_error(
         list(orlog.load_dataset(one_part))
 
 
-def test_an_offsets_column_without_its_values_is_a_manifest_error(
-    one_part: Path, reseal: Reseal
-) -> None:
-    def drop(body: dict[str, Any]) -> None:
-        body["columns"] = [one for one in body["columns"] if one["name"] != "infos/said@values"]
-
-    reseal(one_part, drop)
-    with pytest.raises(ManifestError, match="infos/said"):
-        orlog.load_dataset(one_part)
-
-
-@pytest.mark.parametrize("rows", [0, 1, 10**9, 2**53])
+@pytest.mark.parametrize("rows", [0, 10**9])
 def test_values_of_another_number_than_their_metadata_say_are_refused(
     one_part: Path, reseal: Reseal, rows: int
 ) -> None:

@@ -5,7 +5,6 @@ import multiprocessing
 import pickle
 import tempfile
 import threading
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +21,10 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from orlog.base.files import list_files
 from orlog.datasets.store import zarr_reader, zarr_writer
-from orlog.datasets.store.container import WrittenColumn
 from orlog.datasets.store.encoding import Encoding
 from orlog.datasets.store.zarr_metadata import shard_path
 from orlog.datasets.store.zarr_reader import ZarrReader
-from orlog.datasets.store.zarr_writer import ZarrWriter
+from orlog.datasets.store.zarr_writer import WrittenColumn, ZarrWriter
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import DTYPES
@@ -143,9 +141,14 @@ def test_zarr_itself_reads_what_was_written(
             assert found.tobytes() == values.tobytes()
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-@pytest.mark.parametrize("dtype", sorted(DTYPES))
-@pytest.mark.parametrize("shape", [(), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "shape", "compression"),
+    [
+        *((dtype, (2, 3), "zstd") for dtype in sorted(DTYPES)),
+        *(("float32", (), compression) for compression in COMPRESSIONS),
+    ],
+    ids=str,
+)
 def test_zarr_itself_writes_the_same_bytes(
     tmp_path: Path, dtype: str, shape: tuple[int, ...], compression: str
 ) -> None:
@@ -182,24 +185,6 @@ def test_zarr_itself_writes_the_same_bytes(
     assert ours == theirs
 
 
-@pytest.mark.parametrize("dtype", sorted(DTYPES))
-def test_columns_of_zeros_are_written_and_read(tmp_path: Path, dtype: str) -> None:
-    values = np.zeros((100, 2), dtype)
-    spec = ColumnSpec("zeros", np.dtype(dtype), (2,))
-    column = write(tmp_path / "store", spec, [values], SMALL)
-    shards = [item.path for item in column.objects if "/c." in item.path]
-    assert shards == [f"zeros/c.{number}.0" for number in range(-(-100 // 16))]
-    assert read(tmp_path / "store", column).tobytes() == values.tobytes()
-
-
-def test_a_column_without_rows_has_metadata_and_no_shard(tmp_path: Path) -> None:
-    column = write(tmp_path / "store", ColumnSpec("r", FLOAT, (3,)), [np.zeros((0, 3))])
-    assert [item.path for item in column.objects] == ["r/zarr.json"]
-    reader = open_columns(tmp_path / "store", column)
-    assert reader.read("r", 0, 0).shape == (0, 3)
-    assert reader.read_rows("r", np.empty(0, np.int64)).shape == (0, 3)
-
-
 @pytest.mark.parametrize("side", [0, 1], ids=["as before", "as Zarr asks"])
 def test_rows_without_numbers_are_written_and_read(tmp_path: Path, side: int) -> None:
     column = write(tmp_path / "store", ColumnSpec("r", FLOAT, (0, 2)), [np.zeros((5, 0, 2))])
@@ -226,12 +211,6 @@ def test_values_are_hashed_and_stored_little_endian(tmp_path: Path) -> None:
     assert read(tmp_path / "store", column).tolist() == values.tolist()
 
 
-def test_rows_that_are_not_contiguous_are_written_as_they_look(tmp_path: Path) -> None:
-    values = np.arange(60, dtype=np.float64).reshape(3, 20).T[::2]
-    column = write(tmp_path / "store", ColumnSpec("rows", FLOAT, (3,)), [values])
-    assert (read(tmp_path / "store", column) == values).all()
-
-
 def test_rows_may_be_changed_by_the_caller_once_they_are_appended(tmp_path: Path) -> None:
     buffer = np.zeros(10)
     writer = ZarrWriter(tmp_path / "store", {"rewards": SMALL})
@@ -246,41 +225,30 @@ def test_rows_may_be_changed_by_the_caller_once_they_are_appended(tmp_path: Path
     assert read(tmp_path / "store", column).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [np.zeros(3, np.float32), np.zeros((3, 1)), np.zeros(3, np.int64)],
-    ids=["float32", "two axes", "int64"],
-)
-def test_rows_of_another_type_or_shape_are_refused(tmp_path: Path, rows: np.ndarray) -> None:
+def test_rows_of_another_type_or_shape_are_refused(tmp_path: Path) -> None:
     writer = ZarrWriter(tmp_path / "store")
     writer.add_column(REWARDS)
     with pytest.raises(SchemaError, match=r"column rewards: expected rows of float64 \(\), found"):
-        writer.append({"rewards": rows})
+        writer.append({"rewards": np.zeros((3, 1))})
     writer.close()
 
 
-@pytest.mark.parametrize(
-    "encoding",
-    [
-        Encoding(chunk_rows=0, chunks_per_shard=1),
-        Encoding(chunk_rows=-1, chunks_per_shard=1),
-        Encoding(chunk_rows=1, chunks_per_shard=0),
-        Encoding(chunk_rows=1, chunks_per_shard=2**21),
-        Encoding(chunk_rows=2**26, chunks_per_shard=1),
-        Encoding(chunk_rows=1, chunks_per_shard=1, compression="zip"),
-        Encoding(chunk_rows=2, chunks_per_shard=1, difference_axis=0),
-        Encoding(chunk_rows=2, chunks_per_shard=1, difference_axis=1),
-        Encoding(chunk_rows=2, chunks_per_shard=1, difference_axis=-1),
-    ],
-    ids=str,
-)
-def test_an_encoding_that_could_not_be_read_again_is_refused(
-    tmp_path: Path, encoding: Encoding
-) -> None:
-    writer = ZarrWriter(tmp_path, {"actions": encoding})
-    with pytest.raises(ValueError, match="actions"):
-        writer.add_column(ColumnSpec("actions", np.dtype(np.int64), ()))
-    writer.close()
+def test_an_encoding_that_could_not_be_read_again_is_refused(tmp_path: Path) -> None:
+    good = {"chunk_rows": 2, "chunks_per_shard": 1}
+    changes: list[dict[str, Any]] = [
+        {"chunk_rows": 0},
+        {"chunk_rows": 2**26},
+        {"chunks_per_shard": 0},
+        {"chunks_per_shard": 2**21},
+        {"compression": "zip"},
+        {"difference_axis": 0},
+        {"difference_axis": 1},
+    ]
+    for change in changes:
+        writer = ZarrWriter(tmp_path, {"actions": Encoding(**{**good, **change})})
+        with pytest.raises(ValueError, match="actions"):
+            writer.add_column(ColumnSpec("actions", np.dtype(np.int64), ()))
+        writer.close()
 
 
 def test_shards_that_are_full_are_on_the_disk_after_a_flush(tmp_path: Path) -> None:
@@ -345,20 +313,6 @@ def test_rows_of_whole_chunks_are_still_read_beside_a_damaged_one(
         reader.read_rows("rewards", np.array([39, 16]))
 
 
-def test_a_shard_that_is_cut_or_removed_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    column = write(folder, REWARDS, [np.zeros(10)])
-    assert read(folder, column).sum() == 0
-    shard = folder / "rewards/c.0"
-    size = shard.stat().st_size
-    shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(IntegrityError, match=rf"expected {size} bytes, found {size - 1} bytes"):
-        read(folder, column)
-    shard.unlink()
-    with pytest.raises(IntegrityError, match=rf"rewards/c.0: expected {size} bytes, found no file"):
-        read(folder, column)
-
-
 def test_a_shard_that_is_swapped_for_another_while_it_is_open_changes_nothing(
     tmp_path: Path,
 ) -> None:
@@ -394,15 +348,6 @@ def test_a_column_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path) 
         assert caught.value.file == "rewards/zarr.json"
 
 
-def test_a_column_without_its_metadata_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    column = write(folder, REWARDS, [np.zeros(10)])
-    (folder / "rewards/zarr.json").unlink()
-    with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
-        read(folder, column)
-    assert caught.value.file == "rewards/zarr.json"
-
-
 Body = dict[str, Any]
 
 
@@ -434,92 +379,51 @@ def set_codec(name: str, **values: Any) -> Callable[[Body], object]:
     return change
 
 
-def insert_codec(codec: Any) -> Callable[[Body], object]:
-    return lambda body: sharding(body)["codecs"].insert(0, codec)
-
-
-def difference(axis: Any) -> Body:
-    return {"name": "orlog.difference", "configuration": {"axis": axis}}
-
-
 HOSTILE: dict[str, Callable[[Body], object]] = {
     "huge chunks": set_rows(2**40, 2**44),
     "chunks beyond any integer": set_rows(10**300, 10**300),
     "huge shards": set_rows(8, 2**60),
     "chunks without rows": set_rows(0, 0),
-    "negative chunks": set_rows(-8, -16),
-    "negative shards": set_rows(8, -16),
-    "shards smaller than chunks": set_rows(8, 4),
     "shards that are no multiple": set_rows(8, 17),
-    "rows of text": set_rows("8", "16"),
-    "rows as floats": set_rows(8.0, 16.0),
-    "rows as infinities": set_rows(float("inf"), float("inf")),
     "rows as booleans": set_rows(True, True),
-    "rows as lists": set_rows([8], [16]),
-    "rows as null": set_rows(None, None),
+    "deep nesting of rows": set_rows(nested(500), nested(500)),
     "negative rows": lambda body: body.update(shape=[-40]),
     "more rows": lambda body: body.update(shape=[2**60]),
-    "no shape": lambda body: body.pop("shape"),
-    "further axes": lambda body: body.update(shape=[40, 2**40]),
     "another type": lambda body: body.update(data_type="int64"),
-    "another compression": set_codec("blosc", cname="zlib"),
-    "a compression that is a list": set_codec("blosc", cname=["zstd"]),
     "another level": set_codec("blosc", clevel=9),
-    "another shuffle": set_codec("blosc", shuffle="shuffle"),
-    "another size of numbers": set_codec("blosc", typesize=4),
-    "huge blocks": set_codec("blosc", blocksize=2**31),
-    "two codecs of one kind": lambda body: sharding(body)["codecs"].append(
-        sharding(body)["codecs"][1]
-    ),
     "no checksums": lambda body: sharding(body)["codecs"].pop(),
-    "no codecs": lambda body: sharding(body).update(codecs=[]),
     "no sharding": lambda body: body.update(codecs=[{"name": "bytes"}]),
     "codecs that are text": lambda body: sharding(body).update(codecs="blosc"),
-    "codecs that are numbers": lambda body: sharding(body).update(codecs=[1, 2]),
-    "an unknown codec": insert_codec({"name": "numcodecs.pickle", "configuration": {}}),
-    "difference of floats": insert_codec(difference(0)),
-    "difference along no axis": insert_codec(difference("0")),
-    "big-endian": lambda body: sharding(body)["codecs"][0]["configuration"].update(endian="big"),
+    "difference of floats": lambda body: sharding(body)["codecs"].insert(
+        0, {"name": "orlog.difference", "configuration": {"axis": 0}}
+    ),
     "another index": lambda body: sharding(body).update(index_location="start"),
-    "an index without a sum": lambda body: sharding(body)["index_codecs"].pop(),
     "a transformer": lambda body: body["storage_transformers"].append({"name": "x"}),
-    "another place of chunks": lambda body: body["chunk_key_encoding"].update(name="v2"),
     "further keys": lambda body: body.update(must_understand=True),
     "an older format": lambda body: body.update(zarr_format=2),
-    "a group": lambda body: body.update(node_type="group"),
-    "deep nesting of rows": set_rows(nested(500), nested(500)),
 }
 
 
-def assert_refused_at_once(folder: Path, column: WrittenColumn) -> None:
-    reader = open_columns(folder, column)
-    tracemalloc.start()
-    began_s = time.process_time()
-    try:
-        with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
-            reader.encoding("rewards")
-        taken_s = time.process_time() - began_s
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert caught.value.file == "rewards/zarr.json"
-    assert len(str(caught.value)) < 1000
-    assert peak < 16 * 2**20
-    assert taken_s < 2
-
-
-@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE.keys())
-def test_metadata_that_are_not_those_of_format_1_are_refused_at_once(
-    tmp_path: Path, change: Callable[[Body], object]
-) -> None:
+def test_metadata_that_are_not_those_of_format_1_are_refused_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     column = write(folder, REWARDS, [np.zeros(40)], SMALL)
     path = folder / "rewards/zarr.json"
-    body = json.loads(path.read_bytes())
-    change(body)
-    assert json.dumps(body).encode() != json.dumps(json.loads(path.read_bytes())).encode()
-    path.write_text(json.dumps(body))
-    assert_refused_at_once(folder, column)
+    written = path.read_bytes()
+    texts: list[bytes] = [b"", b"null", b'{"codecs": {"0": 1}}', b"\xff\xfe", b"[" * 100_000]
+    for change in HOSTILE.values():
+        body = json.loads(written)
+        change(body)
+        texts.append(json.dumps(body).encode())
+    for text in texts:
+        path.write_bytes(text)
+        tracemalloc.start()
+        with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
+            open_columns(folder, column).encoding("rewards")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert caught.value.file == "rewards/zarr.json"
+        assert len(str(caught.value)) < 1000
+        assert peak < 16 * 2**20
 
 
 HARMLESS: dict[str, Callable[[Body], object]] = {
@@ -532,77 +436,16 @@ HARMLESS: dict[str, Callable[[Body], object]] = {
 }
 
 
-@pytest.mark.parametrize("change", HARMLESS.values(), ids=HARMLESS.keys())
-def test_metadata_may_hold_what_no_value_depends_on(
-    tmp_path: Path, change: Callable[[Body], object]
-) -> None:
+def test_metadata_may_hold_what_no_value_depends_on(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     column = write(folder, REWARDS, [np.arange(41.0)], SMALL)
     path = folder / "rewards/zarr.json"
-    body = json.loads(path.read_bytes())
-    change(body)
-    path.write_text(json.dumps(body))
-    assert (read(folder, column) == np.arange(41.0)).all()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"{",
-        b"null",
-        b"[]",
-        b"5",
-        b"{}",
-        b'{"codecs": []}',
-        b'{"codecs": {"0": 1}}',
-        b"\xff\xfe\x00",
-        b"\0" * 1000,
-        b"[" * 100_000,
-        b'{"a":' * 100_000,
-        b"9" * 100_000,
-        b'{"codecs": ' + b"[" * 900 + b"]" * 900 + b"}",
-    ],
-    ids=lambda data: repr(data[:12]),
-)
-def test_a_file_that_is_no_metadata_is_refused_at_once(tmp_path: Path, data: bytes) -> None:
-    folder = tmp_path / "store"
-    column = write(folder, REWARDS, [np.zeros(40)], SMALL)
-    (folder / "rewards/zarr.json").write_bytes(data)
-    assert_refused_at_once(folder, column)
-
-
-@pytest.mark.parametrize("axis", [-1, 3, 2**70, 1.0, True, None, [1]], ids=str)
-def test_differences_along_an_axis_that_is_not_there_are_refused(
-    tmp_path: Path, axis: object
-) -> None:
-    folder = tmp_path / "store"
-    spec = ColumnSpec("images", np.dtype(np.uint8), (16, 16))
-    column = write(folder, spec, [np.zeros((3, 16, 16), np.uint8)])
-    path = folder / "images/zarr.json"
-    body = json.loads(path.read_bytes())
-    sharding(body)["codecs"][0]["configuration"]["axis"] = axis
-    path.write_text(json.dumps(body))
-    with pytest.raises(IntegrityError, match="column images cannot be opened"):
-        open_columns(folder, column).encoding("images")
-
-
-@pytest.mark.parametrize("shape", [(), (2,)], ids=str)
-@pytest.mark.parametrize("chunk_rows", [1, 3])
-def test_differences_from_row_to_row_come_back_or_are_refused(
-    tmp_path: Path, chunk_rows: int, shape: tuple[int, ...]
-) -> None:
-    values = random_rows(np.dtype(np.uint8), (20, *shape), 0)
-    spec = ColumnSpec("levels", np.dtype(np.uint8), shape)
-    encoding = Encoding(chunk_rows=chunk_rows, chunks_per_shard=8, difference_axis=0)
-    try:
-        column = write(tmp_path / "store", spec, [values], encoding)
-    except ValueError:
-        return
-    assert (read(tmp_path / "store", column) == values).all()
-    rows = np.array([5, 1, 19, 1])
-    found = open_columns(tmp_path / "store", column).read_rows("levels", rows)
-    assert (found == values[rows]).all()
+    written = path.read_bytes()
+    for change in HARMLESS.values():
+        body = json.loads(written)
+        change(body)
+        path.write_text(json.dumps(body))
+        assert (read(folder, column) == np.arange(41.0)).all()
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 5])
@@ -644,19 +487,6 @@ def test_frames_that_lie_in_another_order_in_their_file_are_read(tmp_path: Path)
     assert (found == values).all()
 
 
-def test_more_shards_than_are_kept_open_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zarr_reader, "OPEN_SHARDS", 3)
-    values = random_rows(FLOAT, (160,), 0)
-    column = write(tmp_path / "store", REWARDS, [values], SMALL)
-    reader = open_columns(tmp_path / "store", column)
-    for _ in range(2):
-        assert reader.read("rewards", 0, 160).tobytes() == values.tobytes()
-        rows = np.random.default_rng(0).permutation(160)
-        assert reader.read_rows("rewards", rows).tobytes() == values[rows].tobytes()
-
-
 def test_a_reader_may_be_used_by_several_threads_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -679,22 +509,6 @@ def test_a_reader_may_be_used_by_several_threads_at_once(
     assert set(found) == {values.tobytes()}
 
 
-def test_what_other_threads_write_does_not_show_in_the_bytes(tmp_path: Path) -> None:
-    values = random_rows(FLOAT, (500,), 0)
-    expected = write(tmp_path / "alone", REWARDS, [values], SMALL)
-    found: list[WrittenColumn] = []
-
-    def write_one(number: int) -> None:
-        found.append(write(tmp_path / str(number), REWARDS, np.split(values, [number]), SMALL))
-
-    threads = [threading.Thread(target=write_one, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [expected] * 6
-
-
 def _read_in_child(reader: ZarrReader, results: Any) -> None:
     results.put(reader.read("rewards", 3, 150).tobytes())
 
@@ -714,17 +528,6 @@ def test_a_reader_that_was_used_is_pickled_and_forked(tmp_path: Path) -> None:
     assert {results.get(timeout=120) for _ in children} == {values[3:150].tobytes()}
     for child in children:
         child.join(120)
-
-
-def test_everything_but_folders_is_an_object(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    (folder / "a/b").mkdir(parents=True)
-    (folder / "empty").mkdir()
-    (folder / "a/b/file").write_text("x")
-    (folder / ".hidden").write_text("x")
-    (folder / "link").symlink_to(folder / "a")
-    (folder / "broken").symlink_to(folder / "nowhere")
-    assert [path for path, _ in list_files(folder)] == [".hidden", "a/b/file", "broken", "link"]
 
 
 def test_groups_lie_between_the_folder_and_its_columns(tmp_path: Path) -> None:
