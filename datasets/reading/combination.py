@@ -37,11 +37,11 @@ from orlog.datasets.reading.selection import (
     Selection,
     Source,
     episode_column,
-    placed,
 )
 from orlog.datasets.store.in_place import Coming
 from orlog.datasets.store.shards import Place
 from orlog.datasets.store.version import StoredVersion
+from orlog.datasets.store.zarr_reader import placed
 from orlog.errors import NotFoundError, SchemaError
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_column, values_column
 from orlog.manifests.documents import canonical_json

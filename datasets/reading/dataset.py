@@ -18,10 +18,11 @@ from orlog.datasets.looking.card_picture import notebook_html
 from orlog.datasets.looking.figures import dataset_picture
 from orlog.datasets.reading import conversions
 from orlog.datasets.reading.lazy_rows import lazy_block
-from orlog.datasets.reading.selection import Operation, Selection, placed, seeded_order
+from orlog.datasets.reading.selection import Operation, Selection, seeded_order
 from orlog.datasets.reading.views import as_ranges, derive, operation_text, positions_of, save_view
 from orlog.datasets.store.in_place import Coming, Elsewhere
 from orlog.datasets.store.version import StoredVersion
+from orlog.datasets.store.zarr_reader import placed
 from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause, wrong_type
 from orlog.manifests.columns import has_offsets, row_ends
 from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent

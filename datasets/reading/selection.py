@@ -15,6 +15,7 @@ import numpy as np
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.store.version import StoredVersion
+from orlog.datasets.store.zarr_reader import placed
 from orlog.errors import IntegrityError, clause
 from orlog.manifests.columns import axis_of, is_offsets, offsets_column, values_column
 from orlog.manifests.manifest import Manifest
@@ -193,14 +194,6 @@ def seeded_order(seed: int, count: int) -> np.ndarray:
     if (in_order[1:] == in_order[:-1]).any():
         order = np.argsort(words, kind="stable")
     return order
-
-
-def placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """Return values, copied into `out` if it is given."""
-    if out is None:
-        return values
-    out[:] = values
-    return out
 
 
 def success_column(dataset: Source) -> str | None:

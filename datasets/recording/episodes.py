@@ -12,9 +12,8 @@ from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.bounds import bounds_of, refuse_outside
 from orlog.datasets.columns.episode import Episode, as_infos, check_rows
 from orlog.datasets.columns.schema import Schema, check_flags, count_rewards, return_of
-from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.zarr_writer import ZarrWriter
+from orlog.datasets.store.zarr_writer import WrittenPart, ZarrWriter
 from orlog.errors import SchemaError
 from orlog.manifests.columns import FLAGS, axis_of, offsets_of
 from orlog.manifests.manifest import Part, PartColumn

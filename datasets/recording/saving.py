@@ -31,8 +31,7 @@ from orlog.datasets.recording.finishing import (
     with_chunk_hashes,
 )
 from orlog.datasets.store.chunk_hashes import has_chunk_hashes
-from orlog.datasets.store.container import WrittenPart
-from orlog.datasets.store.zarr_writer import ZarrWriter
+from orlog.datasets.store.zarr_writer import WrittenPart, ZarrWriter
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import (

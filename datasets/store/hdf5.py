@@ -26,7 +26,7 @@ import numpy as np
 from orlog.base.files import hash_file, make_folder, storage_errors, sync
 from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES
 from orlog.datasets.store.shards import Place
-from orlog.datasets.store.zarr_reader import ZarrReader, hash_values
+from orlog.datasets.store.zarr_reader import ZarrReader, hash_values, placed
 from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError, needing
 from orlog.manifests.columns import ColumnSpec
@@ -132,25 +132,20 @@ class Hdf5Reader:
         Raises IntegrityError if a chunk is damaged; the message names it.
         """
         spec, _ = self._columns[name]
-        values = np.empty((stop - start, *spec.shape), spec.dtype) if out is None else out
-        if values.size == 0:
-            return values
+        if start == stop or 0 in spec.shape:
+            return np.empty((stop - start, *spec.shape), spec.dtype) if out is None else out
         dataset = self._dataset(name)
         try:
-            dataset.read_direct(values, np.s_[start:stop])
+            values = np.asarray(dataset[start:stop], spec.dtype)
         except _UNREADABLE as error:
-            rows = dataset.chunks[0]
+            rows, where = dataset.chunks[0], f"{DATA_FILE}, column {name}"
             for chunk in range(start // rows, (stop - 1) // rows + 1):
                 try:
                     dataset[chunk * rows : (chunk + 1) * rows]
                 except _UNREADABLE as damage:
-                    raise _unreadable(
-                        f"{DATA_FILE}, column {name}, chunk {chunk}: damaged", damage
-                    ) from error
-            raise _unreadable(
-                f"{DATA_FILE}, column {name}, rows {start} to {stop}", error
-            ) from error
-        return values
+                    raise _unreadable(f"{where}, chunk {chunk}: damaged", damage) from error
+            raise _unreadable(f"{where}, rows {start} to {stop}", error) from error
+        return placed(values, out)
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for, reading each chunk once.

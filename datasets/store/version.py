@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from orlog.manifests.manifest import (
     MANIFEST_FILE,
     Column,
     Manifest,
+    Part,
     StoredObject,
     part_folder,
     parts_of,
@@ -82,7 +84,7 @@ class StoredVersion:
         parts = parts_of(self.manifest)
         # The first row of each part in a column, followed by the number of all rows.
         self._first_rows = {
-            name: np.cumsum([0, *(part.columns[name].rows for part in parts)]).tolist()
+            name: [*itertools.accumulate((one.columns[name].rows for one in parts), initial=0)]
             for name in self._columns
         }
         if self.elsewhere is None:
@@ -92,7 +94,7 @@ class StoredVersion:
         # In a partial download, rows in the gap between two ranges may be missing.
         self._gap_bytes = GAP_BYTES if len(present) == len(self.manifest.objects) else 0
         _check_objects(folder, present)
-        self._readers = [self._open_part(part) for part in range(len(parts))]
+        self._readers = [self._open_part(*pair) for pair in enumerate(parts)]
         if self.elsewhere is not None and has_chunk_hashes(self.manifest):
             places = layouts(self.chunks_of_shards())
             check_sizes(self.manifest, places)
@@ -357,7 +359,8 @@ class StoredVersion:
                 continue
             values = self.read(name, first, int(stops[window].max()))
             begins = counts[window].cumsum() - counts[window]
-            local = np.arange(int(counts[window].sum())) - np.repeat(begins, counts[window])
+            local = np.arange(int(counts[window].sum()))
+            local -= np.repeat(begins, counts[window])
             target = local + np.repeat(positions[window], counts[window])
             out[target] = values[local + np.repeat(starts[window] - first, counts[window])]
         return out
@@ -383,11 +386,12 @@ class StoredVersion:
             found=error.found,
         )
 
-    def _open_part(self, part: int) -> ZarrReader | Hdf5Reader:
+    def _open_part(self, part: int, totals: Part) -> ZarrReader | Hdf5Reader:
         prefix = part_folder(part)
         folder = self.folder / prefix
-        stored = parts_of(self.manifest)[part].columns
-        rows = {_spec(column): stored[column.name].rows for column in self.manifest.columns}
+        rows = {
+            _spec(column): totals.columns[column.name].rows for column in self._columns.values()
+        }
         sizes = {
             item.path.removeprefix(prefix): item.size_bytes
             for item in self.manifest.objects

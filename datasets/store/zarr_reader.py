@@ -311,6 +311,14 @@ def _kept_open(key: tuple[object, str], shard: Shard) -> Shard:
     return shard
 
 
+def placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """Return values, copied into `out` if it is given."""
+    if out is None:
+        return values
+    out[:] = values
+    return out
+
+
 def hash_values(
     read: Callable[[int, int], np.ndarray],
     spec: ColumnSpec,
