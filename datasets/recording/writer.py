@@ -60,12 +60,12 @@ CHECKPOINT_SECONDS = 60.0
 class _How(NamedTuple):
     """How a version is recorded, as `DatasetWriter` takes it."""
 
-    encodings: Mapping[str, Encoding] | None = None
-    resume: bool = False
-    discard: bool = False
-    checkpoint_seconds: float = CHECKPOINT_SECONDS
-    keep_every_episode: bool = False
-    strict: bool = False
+    encodings: Mapping[str, Encoding] | None
+    resume: bool
+    discard: bool
+    checkpoint_seconds: float
+    keep_every_episode: bool
+    strict: bool
 
 
 class DatasetWriter:
@@ -167,13 +167,18 @@ class DatasetWriter:
         version: str | None = None,
         changes: str = "",
         roles: Mapping[str, str] | None = None,
-        **options: Any,
+        encodings: Mapping[str, Encoding] | None = None,
+        resume: bool = False,
+        discard: bool = False,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        keep_every_episode: bool = False,
+        strict: bool = False,
     ) -> DatasetWriter:
         """Start a version that holds everything in `dataset`, followed by new episodes.
 
         The files of `dataset` are shared, not copied. Without a `version`, the minor number grows
-        by one. `roles` are given besides those of `dataset`. Other arguments (`encodings`, `resume`, `discard`,
-        `checkpoint_seconds`, `keep_every_episode`, `strict`) and errors are those of `DatasetWriter`.
+        by one. `roles` are given besides those of `dataset`. Other arguments and errors are those of
+        `DatasetWriter`.
         """
         dataset = as_dataset(dataset)
         if dataset.operation is not None:
@@ -195,8 +200,9 @@ class DatasetWriter:
             changes=changes,
             lineage=[Parent(digest=dataset.digest, operation="append")],
         )
+        how = _How(encodings, resume, discard, checkpoint_seconds, keep_every_episode, strict)
         writer = cls.__new__(cls)
-        writer._start(dataset.schema, facts, base.container, dataset, _How(**options))
+        writer._start(dataset.schema, facts, base.container, dataset, how)
         return writer
 
     def _start(

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -100,32 +99,6 @@ def test_a_link_in_place_of_a_folder_is_refused_at_once(
 
 
 # --- dataset: lengths, starts and open files are kept from one read to the next
-
-
-def test_a_dataset_may_be_read_by_several_threads_at_once(mini_folder: Path) -> None:
-    expected = orlog.load_dataset(mini_folder).column("rewards").tobytes()
-    dataset = orlog.load_dataset(mini_folder)
-    start = threading.Barrier(8)
-    found: list[bytes] = []
-
-    def read() -> None:
-        start.wait(120)
-        for index in range(25):
-            assert len(dataset[index]) == dataset.episode_lengths[index]
-            found.append(dataset.column("rewards").tobytes())
-
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=read) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval_s)
-    assert set(found) == {expected}
-    assert len(found) == 200
 
 
 # --- manifest.manifest_from_json: msgspec looks at the types at first use, and crashes if two

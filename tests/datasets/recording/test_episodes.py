@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import blake3
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -16,8 +15,6 @@ from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import SchemaError
-from orlog.manifests.columns import axis_of
-from tests.stored_objects import make_objects
 
 OBSERVATION = spaces.Dict(
     {
@@ -67,53 +64,6 @@ def read_all(folder: Path, written: WrittenPart) -> dict[str, np.ndarray]:
     rows = {specs[name]: column.rows for name, column in written.part.columns.items()}
     reader = ZarrReader(folder, rows, {item.path: item.size_bytes for item in written.objects})
     return {spec.name: reader.read(spec.name, 0, count) for spec, count in rows.items()}
-
-
-def test_columns_follow_from_the_spaces_and_the_first_episode(tmp_path: Path) -> None:
-    found = {
-        name: (spec.dtype.name, spec.shape, axis_of(name))
-        for name, spec in write(tmp_path, [an_episode(3)]).schema.columns().items()
-    }
-    assert found == {
-        "observations/image": ("uint8", (2, 3), "observation"),
-        "observations/parts/0": ("int64", (), "observation"),
-        "observations/parts/1": ("float32", (2,), "observation"),
-        "actions": ("int64", (), "step"),
-        "rewards": ("float64", (), "step"),
-        "terminations": ("bool", (), "step"),
-        "truncations": ("bool", (), "step"),
-        "infos/goal": ("float64", (2,), "step"),
-        "episodes/lengths": ("int64", (), "episode"),
-        "episodes/seeds": ("int64", (), "episode"),
-        "episodes/returns": ("float64", (), "episode"),
-    }
-
-
-def test_columns_hold_the_episodes_one_after_the_other(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    episodes = [an_episode(3, 5), an_episode(1), an_episode(4, 7)]
-    written = write(folder, episodes)
-    assert (written.part.episodes, written.part.steps) == (3, 8)
-    assert written.objects == make_objects(folder)
-    columns = read_all(folder, written)
-    assert list(columns) == sorted(columns)
-    for name, values in columns.items():
-        assert written.part.columns[name].rows == len(values)
-        assert written.part.columns[name].blake3 == blake3.blake3(values.tobytes()).hexdigest()
-    assert columns["episodes/lengths"].tolist() == [3, 1, 4]
-    assert columns["episodes/seeds"].tolist() == [5, -1, 7]
-    returns = [episode.rewards.sum() for episode in episodes]
-    assert columns["episodes/returns"].tolist() == returns
-    for name in ("rewards", "actions", "terminations", "truncations"):
-        whole = np.concatenate([getattr(episode, name) for episode in episodes])
-        assert columns[name].tobytes() == whole.tobytes()
-    goals = np.concatenate([episode.infos["goal"] for episode in episodes])
-    assert (columns["infos/goal"] == goals).all()
-    images = np.concatenate([observations_of(episode)["image"] for episode in episodes])
-    assert images.shape == (8 + 3, 2, 3)
-    assert (columns["observations/image"] == images).all()
-    parts = np.concatenate([observations_of(episode)["parts"][1] for episode in episodes])
-    assert (columns["observations/parts/1"] == parts).all()
 
 
 def test_texts_and_arrays_of_any_length_count_on_from_episode_to_episode(tmp_path: Path) -> None:

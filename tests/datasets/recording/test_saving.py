@@ -216,36 +216,24 @@ def test_a_mixture_keeps_what_its_sources_agree_on() -> None:
     assert saved.mixture is None
 
 
-def test_the_environment_is_kept_where_all_agree(reseal: Reseal) -> None:
+def test_environment_and_benchmark_are_kept_by_what_is_derived_where_all_agree(
+    reseal: Reseal, tmp_path: Path
+) -> None:
     known = {"id": "Arm-v0", "kwargs": {}, "max_episode_steps": 9, "versions": {}}
-    first, second, other = (
-        record(f"lab/arm-v{number}", [3], first_seed=number) for number in (1, 2, 3)
-    )
-    for dataset in (first, second):
-        reseal(dataset.folder, lambda body: body.update(environment=known))
-    first, second = Dataset(first.folder), Dataset(second.folder)
-    alike = Dataset(save_dataset(combine_datasets([first, second]), "lab/alike-v1"))
-    assert alike.environment == first.environment is not None
-    unlike = Dataset(save_dataset(combine_datasets([first, other]), "lab/unlike-v1"))
-    assert unlike.environment is None
-
-
-def test_the_benchmark_is_kept_by_what_is_derived(reseal: Reseal, tmp_path: Path) -> None:
+    stated = {"environment": known, "benchmark": "d4rl/arm-expert-v2"}
     first, second, other = (
         record(f"lab/arm-v{number}", [3, 2], first_seed=number) for number in (1, 2, 3)
     )
-    assert "benchmark" not in (first.folder / "manifest.json").read_text()
     for dataset in (first, second):
-        reseal(dataset.folder, lambda body: body.update(benchmark="d4rl/arm-expert-v2"))
+        reseal(dataset.folder, lambda body: body.update(stated))
     first, second = Dataset(first.folder), Dataset(second.folder)
-    assert Dataset(save_dataset(first[:1], "lab/view-v1")).benchmark == "d4rl/arm-expert-v2"
-    changed = Dataset(convert_dataset(first, tmp_path / "changed", container="hdf5"))
-    assert changed.manifest.benchmark == "d4rl/arm-expert-v2"
-    assert append(first, [2], 7).manifest.benchmark == "d4rl/arm-expert-v2"
-    alike = combine_datasets([first, second])
-    assert Dataset(save_dataset(alike, "lab/alike-v1")).benchmark == "d4rl/arm-expert-v2"
-    unlike = combine_datasets([first, other])
-    assert unlike.benchmark == Dataset(save_dataset(unlike, "lab/unlike-v1")).benchmark == ""
+    alike = save_dataset(combine_datasets([first, second]), "lab/alike-v1")
+    unlike = save_dataset(combine_datasets([first, other]), "lab/unlike-v1")
+    changed = convert_dataset(first, tmp_path / "changed", container="hdf5")
+    for dataset in (Dataset(alike), Dataset(changed), append(first, [2], 7)):
+        assert dataset.environment == first.environment is not None
+        assert dataset.benchmark == "d4rl/arm-expert-v2"
+    assert (Dataset(unlike).environment, Dataset(unlike).benchmark) == (None, "")
 
 
 def test_versions_are_never_overwritten() -> None:
