@@ -23,7 +23,7 @@ import numpy as np
 from orlog.datasets.formats._containers.arrow_files import array_of
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.lerobot.episode_statistics import MOST_NUMBERS as MOST_OF_A_ROW
-from orlog.datasets.formats.lerobot.episode_statistics import QUANTILES
+from orlog.datasets.formats.lerobot.episode_statistics import QUANTILES, SHARES
 from orlog.datasets.formats.lerobot.metadata import (
     COUNTERS,
     Episodes,
@@ -46,7 +46,7 @@ NEAR = 0.01  # of the claimed range: a quantile may be off by that much
 FEW = 0.005  # of the steps: likewise
 PIXELS = 2**12  # of a frame that are looked at
 OTHER = 0.05  # of the range of pixels: means and deviations that differ by more are told
-LEVELS = np.array(list(QUANTILES.values()))[:, None]
+LEVELS = np.array(SHARES)[:, None]
 
 
 @dataclasses.dataclass
@@ -69,9 +69,7 @@ class _Claim:
 
     marks: np.ndarray  # quantiles, numbers of a row
     near: np.ndarray  # by how much they may be off
-    counts: (
-        np.ndarray
-    )  # of steps below, at most at, and at most at the claimed one itself; and of all
+    counts: np.ndarray  # of steps below, up to it and what it may be off, up to it itself; all
 
     def add(self, rows: np.ndarray) -> None:
         """Count the next rows."""

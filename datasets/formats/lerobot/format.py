@@ -36,7 +36,7 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.notes import Note
-from orlog.datasets.formats._shared.pieces import groups_of_jobs, read_pieces
+from orlog.datasets.formats._shared.pieces import Span, groups_of_jobs, read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.lerobot.agreement import Agreement
 from orlog.datasets.formats.lerobot.columns import (
@@ -77,18 +77,10 @@ EPISODE_KEYS = (
 )
 
 
-class _Table(NamedTuple):
-    """A table, its first row among all, and how many rows it has."""
-
-    file: Path
-    first: int
-    rows: int
-
-
 class _Job(NamedTuple):
-    """Tables that are read together, and the episodes of their rows."""
+    """Tables that are read together, each with its rows among all, and their episodes."""
 
-    tables: Sequence[_Table]
+    tables: Sequence[Span]
     episodes: Episodes
 
 
@@ -178,15 +170,18 @@ def _read_info(root: Path, where: str) -> dict[str, Any]:
         )
     if not isinstance(fps, int | float) or not 0 < fps < math.inf:
         raise SchemaError(f"{where}: expected fps, frames per second, found {fps!r:.20}.")
+    features = info.get("features")
+    if not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
+        raise SchemaError(f"{where}: info.json has no features.")
     return info | {"codebase_version": version, "is_guessed": is_guessed}
 
 
-def _tables(files: Sequence[Path], where: str) -> list[_Table]:
-    tables, first = [], 0
+def _tables(files: Sequence[Path], where: str) -> list[Span]:
+    tables: list[Span] = []
     for file in files:
+        first = tables[-1].stop if tables else 0
         with reading_arrow(_name(where, file)):
-            tables.append(_Table(file, first, count_rows(file)))
-        first += tables[-1].rows
+            tables.append(Span(file, first, first + count_rows(file)))
     return tables
 
 
@@ -195,13 +190,13 @@ def _name(where: str, file: Path) -> str:
 
 
 def _whole_episodes(
-    tables: Sequence[_Table], episodes: Episodes, where: str, partial: bool
+    tables: Sequence[Span], episodes: Episodes, where: str, partial: bool
 ) -> tuple[Episodes, list[Note]]:
     """Return the episodes that are here, and what to tell where these are not all.
 
     Raises IntegrityError if rows are missing and may not be, or there are others.
     """
-    rows, total = sum(table.rows for table in tables), int(episodes.ends[-1])
+    rows, total = tables[-1].stop if tables else 0, int(episodes.ends[-1])
     if rows == total:
         return episodes, []
     whole = int(np.searchsorted(episodes.ends, rows, "right"))
@@ -218,13 +213,16 @@ def _whole_episodes(
 
 
 def _jobs(
-    asked: Asked, tables: Sequence[_Table], episodes: Episodes, columns: Columns
+    asked: Asked, tables: Sequence[Span], episodes: Episodes, columns: Columns
 ) -> Iterator[_Job]:
     """Yield what is read together: everything, or whole tables that jobs read."""
-    for group in groups_of_jobs(asked, tables, lambda table: table.rows * columns.row_bytes):
+    row_bytes = columns.row_bytes
+    for group in groups_of_jobs(
+        asked, tables, lambda table: (table.stop - table.start) * row_bytes
+    ):
         several = list(group)
-        first, last = several[0].first, several[-1].first + several[-1].rows
-        start, stop = np.searchsorted(episodes.ends, (first, max(first, last - 1)), "right")
+        first, last = several[0].start, several[-1].stop - 1
+        start, stop = np.searchsorted(episodes.ends, (first, max(first, last)), "right")
         yield _Job(several, episodes.part(int(start), int(stop) + 1))
 
 
@@ -255,16 +253,16 @@ class _Reader:
             Videos(self.root, job.episodes, self.shapes, self.fps, self.where)
         ) as videos:
             for table in job.tables:
-                place = Place(_name(self.where, table.file), table.first)
+                place = Place(_name(self.where, table.of), table.start)
                 with reading_arrow(place.where):
-                    for read in table_batches(table.file, at_once):
+                    for read in table_batches(table.of, at_once):
                         # Rows after the last whole episode, where the dataset is read in part, are passed over.
                         batch = read.slice(0, max(0, end - place.first))
                         episodes, steps = self._episodes_of(batch, job.episodes, place)
                         rows = self.columns.rows(batch, episodes, steps, videos, place)
                         kept = [name for name in self.compared if name in batch.schema.names]
                         yield _Block(
-                            rows, batch.select(kept), table.file, episodes, steps, place.first
+                            rows, batch.select(kept), table.of, episodes, steps, place.first
                         )
                         place = Place(place.where, place.first + batch.num_rows)
         yield from videos.usages

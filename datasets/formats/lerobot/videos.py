@@ -160,15 +160,17 @@ class _File:
 
         Raises SchemaError if it holds no video of that shape.
         """
-        stream = container.streams.video[0]
-        context = stream.codec_context
+        streams = container.streams.video
+        if len(streams) != 1 or streams[0].codec_context is None:
+            raise SchemaError(f"{where}: expected one video, found {len(streams)}.")
+        context = streams[0].codec_context
         if shape not in [(context.height, context.width, channels) for channels in PIXELS]:
             found = f"{context.height} x {context.width}"
             raise SchemaError(f"{where}: expected frames of {shape}, found pixels of {found}.")
         context.options = {"err_detect": "explode"}
         context.thread_type = "AUTO"
         self.usage, self._times, self._shape, self._where = usage, times, shape, where
-        self._frames: Iterator[Any] = container.decode(stream)
+        self._frames: Iterator[Any] = container.decode(streams[0])
         self._convert = import_av().video.reformatter.VideoReformatter().reformat
         self._taken, self._second = -1, -np.inf  # of the row before
 

@@ -33,7 +33,13 @@ import numpy as np
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import flatten
-from orlog.datasets.formats.lerobot.episode_statistics import FeatureStatistics, with_quantiles
+from orlog.datasets.formats.lerobot.episode_statistics import (
+    Statistics,
+    joined_statistics,
+    statistics_of,
+    stored_statistics,
+    with_quantiles,
+)
 from orlog.datasets.formats.lerobot.exports import (
     DETAILS,
     EPISODE,
@@ -124,7 +130,7 @@ def write_lerobot(
     fps, total = next(told, 1) if rate is None else int(rate), 0
     environment = "" if manifest.environment is None else manifest.environment.id
     tasks: dict[str, int] = {}
-    statistics: dict[str, FeatureStatistics] = {}
+    statistics: dict[str, Statistics] = {}
     (folder / "meta").mkdir()
     with contextlib.ExitStack() as stack:
         kinds, largest = "" if is_v3 else _kinds_of(described), FILE_BYTES if is_v3 else 0
@@ -145,12 +151,13 @@ def write_lerobot(
             rows["index"] = np.arange(total, total + count)
             rows["task_index"] = np.array([tasks.setdefault(text, len(tasks)) for text in words])
             of_episode = {
-                name: FeatureStatistics.of(values, are_images=are_images(values))
+                name: statistics_of(values, are_images=are_images(values))
                 for name, values in rows.items()
                 if isinstance(values, np.ndarray)
             }
             for name, new in of_episode.items():
-                statistics[name] = statistics[name].with_more(new) if name in statistics else new
+                known = statistics.get(name)
+                statistics[name] = new if known is None else joined_statistics(known, new)
             chunk, file = data.next_place()
             lies: dict[str, Any] = {"dataset_from_index": total, "dataset_to_index": total + count}
             lies |= {"data/chunk_index": chunk, "data/file_index": file}
@@ -210,7 +217,7 @@ class _Metadata(contextlib.ExitStack):
     def add(
         self,
         known: Mapping[str, Any],
-        statistics: Mapping[str, FeatureStatistics],
+        statistics: Mapping[str, Statistics],
         places: Mapping[str, Any],
         details: Mapping[str, Any],
     ) -> None:
@@ -234,7 +241,7 @@ class _Metadata(contextlib.ExitStack):
                 **{
                     f"stats/{name}/{key}": value[None]
                     for name, one in statistics.items()
-                    for key, value in one.values().items()
+                    for key, value in stored_statistics(one).items()
                 },
                 **_single_rows(places),
                 **details,
@@ -246,10 +253,10 @@ def _single_rows(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: np.array([value]) for name, value in values.items()}
 
 
-def _listed(statistics: Mapping[str, FeatureStatistics]) -> dict[str, Any]:
+def _listed(statistics: Mapping[str, Statistics]) -> dict[str, Any]:
     """Return the statistics of features as JSON has them."""
     return {
-        name: {key: value.tolist() for key, value in one.values().items()}
+        name: {key: value.tolist() for key, value in stored_statistics(one).items()}
         for name, one in statistics.items()
     }
 

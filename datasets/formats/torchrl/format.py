@@ -133,7 +133,7 @@ def _rows_before_zeros(rows: Mapping[str, np.ndarray], numbers: Sequence[str], c
     Zeros that the row before them leads to may be steps, as where states are numbers; and so may zeros alone.
     `numbers` are the tensors that are no flags.
     """
-    block = max(1, BLOCK_BYTES // sum(array.shape[1] for array in rows.values()))
+    block = max(1, BLOCK_BYTES // max(1, sum(array.shape[1] for array in rows.values())))
     stop, last = count, -1
     while stop and last < 0:
         start = max(0, stop - block)
