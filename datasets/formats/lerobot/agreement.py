@@ -210,10 +210,13 @@ class Agreement:
         rows, tables, end = [], [], self._episodes.begin
         stored = episode_rows(self._root, names, self._where)
         for number, (length, row) in enumerate(zip(self._episodes.lengths, stored, strict=False)):
-            said = [row.get(name) for name in names]
-            true = [end, end + length, *self._tables.get(number, said[2:])]
+            stated = [row.get(name) for name in names]
+            true = [end, end + length, *self._tables.get(number, stated[2:])]
             end += length
-            odd = [one is not None and one != two for one, two in zip(said, true, strict=True)]
+            odd = [
+                claim is not None and claim != fact
+                for claim, fact in zip(stated, true, strict=True)
+            ]
             rows += [number] * any(odd[:2])
             tables += [number] * any(odd[2:])
         notes = [Note("rows_elsewhere", places=places(rows))] if rows else []
@@ -231,7 +234,9 @@ class Agreement:
         ]
         if odd:
             notes.append(Note("statistics_of_others", odd))
-        wrong = [f"{name}{words}" for name, one in self._claims.items() if (words := one.worst())]
+        wrong = [
+            f"{name}{words}" for name, claim in self._claims.items() if (words := claim.worst())
+        ]
         if wrong:
             notes.append(Note("quantiles_of_others", quantiles="; ".join(wrong)))
         of_episodes: dict[str, list[int]] = {}

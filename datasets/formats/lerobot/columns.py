@@ -93,7 +93,7 @@ class Columns:
 
     def of_kind(self, *kinds: str) -> dict[str, Column]:
         """Return the columns of some kinds."""
-        return {name: one for name, one in self.columns.items() if one.kind in kinds}
+        return {name: column for name, column in self.columns.items() if column.kind in kinds}
 
     def named(self) -> dict[str, str]:
         """Return the column of the dataset that each feature becomes, of those whose numbers may have names."""
@@ -290,7 +290,7 @@ def listed_columns(
         )
     action, reward = columns[by_role["action"]], columns.get(by_role.get("reward", ""))
     done = by_role.get("terminated", DONE)
-    found = Columns(
+    described = Columns(
         schema=Schema(
             observation_space=parts[""] if "" in parts else spaces.Dict(parts),
             action_space=unbounded_space(action.dtype or np.dtype(np.float64), action.shape),
@@ -302,7 +302,7 @@ def listed_columns(
         subtasks=subtasks,
     )
     notes = [Note("videos_left_out", left_out)] if left_out else []
-    return found, [*notes, *_unknown(found, options, where)]
+    return described, [*notes, *_unknown(described, options, where)]
 
 
 def _role(name: str, features: Mapping[str, Any], mapped: Mapping[str, str]) -> str:
@@ -314,7 +314,7 @@ def _role(name: str, features: Mapping[str, Any], mapped: Mapping[str, str]) -> 
         role = f"infos/{name}"
     if name.startswith(OBSERVATION) or name == "observation":
         role = f"observation/{name.removeprefix(OBSERVATION)}"
-    taken = {base_role(one) for one in mapped.values()} - {"infos"}
+    taken = {base_role(other) for other in mapped.values()} - {"infos"}
     return f"infos/{name}" if base_role(role) in taken else role
 
 
@@ -345,7 +345,7 @@ def _column(feature: Mapping[str, Any], role: str, where: str) -> Column:
 
 def _unknown(columns: Columns, options: Options, where: str) -> list[Note]:
     """Return what the features do not say."""
-    videos, roles = columns.of_kind("video"), {one.role for one in columns.columns.values()}
+    videos, roles = columns.of_kind("video"), {column.role for column in columns.columns.values()}
     notes = [Note("videos", videos)] if videos else []
     if "reward" not in roles and not options.reward:
         notes.append(Note("no_reward", ["next.reward"]))

@@ -33,7 +33,7 @@ def statistics_of(rows: np.ndarray, *, are_images: bool) -> Statistics:
         return _of_images(np.array(levels), len(rows))
     rows = rows.reshape(len(rows), *(rows.shape[1:] or (1,)))
     with np.errstate(invalid="ignore", over="ignore"):
-        found = {
+        statistics = {
             "min": rows.min(0).astype(np.float64),
             "max": rows.max(0).astype(np.float64),
             "mean": rows.mean(0, dtype=np.float64),
@@ -42,8 +42,8 @@ def statistics_of(rows: np.ndarray, *, are_images: bool) -> Statistics:
         }
         if rows[0].size <= MOST_NUMBERS:
             marks = np.quantile(rows.astype(np.float64), SHARES, axis=0)
-            found |= dict(zip(QUANTILES, marks, strict=True))
-    return found
+            statistics |= dict(zip(QUANTILES, marks, strict=True))
+    return statistics
 
 
 def joined_statistics(ours: Statistics, theirs: Statistics) -> Statistics:
@@ -105,8 +105,8 @@ def _of_images(levels: np.ndarray, count: int) -> Statistics:
     """Return the statistics of images as numbers in [0, 1], from how often each level occurs in each channel."""
     stacked = np.array([_of_levels(counts) for counts in levels])[..., None, None]
     names = ("min", "max", "mean", "variance", *QUANTILES)
-    found = dict(zip(names, np.moveaxis(stacked, 1, 0), strict=True))
-    return found | {"count": np.array([count]), "levels": levels}
+    statistics = dict(zip(names, np.moveaxis(stacked, 1, 0), strict=True))
+    return statistics | {"count": np.array([count]), "levels": levels}
 
 
 def _of_levels(counts: np.ndarray) -> list[float]:

@@ -117,7 +117,9 @@ def read_kept(root: Path, where: str) -> tuple[Kept, Columns] | None:
         root_name = name.partition("/")[0]
         role = name if root_name == "infos" else f"{root_name.rstrip('s')}/{name}"
         columns[feature] = _column(ROLES.get(name, role), name, schema)
-    row_bytes = sum(2 * (one.dtype.itemsize * math.prod(one.shape) + 8) for one in specs.values())
+    row_bytes = sum(
+        2 * (spec.dtype.itemsize * math.prod(spec.shape) + 8) for spec in specs.values()
+    )
     return kept, Columns(schema=schema, columns=columns, row_bytes=row_bytes)
 
 

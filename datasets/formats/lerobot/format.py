@@ -280,11 +280,11 @@ class _Reader:
         begins = np.concatenate([[episodes.begin], episodes.ends[:-1]])
         expected = {"episode_index": places + episodes.number, "frame_index": rows - begins[places]}
         for name, values in expected.items():
-            found = single_numbers(column_of(batch, name, place), name, place)
-            if (found != values).any():
-                row = int(np.argmax(found != values))
+            stated = single_numbers(column_of(batch, name, place), name, place)
+            if (stated != values).any():
+                row = int(np.argmax(stated != values))
                 raise IntegrityError(
-                    f"{place.where}: {name} of row {place.first + row} is {found[row]}, and the lengths in the metadata "
+                    f"{place.where}: {name} of row {place.first + row} is {stated[row]}, and the lengths in the metadata "
                     f"say {values[row]}."
                 )
         return expected["episode_index"], expected["frame_index"]
@@ -307,10 +307,10 @@ def _steps(
     roles = {column.role for column in columns.columns.values()}
 
     def metadata(number: int) -> dict[str, str]:
-        said = {"task": episodes.tasks[number]}
+        words = {"task": episodes.tasks[number]}
         if OF_EPISODE in roles:
-            said[OF_EPISODE.partition("/")[2]] = persistent.take(number)
-        return said
+            words[OF_EPISODE.partition("/")[2]] = persistent.take(number)
+        return words
 
     says = {"truncated"} & roles | ({"terminated"} if columns.done else set())
     cutter = EpisodeCutter(

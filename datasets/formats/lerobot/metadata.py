@@ -242,17 +242,17 @@ def _place(
     number, size = row["episode_index"], info.get("chunks_size")
     own_chunk = number // size if isinstance(size, int) and size > 0 else 0
     wanted = row["length"] / info["fps"]
-    said: list[Any] = [row.get(f"videos/{camera}/{name}") for name in VIDEO_COLUMNS]
-    if None in said and (info["codebase_version"] != V3 or "{episode_index" in template):
-        said = [own_chunk, number, 0.0, wanted]
-    chunk, file, start, end = said
+    stated: list[Any] = [row.get(f"videos/{camera}/{name}") for name in VIDEO_COLUMNS]
+    if None in stated and (info["codebase_version"] != V3 or "{episode_index" in template):
+        stated = [own_chunk, number, 0.0, wanted]
+    chunk, file, start, end = stated
     if not (
-        all(isinstance(one, int) and one >= 0 for one in (chunk, file))
-        and all(isinstance(one, int | float) for one in (start, end))
+        all(isinstance(value, int) and value >= 0 for value in (chunk, file))
+        and all(isinstance(value, int | float) for value in (start, end))
         and 0 <= start < math.inf
         and abs(end - start - wanted) <= 1 / info["fps"]
     ):
-        text = f"{where}: its video {camera} lies at {said}, and its frames take {wanted:.3f} s."
+        text = f"{where}: its video {camera} lies at {stated}, and its frames take {wanted:.3f} s."
         raise IntegrityError(text)
     fields = {"video_key": camera, "chunk_index": chunk, "file_index": file}
     return template.format(**fields, episode_chunk=own_chunk, episode_index=number), start

@@ -165,8 +165,8 @@ class _File:
             raise SchemaError(f"{where}: expected one video, found {len(streams)}.")
         context = streams[0].codec_context
         if shape not in [(context.height, context.width, channels) for channels in PIXELS]:
-            found = f"{context.height} x {context.width}"
-            raise SchemaError(f"{where}: expected frames of {shape}, found pixels of {found}.")
+            pixels = f"{context.height} x {context.width}"
+            raise SchemaError(f"{where}: expected frames of {shape}, found pixels of {pixels}.")
         context.options = {"err_detect": "explode"}
         context.thread_type = "AUTO"
         self.usage, self._times, self._shape, self._where = usage, times, shape, where

@@ -126,8 +126,8 @@ def write_lerobot(
     ]
     described = _described(schema, features, dataset.dimension_names, cameras)
     # An episode of one step does not tell how long a step takes.
-    told = (_frames_per_second(episode) for episode in dataset if len(episode) > 1)
-    fps, total = next(told, 1) if rate is None else int(rate), 0
+    rates = (_frames_per_second(episode) for episode in dataset if len(episode) > 1)
+    fps, total = next(rates, 1) if rate is None else int(rate), 0
     environment = "" if manifest.environment is None else manifest.environment.id
     tasks: dict[str, int] = {}
     statistics: dict[str, Statistics] = {}

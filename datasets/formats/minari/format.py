@@ -212,10 +212,10 @@ class _OpenEpisode:
                     f"{where}, {name}: expected {count} flags, of which only the last one may be true."
                 )
             self._ended.append(bool(values[-1]))
-        said = attribute(group, "total_steps", where, count)
-        if int(said) != count:
+        stated = attribute(group, "total_steps", where, count)
+        if int(stated) != count:
             raise IntegrityError(
-                f"{where}: total_steps says {int(said)}, and rewards holds {count}."
+                f"{where}: total_steps says {int(stated)}, and rewards holds {count}."
             )
         self._infos = {name: self._column(f"infos/{name}") for name in reader.infos}
         for name, column in self._infos.items():
@@ -362,7 +362,7 @@ def _is_known(name: str) -> bool:
 def _decoded(values: np.ndarray) -> Any:
     """Return rows, texts as a list of them."""
     if values.dtype.kind in "OS":
-        return [one.decode("utf-8") if isinstance(one, bytes) else str(one) for one in values]
+        return [text.decode("utf-8") if isinstance(text, bytes) else str(text) for text in values]
     return values
 
 

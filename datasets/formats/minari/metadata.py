@@ -87,9 +87,9 @@ def read_metadata(file: Path, where: str) -> Metadata:
     if isinstance(low, int | float) and isinstance(high, int | float):
         texts.append(f"Minari's reference returns: {low:.9g} for 0, {high:.9g} for 1.")
     for key, what in SAID.items():
-        said = body.get(key)
-        named = [one for one in (said if isinstance(said, list) else [said]) if one]
-        named = [one for one in named if isinstance(one, str)]
+        stated = body.get(key)
+        named = [text for text in (stated if isinstance(stated, list) else [stated]) if text]
+        named = [text for text in named if isinstance(text, str)]
         if named:
             texts.append(f"{what}: {', '.join(named)}.")
     return Metadata(
@@ -115,9 +115,9 @@ def read_document(file: Path, where: str) -> dict[str, Any]:
 
 def references_in(description: str) -> tuple[float, float] | None:
     """Return the returns with score 0 and score 1 that `Metadata.description` holds, if any."""
-    said = _REFERENCES.search(description)
+    match = _REFERENCES.search(description)
     try:
-        low, high = (float(said[1]), float(said[2])) if said else (0.0, 0.0)
+        low, high = (float(match[1]), float(match[2])) if match else (0.0, 0.0)
     except ValueError:  # written by somebody else
         return None
     return (low, high) if math.isfinite(high - low) and low < high else None
@@ -274,7 +274,7 @@ def _space_from(body: Any) -> gymnasium.Space[Any]:
         return spaces.Discrete(int(body["n"]), start=int(body.get("start", 0)))
     if kind == "MultiBinary":
         size = body["n"]
-        return spaces.MultiBinary(size if isinstance(size, int) else [int(one) for one in size])
+        return spaces.MultiBinary(size if isinstance(size, int) else [int(part) for part in size])
     if kind == "MultiDiscrete":
         dtype: Any = np.dtype(body.get("dtype", "int64")).type
         start = body.get("start")
@@ -346,8 +346,8 @@ def decoded_frames(files: Sequence[Any], shape: tuple[int, ...], where: str) -> 
     frames = np.empty((len(files), *shape), np.uint8)
     for number, file in enumerate(files):
         with opened_picture(bytes(file), f"{where}, frame {number}") as image:
-            found = (image.height, image.width, *([3] if image.mode == "RGB" else []))
-            if found != shape:
-                raise SchemaError(f"{where}: expected frames of {shape}, found {found}.")
+            size = (image.height, image.width, *([3] if image.mode == "RGB" else []))
+            if size != shape:
+                raise SchemaError(f"{where}: expected frames of {shape}, found {size}.")
             frames[number] = np.asarray(image)
     return frames

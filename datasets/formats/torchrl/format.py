@@ -281,7 +281,7 @@ class _Reader:
         if is_missing:
             self.notes.append(Note("finals_of_zeros"))
         row_bytes = sum(
-            one.dtype.itemsize * math.prod(one.shape[1:]) for one in self._tensors.values()
+            tensor.dtype.itemsize * math.prod(tensor.shape[1:]) for tensor in self._tensors.values()
         )
         block, count = max(1, BLOCK_BYTES // row_bytes), self._batch.count
         for start in range(0, count, block):
@@ -289,7 +289,9 @@ class _Reader:
             if self._has_next:
                 self._check_following(rows, start, ends)
             if is_missing:
-                rows = {role: one for role, one in rows.items() if not role.startswith("next_")}
+                rows = {
+                    role: values for role, values in rows.items() if not role.startswith("next_")
+                }
             yield from cutter.add(rows)
         self.notes += cutter.notes()
 
@@ -328,8 +330,8 @@ class _Reader:
     def _ends_in_zeros(self, ends: np.ndarray) -> bool:
         """Return whether no episode has a final observation but zeros."""
         finals = [self._tensors[f"{NEXT}{name}"] for name in self._observations.values()]
-        return all(one.dtype.kind == "f" for one in finals) and not any(
-            one[end : end + 1].view(np.uint8).any() for end in ends.tolist() for one in finals
+        return all(tensor.dtype.kind == "f" for tensor in finals) and not any(
+            tensor[end : end + 1].view(np.uint8).any() for end in ends.tolist() for tensor in finals
         )
 
     def _check_following(self, rows: Rows, start: int, ends: np.ndarray) -> None:

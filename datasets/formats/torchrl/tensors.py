@@ -206,7 +206,9 @@ def file_name(key: str) -> str:
     """Return the name of a file as TensorDict makes it of a key; it never leaves the folder."""
     if key in ("", ".", ".."):
         return "%2E" * len(key) or "%"
-    return "".join(f"%{ord(one):02X}" if one in UNSAFE else one for one in key)
+    return "".join(
+        f"%{ord(character):02X}" if character in UNSAFE else character for character in key
+    )
 
 
 def write_tensors(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
@@ -295,10 +297,10 @@ def losses_of_tensors(dataset: Dataset) -> list[str]:
         _leaves(space, dataset.name)
     kept = _kept_infos(dataset)
     lost = [name for name in dataset.schema.extras if name not in kept]
-    said = [f"These columns are lost: {', '.join(lost)}."] if lost else []
+    losses = [f"These columns are lost: {', '.join(lost)}."] if lost else []
     if (dataset.column("episodes/seeds") >= 0).any():
-        said.append("Seeds of episodes are lost.")
-    return said
+        losses.append("Seeds of episodes are lost.")
+    return losses
 
 
 def write_documents(folder: Path, columns: Mapping[str, Kind]) -> dict[str, Path]:
