@@ -1,15 +1,18 @@
-"""Publishing into folders and memory: whole, once, or an error, also killed at any instant."""
+"""Publishing into folders, memory, S3 and the Hub: whole, once, or an error, also killed at any instant."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,10 @@ import pytest
 from filelock import FileLock
 
 import orlog
+from orlog.datasets.download.download import download_dataset
+from orlog.datasets.home.registries import add_registry
+from orlog.datasets.publish import bucket as s3
+from orlog.datasets.publish import hub, targets
 from orlog.datasets.publish.publish import Sign, publish_dataset
 from orlog.errors import (
     FormatVersionError,
@@ -29,9 +36,13 @@ from orlog.errors import (
     NotFoundError,
     OrlogError,
     StorageError,
+    TransferError,
     VersionExistsError,
 )
+from orlog.manifests.index import index_from_json
 from orlog.manifests.manifest import read_manifest
+from orlog.manifests.signatures import SignedKind
+from tests.hub_server import READ_TOKEN, WRITE_TOKEN, HubServer
 from tests.levels import THOROUGH
 from tests.publishing import (
     MINI,
@@ -45,51 +56,216 @@ from tests.publishing import (
     tree,
 )
 
-pytest_plugins = ["tests.publishing_fixtures"]
+pytest_plugins = ["tests.publishing_fixtures", "tests.s3_fixtures"]
+# huggingface_hub 2.4.0 says it to its own client for HTTP.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 KILLS = 45
 EACH = 1 if THOROUGH else 3  # of the instants, so many are one kill
+HUB = "hf://datasets/lab/data"
+PUBLISH = """
+import functools, pathlib, sys
+import s3fs
+from orlog.manifests import signatures
+from orlog.datasets.publish.publish import publish_dataset
+from orlog.errors import VersionExistsError
+folder, target, key = sys.argv[1:]
+sign = functools.partial(signatures.sign, key_file=pathlib.Path(key))
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    publish_dataset(pathlib.Path(folder), target, sign=sign)
+except VersionExistsError as error:
+    sys.exit(17)
+"""
+
+
+class Place:
+    """A place to publish into.
+
+    Attributes:
+        url: Its address.
+        held: Returns what it holds, by path.
+        remove: Removes a file.
+    """
+
+    def __init__(
+        self, url: str, held: Callable[[], dict[str, bytes]], remove: Callable[[str], object]
+    ) -> None:
+        self.url, self.held, self.remove = url, held, remove
+
+
+@pytest.fixture(params=["folder", "memory", "s3", "hub"])
+def place(request: pytest.FixtureRequest, registry: Path) -> Place:
+    """Return an empty registry of each kind."""
+    if request.param == "folder":
+        return Place(str(registry), lambda: tree(registry), lambda path: (registry / path).unlink())
+    if request.param == "hub":
+        server = request.getfixturevalue("server")
+
+        def remove(path: str) -> None:
+            server.add_commit({name: data for name, data in server.files.items() if name != path})
+
+        return Place(HUB, lambda: _of_datasets(server.files), remove)
+    system, root = fsspec.filesystem("memory"), "/registry"
+    if request.param == "s3":
+        system, root = request.getfixturevalue("bucket"), "data/lab"
+    else:
+        system.store.clear()
+
+    def held() -> dict[str, bytes]:
+        system.invalidate_cache()
+        return {path.removeprefix(f"{root}/"): system.cat(path) for path in system.find(root)}
+
+    url = "s3://data/lab" if request.param == "s3" else "memory://registry"
+    return Place(url, held, lambda path: system.rm_file(f"{root}/{path}"))
+
+
+def _of_datasets(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a repository but for cards and settings."""
+    return {
+        path: data
+        for path, data in files.items()
+        if not path.endswith(("README.md", "card.svg", ".gitattributes", ".gitignore"))
+    }
 
 
 @pytest.fixture
-def memory() -> Iterator[Any]:
-    system = fsspec.filesystem("memory")
-    system.store.clear()
-    yield system
-    system.store.clear()
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+    """Return a Hub that huggingface_hub asks for the length of one test, with a token that writes."""
+    import huggingface_hub
+    from huggingface_hub import HfFileSystem, constants
+
+    with HubServer() as started:
+        template = f"{started.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "ENDPOINT", started.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+        monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+        HfFileSystem.clear_instance_cache()
+        yield started
+        HfFileSystem.clear_instance_cache()
+        huggingface_hub.close_session()
 
 
-# --- folders ----------------------------------------------------------------------------------
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Return a list that every request to S3 is put in: its method and path."""
+    seen: list[tuple[str, str]] = []
+    call = s3.BucketTarget._call
+
+    def record(self: Any, method: str, path: str, **arguments: Any) -> Any:
+        seen.append((method, path))
+        return call(self, method, path, **arguments)
+
+    monkeypatch.setattr(s3.BucketTarget, "_call", record)
+    return seen
 
 
-def test_a_folder_becomes_a_registry(built_mini: Path, registry: Path) -> None:
+# --- what holds for every place -------------------------------------------------------------------
+
+
+def version_in(files: dict[str, bytes], folder: str) -> dict[str, bytes]:
+    """Return the files of a version without its signature."""
+    start = f"{folder}/"
+    inside = {path.removeprefix(start): files[path] for path in files if path.startswith(start)}
+    return {path: data for path, data in inside.items() if not path.endswith(".sig")}
+
+
+def test_a_place_holds_a_registry_whose_versions_never_change(
+    own: Path, other: Path, place: Place, sign: Sign
+) -> None:
     told: list[tuple[int, int]] = []
-    url = publish_dataset(
-        built_mini, str(registry), progress=lambda done, total: told.append((done, total))
-    )
-    manifest = read_manifest(built_mini / "manifest.json")
-    assert url == f"file://{registry}/{PLACE}"
-    assert tree(registry / PLACE) == tree(built_mini)
-    assert set(tree(registry)) == {"index.json", *(f"{PLACE}/{path}" for path in tree(built_mini))}
+    url = publish_dataset(own, f"{place.url}/", sign=sign, progress=lambda *one: told.append(one))
+    assert url.endswith(OWN_PLACE)
+    held = place.held()
+    assert version_in(held, OWN_PLACE) == tree(own)
+    assert_signed(held, sign)
+    manifest = read_manifest(own / "manifest.json")
     assert told[-1] == (manifest.size_bytes, manifest.size_bytes)
-    assert len(told) == len(manifest.objects) + 1
-    entry = index_of(registry).entry(MINI, "1.0.0")
+    entry = index_from_json(held["index.json"], "test").entry(MINI, manifest.version)
     assert entry is not None
     assert (entry.digest, entry.size_bytes) == (manifest.digest, manifest.size_bytes)
     assert orlog.load_dataset(url).digest == manifest.digest
+    assert publish_dataset(own, place.url, sign=sign) == url
+    with pytest.raises(VersionExistsError, match=f"{manifest.digest}.*never changes"):
+        publish_dataset(other, place.url, sign=sign)
+    assert place.held() == held
+    place.remove("index.json")
+    place.remove("index.json.sig")
+    publish_dataset(own, place.url, sign=sign)
+    assert index_from_json(place.held()["index.json"], "test").serial == 1
 
 
-def test_again_does_nothing_and_completes_the_index(built_mini: Path, registry: Path) -> None:
-    url = publish_dataset(built_mini, registry.as_uri())
-    before = {path: path.stat().st_mtime_ns for path in registry.rglob("*") if path.is_file()}
-    assert publish_dataset(built_mini, registry.as_uri() + "/") == url
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    (registry / "index.json").unlink()
-    publish_dataset(built_mini, str(registry))
-    assert index_of(registry).serial == 1
-    assert (registry / PLACE / "manifest.json").stat().st_mtime_ns == before[
-        registry / PLACE / "manifest.json"
-    ]
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"x",
+        lambda data: bytes([data[0] ^ 1]) + data[1:],
+        None,
+    ],
+    ids=["short", "long", "altered", "missing"],
+)
+def test_damaged_bytes_are_never_published(
+    mini_folder: Path, place: Place, damage: Callable[[bytes], bytes] | None
+) -> None:
+    good = (mini_folder / SOME).read_bytes()
+    (mini_folder / SOME).unlink()
+    if damage is not None:
+        (mini_folder / SOME).write_bytes(damage(good))
+    with pytest.raises(IntegrityError, match=rf"{SOME}: expected.*run orlog verify") as caught:
+        publish_dataset(mini_folder, place.url)
+    assert caught.value.file == SOME
+    for path in place.held():
+        assert not path.endswith((SOME, "manifest.json", "index.json", "unfinished"))
+    (mini_folder / SOME).write_bytes(good)
+    publish_dataset(mini_folder, place.url)
+    assert version_in(place.held(), PLACE) == tree(mini_folder)
+
+
+@pytest.mark.parametrize("place", ["s3", "hub"], indirect=True)
+def test_one_publisher_of_a_version_wins(own: Path, other: Path, place: Place) -> None:
+    """The second begins while the first sends; the same bytes may, other bytes may not."""
+    refused: list[object] = []
+
+    def meanwhile(done: int, total: int) -> None:
+        if done == total:
+            publish_dataset(own, place.url)
+        elif not refused:
+            with pytest.raises(VersionExistsError, match="another publisher has begun") as caught:
+                publish_dataset(other, place.url)
+            refused.append(caught)
+
+    publish_dataset(own, place.url, progress=meanwhile)
+    assert refused
+    held = place.held()
+    assert index_from_json(held.pop("index.json"), "test").serial == 1
+    assert held == {f"{OWN_PLACE}/{path}": data for path, data in tree(own).items()}
+
+
+@pytest.mark.parametrize("place", ["s3", "hub"], indirect=True)
+def test_an_index_that_changed_meanwhile_is_merged(
+    variant: Callable[..., Path], place: Place, sign: Sign
+) -> None:
+    first, *others = (
+        variant(f"copy{number}", name=f"lab/d{number}-v1", objects=[]) for number in range(3)
+    )
+
+    def overtaken(data: bytes, kind: SignedKind) -> bytes:
+        if kind == "index" and others:
+            publish_dataset(others.pop(), place.url, sign=sign)
+        return sign(data, kind)
+
+    publish_dataset(first, place.url, sign=overtaken)
+    held = place.held()
+    index = index_from_json(held["index.json"], "test")
+    assert index.serial == len(index.datasets) == 3
+    assert_signed(held, sign)
+
+
+# --- folders ----------------------------------------------------------------------------------
 
 
 def test_versions_and_datasets_add_up(variant: Callable[..., Path], registry: Path) -> None:
@@ -102,48 +278,6 @@ def test_versions_and_datasets_add_up(variant: Callable[..., Path], registry: Pa
         "lab/a-v1": ["1.0.0", "1.10.0"],
         "lab/b-v1": ["1.0.0"],
     }
-
-
-def test_a_version_never_changes(own: Path, other: Path, registry: Path) -> None:
-    publish_dataset(own, str(registry))
-    before = tree(registry)
-    digests = [read_manifest(one / "manifest.json").digest for one in (own, other)]
-    with pytest.raises(VersionExistsError, match=f"{digests[0]}.*{digests[1]}.*new version"):
-        publish_dataset(other, str(registry))
-    shutil.rmtree(registry / OWN_PLACE)
-    with pytest.raises(VersionExistsError, match=f"{digests[0]}.*{digests[1]}"):
-        publish_dataset(other, str(registry))
-    assert list(tree(registry)) == ["index.json"]
-    assert before["index.json"] == (registry / "index.json").read_bytes()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda path: path.write_bytes(path.read_bytes()[:-1]),
-        lambda path: path.write_bytes(path.read_bytes() + b"x"),
-        lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]),
-        lambda path: path.write_bytes(b""),
-        lambda path: path.unlink(),
-    ],
-    ids=["short", "long", "altered", "empty", "missing"],
-)
-def test_damaged_bytes_are_never_published(
-    mini_folder: Path, registry: Path, memory: Any, damage: Callable[[Path], object]
-) -> None:
-    good = (mini_folder / SOME).read_bytes()
-    damage(mini_folder / SOME)
-    for target in (str(registry), "memory://registry"):
-        with pytest.raises(IntegrityError, match=rf"{SOME}: expected.*run orlog verify") as caught:
-            publish_dataset(mini_folder, target)
-        assert caught.value.file == SOME
-    for path in (*tree(registry), *memory.find("/registry")):
-        assert not path.endswith((SOME, "manifest.json", "index.json", "unfinished"))
-    (mini_folder / SOME).write_bytes(good)
-    publish_dataset(mini_folder, str(registry))
-    publish_dataset(mini_folder, "memory://registry")
-    assert tree(registry / PLACE) == tree(mini_folder)
-    assert memory.cat(f"/registry/{PLACE}/{SOME}") == good
 
 
 def test_what_is_there_is_believed_only_by_its_content(built_mini: Path, registry: Path) -> None:
@@ -177,15 +311,6 @@ def test_an_index_that_cannot_be_read_is_left_alone(built_mini: Path, registry: 
         with pytest.raises(error, match="index"):
             publish_dataset(built_mini, str(registry))
         assert tree(registry) == {"index.json": text.encode()}
-
-
-def test_a_manifest_that_cannot_be_read_is_left_alone(built_mini: Path, registry: Path) -> None:
-    path = registry / PLACE / "manifest.json"
-    path.parent.mkdir(parents=True)
-    path.write_text("{")
-    with pytest.raises(ManifestError, match=r"file://.*manifest\.json: not the JSON"):
-        publish_dataset(built_mini, str(registry))
-    assert tree(registry) == {f"{PLACE}/manifest.json": b"{"}
 
 
 def test_errors_of_the_disk_are_said(
@@ -249,9 +374,6 @@ def test_it_says_once_that_it_waits(built_mini: Path, registry: Path) -> None:
     publish_dataset(built_mini, str(registry), on_wait=tell)
     assert told == ["waits"]
     assert index_of(registry).serial == 1
-
-
-# --- killed, and two at once ------------------------------------------------------------------
 
 
 @pytest.mark.scaled
@@ -327,19 +449,320 @@ def test_all_that_publish_at_once_are_listed(variant: Callable[..., Path], regis
     assert sorted(index_of(registry).datasets) == [f"lab/d{number}-v1" for number in range(4)]
 
 
-# --- memory ---------------------------------------------------------------------------------------
+# --- S3 -------------------------------------------------------------------------------------------
 
 
-def test_memory_holds_a_registry(own: Path, other: Path, memory: Any, sign: Sign) -> None:
-    url = publish_dataset(own, "memory://registry", sign=sign)
-    assert url == f"memory://registry/{OWN_PLACE}"
-    held = {path.removeprefix("/registry/"): memory.cat(path) for path in memory.find("/registry")}
-    assert {
-        path.removeprefix(OWN_PLACE + "/"): data
-        for path, data in held.items()
+def bucket_tree(bucket: Any) -> dict[str, bytes]:
+    bucket.invalidate_cache()
+    return {path.removeprefix("data/lab/"): bucket.cat(path) for path in bucket.find("data/lab")}
+
+
+def test_s3_goes_on_from_what_it_can_vouch_for(
+    built_mini: Path, bucket: Any, calls: list[tuple[str, str]]
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        publish_dataset(built_mini, "s3://data/lab", jobs=2, progress=stop)
+    held = bucket_tree(bucket)
+    assert f"{PLACE}/.publishing" in held
+    assert f"{PLACE}/manifest.json" not in held
+    sent = sorted(path for path in held if not path.endswith(".publishing"))
+    altered, unchecked = sent[:2]
+    wrong = bytes(len(held[altered]))
+    bucket.call_s3(
+        "put_object", Bucket="data", Key=f"lab/{altered}", Body=wrong, **s3._checksum(wrong)
+    )
+    bucket.pipe_file(f"data/lab/{unchecked}", held[unchecked])
+    calls.clear()
+    publish_dataset(built_mini, "s3://data/lab")
+    again = {path for method, path in calls if method == "put_object" and path in sent}
+    assert again == {altered, unchecked}
+    files = bucket_tree(bucket)
+    assert files.pop("index.json")
+    assert files == {f"{PLACE}/{path}": data for path, data in tree(built_mini).items()}
+
+
+def test_large_objects_go_in_parts_and_are_known_again(
+    variant: Callable[..., Path],
+    replace_object: Callable[..., None],
+    bucket: Any,
+    calls: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(s3, "PART_BYTES", 5 * 2**20)
+    folder = variant("large", version="1.0.9")
+    data = np.random.default_rng(1).bytes(11 * 2**20)
+    replace_object(folder, SOME, data)
+    (folder / SOME).write_bytes(data[:-1] + b"\0")
+    with pytest.raises(IntegrityError):
+        publish_dataset(folder, "s3://data/lab", hashes=False)
+    assert f"{OWN_PLACE}/{SOME}" not in bucket_tree(bucket)
+    assert ("abort_multipart_upload", f"{OWN_PLACE}/{SOME}") in calls
+    (folder / SOME).write_bytes(data)
+    publish_dataset(folder, "s3://data/lab", hashes=False)
+    assert bucket_tree(bucket)[f"{OWN_PLACE}/{SOME}"] == data
+    bucket.rm_file(f"data/lab/{OWN_PLACE}/manifest.json")
+    calls.clear()
+    publish_dataset(folder, "s3://data/lab", hashes=False)
+    assert not any(method == "upload_part" for method, _ in calls)
+
+
+def test_s3_gives_up_on_an_index_that_never_rests(
+    variant: Callable[..., Path], bucket: Any, sign: Sign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "ATTEMPTS", 2)
+    folders = [
+        variant(f"copy{number}", name=f"lab/d{number}-v1", objects=[]) for number in range(3)
+    ]
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+
+    def overtaken(data: bytes, kind: SignedKind) -> bytes:
+        if kind == "index":
+            publish_dataset(folders.pop(), "s3://data/lab", sign=sign)
+        return sign(data, kind)
+
+    with pytest.raises(StorageError, match="published but not listed"):
+        publish_dataset(folders.pop(0), "s3://data/lab", sign=overtaken)
+    assert index_from_json(bucket_tree(bucket)["index.json"], "test").serial == 2
+
+
+def test_s3_never_overwrites_a_manifest(own: Path, other: Path, bucket: Any) -> None:
+    """Even where somebody removed the claim of a publisher who had not given up."""
+
+    def meanwhile(done: int, total: int) -> None:
+        if done == total:
+            bucket.rm_file(f"data/lab/{OWN_PLACE}/.publishing")
+            publish_dataset(other, "s3://data/lab")
+
+    with pytest.raises(VersionExistsError, match="never changes"):
+        publish_dataset(own, "s3://data/lab", progress=meanwhile)
+    held = bucket_tree(bucket)
+    assert (
+        held[f"{OWN_PLACE}/manifest.json"]
+        == read_manifest(other / "manifest.json").to_json().encode()
+    )
+    assert index_from_json(held["index.json"], "test").serial == 1
+
+
+def test_errors_of_s3_are_said(
+    built_mini: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StorageError, match=r"s3://nowhere/lab/.*no such bucket or folder"):
+        publish_dataset(built_mini, "s3://nowhere/lab")
+
+    def denied(*_: Any, **__: Any) -> None:
+        raise PermissionError("Access Denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(s3.BucketTarget, "_call", denied)
+        with pytest.raises(StorageError, match="Access Denied; no permission: check"):
+            publish_dataset(built_mini, "s3://data/lab")
+    assert bucket_tree(bucket) == {}
+
+
+def publish_at_once(folders: list[Path], key_file: Path) -> list[int]:
+    """Publish each folder in a process of its own, begun at one moment; return how they ended."""
+    command = [sys.executable, "-c", PUBLISH]
+    children = [
+        subprocess.Popen(
+            [*command, str(folder), "s3://data/lab", str(key_file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for folder in folders
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    for child in children:
+        child.communicate()
+    return [child.returncode for child in children]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.thorough)])
+def test_s3_takes_the_same_version_from_all(
+    count: int, built_mini: Path, bucket: Any, sign: Sign, key_file: Path
+) -> None:
+    assert publish_at_once([built_mini] * count, key_file) == [0] * count
+    files = bucket_tree(bucket)
+    assert_signed(files, sign)
+    assert index_from_json(files["index.json"], "test").serial == 1
+    assert {path: data for path, data in files.items() if not path.endswith(".sig")} == {
+        "index.json": files["index.json"],
+        **{f"{PLACE}/{path}": data for path, data in tree(built_mini).items()},
+    }
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_s3_takes_one_of_two_with_other_bytes(
+    own: Path, other: Path, bucket: Any, sign: Sign, key_file: Path
+) -> None:
+    folders = [own, other] * 2
+    endings = publish_at_once(folders, key_file)
+    assert set(endings) == {0, 17}
+    (winner,) = {folder for folder, ending in zip(folders, endings, strict=True) if ending == 0}
+    files = bucket_tree(bucket)
+    assert_signed(files, sign)
+    objects = {
+        path.removeprefix(f"{OWN_PLACE}/"): data
+        for path, data in files.items()
         if path.startswith(OWN_PLACE) and not path.endswith(".sig")
-    } == tree(own)
-    assert_signed(held, sign)
-    assert orlog.load_dataset(url).name == MINI
-    with pytest.raises(VersionExistsError):
-        publish_dataset(other, "memory://registry", sign=sign)
+    }
+    assert objects == {
+        **tree(winner),
+        "manifest.json": read_manifest(winner / "manifest.json").to_json().encode(),
+    }
+
+
+# --- the Hub --------------------------------------------------------------------------------------
+
+
+def objects_of(folder: Path) -> set[str]:
+    manifest = read_manifest(folder / "manifest.json")
+    return {f"{manifest.name}/{manifest.version}/{item.path}" for item in manifest.objects}
+
+
+@pytest.mark.parametrize("folder", ["", "/some/folder"])
+def test_it_is_downloaded_by_url_by_name_and_over_http(
+    folder: str, built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    url = publish_dataset(built_mini, HUB + folder)
+    web = f"{server.url}/datasets/lab/data/resolve/main{folder}"
+    add_registry("hub", HUB + folder)
+    digest = read_manifest(built_mini / "manifest.json").digest
+    for number, name in enumerate((url, MINI, f"{web}/{PLACE}")):
+        monkeypatch.setenv("ORLOG_HOME", str(home.with_name(f"home{number}")))
+        if name == MINI:
+            add_registry("hub", HUB + folder)
+        stored = download_dataset(name)
+        assert tree(stored) == tree(built_mini)
+        assert orlog.load_dataset(stored).digest == digest
+    monkeypatch.setenv("ORLOG_HOME", str(home.with_name("web")))
+    add_registry("hub", web)
+    assert tree(download_dataset(MINI)) == tree(built_mini)
+
+
+def test_it_is_read_in_place_by_url_and_by_name(
+    built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    url = publish_dataset(built_mini, HUB)
+    whole = orlog.load_dataset(built_mini)
+    monkeypatch.setenv("ORLOG_HOME", str(home.with_name("reader")))
+    add_registry("hub", HUB, in_place=True)
+    for ds in (orlog.load_dataset(url, in_place=True), orlog.load_dataset(MINI)):
+        assert ds.in_place
+        assert ds.digest == whole.digest
+        np.testing.assert_array_equal(ds[1].actions, whole[1].actions)
+    assert not list((home.with_name("reader") / "datasets").rglob("manifest.json"))
+    before = len(server.requests)
+    ds = orlog.load_dataset(MINI)
+    np.testing.assert_array_equal(ds[1].actions, whole[1].actions)
+    assert not any("c.0" in one for one in server.requests[before:])  # they are kept
+
+
+def test_interrupted_at_each_commit_it_goes_on(
+    built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "BATCH_FILES", 4)
+
+    sent = []
+    for allowed in range(40):
+
+        def fail_later(count: int, allowed: int = allowed) -> None:
+            if count > allowed:
+                raise OSError("the network is down")
+
+        server.before_commit = fail_later
+        try:
+            publish_dataset(built_mini, HUB)
+            break
+        except StorageError as error:
+            assert "run the same command again" in str(error)  # noqa: PT017
+        assert ("index.json" in server.files) <= (f"{PLACE}/manifest.json" in server.files)
+        if f"{PLACE}/manifest.json" in server.files:
+            assert objects_of(built_mini) <= server.files.keys()
+        sent.append(sum(path in server.files for path in objects_of(built_mini)))
+    objects = len(objects_of(built_mini))
+    assert sent == sorted(sent)
+    assert {0, 4, objects} <= set(sent)
+    # Nothing is sent twice: a claim, batches, manifest, index, card.
+    assert len(server.messages) == 4 + -(-objects // 4)
+    assert not any(path.endswith(".publishing") for path in server.files)
+
+
+def test_a_token_that_may_not_is_said(
+    built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for token, status in ((READ_TOKEN, 403), ("hf_unknown", 401)):
+        monkeypatch.setenv("HF_TOKEN", token)
+        with pytest.raises(
+            StorageError, match=rf"refuses the token \(HTTP {status}\); no permission"
+        ):
+            publish_dataset(built_mini, HUB)
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # what cannot be read is tried again
+    with pytest.raises((TransferError, NotFoundError), match="lab/data"):
+        download_dataset(f"{HUB}/{PLACE}")
+    assert server.messages == []
+
+
+def test_objects_that_the_hub_ignores_are_missed(mini_folder: Path, server: HubServer) -> None:
+    server.add_commit({**server.files, ".gitignore": b"zarr.json"})
+    with pytest.raises(StorageError, match=r"zarr\.json was sent.*\.gitignore"):
+        publish_dataset(mini_folder, HUB)
+    assert f"{PLACE}/manifest.json" not in server.files
+    assert "index.json" not in server.files
+    server.add_commit({**server.files, ".gitignore": b""})
+    publish_dataset(mini_folder, HUB)
+    assert f"{PLACE}/manifest.json" in server.files
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+def test_what_others_left_there_is_replaced(kind: str, built_mini: Path, server: HubServer) -> None:
+    """It is known by its sum, however the Hub keeps it."""
+    objects = read_manifest(built_mini / "manifest.json").objects
+    item = (min if kind == "small" else max)(objects, key=lambda one: one.size_bytes)
+    wrong = b"x" * item.size_bytes
+    if kind == "large":
+        server.large[hashlib.sha256(wrong).hexdigest()] = wrong
+    server.add_commit({**server.files, f"{PLACE}/{item.path}": wrong})
+    publish_dataset(built_mini, HUB)
+    assert server.files[f"{PLACE}/{item.path}"] == (built_mini / item.path).read_bytes()
+
+
+def test_the_repository_shows_a_card_of_what_was_published_last(
+    variant: Callable[..., Path], built_mini: Path, server: HubServer
+) -> None:
+    publish_dataset(built_mini, HUB)
+    card = server.files["README.md"].decode()
+    assert f"]({MINI}/card.svg)" in card
+    assert f'orlog.load_dataset("{HUB}/{PLACE}")' in card
+    assert server.files[f"{MINI}/card.svg"].startswith(b"<svg")
+    publish_dataset(variant("newer", version="1.1.0"), HUB)
+    assert "| version | 1.1.0" in server.files["README.md"].decode()
+    publish_dataset(variant("older", version="1.0.5"), HUB)
+    publish_dataset(variant("other", name="lab/other-v1"), HUB)
+    root, own = (server.files[path].decode() for path in ("README.md", f"{MINI}/README.md"))
+    assert "# lab/other-v1" in root
+    assert f"- [{MINI}]({MINI}/README.md)" in root
+    assert "| version | 1.1.0" in own
+    before = server.newest
+    publish_dataset(built_mini, HUB)
+    assert server.newest == before
+
+
+def test_a_card_that_a_person_wrote_stays(built_mini: Path, server: HubServer) -> None:
+    written = b"---\nlicense: mit\n---\n# Our arm\n"
+    server.add_commit({**server.files, "README.md": written})
+    publish_dataset(built_mini, HUB)
+    assert server.files["README.md"] == written
+    assert b"Written by orlog" in server.files[f"{MINI}/README.md"]

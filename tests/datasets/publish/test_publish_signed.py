@@ -81,14 +81,6 @@ def test_what_was_published_unsigned_is_signed_when_asked(
     assert_signed(files, sign)
 
 
-def test_an_empty_index_is_signed(built_mini: Path, registry: Path, sign: Sign) -> None:
-    registry.mkdir()
-    (registry / "index.json").write_text('{"index_version": 1, "serial": 3, "datasets": {}}')
-    publish_dataset(built_mini, str(registry), sign=sign)
-    assert index_of(registry).serial == 4
-    assert_signed(tree(registry), sign)
-
-
 @pytest.mark.parametrize("signature", ["old", "other key", "none", "malformed"])
 def test_an_entry_that_somebody_slipped_in_is_not_signed(
     signature: str, built_mini: Path, next_one: Path, registry: Path, sign: Sign, other_key: Path

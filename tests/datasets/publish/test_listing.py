@@ -1,4 +1,4 @@
-"""Listing files of others in a registry, and the whole round back to their values."""
+"""What stands in an index: versions after an audit, and files of others with the whole round back to their values."""
 
 from __future__ import annotations
 
@@ -7,42 +7,97 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from typer.testing import CliRunner
+from gymnasium.spaces import Box
 
-from orlog.cli.registries import registries
+import orlog
 from orlog.datasets.download.foreign import download_foreign_file
 from orlog.datasets.download.sources import ForeignFileSource, find_source
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file, publish_dataset
+from orlog.datasets.store import chunk_hashes
 from orlog.errors import (
+    AuditError,
     FormatVersionError,
     InvalidNameError,
+    SchemaError,
     SignatureError,
     StorageError,
     VersionExistsError,
 )
-from orlog.manifests.index import Index, index_from_json
 from orlog.manifests.names import parse_name
 from orlog.manifests.signatures import new_key, sign
+from tests.command_line import orlog as run
 from tests.datasets.formats.test_d4rl import check, rows_of, write
+from tests.episodes import whole_episode
+from tests.publishing import index_of
 from tests.servers import FileServer
 
 NAME = "lab/hopper-v2"
 ENTRY = foreign_file_entry(url="https://data.example/a.hdf5", format="d4rl-hdf5")
 
 
-def index_of(folder: Path) -> Index:
-    return index_from_json((folder / "index.json").read_bytes(), "index")
+@pytest.fixture
+def bad() -> Path:
+    """Return a version with a reward that is not a number."""
+    with orlog.DatasetWriter(
+        "lab/bad-v1", observation_space=Box(-1, 1, (2,)), action_space=Box(-1, 1, (1,))
+    ) as writer:
+        writer.add_episode(
+            whole_episode(
+                np.eye(3, 2, dtype=np.float32),
+                np.zeros((2, 1), np.float32),
+                np.array([1.0, np.nan]),
+            )
+        )
+    return writer.folder
 
 
-def run(*arguments: object) -> str:
-    """Run a command that must succeed; return what it printed as one line."""
-    found = CliRunner().invoke(registries, list(map(str, arguments)), env={"COLUMNS": "300"})
-    if found.exception is not None:
-        raise found.exception
-    return " ".join(found.output.split())
+def test_wrong_data_are_not_published(bad: Path, tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    with pytest.raises(AuditError, match=r"rewards \(episode 0, step 1\): 1 number is infinite"):
+        orlog.publish_dataset(bad, registry)
+    assert not (registry / "lab").exists()
+    ended = run("publish", "lab/bad-v1", str(registry))
+    assert (ended.returncode, "--no-audit" in ended.stderr) == (3, True)
+
+
+def test_the_index_says_what_was_published_without_an_audit(
+    bad: Path, mini_folder: Path, tmp_path: Path
+) -> None:
+    registry = tmp_path / "registry"
+    assert run("publish", str(bad), str(registry), "--no-audit").returncode == 0
+    orlog.publish_dataset(mini_folder, registry)
+    index = index_of(registry)
+    entry = index.entry("lab/bad-v1", "1.0.0")
+    assert entry is not None
+    assert entry.audit == "skipped"
+    text = (registry / "index.json").read_text("utf-8")
+    assert text.count('"audit": "skipped"') == text.count('"audit"') == 1
+    # What is there already needs no audit.
+    orlog.publish_dataset(bad, registry)
+
+
+def test_what_has_no_hashes_of_its_chunks_is_published_when_asked_for_only(
+    mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, hashed = tmp_path / "registry", tmp_path / "hashed"
+    monkeypatch.setattr(chunk_hashes, "LARGE_BYTES", 2**19)  # one of its files has more
+    with pytest.raises(SchemaError) as refused:
+        orlog.publish_dataset(mini_folder, registry)
+    assert not (registry / "pointmaze").exists()
+    text = str(refused.value)
+    assert f"orlog save {mini_folder} FOLDER --chunk-hashes" in text
+    command = ("save", str(mini_folder), str(hashed), "--chunk-hashes")
+    assert run(*command).returncode == 0
+    url = orlog.publish_dataset(hashed, registry)
+    assert url.endswith("/1.0.1")
+    assert run("publish", str(mini_folder), str(registry), "--no-hashes").returncode == 0
+    orlog.publish_dataset(mini_folder, registry)  # it is there already
+    assert index_of(registry).entry("pointmaze/umaze-mini-v1", "1.0.0") is not None
+    assert "as it is, for downloads: hashes=False." in text
 
 
 @pytest.mark.parametrize("checksum", [True, False])
@@ -130,7 +185,3 @@ def test_what_cannot_be_listed_is_said(tmp_path: Path) -> None:
     with pytest.raises(FormatVersionError, match="d4rl-hdf5"):
         link_foreign_file(str(tmp_path), f"{NAME}@1.0.0", other)
     assert list(tmp_path.glob("index*")) == []
-
-
-def test_the_list_tells_what_ships() -> None:
-    assert "d4rl shipped with orlog" in " ".join(run("list").replace("│", " ").split())
