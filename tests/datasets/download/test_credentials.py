@@ -140,12 +140,6 @@ def link(registry: str, name: str, **fields: str | list[str]) -> str:
     return link_foreign_file(registry, name, foreign_file_entry(format="d4rl-hdf5", **fields))
 
 
-def test_a_linked_url_with_a_password_is_refused_without_repeating_it(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="password") as caught:
-        link(str(tmp_path), "lab/x-v1@1.0.0", url="http://ann:hunter2@127.0.0.1:9/x.hdf5")
-    assert "hunter2" not in str(caught.value)
-
-
 def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(
     tmp_path: Path, home: Path
 ) -> None:
@@ -210,24 +204,6 @@ def test_no_refusal_of_a_linked_url_repeats_its_query(
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_no_refusal_of_a_registry_repeats_its_query() -> None:
-    found = command("registry", "add", "here", f"https://127.0.0.1:9/here?{SECRET}")
-    assert found.returncode == 1, found.stdout + found.stderr
-    assert "s3cr3t" not in found.stdout + found.stderr
-
-
-def test_a_url_gets_the_query_of_the_nearest_url_above_it() -> None:
-    for url in ("https://host/data?key=all-of-them", "https://host/data/secret?key=this-one-alone"):
-        credentials.plain_url(url)
-    for path, query in (
-        ("data/x", "key=all-of-them"),
-        ("data/secret/x", "key=this-one-alone"),
-        ("data/secrets", "key=all-of-them"),
-    ):
-        assert credentials.with_query(f"https://host/{path}") == f"https://host/{path}?{query}"
-    assert credentials.with_query("https://host/database") == "https://host/database"
-
-
 @pytest.mark.parametrize(
     ("given", "url", "asked"),
     [
@@ -235,6 +211,9 @@ def test_a_url_gets_the_query_of_the_nearest_url_above_it() -> None:
         (("h/data/open", "h/data?key=all"), "h/data/open", "h/data/open"),
         (("h/data/open?key=it", "h/data/open"), "h/data/open/x", "h/data/open/x?key=it"),
         (("h/data?key=all",), "h/data/get?id=7", "h/data/get?id=7"),
+        (("h/data?key=all", "h/data/s?key=it"), "h/data/s/x", "h/data/s/x?key=it"),
+        (("h/data?key=all", "h/data/s?key=it"), "h/data/secrets", "h/data/secrets?key=all"),
+        (("h/data?key=all",), "h/database", "h/database"),
     ],
 )
 def test_a_url_gets_the_credentials_of_the_longest_url_that_was_given(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import orlog
+from orlog.base.files import put_new
+from orlog.cli import app
 from orlog.datasets.download.download import (
     download_dataset,
     download_version,
@@ -20,8 +26,8 @@ from orlog.datasets.download.download import (
     repair_version,
 )
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.objects import TransferOptions
-from orlog.datasets.download.sources import find_source, source_of_url
+from orlog.datasets.download.objects import SMALL_BYTES, TransferOptions, download_folder
+from orlog.datasets.download.sources import BRIEF, confirm_version, find_source, source_of_url
 from orlog.datasets.download.transfer import Limiter, read_small
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.origin import Source
@@ -34,22 +40,21 @@ from orlog.errors import (
     ManifestError,
     NotFoundError,
     SignatureError,
-    StorageError,
     TransferError,
 )
 from orlog.manifests.lock import LockedDataset, write_lock
-from orlog.manifests.manifest import read_manifest
+from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.manifests.names import parse_name
 from orlog.manifests.signatures import new_key, sign
-from tests.datasets.conftest import Served
+from tests.datasets.conftest import MINI, Reseal, Served
 from tests.kills import killed_at
 from tests.levels import scaled
 from tests.servers import COMES, Fault, FileServer
 
-MINI = "pointmaze/umaze-mini-v1"
 QUICK = Patience(idle=0, timeout=COMES, attempts=2, first_wait=0.01, longest_wait=0.1)
 KILLS = scaled(100, 12)
 RETURNS = "episodes/returns/c.0"
+MANY = 300
 
 
 def quickly(url: str, **options: Any) -> Path:
@@ -96,14 +101,6 @@ def test_a_name_is_downloaded_from_a_registry(served: Served) -> None:
     assert len(served.server.requests) == asked + 2  # index and manifest
 
 
-def test_the_url_of_a_dataset_in_a_registry_is_that_of_its_newest_version(served: Served) -> None:
-    folder = download_dataset(served.url.removesuffix("/1.0.0"))
-    assert folder.name == "1.0.0"
-    assert orlog.load_dataset(MINI).folder == folder
-    with pytest.raises(NotFoundError, match="or of a dataset in a registry"):
-        download_dataset(served.url.removesuffix("/1.0.0") + "x")
-
-
 @pytest.mark.usefixtures("served")
 def test_names_that_no_registry_has_are_said_with_what_was_asked() -> None:
     for name, words in (
@@ -119,59 +116,6 @@ def test_names_that_no_registry_has_are_said_with_what_was_asked() -> None:
 
 def test_a_file_url_is_a_mirror_too(built_mini: Path, home: Path) -> None:
     assert orlog.load_dataset(f"file://{built_mini}").folder.is_relative_to(home)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda data: bytes([data[0] ^ 1]) + data[1:],
-        lambda data: data[:-1],
-        lambda data: data + b"x",
-        lambda _: b"",
-    ],
-    ids=["altered", "short", "long", "empty"],
-)
-def test_other_bytes_are_refused_and_the_rest_goes_on_later(
-    served: Served, change: Callable[[bytes], bytes]
-) -> None:
-    served.server.faults.append(Fault(path="rewards/c.0", change=change))
-    with pytest.raises(TransferError, match=r"rewards/c\.0 .*\n +http://") as caught:
-        quickly(served.url)
-    assert len(caught.value.attempts) == 1
-    assert installed_versions(MINI) == []
-    served.server.faults.clear()
-    kept = sum(
-        one.stat().st_size for one in (datasets_folder() / MINI / ".1.0.0.download").iterdir()
-    )
-    before = served.server.sent_bytes
-    folder = quickly(served.url)
-    assert orlog.verify_store(folder)[1] == []
-    whole = sum(
-        {
-            one.sha256: one.size_bytes for one in read_manifest(folder / "manifest.json").objects
-        }.values()
-    )
-    assert (
-        served.server.sent_bytes - before <= whole - kept + 20_000
-    )  # the manifest, and what was cut off
-
-
-def test_the_next_mirror_is_taken_and_each_that_failed_is_named(
-    served: Served, registry_folder: Path
-) -> None:
-    with FileServer(registry_folder) as good:
-        served.server.faults.append(Fault(path="c.0.0", status=403))
-        source = source_of_url(served.url)
-        both = (*source.mirrors, f"{good.url}/{MINI}/1.0.0")
-        mended = Source(manifest=source.manifest, mirrors=both)
-        folder = download_version(mended, TransferOptions(patience=QUICK))
-    assert orlog.verify_store(folder)[1] == []
-    shutil.rmtree(folder)
-    good_is_gone = Source(manifest=source.manifest, mirrors=both)
-    with pytest.raises(TransferError) as caught:
-        download_version(good_is_gone, TransferOptions(patience=QUICK))
-    assert len(caught.value.attempts) == 2
-    assert "403" in caught.value.attempts[0]
 
 
 def test_a_manifest_from_outside_is_checked(served: Served) -> None:
@@ -230,18 +174,6 @@ def test_what_another_version_has_is_not_transferred(served: Served) -> None:
     assert ds.digest == newer.digest
     assert served.server.sent_bytes - sent < first.manifest.size_bytes / 4
     assert (ds.folder / "actions/c.0.0").samefile(first.folder / "actions/c.0.0")
-
-
-def test_too_little_room_is_said_before_anything_is_transferred(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = source_of_url(served.url)
-    usage = shutil.disk_usage(served.registry)._replace(free=100_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    asked = len(served.server.requests)
-    with pytest.raises(StorageError, match=r"bytes must still be downloaded, but 100,000 are free"):
-        download_version(source)
-    assert len(served.server.requests) == asked
 
 
 def download_in_child(url: str) -> None:
@@ -371,14 +303,6 @@ def test_another_manifest_is_not_taken_for_a_damaged_one(
     assert (folder / "manifest.json").read_text("utf-8") == "{"
 
 
-def test_a_folder_without_a_manifest_is_completed_by_a_download(served: Served) -> None:
-    folder = quickly(served.url)
-    (folder / "manifest.json").unlink()
-    (folder / "rewards/c.0").unlink()
-    assert quickly(served.url) == folder
-    assert orlog.verify_store(folder)[1] == []
-
-
 @pytest.mark.usefixtures("served")
 def test_versions_that_share_a_damaged_file_are_mended_together() -> None:
     first = orlog.load_dataset(MINI, download=True)
@@ -412,32 +336,6 @@ def test_repair_changes_nothing_where_no_mirror_helps(served: Served) -> None:
         repair_version(folder, source_of_url(served.url), TransferOptions(patience=QUICK))
     assert (folder / "rewards/c.0").read_bytes() == damaged
     assert orlog.load_dataset(folder).total_episodes == 67
-
-
-@pytest.mark.usefixtures("served")
-def test_what_a_killed_repair_left_is_read_again_before_it_is_used() -> None:
-    folder = download_dataset(MINI)
-    objects = orlog.load_dataset(folder).manifest.objects
-    item = next(item for item in objects if item.path == "rewards/c.0")
-    kept = folder.with_name(f".{folder.name}.download") / item.sha256
-    kept.parent.mkdir()
-    kept.hardlink_to(folder / item.path)  # as a repair that was killed after its last rename
-    flip(folder / item.path)
-    assert len(repair_dataset(folder)) == 1
-    assert orlog.verify_store(folder)[1] == []
-    assert not kept.parent.exists()
-
-
-@pytest.mark.usefixtures("served")
-def test_a_strange_file_that_was_moved_aside_before_is_moved_again() -> None:
-    folder = download_dataset(MINI)
-    (folder / "notes.txt").write_text("mine", "utf-8")
-    aside = folder.with_name(".1.0.0.strange") / "notes.txt"
-    aside.parent.mkdir()
-    aside.hardlink_to(folder / "notes.txt")
-    assert len(repair_dataset(folder)) == 1
-    assert orlog.verify_store(folder)[1] == []
-    assert aside.read_text("utf-8") == "mine"
 
 
 @pytest.mark.scaled
@@ -521,3 +419,170 @@ def test_a_registry_with_a_key_refuses_what_is_unsigned_altered_or_older(
     publish_dataset(newer, str(served.registry), sign=signer("other.key"))
     with pytest.raises(SignatureError, match="ed25519"):
         find_source(parse_name(MINI))
+
+
+# --- what the origin says of it
+
+
+def downloaded(name: str = MINI) -> tuple[Path, Manifest]:
+    folder = download_dataset(name)
+    return folder, read_manifest(folder / "manifest.json")
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_an_origin_that_offers_other_data_is_told(
+    served: Served, reseal: Reseal, by_name: bool
+) -> None:
+    folder, manifest = downloaded(MINI if by_name else served.url)
+    path = reseal(served.registry / MINI / "1.0.0", lambda body: body.update(description="other"))
+    other = read_manifest(path)
+    index_path = served.registry / "index.json"
+    index = json.loads(index_path.read_text())
+    index["serial"] += 1
+    index["datasets"][MINI]["1.0.0"]["digest"] = other.digest
+    index_path.write_text(json.dumps(index))
+    found = confirm_version(folder, manifest)
+    assert found.state == "other"
+    assert f"offers {other.digest}" in found.text
+    del index["datasets"][MINI]
+    index["serial"] += 1
+    index_path.write_text(json.dumps(index))
+    if by_name:
+        assert "does not list it any more" in confirm_version(folder, manifest).text
+
+
+def test_an_origin_that_does_not_answer_is_no_fault_and_no_long_wait(served: Served) -> None:
+    assert BRIEF.attempts == 1
+    folder, manifest = downloaded()
+    served.server.faults.append(Fault(path="index.json", status=503))
+    found = confirm_version(folder, manifest)
+    assert found.state == "unknown"
+    assert "does not answer" in found.text
+    remove_registry("lab")
+    assert "not known any more" in confirm_version(folder, manifest).text
+
+
+def test_the_command_line_tells_and_counts_it(served: Served, reseal: Reseal) -> None:
+    folder, _ = downloaded()
+    run = CliRunner().invoke
+    good = run(app, ["verify", MINI])
+    assert good.exit_code == 0
+    assert "the registry lab offers this digest" in good.output
+    before = len(served.server.requests)
+    assert "was not asked" in run(app, ["verify", MINI, "--offline"]).output
+    assert len(served.server.requests) == before
+    assert json.loads(run(app, ["verify", MINI, "--json"]).output)["origin"]["state"] == "same"
+    reseal(folder, lambda body: body.update(description="other"))
+    bad = run(app, ["verify", MINI, "--offline"])
+    assert bad.exit_code == 3
+    assert "another version" in bad.output
+
+
+# --- many small objects
+
+
+def here() -> Path:
+    return datasets_folder() / "pointmaze/umaze-mini-v1" / "2.0.0"
+
+
+@pytest.fixture
+def url(tmp_path: Path, built_mini: Path) -> Iterator[str]:
+    """Serve a version of many small objects and a few large ones; only its bytes are looked at."""
+    folder = tmp_path / "many"
+    shutil.copytree(built_mini, folder)
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    objects = list(manifest.objects)
+    for number in range(MANY):
+        path = folder / f"x/{number % 7}/{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = f"{number // 2:05}".encode() * 40  # two objects each have the same bytes
+        path.write_bytes(data)
+        objects.append(
+            StoredObject(
+                path=path.relative_to(folder).as_posix(),
+                size_bytes=len(data),
+                sha256=hashlib.sha256(data).hexdigest(),
+            )
+        )
+    objects.sort(key=lambda item: item.path)
+    assert {item.size_bytes < SMALL_BYTES for item in objects} == {False, True}
+    changed = msgspec.structs.replace(manifest, objects=objects, version="2.0.0")
+    (folder / MANIFEST_FILE).write_text(changed.to_json(), "utf-8")
+    with FileServer(folder) as server:
+        yield server.url
+
+
+def check(folder: Path) -> None:
+    """Compare every byte of a version with its manifest, and look at what lies beside it."""
+    check_bytes(folder)
+    assert not download_folder(folder).exists()
+
+
+def check_bytes(folder: Path) -> None:
+    objects = read_manifest(folder / MANIFEST_FILE).objects
+    assert len(objects) > MANY
+    for item in objects:
+        assert hashlib.sha256((folder / item.path).read_bytes()).hexdigest() == item.sha256
+
+
+def test_objects_are_counted_as_well_as_bytes(url: str) -> None:
+    counts: list[tuple[int, int]] = []
+    options = TransferOptions(on_objects=lambda done, total: counts.append((done, total)))
+    manifest = read_manifest(download_version(source_of_url(url), options) / MANIFEST_FILE)
+    total = len({item.sha256 for item in manifest.objects})
+    assert counts == [(done, total) for done in range(total + 1)]
+
+
+def test_everything_is_synced_before_a_version_appears(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+
+    def sync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def put(folder: Path, destination: Path) -> None:
+        unsynced = [path for path in folder.rglob("*") if path.stat().st_ino not in synced]
+        assert unsynced == []
+        put_new(folder, destination)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr("orlog.datasets.recording.finishing.put_new", put)
+    check(download_version(source_of_url(url)))
+
+
+def test_parts_that_never_reached_the_disk_are_downloaded_again(url: str) -> None:
+    """After a loss of power a file may have its length, and zeros for bytes."""
+    source = source_of_url(url)
+    folder = download_folder(here())
+    folder.mkdir(parents=True)
+    small = [item for item in source.manifest.objects if item.size_bytes == 200]
+    for item in small[:50]:
+        (folder / f"{item.sha256}.part").write_bytes(bytes(item.size_bytes))
+    check(download_version(source))
+
+
+@pytest.mark.scaled
+@pytest.mark.slow
+def test_a_kill_among_many_objects_leaves_right_bytes(url: str) -> None:
+    def work(step: Callable[[], None]) -> None:
+        download_version(source_of_url(url), TransferOptions(progress=lambda *_: step()))
+
+    places = datasets_folder()
+    _, total = killed_at(work, 0, places)
+    rng = np.random.default_rng(0)
+    kills = 0
+    while kills < KILLS:
+        shutil.rmtree(places)
+        was_in_place = False
+        while kills < KILLS and killed_at(work, int(rng.integers(1, total + 1)), places)[0]:
+            kills += 1
+            if (here() / MANIFEST_FILE).exists():
+                was_in_place = True
+                for item in read_manifest(here() / MANIFEST_FILE).objects:
+                    assert (here() / item.path).stat().st_size == item.size_bytes
+        download_version(source_of_url(url))
+        check_bytes(here())
+        # Only a kill after the version was put in place leaves the folder of its download, which
+        # `orlog cache gc` removes.
+        assert was_in_place or not download_folder(here()).exists()

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from orlog.datasets.publish.publish import publish_dataset
 from orlog.errors import StorageError, TransferError
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import StoredObject, read_manifest
-from tests.programs import run_program
+from tests.command_line import orlog as run
 from tests.servers import COMES, Fault, FileServer
 from tests.small_disks import Mount, change_mount, fill
 from tests.stored_objects import change_unseen
@@ -99,18 +98,6 @@ def put_home_on(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- full disks
 
 
-def test_too_little_room_is_said_before_the_first_byte(
-    server: FileServer, mount: Mount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_home_on(mount("size=600k"), monkeypatch)
-    with pytest.raises(
-        StorageError, match=r"must still be downloaded, but [\d,]+ are free; free some space"
-    ):
-        bring(server)
-    assert [request.path for request in server.requests] == ["/manifest.json"]
-    assert installed_versions(MINI) == []
-
-
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0], ids=["at once", "midway", "at the end"])
 def test_room_that_vanishes_ends_a_download_which_goes_on_once_there_is_some(
     server: FileServer, mount: Mount, share: float, monkeypatch: pytest.MonkeyPatch
@@ -136,23 +123,6 @@ def test_room_that_vanishes_ends_a_download_which_goes_on_once_there_is_some(
         bring(server)
     assert kept_bytes() >= kept
     (disk / "filler").unlink()
-    kept = kept_bytes()
-    server.requests.clear()
-    folder = bring(server)
-    assert orlog.verify_store(folder)[1] == []
-    assert asked_bytes(server) == total_bytes(folder) - kept
-
-
-@pytest.mark.parametrize("inodes", [3, 9, 20, 45])
-def test_a_disk_that_holds_no_more_files_ends_a_download_which_goes_on_later(
-    server: FileServer, mount: Mount, inodes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = mount(f"size=8m,nr_inodes={inodes}")
-    put_home_on(disk, monkeypatch)
-    with pytest.raises(StorageError, match="No space left on device"):
-        bring(server)
-    assert installed_versions(MINI) == []
-    change_mount("remount,nr_inodes=10000", disk)
     kept = kept_bytes()
     server.requests.clear()
     folder = bring(server)
@@ -269,64 +239,18 @@ def test_a_download_goes_on_from_parts_of_any_time(
 
 # --- a home that cannot be written
 
-COMMANDS = """
-import contextlib, io, json, sys
-from orlog.cli import main
 
-for words in json.loads(sys.argv[1]):
-    sys.argv = ["orlog", *words]
-    told, code = io.StringIO(), 0
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    print(json.dumps([code, " ".join(told.getvalue().split())]))
-"""
-
-
-@pytest.fixture(params=["mounted read-only", "no permission"])
-def closed_home(
-    request: pytest.FixtureRequest,
-    built_mini: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Path]:
-    """Return a home with the small dataset, verified once, that cannot be written."""
-    if request.param == "mounted read-only":
-        disk = request.getfixturevalue("mount")("size=8m")
-    else:
-        disk = tmp_path / "closed"
-        disk.mkdir()
+@pytest.fixture
+def closed_home(built_mini: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a home with the small dataset, verified once, on a disk that cannot be written."""
+    disk = mount("size=8m")
     put_home_on(disk, monkeypatch)
     folder = datasets_folder() / MINI / "1.0.0"
     shutil.copytree(built_mini, folder)
     monkeypatch.setattr(remembered, "SETTLED_NS", -(10**10))
     orlog.verify_store(folder)
-    if request.param == "mounted read-only":
-        change_mount("remount,ro", disk)
-        yield disk / "home"
-        return
-    folders = [disk, *(path for path in disk.rglob("*") if path.is_dir())]
-    for one in folders:
-        one.chmod(0o555)
-    yield disk / "home"
-    for one in folders:
-        one.chmod(0o755)
-
-
-def run_orlog(commands: list[list[str]]) -> list[tuple[int, str]]:
-    """Return exit code and output of commands, run by one who may not write everywhere."""
-    call = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
-    if os.geteuid() == 0:  # the superuser writes whatever the permissions say
-        if shutil.which("setpriv") is None:
-            pytest.skip("the superuser cannot give up its rights: there is no setpriv")
-        call = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *call]
-    done = run_program(call)
-    if done.stderr.startswith("setpriv:"):
-        pytest.skip(f"the superuser cannot give up its rights: {done.stderr}")
-    assert done.returncode == 0, done.stderr
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    change_mount("remount,ro", disk)
+    return disk / "home"
 
 
 @pytest.mark.slow
@@ -350,7 +274,8 @@ def test_a_home_that_cannot_be_written_is_read_and_says_what_to_do_where_it_must
         ["download", f"file://{newer}"],
     ]
     adding = ["registry", "add", "lab", server.url]
-    done = run_orlog([*reading, *writing, adding])
+    ends = [run(*words) for words in [*reading, *writing, adding]]
+    done = [(end.returncode, " ".join((end.stdout + end.stderr).split())) for end in ends]
     for words, (code, told) in zip(reading, done[: len(reading)], strict=True):
         assert code == 0, (words, told)
     for words, (code, told) in zip(writing, done[len(reading) : -1], strict=True):
@@ -401,27 +326,6 @@ def test_download_share_and_repair_are_right_without_hard_links(
         repair_dataset(folder)
     for one in (first.folder, folder):
         assert orlog.verify_store(one)[1] == []
-
-
-def test_a_copy_that_a_full_disk_cuts_is_never_taken_for_whole(
-    server: FileServer, mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_links(monkeypatch, errno.EPERM)
-    disk = mount("size=16m")
-    put_home_on(disk, monkeypatch)
-    first = orlog.load_dataset(bring(server))
-    with orlog.DatasetWriter.append(first) as writer:
-        writer.add_episode(first[0])
-    published = tmp_path / "published"
-    shutil.move(orlog.load_dataset(MINI).folder, published)
-    fill(disk, leave=200_000)
-    with FileServer(published) as second:
-        with pytest.raises(StorageError, match="No space left on device"):
-            bring(second)
-        assert installed_versions(MINI) == ["1.0.0"]
-        (disk / "filler").unlink()
-        folder = bring(second)
-    assert orlog.verify_store(folder)[1] == []
 
 
 def test_a_repair_that_a_full_disk_cuts_goes_on_without_hard_links(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import multiprocessing
 import random
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,7 @@ from orlog.datasets.home.registries import add_registry
 from orlog.datasets.importing import import_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import verify_folder
-from orlog.errors import IntegrityError, StorageError, TransferError
+from orlog.errors import IntegrityError, TransferError
 from orlog.manifests import shipped
 from orlog.manifests.index import ForeignEntry, ForeignFile, Index
 from orlog.manifests.names import parse_name
@@ -233,22 +231,6 @@ def test_a_mirror_is_used_from_the_command_line(upstream: Upstream) -> None:
     assert same(orlog.load_dataset(DOOR), upstream.imported())
 
 
-@pytest.mark.parametrize("upstream", ["minari/mujoco/hopper/medium-v0"], indirect=True)
-def test_a_name_of_minari_is_downloaded_and_shown(upstream: Upstream) -> None:
-    upstream.source(checked=False)
-    for name in (upstream.name, "minari/mujoco/hopper/medium-v0@1.0.0"):
-        done = CliRunner().invoke(app, ["download", name])
-        assert done.exit_code == 0, done.output
-        assert "first download trusted" in done.output
-    shown = CliRunner().invoke(app, ["show", upstream.name])
-    assert shown.exit_code == 0
-    assert f"{upstream.name}@1.0.0" in shown.output
-    assert same(orlog.load_dataset(upstream.name), upstream.imported())
-    assert [request.path for request in upstream.servers[0].requests if MAIN in request.path] == [
-        "/datasets/farama-minari/mujoco/resolve/main/hopper/medium-v0/data/main_data.hdf5"
-    ]
-
-
 BAD = {
     "lies": Fault(path=MAIN, change=lambda data: bytes(reversed(data))),
     "cuts": Fault(path=MAIN, change=lambda data: data[:-100]),
@@ -286,47 +268,6 @@ def test_a_bad_mirror_is_named_and_the_next_one_used(
     asked = sum(MAIN in request.path for request in good.requests)
     assert asked == 1 or (what == "hangs" and asked > 0)  # a good one may be late too
     assert leftovers(upstream.name) == []
-
-
-def swallow(held: contextlib.ExitStack) -> str:
-    """Return the address of a place that neither answers nor refuses, as behind some firewalls."""
-    full = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-    for _ in range(3):
-        one = held.enter_context(socket.socket())
-        one.setblocking(False)
-        one.connect_ex(full.getsockname())
-    return f"http://127.0.0.1:{full.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("upstream", [DOOR, "ogbench/cube-single-play-v0"], indirect=True)
-@pytest.mark.parametrize("blocked", ["refuses", "swallows"])
-@pytest.mark.parametrize("checked", [True, False])
-def test_with_the_first_place_blocked_the_second_one_gives_files_of_equal_sha256(
-    upstream: Upstream, blocked: str, checked: bool
-) -> None:
-    upstream.source(checked=checked)
-    sums = [hashlib.sha256((upstream.folder / path).read_bytes()) for path in upstream.paths]
-    patience = dataclasses.replace(QUICK, unreached=0.3)
-    said: list[str] = []
-    with contextlib.ExitStack() as held:
-        first, _ = upstream.servers
-        if blocked == "refuses":
-            first.__exit__()
-        else:
-            first.url = swallow(held)
-        source = upstream.source(checked=checked)
-        folder = download_foreign_file(
-            source, TransferOptions(patience=patience), on_mirror=said.append
-        )
-    dataset, imported = orlog.load_dataset(folder), upstream.imported()
-    assert same(dataset, imported)
-    assert [one.digest for one in dataset.lineage] == [one.digest for one in imported.lineage]
-    if upstream.name != DOOR:  # of a folder, the digest is that of a list of sums
-        digests = [one.digest for one in dataset.lineage]
-        assert digests == [f"sha256:{one.hexdigest()}" for one in sums]
-    assert len(said) == len(upstream.paths)
-    assert all(upstream.url(1, path) in " ".join(said) for path in upstream.paths)
-    assert verify_folder(folder)[1] == []
 
 
 def test_a_file_that_no_mirror_gives_is_an_error_with_the_reasons(upstream: Upstream) -> None:
@@ -374,18 +315,6 @@ def test_files_of_an_earlier_listing_are_not_read(upstream: Upstream) -> None:
     assert same(dataset, upstream.imported())
 
 
-def test_a_disk_without_room_is_said_before_anything_is_asked(upstream: Upstream) -> None:
-    source = upstream.source()
-    files = [
-        ForeignFile(path=file.path, url=file.url, size_bytes=2**60, sha256=file.sha256)
-        for file in source.entry.files
-    ]
-    entry = ForeignEntry(files=tuple(files), format=upstream.real.format)
-    with pytest.raises(StorageError, match="must still be downloaded"):
-        bring(dataclasses.replace(source, entry=entry))
-    assert not upstream.servers[0].requests
-
-
 # Kills, and two at once.
 
 
@@ -419,14 +348,3 @@ def test_killed_at_any_instant_it_goes_on(upstream: Upstream, checked: bool) -> 
     dataset = bring(source)
     assert dataset.manifest.objects == expected
     assert leftovers(upstream.name) == []
-
-
-@pytest.mark.slow
-def test_two_processes_bring_each_file_once(upstream: Upstream) -> None:
-    source = upstream.source()
-    processes = [in_a_process(bring, source) for _ in range(2)]
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
-    assert same(orlog.load_dataset(upstream.name), upstream.imported())
-    assert len(upstream.servers[0].requests) == len(upstream.paths)

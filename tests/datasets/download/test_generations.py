@@ -102,13 +102,3 @@ def test_other_files_are_not_taken_for_listed_ones(files: dict[str, Path], tmp_p
         orlog.import_dataset(files["0.9.0"], f"{NAME}@1.0.1")
     with pytest.raises(VersionExistsError, match="which orlog lists"):
         orlog.import_dataset(files["0.9.0"], f"{NAME}@0.9.0", description="Mine.")
-
-
-def test_the_superseded_files_of_d4rl_are_known() -> None:
-    old = shipped.shipped_index("d4rl").foreign[NAME]["0.9.0"]
-    assert old.sha256 is not None
-    assert [str(one) for one in shipped.known_files(old.sha256)] == [f"{NAME}@0.9.0"]
-    assert shipped.superseded(old.sha256)
-    new = shipped.shipped_index("d4rl").foreign[NAME]["1.0.1"]
-    assert new.sha256 is not None
-    assert not shipped.superseded(new.sha256)

@@ -22,7 +22,6 @@ import orlog
 from orlog.datasets.download.in_place import open_in_place
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.selection import seeded_order
 from orlog.datasets.store import in_place
 from orlog.datasets.store.in_place import Coming
 from orlog.errors import TransferError
@@ -207,21 +206,3 @@ def test_what_could_not_be_fetched_ahead_is_told_to_who_needs_it(served: FileSer
     with pytest.raises(TransferError, match=r"observations/c\.0\.0.*404 Not Found"):
         for _ in zip(stream, range(EPISODES * LENGTH // 100), strict=False):
             pass
-
-
-class Few(np.random.Philox):
-    """Draws some words only."""
-
-    def random_raw(self, *given: Any, **options: Any) -> Any:
-        return super().random_raw(*given, **options) % 7
-
-
-def test_an_order_with_equal_words_is_that_of_a_stable_sort(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert seeded_order(5, 6).tolist() == [3, 0, 5, 4, 2, 1]  # as it has always been
-    monkeypatch.setattr(np.random, "Philox", Few)
-    order = seeded_order(1, 5000)
-    falls = order[1:] < order[:-1]  # where the next word begins
-    assert falls.sum() == 6
-    assert sorted(order.tolist()) == list(range(5000))

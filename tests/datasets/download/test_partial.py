@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import multiprocessing
 import shutil
 import urllib.parse
@@ -20,18 +19,11 @@ import orlog
 from orlog.cli import app
 from orlog.datasets.download.download import download_dataset, repair_dataset
 from orlog.datasets.home.folders import datasets_folder, installed_versions
-from orlog.datasets.home.presence import (
-    PartialRecord,
-    is_partial,
-    partial_versions,
-    read_partial,
-    write_partial,
-)
+from orlog.datasets.home.presence import is_partial, partial_versions, read_partial
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import folders_to_repair, folders_to_verify
-from orlog.datasets.recording.saving import convert_dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from tests.datasets.store.test_version import random_parts, record
 from tests.kills import killed_at
@@ -153,15 +145,6 @@ def test_a_part_is_not_taken_for_the_whole(whole: Dataset) -> None:
     assert orlog.load_dataset(NAME, download=True).digest == whole.digest
 
 
-@pytest.mark.usefixtures("server")
-def test_a_choice_of_a_version_that_is_here_is_a_view_of_it(whole: Dataset) -> None:
-    folder = download_dataset(NAME)
-    assert download_dataset(NAME, episodes=range(2)) == folder
-    assert_same(orlog.load_dataset(NAME, episodes=range(2)), whole[:2])
-    view = orlog.load_dataset(folder, columns=["infos/level"])
-    assert_same(view, whole.select_columns(["infos/level"]))
-
-
 def test_a_part_is_verified_and_only_what_is_damaged_is_brought_again(server: FileServer) -> None:
     folder = download_dataset(NAME, episodes=range(2))
     assert orlog.verify_store(folder)[1] == []
@@ -239,46 +222,6 @@ def test_a_choice_that_cannot_be_is_refused(
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("name", [NAME, f"{NAME}@{VERSION}"])
-def test_a_choice_that_cannot_be_is_refused_of_what_is_here_too(name: str) -> None:
-    download_dataset(NAME)
-    with pytest.raises(NotFoundError, match="did you mean infos/level"):
-        download_dataset(name, columns=["infos/leval"])
-    with pytest.raises(SchemaError, match="found 0 to 98"):
-        download_dataset(name, episodes=range(99))
-    refused = CliRunner().invoke(app, ["download", name, "--columns", "nonsense"])
-    assert isinstance(refused.exception, NotFoundError)
-
-
-@pytest.mark.usefixtures("server")
-def test_a_part_with_every_object_is_the_version(whole: Dataset) -> None:
-    download_dataset(NAME, episodes=range(1))
-    folder = download_dataset(NAME, episodes=range(whole.total_episodes))
-    assert folder == datasets_folder() / NAME / VERSION
-    assert partial_versions(NAME) == {}
-    assert orlog.verify_store(folder)[1] == []
-    assert orlog.load_dataset(NAME).digest == whole.digest
-
-
-@pytest.mark.usefixtures("server")
-def test_all_agree_on_a_part_that_an_older_orlog_left_with_every_object(whole: Dataset) -> None:
-    folder = download_dataset(NAME, episodes=range(1))
-    for item in whole.manifest.objects:
-        (folder / item.path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(whole.folder / item.path, folder / item.path)
-    paths = [item.path for item in whole.manifest.objects]
-    write_partial(folder, PartialRecord(digest=whole.digest, objects=paths))
-    assert_same(orlog.load_dataset(NAME), whole)
-    assert_same(orlog.load_dataset(folder), whole)
-    found = json.loads(told("verify", NAME, "--json", "--offline"))
-    assert (found["partial"], found["objects"], found["problems"]) == (False, len(paths), [])
-    assert f"{len(paths)} files" in told("verify", NAME, "--offline", "--values")
-    assert "here" in told("list").partition(NAME)[2]
-    for command in ("list", "show", "verify"):
-        assert "a part is here" not in told(*(command, NAME)[: 1 + (command != "list")])
-
-
-@pytest.mark.usefixtures("server")
 def test_all_agree_on_a_part(whole: Dataset) -> None:
     folder = download_dataset(NAME, episodes=range(1))
     total = len(whole.manifest.objects)
@@ -298,16 +241,6 @@ def told(*command: str) -> str:
     found = CliRunner().invoke(app, list(command), env={"COLUMNS": "300"})
     assert found.exit_code == 0, found.output
     return " ".join(found.output.split())
-
-
-def test_hdf5_is_brought_whole(whole: Dataset, tmp_path: Path, home: Path) -> None:
-    registry = tmp_path / "other"
-    publish_dataset(convert_dataset(whole, tmp_path / "hdf5", container="hdf5"), str(registry))
-    home.mkdir()
-    add_registry("other", str(registry))
-    with pytest.raises(SchemaError, match=r"hdf5.*leave out episodes"):
-        download_dataset(NAME, episodes=range(2))
-    assert orlog.load_dataset(download_dataset(NAME), episodes=range(2)).total_episodes == 2
 
 
 @pytest.mark.usefixtures("server")
