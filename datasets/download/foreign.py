@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+import zipfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -28,7 +29,6 @@ from orlog.base.files import (
     storage_errors,
     unfinished_folder,
 )
-from orlog.datasets.download.archives import is_archive, unpack
 from orlog.datasets.download.objects import (
     Progress,
     TransferOptions,
@@ -49,14 +49,20 @@ from orlog.errors import (
     IntegrityError,
     MissingExtraError,
     NotFoundError,
+    OrlogError,
     SchemaError,
     TransferError,
     clause,
 )
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
-from orlog.manifests.index import ForeignEntry, ForeignFile
+from orlog.manifests.index import ForeignEntry, ForeignFile, is_safe_path
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
 from orlog.manifests.shipped import listed_versions
+
+ZIP_START = b"PK\x03\x04"
+MOST_FILES = 100_000  # of an archive
+MOST_GROWTH = 200  # times the archive's size; vaults of numbers shrink to a tenth
+SMALL_BYTES = 2**30
 
 
 class _FirstDownload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -162,10 +168,13 @@ def _make_version(
         try:
             _import_files(source, files, fetched, store, destination)
         except (SchemaError, IntegrityError) as error:
-            unproven = _unproven(source, fetched)
-            if not _has_others(source, refused | unproven):
-                raise
+            each = list(zip(source.entry.each, source.urls, fetched, strict=True))
+            unproven = {
+                url for file, _, one in each if not file.has_checksum for url in one.sources
+            }
             refused |= unproven
+            if not any(set(urls) - refused for file, urls, _ in each if not file.has_checksum):
+                raise
             urls = ", ".join(sorted(unproven))
             on_mirror(f"mirrors are asked, since {urls} gave no good files: {clause(error)}.")
             shutil.rmtree(store, ignore_errors=True)
@@ -241,18 +250,6 @@ def _discard_unproven(source: ForeignFileSource, folder: Path) -> None:
         shutil.rmtree(folder.parent, ignore_errors=True)
 
 
-def _unproven(source: ForeignFileSource, fetched: Sequence[Fetched]) -> set[str]:
-    """Return the URLs that gave bytes which no checksum proves."""
-    each = zip(source.entry.each, fetched, strict=True)
-    return {url for file, one in each if not file.has_checksum for url in one.sources}
-
-
-def _has_others(source: ForeignFileSource, refused: Collection[str]) -> bool:
-    """Return whether a file without a checksum has a mirror that is not refused."""
-    each = zip(source.entry.each, source.urls, strict=True)
-    return any(set(urls) - set(refused) for file, urls in each if not file.has_checksum)
-
-
 def _import_files(
     source: ForeignFileSource,
     folder: Path,
@@ -292,31 +289,30 @@ def read_listed(
     `store`.
     """
     each = entry.each
-    unknown = sum(not file.has_checksum for file in each)
+    unproven = sum(not file.has_checksum for file in each)
     trust = ""
-    if unknown:
-        what = f"(sha256 {sums[0]})" if len(each) == 1 else f"of {unknown} of {len(each)} files"
+    if unproven:
+        what = f"(sha256 {sums[0]})" if len(each) == 1 else f"of {unproven} of {len(each)} files"
         trust = f"Upstream publishes no checksum: the first download {what} was trusted."
     if reads_folder(entry):
-        by_path = {file.path: one for file, one in zip(each, sums, strict=True)}
-        operation = _operation(entry, entry.place, is_trusted=bool(unknown))
-        lineage = [Parent(digest=f"sha256:{hash_of_sums(by_path)}", operation=operation)]
-        sources = [entry.place]
+        listed = hash_of_sums({file.path: one for file, one in zip(each, sums, strict=True)})
+        places = [(entry.place, listed, not unproven)]
     else:
-        lineage = [
-            Parent(
-                digest=f"sha256:{one}",
-                operation=_operation(entry, file.url, is_trusted=not file.has_checksum),
-            )
-            for file, one in zip(each, sums, strict=True)
-        ]
-        sources = [file.url for file in each]
+        proofs = zip(each, sums, strict=True)
+        places = [(file.url, one, file.has_checksum) for file, one in proofs]
+    trusted = " (upstream publishes no checksum: first download trusted)"
+    lineage = [
+        Parent(
+            digest=f"sha256:{sha256}",
+            operation=f"read {entry.format} from {place}{'' if is_proven else trusted}",
+        )
+        for place, sha256, is_proven in places
+    ]
     file_format = find_format(entry.format, f"{name}@{version}")
     if entry.url and file_format.extensions == ("",) and is_archive(files[0]):
         unpacked = store.with_name("unpacked")
         unpack(files[0], unpacked, entry.url)
         files = [_root(unpacked, file_format)]
-    options = Options(time_limit=entry.horizon, task=entry.task or "")
     wanted = Wanted(
         name=name,
         version=version,
@@ -324,7 +320,8 @@ def read_listed(
         description=" ".join(filter(None, (entry.description, trust))),
         license=entry.license or "",
     )
-    asked = Asked(files=files, sources=sources, options=options)
+    options = Options(time_limit=entry.horizon, task=entry.task or "")
+    asked = Asked(files=files, sources=[place for place, _, _ in places], options=options)
     return read_version(file_format, asked, store, wanted, progress=progress)
 
 
@@ -340,11 +337,6 @@ def reads_folder(entry: ForeignEntry) -> bool:
     taken = find_format(entry.format, entry.place).extensions
     endings = {Path(file.path).suffix for file in entry.files}
     return "" in taken and not endings <= set(taken)
-
-
-def _operation(entry: ForeignEntry, where: str, *, is_trusted: bool) -> str:
-    note = " (upstream publishes no checksum: first download trusted)" if is_trusted else ""
-    return f"read {entry.format} from {where}{note}"
 
 
 def _check_digest(source: ForeignFileSource, found: str) -> None:
@@ -405,3 +397,60 @@ def _read_first_downloads() -> dict[str, _FirstDownload]:
     repair = "repair the file, or delete it, which trusts the next download of each file again"
     version = ("first_downloads_version", 1)
     return read_json_file(path, _FirstDownloads, version=version, repair=repair).files
+
+
+# Archives, whose names and sizes are not trusted.
+
+
+def is_archive(file: Path) -> bool:
+    """Return whether a file is a ZIP archive, by its first bytes."""
+    with file.open("rb") as data:
+        return data.read(len(ZIP_START)) == ZIP_START
+
+
+def unpack(archive: Path, folder: Path, where: str) -> None:
+    """Unpack an archive into a new folder, in place of one that is there; errors call it `where`.
+
+    Nothing is written outside of it, and no link is made.
+
+    Raises SchemaError for a name outside the folder, an encrypted file, or one that grows too large;
+    IntegrityError for damage.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            infos = [info for info in opened.infolist() if not info.is_dir()]
+            _check_archive(infos, archive.stat().st_size, where)
+            for info in infos:
+                target = folder / info.filename
+                with storage_errors(target), opened.open(info) as data:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with target.open("xb") as file:
+                        shutil.copyfileobj(data, file)  # no byte more than was checked
+    except OrlogError:
+        raise
+    except Exception as error:  # each way to compress has its own errors
+        raise IntegrityError(f"{where}: not a whole ZIP archive: {clause(error)}.") from error
+    for info in infos:
+        if (folder / info.filename).stat().st_size != info.file_size:
+            raise IntegrityError(f"{where}: {info.filename} ends too early.", file=info.filename)
+
+
+def _check_archive(infos: list[zipfile.ZipInfo], archive_bytes: int, where: str) -> None:
+    """Refuse names and sizes before anything is written."""
+    if not infos or len(infos) > MOST_FILES:
+        raise SchemaError(f"{where}: expected 1 to {MOST_FILES:,} files, found {len(infos):,}.")
+    names: set[str] = set()
+    for info in infos:
+        name = info.filename
+        if not is_safe_path(name) or not name.isprintable() or name in names:
+            raise SchemaError(f"{where}: {name[:200]!r} is no name of a file in a folder.")
+        if info.flag_bits & 1:
+            raise SchemaError(f"{where}: {name} is encrypted; unpack it, and import the folder.")
+        names.add(name)
+    total, most = sum(info.file_size for info in infos), MOST_GROWTH * archive_bytes + SMALL_BYTES
+    if total > most:
+        raise SchemaError(
+            f"{where}: says that it unpacks to {total:,} bytes, more than the {most:,} that an archive of "
+            "its size may; unpack it yourself if you trust it, and import the folder."
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 
 from orlog.base.files import link_or_copy, make_folder, replace_file, sole_access, storage_errors
 from orlog.datasets.download.http import Patience
@@ -19,7 +20,7 @@ from orlog.datasets.store.chunk_hashes import lacks_chunk_hashes, metadata_objec
 from orlog.datasets.store.in_place import Elsewhere
 from orlog.datasets.store.verify import check_object
 from orlog.errors import NotFoundError, SchemaError
-from orlog.manifests.manifest import MANIFEST_FILE, StoredObject
+from orlog.manifests.manifest import MANIFEST_FILE
 from orlog.manifests.names import DatasetName, is_url, parse_name
 
 
@@ -50,10 +51,11 @@ def open_in_place(
         StorageError: the disk is full.
     """
     if isinstance(name, str) and is_url(name):
-        source: Source | ForeignFileSource = newest_at_url(name, mirrors, patience=patience)
-    else:
-        wanted = parse_name(name) if isinstance(name, str) else name
-        source = find_source(wanted, mirrors, patience=patience)
+        return open_source(
+            newest_at_url(name, mirrors, patience=patience), patience, whole_files=whole_files
+        )
+    wanted = parse_name(name) if isinstance(name, str) else name
+    source = find_source(wanted, mirrors, patience=patience)
     if isinstance(source, ForeignFileSource):
         raise SchemaError(
             f"{source.name}@{source.version} is made of third-party files, which are imported whole; run: "
@@ -74,70 +76,60 @@ def open_source(
     manifest = source.manifest
     # A query may be a secret, which is kept in no file and shown to nobody.
     address = source.mirrors[-1].partition("?")[0]
+    named = f"{manifest.name}@{manifest.version}"
+    download = f"run: orlog download {manifest.name if source.registry else address}"
     if manifest.container != "zarr":
         raise SchemaError(
-            f"{manifest.name}@{manifest.version}: its container is {manifest.container}, a file that is "
-            f"downloaded whole; run: orlog download {manifest.name}, or publish it in the container zarr "
-            "(orlog save)."
+            f"{named}: its container is {manifest.container}, a file that is downloaded whole; {download}, or "
+            "publish it in the container zarr (orlog save)."
         )
     allowed = any(one.whole_files for one in read_registries() if one.name == source.registry)
     if lacks_chunk_hashes(manifest) and not (whole_files or allowed):
         raise SchemaError(
-            f"{manifest.name}@{manifest.version}: it has no hashes of its chunks, so no part of a file can be "
-            f"checked alone; run: orlog download {manifest.name if source.registry else address}, or let its "
-            "files be fetched whole (whole_files=True, orlog registry add --in-place --whole-files)."
+            f"{named}: it has no hashes of its chunks, so no part of a file can be checked alone; {download}, or let "
+            "its files be fetched whole (whole_files=True, orlog registry add --in-place --whole-files)."
         )
     folder = place_of(manifest)
     with storage_errors(folder):
         make_folder(folder.parent)
         clear_way(folder.parent, f".{folder.name}.lock")
-    origin = RangeSource(
-        mirrors=source.mirrors,
-        sizes={item.path: item.size_bytes for item in manifest.objects},
-        patience=patience,
-    )
     objects = {item.path: item for item in manifest.objects}
-
-    def bring() -> None:
-        _bring_metadata(source, patience)
-        note_use(folder, source.registry, address)
+    sizes = {path: item.size_bytes for path, item in objects.items()}
+    origin = RangeSource(mirrors=source.mirrors, sizes=sizes, patience=patience)
 
     def opened() -> Dataset:
         return Dataset(folder, manifest, Elsewhere(source=origin, folder=folder, objects=objects))
 
     with sole_access(folder):
-        bring()
+        _bring_metadata(source, folder, patience)
+        note_use(folder, source.registry, address)
     with contextlib.suppress(NotFoundError, FileNotFoundError):
         return opened()
     with sole_access(folder):  # a collection removed it in between, which it cannot now
-        bring()
+        _bring_metadata(source, folder, patience)
+        note_use(folder, source.registry, address)
         return opened()
 
 
-def _bring_metadata(source: Source, patience: Patience) -> None:
+def _bring_metadata(source: Source, folder: Path, patience: Patience) -> None:
     """Fetch what the folder of a version lacks of its metadata, or has damaged; its manifest comes last."""
-    folder, objects = place_of(source.manifest), metadata_objects(source.manifest)
     text = source.manifest.to_json().encode()
+    kept = folder.with_name(f".{folder.name}.download")
     with storage_errors(folder):
         clear_way(folder.parent, f"{folder.name}/{MANIFEST_FILE}")
+        objects = metadata_objects(source.manifest)
         if lacking := [item for item in objects if check_object(folder, item) is not None]:
-            _fetch_metadata(source, lacking, patience)
+            clear_way(kept.parent, f"{kept.name}/manifest")
+            for path in kept.iterdir() if kept.exists() else ():
+                clear_way(kept, path.name)
+            fetch_objects(source, lacking, kept, TransferOptions(patience=patience))
+            for item in lacking:
+                clear_way(folder, item.path)
+                make_folder((folder / item.path).parent)
+                (folder / item.path).unlink(missing_ok=True)
+                link_or_copy(kept / item.sha256, folder / item.path)
+            erase(kept)
         with contextlib.suppress(OSError):
             if (folder / MANIFEST_FILE).read_bytes() == text:
                 return
         replace_file(folder / MANIFEST_FILE, text)
-
-
-def _fetch_metadata(source: Source, wanted: Sequence[StoredObject], patience: Patience) -> None:
-    folder = place_of(source.manifest)
-    kept = folder.with_name(f".{folder.name}.download")
-    clear_way(kept.parent, f"{kept.name}/manifest")
-    for path in kept.iterdir() if kept.exists() else ():
-        clear_way(kept, path.name)
-    fetch_objects(source, wanted, kept, TransferOptions(patience=patience))
-    for item in wanted:
-        clear_way(folder, item.path)
-        make_folder((folder / item.path).parent)
-        (folder / item.path).unlink(missing_ok=True)
-        link_or_copy(kept / item.sha256, folder / item.path)
-    erase(kept)

@@ -9,8 +9,8 @@ import pytest
 
 import orlog
 from orlog.base.files import list_files
-from orlog.datasets.download import archives
-from orlog.datasets.download.archives import is_archive, unpack
+from orlog.datasets.download import foreign
+from orlog.datasets.download.foreign import is_archive, unpack
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.importing import import_dataset
 from orlog.errors import IntegrityError, OrlogError, SchemaError
@@ -52,11 +52,11 @@ def test_a_name_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None
 def test_what_grows_too_large_or_is_no_archive_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "SMALL_BYTES", 0)
+    monkeypatch.setattr(foreign, "SMALL_BYTES", 0)
     path = pack(tmp_path / "bomb.zip", {"zeros": bytes(10_000_000)})
     with pytest.raises(SchemaError, match=r"unpacks to 10,000,000 bytes, more than"):
         unpack(path, tmp_path / "out", "bomb.zip")
-    monkeypatch.setattr(archives, "MOST_FILES", 1)
+    monkeypatch.setattr(foreign, "MOST_FILES", 1)
     with pytest.raises(SchemaError, match="expected 1 to 1 files, found 2"):
         unpack(pack(tmp_path / "two.zip", {"a": b"", "b": b""}), tmp_path / "out", "two.zip")
     (tmp_path / "no.zip").write_bytes(b"PK\x03\x04 and no more")
