@@ -28,7 +28,7 @@ from orlog.errors import MissingExtraError, clause
 if TYPE_CHECKING:
     import urllib3
 
-BLOCK_BYTES = 2**20
+BLOCK_BYTES = 2**17
 SMALL_BLOCK_BYTES = 2**14
 MOST_REDIRECTS = 5
 LARGEST_ERROR_PAGE = 2**16

@@ -189,22 +189,6 @@ def test_only_queries_that_say_which_file_is_meant_are_listed(query: str, is_sec
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        {"url": f"ssh://127.0.0.1/x?{SECRET}"},
-        {"url": "x.hdf5", "mirrors": [f"https://127.0.0.1:9/x.hdf5?{SECRET}"]},
-        {"url": f"https://ann:s3cr3t@127.0.0.1:9/x?{SECRET}"},
-    ],
-)
-def test_no_refusal_of_a_linked_url_repeats_its_query(
-    tmp_path: Path, fields: dict[str, str | list[str]]
-) -> None:
-    with pytest.raises((ValueError, OrlogError)) as caught:
-        link(str(tmp_path), "lab/x-v1@1.0.0", **fields)
-    assert "s3cr3t" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("given", "url", "asked"),
     [
         (("h/data?key=all", "h/data/open"), "h/data/open/x", "h/data/open/x"),

@@ -114,10 +114,6 @@ def test_names_that_no_registry_has_are_said_with_what_was_asked() -> None:
         download_dataset(MINI)
 
 
-def test_a_file_url_is_a_mirror_too(built_mini: Path, home: Path) -> None:
-    assert orlog.load_dataset(f"file://{built_mini}").folder.is_relative_to(home)
-
-
 def test_a_manifest_from_outside_is_checked(served: Served) -> None:
     def escape(data: bytes) -> bytes:
         body = json.loads(data)
@@ -160,20 +156,6 @@ def test_the_lock_holds_for_names_and_urls(
     with pytest.raises(NotFoundError, match=r"lab has 1\.0\.0 of it"):
         download_dataset(MINI)
     assert installed_versions(MINI) == []
-
-
-def test_what_another_version_has_is_not_transferred(served: Served) -> None:
-    first = orlog.load_dataset(MINI, download=True)
-    with orlog.DatasetWriter.append(first) as writer:
-        writer.add_episode(first[0])
-    newer = orlog.load_dataset(MINI)
-    publish_dataset(newer.folder, str(served.registry))
-    shutil.rmtree(newer.folder)
-    sent = served.server.sent_bytes
-    ds = orlog.load_dataset(f"{MINI}@{newer.version}", download=True)
-    assert ds.digest == newer.digest
-    assert served.server.sent_bytes - sent < first.manifest.size_bytes / 4
-    assert (ds.folder / "actions/c.0.0").samefile(first.folder / "actions/c.0.0")
 
 
 def download_in_child(url: str) -> None:
@@ -301,20 +283,6 @@ def test_another_manifest_is_not_taken_for_a_damaged_one(
     with pytest.raises(IntegrityError, match="was downloaded; nothing was changed"):
         repair_dataset(folder)
     assert (folder / "manifest.json").read_text("utf-8") == "{"
-
-
-@pytest.mark.usefixtures("served")
-def test_versions_that_share_a_damaged_file_are_mended_together() -> None:
-    first = orlog.load_dataset(MINI, download=True)
-    with orlog.DatasetWriter.append(first) as writer:
-        writer.add_episode(first[0])
-    newer = orlog.load_dataset(MINI)
-    with (first.folder / "rewards/c.0").open("r+b") as file:
-        file.write(b"damage")
-    assert len(orlog.verify_store(newer.folder)[1]) == 1
-    repair_dataset(first.folder)
-    assert orlog.verify_store(first.folder)[1] == []
-    assert orlog.verify_store(newer.folder)[1] == []
 
 
 @pytest.mark.usefixtures("served")
@@ -525,14 +493,6 @@ def check_bytes(folder: Path) -> None:
         assert hashlib.sha256((folder / item.path).read_bytes()).hexdigest() == item.sha256
 
 
-def test_objects_are_counted_as_well_as_bytes(url: str) -> None:
-    counts: list[tuple[int, int]] = []
-    options = TransferOptions(on_objects=lambda done, total: counts.append((done, total)))
-    manifest = read_manifest(download_version(source_of_url(url), options) / MANIFEST_FILE)
-    total = len({item.sha256 for item in manifest.objects})
-    assert counts == [(done, total) for done in range(total + 1)]
-
-
 def test_everything_is_synced_before_a_version_appears(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -560,29 +520,3 @@ def test_parts_that_never_reached_the_disk_are_downloaded_again(url: str) -> Non
     for item in small[:50]:
         (folder / f"{item.sha256}.part").write_bytes(bytes(item.size_bytes))
     check(download_version(source))
-
-
-@pytest.mark.scaled
-@pytest.mark.slow
-def test_a_kill_among_many_objects_leaves_right_bytes(url: str) -> None:
-    def work(step: Callable[[], None]) -> None:
-        download_version(source_of_url(url), TransferOptions(progress=lambda *_: step()))
-
-    places = datasets_folder()
-    _, total = killed_at(work, 0, places)
-    rng = np.random.default_rng(0)
-    kills = 0
-    while kills < KILLS:
-        shutil.rmtree(places)
-        was_in_place = False
-        while kills < KILLS and killed_at(work, int(rng.integers(1, total + 1)), places)[0]:
-            kills += 1
-            if (here() / MANIFEST_FILE).exists():
-                was_in_place = True
-                for item in read_manifest(here() / MANIFEST_FILE).objects:
-                    assert (here() / item.path).stat().st_size == item.size_bytes
-        download_version(source_of_url(url))
-        check_bytes(here())
-        # Only a kill after the version was put in place leaves the folder of its download, which
-        # `orlog cache gc` removes.
-        assert was_in_place or not download_folder(here()).exists()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,11 +23,11 @@ from orlog.datasets.home import verified as remembered
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.registries import add_registry, check_serial, read_registries
 from orlog.datasets.publish.publish import publish_dataset
-from orlog.errors import StorageError, TransferError
+from orlog.errors import StorageError
 from orlog.manifests.index import ForeignEntry, ForeignFile
-from orlog.manifests.manifest import StoredObject, read_manifest
+from orlog.manifests.manifest import read_manifest
 from tests.command_line import orlog as run
-from tests.servers import COMES, Fault, FileServer
+from tests.servers import COMES, FileServer
 from tests.small_disks import Mount, change_mount, fill
 from tests.stored_objects import change_unseen
 
@@ -84,11 +82,6 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file()
     }
-
-
-def objects_at(folder: Path, *paths: str) -> list[StoredObject]:
-    listed = {item.path: item for item in read_manifest(folder / "manifest.json").objects}
-    return [listed[path] for path in paths]
 
 
 def put_home_on(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,23 +178,6 @@ def test_a_full_registry_shows_no_half_version_and_publishing_goes_on_once_there
     assert orlog.verify_store(orlog.load_dataset(f"file://{version}").folder)[1] == []
 
 
-def test_an_index_that_cannot_be_written_stays_as_it_was(built_mini: Path, mount: Mount) -> None:
-    disk = mount("size=8m")
-    registry = disk / "registry"
-    publish_dataset(built_mini, str(registry))
-    index = json.loads((registry / "index.json").read_bytes())
-    index["datasets"] = {"lab/another-v0": index["datasets"][MINI]}
-    old = json.dumps(index).encode()
-    (registry / "index.json").write_bytes(old)
-    fill(disk)
-    with pytest.raises(StorageError, match="the disk is full: free some space"):
-        publish_dataset(built_mini, str(registry))
-    assert (registry / "index.json").read_bytes() == old
-    (disk / "filler").unlink()
-    publish_dataset(built_mini, str(registry))
-    assert MINI in json.loads((registry / "index.json").read_bytes())["datasets"]
-
-
 def test_a_full_disk_leaves_the_list_of_registries_as_it_was(
     mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,26 +191,6 @@ def test_a_full_disk_leaves_the_list_of_registries_as_it_was(
     assert read_registries() == [lab]
     with pytest.warns(UserWarning, match="cannot be remembered"):
         check_serial(lab, 7, "a" * HEX_DIGITS)
-
-
-@pytest.mark.parametrize("when", [0, 2**31 + 10**8], ids=["1970", "future"])
-def test_a_download_goes_on_from_parts_of_any_time(
-    server: FileServer, when: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.faults += [Fault(path=SHARD, times=1, drop_after=20_000), Fault(path=SHARD, status=403)]
-    with pytest.raises(TransferError):
-        bring(server)
-    server.faults.clear()
-    server.requests.clear()
-    kept = kept_bytes()
-    assert kept > 0
-    for path in datasets_folder().rglob("*"):
-        os.utime(path, (when, when))
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() - 10**8)
-    folder = bring(server)
-    assert orlog.verify_store(folder)[1] == []
-    assert asked_bytes(server) == total_bytes(folder) - kept
 
 
 # --- a home that cannot be written
@@ -326,34 +282,6 @@ def test_download_share_and_repair_are_right_without_hard_links(
         repair_dataset(folder)
     for one in (first.folder, folder):
         assert orlog.verify_store(one)[1] == []
-
-
-def test_a_repair_that_a_full_disk_cuts_goes_on_without_hard_links(
-    server: FileServer, mount: Mount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_links(monkeypatch, errno.EPERM)
-    disk = mount("size=16m")
-    put_home_on(disk, monkeypatch)
-    folder = bring(server)
-    broken = [SHARD, "actions/c.0.0", "rewards/c.0"]
-    for path in broken:
-        change_unseen(folder / path)
-    server.requests.clear()
-
-    def fill_at_the_end(done: int, total: int) -> None:
-        if done == total:
-            fill(disk, leave=200_000)
-
-    with pytest.raises(StorageError, match="No space left on device"):
-        repair_dataset(folder, progress=fill_at_the_end)
-    wrong = {problem.file for problem in orlog.verify_store(folder)[1]}
-    assert wrong & set(broken)
-    assert wrong <= set(broken)
-    (disk / "filler").unlink()
-    repair_dataset(folder)
-    assert orlog.verify_store(folder)[1] == []
-    damaged = sum(item.size_bytes for item in objects_at(folder, *broken))
-    assert asked_bytes(server) == damaged
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -32,7 +32,6 @@ from orlog.errors import (
     FormatVersionError,
     IntegrityError,
     ManifestError,
-    MissingExtraError,
     NotFoundError,
     TransferError,
 )
@@ -120,18 +119,6 @@ def test_a_file_with_a_checksum_becomes_a_version(upstream: Upstream) -> None:
     assert len(upstream.server.requests) == asked
 
 
-@pytest.mark.parametrize("kind", ["sha256", "md5"])
-def test_a_sum_without_a_size_is_enough(upstream: Upstream, kind: str) -> None:
-    upstream.server.faults = [Fault(path=FILE, times=1, drop_after=20_000)]
-    source = upstream.link(**{kind: hashlib.new(kind, upstream.data).hexdigest()})
-    dataset = bring(source)
-    check(dataset, BODY)
-    sha256 = hashlib.sha256(upstream.data).hexdigest()
-    assert dataset.lineage[0].digest == f"sha256:{sha256}"
-    assert not first_downloads_file().exists()
-    assert upstream.server.requests[-1].headers["Range"].startswith("bytes=")
-
-
 @pytest.mark.parametrize(
     "said", [{"md5": "0" * 32}, {"sha256": "0" * 64}, {"size_bytes": 7, "sha256": "0" * 64}]
 )
@@ -206,20 +193,6 @@ def test_an_unknown_format_is_refused_before_anything_is_asked(upstream: Upstrea
     source = upstream.checked(format="d4rl-hdf6")
     asked = len(upstream.server.requests)
     with pytest.raises(FormatVersionError, match=r"did you mean d4rl-hdf5.*upgrade"):
-        bring(source)
-    assert len(upstream.server.requests) == asked
-
-
-def test_a_missing_package_is_named_before_anything_is_asked(
-    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_h5py() -> Any:
-        raise MissingExtraError("h5py")
-
-    monkeypatch.setattr("orlog.datasets.formats.d4rl.import_h5py", no_h5py)
-    source = upstream.checked()
-    asked = len(upstream.server.requests)
-    with pytest.raises(MissingExtraError):
         bring(source)
     assert len(upstream.server.requests) == asked
 
@@ -311,9 +284,7 @@ def _bring_and_wait(source: ForeignFileSource, step: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checksum", [pytest.param(True, marks=pytest.mark.thorough), False])
-@pytest.mark.parametrize(
-    "step", ["make_manifest", "StoredVersion", "put_in_place", "_remember_first"]
-)
+@pytest.mark.parametrize("step", ["put_in_place", "_remember_first"])
 def test_a_kill_leaves_no_half_version(upstream: Upstream, step: str, checksum: bool) -> None:
     if checksum and step == "_remember_first":
         pytest.skip("nothing is remembered of a file with a checksum")

@@ -91,14 +91,3 @@ def test_an_import_under_another_name_says_so(files: dict[str, Path]) -> None:
     assert said in orlog.load_dataset("lab/my-v0").manifest.description
     new = orlog.load_dataset(orlog.import_dataset(files["1.0.1"], "lab/new-v0"))
     assert "replaced" not in new.manifest.description
-
-
-def test_other_files_are_not_taken_for_listed_ones(files: dict[str, Path], tmp_path: Path) -> None:
-    other = write(tmp_path / "other.hdf5", {**BODY, "rewards": BODY["rewards"] + 2})
-    assert other.stat().st_size == files["1.0.1"].stat().st_size
-    with pytest.raises(VersionExistsError, match="which orlog lists"):
-        orlog.import_dataset(other, NAME)
-    with pytest.raises(VersionExistsError, match="which orlog lists"):
-        orlog.import_dataset(files["0.9.0"], f"{NAME}@1.0.1")
-    with pytest.raises(VersionExistsError, match="which orlog lists"):
-        orlog.import_dataset(files["0.9.0"], f"{NAME}@0.9.0", description="Mine.")

@@ -22,7 +22,7 @@ from orlog.datasets.home.registries import add_registry, remove_registry, seen_f
 from orlog.errors import NotFoundError, OrlogError, TransferError
 from orlog.manifests.names import parse_name
 from tests.levels import scaled
-from tests.servers import COMES, FileServer
+from tests.servers import COMES
 
 DATA = random.Random(0).randbytes(40_000)
 ITEM = Expected(path="c.0", size_bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest())
@@ -223,21 +223,6 @@ def test_an_object_from_any_server_is_right_or_a_transfer_error(
             assert part.read_bytes() == DATA
             return
     assert GOOD not in script[:1]
-
-
-@pytest.mark.slow
-@settings(many, max_examples=scaled(100))
-@given(SCRIPTS)
-def test_an_object_is_right_whatever_the_first_mirror_does(
-    tmp_path: Path, script: list[bytes]
-) -> None:
-    part = tmp_path / "part"
-    part.unlink(missing_ok=True)
-    (tmp_path / "good").mkdir(exist_ok=True)
-    (tmp_path / "good" / ITEM.path).write_bytes(DATA)
-    with RawServer(script) as server, FileServer(tmp_path / "good") as good:
-        fetch_object([Mirror(server.url), Mirror(good.url)], ITEM, part, patience=QUICK)
-    assert part.read_bytes() == DATA
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import os
 import pickle
 import random
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.download import transfer as ranges
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.in_place import open_in_place
 from orlog.datasets.home.in_place import in_place_folder, kept_versions, make_room
@@ -45,7 +43,7 @@ from tests.command_line import orlog as run
 from tests.datasets.store.test_version import random_parts, record
 from tests.episodes import record_episodes, whole_episode
 from tests.levels import most, scaled
-from tests.servers import COMES, Fault, FileServer, Request
+from tests.servers import COMES, Fault, FileServer
 from tests.small_disks import fill
 
 pytest_plugins = ["tests.s3_fixtures"]
@@ -172,41 +170,6 @@ def test_indexes_of_large_columns_of_an_episode_come_with_those_of_all_others(
         _ = flat.frames
 
 
-@BY_RANGES
-def test_hashes_of_chunks_that_are_fetched_by_shard_come_together_with_its_index(
-    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orlog.datasets.store.chunk_hashes.MOST_WHOLE_BYTES", 0)
-    ds = opened(served, whole)
-    asked = threading.Event()
-    get = ranges.RangeSource.get
-
-    def waits(source: Any, path: str, start: int, stop: int, check: Any) -> bytes:
-        if path == CHUNKS_FILE:
-            asked.set()
-        elif stop == source.sizes[path]:  # an index, whose answer comes after that question
-            assert asked.wait(COMES)
-        return get(source, path, start, stop, check)
-
-    monkeypatch.setattr(ranges.RangeSource, "get", waits)
-    assert_episode(ds, whole, 0)
-    assert asked.is_set()
-    # Wrong hashes that came so are asked for again, as any damage is.
-    wrong = [1]
-
-    def damages(source: Any, path: str, start: int, stop: int, check: Any) -> bytes:
-        data = get(source, path, start, stop, check)
-        if path == CHUNKS_FILE and wrong:
-            wrong.pop()
-            return bytes(len(data))
-        return data
-
-    monkeypatch.setattr(ranges.RangeSource, "get", damages)
-    shutil.rmtree(in_place_folder())
-    assert_episode(opened(served, whole), whole, 0)
-    assert not wrong
-
-
 def test_what_was_read_is_kept_and_not_asked_for_again(served: FileServer, whole: Dataset) -> None:
     first = opened(served, whole)
     for name in whole.columns:
@@ -305,19 +268,6 @@ def test_faults_of_servers_give_right_values_or_an_error_that_names_the_object(
     assert [one for one in errors if "/c." not in one and CHUNKS_FILE not in one] == []
 
 
-@BY_RANGES
-def test_a_second_place_gives_what_the_first_has_wrong(
-    served: FileServer, whole: Dataset, published: tuple[Path, Dataset]
-) -> None:
-    with FileServer(published[0]) as other:
-        mirror = f"{other.url}/{whole.name}/{whole.manifest.version}"
-        served.faults = [Fault(path="c.0", change=lambda data: bytes(len(data)))]
-        ds = open_in_place(
-            f"{served.url}/{whole.name}/{whole.manifest.version}", (mirror,), patience=SHORT
-        )
-        assert_episode(ds, whole, 0)
-
-
 @BOTH
 def test_a_chunk_that_was_forged_with_its_checksum_is_found_by_its_hash(
     served: FileServer, whole: Dataset
@@ -340,19 +290,6 @@ def test_a_chunk_that_was_forged_with_its_checksum_is_found_by_its_hash(
         ds.column("rewards", 0, 1)
     url = f"{served.url}/{whole.name}/{whole.manifest.version}"
     assert run("verify", url, "--in-place").returncode == 3
-
-
-@BOTH
-def test_another_valid_chunk_of_the_same_column_is_not_read(
-    served: FileServer, whole: Dataset
-) -> None:
-    ds = opened(served, whole)
-    rng = random.Random(0)
-    served.faults = [Fault(path="c.0", change=lambda data: _swapped(data, rng))]
-    with pytest.raises(IntegrityError, match=r"rewards/c\.0"):
-        ds.column("rewards")
-    served.faults = []
-    assert_equal(ds.column("rewards"), whole.column("rewards"))
 
 
 @BOTH
@@ -561,40 +498,6 @@ def test_processes_share_what_is_kept_and_remove_it_under_each_other(
 
 
 @BY_RANGES
-def test_an_object_that_is_replaced_in_the_middle_is_never_mixed(
-    served: FileServer, whole: Dataset
-) -> None:
-    ds = opened(served, whole)
-    name = "rewards"
-    file = served.folder / whole.name / whole.manifest.version / name
-    ds.column(name, 0, 1)
-    for shard in file.glob("c.*"):
-        shard.write_bytes(bytes(shard.stat().st_size + 1))
-    with pytest.raises(TransferError, match="bytes, expected"):
-        ds.column(name)
-
-
-def test_batches_and_streams_are_those_of_a_version_that_is_here(
-    mini_folder: Path, tmp_path: Path
-) -> None:
-    registry = tmp_path / "registry"
-    registry.mkdir()
-    hashed = convert_dataset(mini_folder, tmp_path / "hashed", container="zarr", chunk_hashes=True)
-    publish_dataset(hashed, str(registry))
-    whole = orlog.load_dataset(hashed)
-    with FileServer(registry) as server:
-        ds = opened(server, whole)
-        found = orlog.stream_transitions(ds, 64, seed=1, buffer_bytes=2**18)
-        same = orlog.stream_transitions(whole, 64, seed=1, buffer_bytes=2**18)
-        for one, other, _ in zip(found, same, range(400), strict=False):
-            assert_equal(one.observations, other.observations)
-        assert_equal(found.batch(7).rewards.numpy(), same.batch(7).rewards.numpy())
-        one, other = (next(iter(orlog.transitions(each, 64, seed=0))) for each in (ds, whole))
-        assert_equal(one.observations, other.observations)
-        assert server.sent_bytes < 1.1 * whole.manifest.size_bytes
-
-
-@BY_RANGES
 def test_a_name_of_a_registry_that_is_read_in_place(served: FileServer, whole: Dataset) -> None:
     assert run("registry", "add", "lab", served.url, "--in-place").returncode == 0
     listed = json.loads(run("registry", "list", "--json").stdout)["registries"]
@@ -683,29 +586,6 @@ def test_ten_frames_of_an_episode_are_some_ranges(tmp_path: Path) -> None:
             camera[401]
         assert camera.nbytes == frames.nbytes
         assert "uint8[401, 64, 64, 3]" in repr(ds[0])
-
-
-@BY_RANGES
-def test_many_ranges_are_asked_for_at_once(
-    served: FileServer, whole: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(in_place, "PIECE_BYTES", 1)
-    ds = opened(served, whole)
-    together, count = threading.Barrier(3), itertools.count()
-
-    def meet(request: Request) -> bool:
-        """Let the first three requests for chunks wait for each other; indexes, at the end, come before."""
-        last = (served.folder / request.path.lstrip("/")).stat().st_size - 1
-        is_index = request.headers["Range"].endswith(f"-{last}")
-        if not is_index and next(count) < together.parties:
-            together.wait(COMES)
-        return True
-
-    served.allows = meet
-    assert_equal(ds.column("rewards"), whole.column("rewards"))
-    assert next(count) >= together.parties
-    assert not together.broken
-    assert ranges.WRONG_ANSWERS == 2
 
 
 @BY_RANGES

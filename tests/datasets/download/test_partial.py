@@ -19,7 +19,7 @@ import orlog
 from orlog.cli import app
 from orlog.datasets.download.download import download_dataset, repair_dataset
 from orlog.datasets.home.folders import datasets_folder, installed_versions
-from orlog.datasets.home.presence import is_partial, partial_versions, read_partial
+from orlog.datasets.home.presence import is_partial, partial_versions
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -189,19 +189,6 @@ def test_damage_in_a_part_is_never_read_as_right(whole: Dataset) -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_a_whole_version_cannot_be_declared_a_part() -> None:
-    folder = download_dataset(NAME)
-    part = download_dataset(f"{NAME}@{VERSION}", episodes=range(1))
-    assert part == folder
-    next(folder.rglob("rewards/c.0")).unlink()
-    (folder / "partial.json").write_text('{"partial_version": 1, "digest": "", "objects": []}')
-    kinds = {problem.file: problem.kind for problem in orlog.verify_store(folder)[1]}
-    assert kinds == {"rewards/c.0": "missing", "partial.json": "not in the manifest"}
-    with pytest.raises(IntegrityError):
-        orlog.load_dataset(NAME)
-
-
-@pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
     ("choice", "error", "text"),
     [
@@ -219,22 +206,6 @@ def test_a_choice_that_cannot_be_is_refused(
     with pytest.raises(error, match=text):
         download_dataset(NAME, **choice)
     assert partial_versions(NAME) == {}
-
-
-@pytest.mark.usefixtures("server")
-def test_all_agree_on_a_part(whole: Dataset) -> None:
-    folder = download_dataset(NAME, episodes=range(1))
-    total = len(whole.manifest.objects)
-    with pytest.raises(NotFoundError, match=rf"only a part .* of {total} files"):
-        orlog.load_dataset(NAME)
-    with pytest.raises(NotFoundError, match=rf"of {total} files are on this machine"):
-        orlog.load_dataset(folder)
-    assert_same(orlog.load_dataset(folder, episodes=[0]), whole[:1])
-    text = f"a part is here, {len(read_partial(folder, whole.manifest).objects)} of {total} files"  # type: ignore[union-attr] # it is a part
-    for command in (["list"], ["show", NAME], ["show", str(folder)], ["verify", NAME]):
-        assert text in told(*command)
-    assert "orlog download" in told("show", NAME)
-    told("mark", f"{NAME}@{VERSION}", "yanked", "--reason", "upside down")
 
 
 def told(*command: str) -> str:

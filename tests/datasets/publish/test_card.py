@@ -21,7 +21,6 @@ from orlog.datasets.audit.audit import audit
 from orlog.datasets.publish.card import Card, dataset_card, is_own_card
 from tests.command_line import orlog as run
 from tests.episodes import record_episodes, whole_episode
-from tests.small_disks import Mount, fill
 
 HOSTILE = """# Title
 <script>alert(1)</script> <img src=x onerror=alert(1)> [a](javascript:alert(1)) ![i](http://evil/x.png)
@@ -129,31 +128,6 @@ def test_a_card_shows_frames_of_the_best_episode(shape: tuple[int, ...]) -> None
         every = 3 if shape[0] == 130 else 1
         pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
         np.testing.assert_array_equal(pixels, newest[::every, ::every].squeeze())
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_full_disk_leaves_no_part_of_a_card(mount: Mount, is_there: bool) -> None:
-    recorded()
-    disk = mount("size=100k")
-    command = ("show", "lab/arm-v1", "--card", str(disk / "card.md"))
-    before = {}
-    if is_there:
-        assert run(*command).returncode == 0
-        before = {path.name: path.read_bytes() for path in disk.iterdir()}
-    for leave in (0, 4096, 8192):  # no file, the picture alone, and both
-        filler = fill(disk, leave=leave)
-        ended = run(*command)
-        filler.unlink()
-        after = {path.name: path.read_bytes() for path in disk.iterdir()}
-        if ended.returncode:
-            assert (
-                f"{disk / 'card.md'}: cannot write: No space left on device; free some"
-                in ended.stderr
-            )
-            assert after == before
-    assert run(*command).returncode == 0
-    (disk / "card.md").write_text("")  # as earlier versions left it
-    assert run(*command).returncode == 0
 
 
 def test_show_writes_a_card_and_replaces_only_its_own(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from orlog.errors import (
     FormatVersionError,
     InvalidNameError,
     SchemaError,
-    SignatureError,
     StorageError,
     VersionExistsError,
 )
@@ -144,20 +143,6 @@ def test_files_and_versions_stand_beside_each_other(tmp_path: Path, built_mini: 
         with pytest.raises(VersionExistsError):
             link_foreign_file(str(folder), name, other)
     assert index_of(folder) == index
-
-
-def test_a_signed_registry_stays_signed(tmp_path: Path) -> None:
-    folder = tmp_path / "registry"
-    new_key(tmp_path / "lab.pem")
-    signer = functools.partial(sign, key_file=tmp_path / "lab.pem")
-    link_foreign_file(str(folder), f"{NAME}@1.0.0", ENTRY, sign=signer)
-    with pytest.raises(SignatureError, match="without a signature"):
-        link_foreign_file(str(folder), f"{NAME}@1.1.0", ENTRY)
-    new_key(tmp_path / "other.pem")
-    other = functools.partial(sign, key_file=tmp_path / "other.pem")
-    with pytest.raises(SignatureError, match="signing it would vouch"):
-        link_foreign_file(str(folder), f"{NAME}@1.1.0", ENTRY, sign=other)
-    assert index_of(folder).serial == 1
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
 import errno
-import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,13 +16,12 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from filelock import FileLock
 
 import orlog
 from orlog.datasets.download.download import download_dataset
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish import bucket as s3
-from orlog.datasets.publish import hub, targets
+from orlog.datasets.publish import hub
 from orlog.datasets.publish.publish import Sign, publish_dataset
 from orlog.errors import (
     FormatVersionError,
@@ -268,18 +263,6 @@ def test_an_index_that_changed_meanwhile_is_merged(
 # --- folders ----------------------------------------------------------------------------------
 
 
-def test_versions_and_datasets_add_up(variant: Callable[..., Path], registry: Path) -> None:
-    for number, (name, version) in enumerate(
-        [("lab/b-v1", "1.0.0"), ("lab/a-v1", "1.0.0"), ("lab/a-v1", "1.10.0")]
-    ):
-        publish_dataset(variant(str(number), name=name, version=version), str(registry))
-        assert index_of(registry).serial == number + 1
-    assert {name: list(one) for name, one in index_of(registry).datasets.items()} == {
-        "lab/a-v1": ["1.0.0", "1.10.0"],
-        "lab/b-v1": ["1.0.0"],
-    }
-
-
 def test_what_is_there_is_believed_only_by_its_content(built_mini: Path, registry: Path) -> None:
     publish_dataset(built_mini, str(registry))
     whole = tree(registry)
@@ -291,13 +274,6 @@ def test_what_is_there_is_believed_only_by_its_content(built_mini: Path, registr
     publish_dataset(built_mini, str(registry))
     assert tree(registry) == whole
     assert kept.stat().st_mtime_ns == before
-
-
-def test_a_signature_of_what_never_came_goes_away(built_mini: Path, registry: Path) -> None:
-    (registry / PLACE).mkdir(parents=True)
-    (registry / PLACE / "manifest.json.sig").write_bytes(b"of other bytes")
-    publish_dataset(built_mini, str(registry))
-    assert not (registry / PLACE / "manifest.json.sig").exists()
 
 
 def test_an_index_that_cannot_be_read_is_left_alone(built_mini: Path, registry: Path) -> None:
@@ -348,32 +324,6 @@ def test_targets_that_nothing_writes(built_mini: Path, monkeypatch: pytest.Monke
         with pytest.raises(MissingExtraError, match=rf'pip install "orlog\[{scheme}\]"') as caught:
             publish_dataset(built_mini, f"{scheme}://datasets/user/data")
         assert caught.value.install == f"orlog[{scheme}]"
-
-
-def test_it_says_once_that_it_waits(built_mini: Path, registry: Path) -> None:
-    paths = [registry / MINI / ".1.0.0.lock", registry / ".index.json.lock"]
-    paths[0].parent.mkdir(parents=True)
-    is_held, is_told = threading.Event(), threading.Event()
-    told = []
-
-    def hold() -> None:
-        with contextlib.ExitStack() as held:
-            for path in paths:
-                held.enter_context(FileLock(path))
-            is_held.set()
-            is_told.wait(120)
-
-    def tell() -> None:
-        told.append("waits")
-        is_told.set()
-
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(hold)
-        assert is_held.wait(120)
-        publish_dataset(built_mini, str(registry), on_wait=tell)
-    publish_dataset(built_mini, str(registry), on_wait=tell)
-    assert told == ["waits"]
-    assert index_of(registry).serial == 1
 
 
 @pytest.mark.scaled
@@ -510,25 +460,6 @@ def test_large_objects_go_in_parts_and_are_known_again(
     assert not any(method == "upload_part" for method, _ in calls)
 
 
-def test_s3_gives_up_on_an_index_that_never_rests(
-    variant: Callable[..., Path], bucket: Any, sign: Sign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(targets, "ATTEMPTS", 2)
-    folders = [
-        variant(f"copy{number}", name=f"lab/d{number}-v1", objects=[]) for number in range(3)
-    ]
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-
-    def overtaken(data: bytes, kind: SignedKind) -> bytes:
-        if kind == "index":
-            publish_dataset(folders.pop(), "s3://data/lab", sign=sign)
-        return sign(data, kind)
-
-    with pytest.raises(StorageError, match="published but not listed"):
-        publish_dataset(folders.pop(0), "s3://data/lab", sign=overtaken)
-    assert index_from_json(bucket_tree(bucket)["index.json"], "test").serial == 2
-
-
 def test_s3_never_overwrites_a_manifest(own: Path, other: Path, bucket: Any) -> None:
     """Even where somebody removed the claim of a publisher who had not given up."""
 
@@ -602,28 +533,6 @@ def test_s3_takes_the_same_version_from_all(
     }
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_s3_takes_one_of_two_with_other_bytes(
-    own: Path, other: Path, bucket: Any, sign: Sign, key_file: Path
-) -> None:
-    folders = [own, other] * 2
-    endings = publish_at_once(folders, key_file)
-    assert set(endings) == {0, 17}
-    (winner,) = {folder for folder, ending in zip(folders, endings, strict=True) if ending == 0}
-    files = bucket_tree(bucket)
-    assert_signed(files, sign)
-    objects = {
-        path.removeprefix(f"{OWN_PLACE}/"): data
-        for path, data in files.items()
-        if path.startswith(OWN_PLACE) and not path.endswith(".sig")
-    }
-    assert objects == {
-        **tree(winner),
-        "manifest.json": read_manifest(winner / "manifest.json").to_json().encode(),
-    }
-
-
 # --- the Hub --------------------------------------------------------------------------------------
 
 
@@ -650,24 +559,6 @@ def test_it_is_downloaded_by_url_by_name_and_over_http(
     monkeypatch.setenv("ORLOG_HOME", str(home.with_name("web")))
     add_registry("hub", web)
     assert tree(download_dataset(MINI)) == tree(built_mini)
-
-
-def test_it_is_read_in_place_by_url_and_by_name(
-    built_mini: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
-    url = publish_dataset(built_mini, HUB)
-    whole = orlog.load_dataset(built_mini)
-    monkeypatch.setenv("ORLOG_HOME", str(home.with_name("reader")))
-    add_registry("hub", HUB, in_place=True)
-    for ds in (orlog.load_dataset(url, in_place=True), orlog.load_dataset(MINI)):
-        assert ds.in_place
-        assert ds.digest == whole.digest
-        np.testing.assert_array_equal(ds[1].actions, whole[1].actions)
-    assert not list((home.with_name("reader") / "datasets").rglob("manifest.json"))
-    before = len(server.requests)
-    ds = orlog.load_dataset(MINI)
-    np.testing.assert_array_equal(ds[1].actions, whole[1].actions)
-    assert not any("c.0" in one for one in server.requests[before:])  # they are kept
 
 
 def test_interrupted_at_each_commit_it_goes_on(
@@ -724,19 +615,6 @@ def test_objects_that_the_hub_ignores_are_missed(mini_folder: Path, server: HubS
     server.add_commit({**server.files, ".gitignore": b""})
     publish_dataset(mini_folder, HUB)
     assert f"{PLACE}/manifest.json" in server.files
-
-
-@pytest.mark.parametrize("kind", ["small", "large"])
-def test_what_others_left_there_is_replaced(kind: str, built_mini: Path, server: HubServer) -> None:
-    """It is known by its sum, however the Hub keeps it."""
-    objects = read_manifest(built_mini / "manifest.json").objects
-    item = (min if kind == "small" else max)(objects, key=lambda one: one.size_bytes)
-    wrong = b"x" * item.size_bytes
-    if kind == "large":
-        server.large[hashlib.sha256(wrong).hexdigest()] = wrong
-    server.add_commit({**server.files, f"{PLACE}/{item.path}": wrong})
-    publish_dataset(built_mini, HUB)
-    assert server.files[f"{PLACE}/{item.path}"] == (built_mini / item.path).read_bytes()
 
 
 def test_the_repository_shows_a_card_of_what_was_published_last(
