@@ -27,14 +27,7 @@ from orlog.datasets.home.registries import add_registry
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording import finishing
-from orlog.datasets.store.verify import verify_folder
-from orlog.errors import (
-    FormatVersionError,
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    TransferError,
-)
+from orlog.errors import FormatVersionError, IntegrityError, ManifestError, NotFoundError
 from orlog.manifests.index import ForeignEntry, Index
 from orlog.manifests.names import DatasetName, parse_name
 from tests.datasets.formats.test_d4rl import check, rows_of, write
@@ -97,37 +90,6 @@ def leftovers() -> list[str]:
     return sorted(name for name in names if name.startswith(".") and not name.endswith(".lock"))
 
 
-def test_a_file_with_a_checksum_becomes_a_version(upstream: Upstream) -> None:
-    source = upstream.checked(description="Hops.", license="CC-BY-4.0")
-    assert (source.registry, source.urls) == ("lab", ((upstream.url,),))
-    seen: list[tuple[int, int]] = []
-    options = TransferOptions(patience=QUICK, progress=lambda *one: seen.append(one))
-    dataset = bring(source, options)
-    check(dataset, BODY)
-    manifest = dataset.manifest
-    assert (manifest.name, manifest.version, manifest.license) == (NAME, "1.0.0", "CC-BY-4.0")
-    assert manifest.description == "Hops."
-    (parent,) = manifest.lineage
-    assert parent.digest == f"sha256:{source.entry.sha256}"
-    assert parent.operation == f"read d4rl-hdf5 from {upstream.url}"
-    assert seen[-1] == (len(upstream.data), len(upstream.data))
-    assert verify_folder(dataset.folder)[1] == []
-    assert leftovers() == []
-    assert not first_downloads_file().exists()
-    asked = len(upstream.server.requests)
-    assert bring(source).digest == dataset.digest
-    assert len(upstream.server.requests) == asked
-
-
-@pytest.mark.parametrize(
-    "said", [{"md5": "0" * 32}, {"sha256": "0" * 64}, {"size_bytes": 7, "sha256": "0" * 64}]
-)
-def test_a_wrong_sum_or_size_is_an_error(upstream: Upstream, said: dict[str, Any]) -> None:
-    with pytest.raises(TransferError, match=rf"{FILE}: (gave (md5|sha256)|has \d+ bytes, exp)"):
-        bring(upstream.link(**said))
-    assert not (datasets_folder() / NAME / "1.0.0").exists()
-
-
 @pytest.mark.parametrize("size_is_known", [False, True])
 def test_a_file_without_a_checksum_is_trusted_at_first(
     upstream: Upstream, size_is_known: bool
@@ -160,24 +122,6 @@ def test_the_command_line_says_that_a_first_download_was_trusted(upstream: Upstr
     (folder / "rewards/c.0").unlink()
     (folder / "actions/c.0.0").unlink()
     assert "2 problems, repaired." in CliRunner().invoke(app, ["verify", NAME, "--repair"]).output
-
-
-def test_what_was_trusted_may_not_change(upstream: Upstream) -> None:
-    source = upstream.link()
-    digest = bring(source).digest
-    old = hashlib.sha256(upstream.data).hexdigest()
-    good = upstream.data
-    write(upstream.folder / FILE, {**BODY, "rewards": BODY["rewards"] + 1})
-    new = hashlib.sha256(upstream.data).hexdigest()
-    with pytest.raises(IntegrityError, match=rf"{FILE}.*on \d+-\d+-\d+ .*{old}.*{new}.*remove"):
-        bring(source, replace=True)
-    assert load_dataset(NAME).digest == digest
-    assert leftovers() == []
-    (upstream.folder / FILE).write_bytes(good)
-    assert bring(source, replace=True).digest == digest
-    first_downloads_file().write_text("{}", "utf-8")
-    with pytest.raises(ManifestError, match=r"first-downloads\.json"):
-        bring(source, replace=True)
 
 
 def test_an_error_page_is_not_trusted(upstream: Upstream) -> None:
@@ -283,12 +227,9 @@ def _bring_and_wait(source: ForeignFileSource, step: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checksum", [pytest.param(True, marks=pytest.mark.thorough), False])
 @pytest.mark.parametrize("step", ["put_in_place", "_remember_first"])
-def test_a_kill_leaves_no_half_version(upstream: Upstream, step: str, checksum: bool) -> None:
-    if checksum and step == "_remember_first":
-        pytest.skip("nothing is remembered of a file with a checksum")
-    source = upstream.checked() if checksum else upstream.link()
+def test_a_kill_leaves_no_half_version(upstream: Upstream, step: str) -> None:
+    source = upstream.link()
     process = in_a_process(_bring_and_wait, source, step)
     stopped = Path(os.environ["ORLOG_HOME"], "stopped")
     while not stopped.exists():

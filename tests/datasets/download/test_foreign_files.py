@@ -47,13 +47,7 @@ ASKED = TransferOptions(patience=QUICK)
 HASTY = TransferOptions(patience=dataclasses.replace(QUICK, timeout=1.0))  # for who hangs alone
 MAIN = "data/main_data.hdf5"
 DOOR = "minari/d4rl/door/human-v2"  # with a mirror
-LAYOUTS = {
-    DOOR: "minari",
-    "minari/mujoco/hopper/medium-v0": "minari",
-    "ogbench/cube-single-play-v0": "ogbench",
-    "robomimic/can/ph/low_dim-v0": "robomimic",
-    "neorl2/pipeline-v0": "npz",
-}
+LAYOUTS = {DOOR: "minari", "ogbench/cube-single-play-v0": "ogbench"}
 
 
 def record(name: str) -> Dataset:
@@ -167,8 +161,6 @@ def upstream(
         ("ogbench/cube-single-play-v0", True),
         pytest.param(DOOR, True, marks=pytest.mark.thorough),
         pytest.param("ogbench/cube-single-play-v0", False, marks=pytest.mark.thorough),
-        pytest.param("robomimic/can/ph/low_dim-v0", False, marks=pytest.mark.thorough),
-        pytest.param("neorl2/pipeline-v0", True, marks=pytest.mark.thorough),
     ],
     indirect=["upstream"],
 )
