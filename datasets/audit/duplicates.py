@@ -149,7 +149,7 @@ def _is_varied(facts: Facts) -> bool:
     values: dict[str, np.ndarray] = {}
     rows = 0
     for piece in facts.sample(MANY) if names else ():
-        rows += piece.steps
+        rows += piece.steps + len(piece.episodes)
         for name in [name for name in names if name in piece.columns]:
             values[name] = np.union1d(values.get(name, []), piece.columns[name])
         if max(map(len, values.values())) >= limit("values"):

@@ -22,6 +22,7 @@ from orlog.datasets.audit.findings import (
 )
 from orlog.datasets.audit.numbers import Runs, judged_columns
 from orlog.datasets.audit.pieces import Piece, flat, plain_columns
+from orlog.datasets.audit.relations import regress
 from orlog.manifests.names import counted, said_of
 
 SAMPLED = 1024  # values of a frame that are compared
@@ -229,28 +230,25 @@ def _late(facts: Facts, cameras: list[str], states: list[str]) -> Iterator[Findi
         late = _delay(rows, speeds)
         if late:
             steps = counted(abs(late), "step")
-            is_late, when = (
-                ("late", f"did {steps} before") if late > 0 else ("early", f"do {steps} later")
-            )
-            text = f"the camera is {steps} {is_late}: its frames move as the states {when}"
+            text = f"the camera is {steps} late: its frames move as the states did {steps} before"
+            if late < 0:
+                text = (
+                    f"the camera is {steps} early: its frames move as the states do {steps} later"
+                )
             yield Finding("frames", "warning", name, text, 0, 0, abs(late))
 
 
 def _delay(frames: list[np.ndarray], speeds: list[np.ndarray]) -> int:
     """Return how many steps the frames of some episodes are behind the speeds of the states; 0 if it is not sure."""
     inside = slice(MOST_LATE, -MOST_LATE)
-    y = np.concatenate([each[inside] for each in frames])
-    y -= y.mean()
+    y = np.concatenate([each[inside] for each in frames], dtype=np.float64)[None]
     firsts = np.cumsum([0, *(len(each) - 2 * MOST_LATE for each in frames[:-1])])
     errors = []
     for late in range(-MOST_LATE, MOST_LATE + 1):
         shifted = [each[:, MOST_LATE - late : each.shape[1] - MOST_LATE - late] for each in speeds]
-        x = np.concatenate(shifted, axis=1)
-        x -= x.mean(axis=1, keepdims=True)
-        x /= np.maximum(x.std(axis=1, keepdims=True), 1e-12)
-        weights = np.linalg.solve(x @ x.T + 1e-3 * len(y) * np.eye(len(x)), x @ y)
-        errors.append(np.add.reduceat((y - weights @ x) ** 2, firsts))
-    of_episodes = np.array(errors) / max(1e-300, float(y @ y))
+        x = np.concatenate(shifted, axis=1, dtype=np.float64)
+        errors.append(np.add.reduceat((y - regress(x, y).of(x))[0] ** 2, firsts))
+    of_episodes = np.array(errors) / max(1e-300, float(y.var() * y.size))
     best = int(of_episodes.sum(axis=1).argmin())
     better = of_episodes[MOST_LATE] - of_episodes[best]
     is_sure = better.mean() * math.sqrt(len(better)) > limit("late evidence") * better.std()
@@ -291,10 +289,8 @@ def check_held(facts: Facts) -> Check:
     severity: Severity = "warning"
     is_all = all(times[name] == number for name in (*cameras, *states))
     if is_all and times["actions"] == number:
-        held, text = (
-            ["observations"],
-            f"rows are doubled: each is stored {number} times, with its action",
-        )
+        held = ["observations"]
+        text = f"rows are doubled: each is stored {number} times, with its action"
     elif is_all:
         held = ["observations"] if len(held) > 1 else held
         text = f"each observation is held for {number} steps, while the actions go on"
@@ -305,9 +301,7 @@ def check_held(facts: Facts) -> Check:
             severity, text = "note", f"{text}: a slower camera, or a video in which little moves"
     else:
         held, severity = held[:1], "note"
-        text = (
-            f"changes only every {number} steps, and other observations do in each: a slower sensor"
-        )
+        text = f"changes only every {number} steps, others in each step: a slower sensor"
     return [Finding("held", severity, ", ".join(held), text, 0, 0, number)]
 
 

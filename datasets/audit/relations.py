@@ -221,28 +221,27 @@ def check_jumps(facts: Facts) -> Check:
         seen.sums["still"] += np.count_nonzero(changes == 0, axis=1)
         largest.add(sizes, piece)
     moving = np.flatnonzero(seen.sums["still"] <= limit("mostly still") * steps)
-    jumps: dict[tuple[int, int], dict[int, float]] = {}
+    jumps: dict[tuple[int, int], dict[int, tuple[float, float]]] = {}
     for number in moving.tolist():
         sizes = largest.sizes[number]
-        for at in range(count_outliers(sizes, steps)):
+        count = count_outliers(sizes, steps)
+        for at in range(count):
             times = float(sizes[at] / usual[number])
             if times > limit("jump size"):
                 place = divmod(int(largest.places[number, at]), 2**32)
-                jumps.setdefault(place, {})[number] = times
+                jumps.setdefault(place, {})[number] = times, float(sizes[at] / sizes[count])
     many = limit("jumping dimensions") * len(moving)
     strong = {
         place
         for place, sizes_of in jumps.items()
-        if len(sizes_of) > many or max(sizes_of.values()) >= limit("far jump")
+        if len(sizes_of) > many or max(sizes_of.values())[0] >= limit("far jump")
     }
     findings = []
     for places in (strong, jumps.keys() - strong):
         if places:
-            times, worst = max(
-                (jumps[place][number], number) for place in places for number in jumps[place]
-            )
-            text = f"{counted(len(places), 'jump')} inside of episodes, up to {times:.3g} times the largest usual "
-            text += "change away from what a linear model expects"
+            ratio, worst = max((jumps[place][at][1], at) for place in places for at in jumps[place])
+            text = f"{counted(len(places), 'jump')} inside of episodes, up to {ratio:.3g} times as far from what is "
+            text += "expected as any other step"
             at_start = sum(step == 0 for _, step in places)
             is_habit = at_start > limit("jump habit") * facts.dataset.total_episodes
             severity: Severity = "warning" if places is strong and not is_habit else "note"
