@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +49,7 @@ from orlog.datasets.formats.rlds.metadata import (
 from orlog.datasets.formats.rlds.records import Features, Plan, look_at_all
 from orlog.datasets.formats.rlds.tfrecords import open_tfrecord, read_example, record_at
 from orlog.datasets.formats.rlds.values import Column, is_path, stored_dtype
-from orlog.datasets.formats.rlds.writing import SEED, SPLIT, TfdsWriter, tfds_losses
-from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.formats.rlds.writing import SEED, SPLIT, tfds_losses, write_tfds
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted, said_of
 
@@ -290,18 +289,6 @@ def _recognizes(files: Sequence[Path]) -> bool:
     )
 
 
-def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Write `NAME/VERSION`, which `tfds.builder_from_directory` opens."""
-    writer = TfdsWriter(dataset, folder)
-    done = 0
-    with contextlib.closing(writer):
-        for number, episode in enumerate(dataset):
-            writer.add(episode, f"{dataset.name}, episode {number}")
-            done += len(episode.rewards)
-            progress(done, dataset.total_steps)
-        writer.finish()
-
-
 FORMAT = Format(
     name="rlds",
     open=_open,
@@ -309,7 +296,7 @@ FORMAT = Format(
     extensions=("",),
     options=("columns", "horizon", "ends", "partial"),
     shares=True,
-    write=_write,
+    write=write_tfds,
     losses=tfds_losses,
     reads=(
         "./*.tfrecord*",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import io
 import json
 import re
@@ -45,81 +47,72 @@ CHANNELS = (1, 3, 4)
 SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
-class TfdsWriter:
-    """Writes episodes into the files of each split, and then what they are.
+def write_tfds(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write `FOLDER/NAME/VERSION`, which `tfds.builder_from_directory` opens.
 
-    `FOLDER/NAME/VERSION` is what `tfds.builder_from_directory` opens.
+    Raises SchemaError if an episode is larger than TensorFlow can read, or of a split that it cannot name.
     """
-
-    def __init__(self, dataset: Dataset, folder: Path) -> None:
-        """Make the folder."""
-        self._dataset = dataset
-        self._name = _tfds_name(dataset)
-        version = dataset.manifest.version
-        self._version = version if VERSION.fullmatch(version) else "1.0.0"
-        self._folder = folder / self._name / self._version
-        self._folder.mkdir(parents=True)
-        self._features = _Features(dataset)
-        self._splits: dict[str, _Split] = {}
-
-    def add(self, episode: Episode, where: str) -> None:
-        """Write an episode.
-
-        Raises SchemaError if it is larger than TensorFlow can read, or of a split that it cannot name.
-        """
-        name = episode.metadata.get(SPLIT, "train")
-        if not isinstance(name, str) or not SPLIT_NAME.fullmatch(name):
-            raise SchemaError(
-                f"{where}: TensorFlow Datasets cannot name a split {name!r:.50}; export a view without "
-                "episodes/split: select_columns."
-            )
-        split = self._splits.setdefault(name, _Split(self._folder, f"{self._name}-{name}"))
-        data = example_bytes(self._features.record(episode))
-        if len(data) > MOST_BYTES:
-            raise SchemaError(
-                f"{where}: an episode of {len(data):,} bytes is more than TensorFlow reads at once."
-            )
-        split.add(data)
-
-    def finish(self) -> None:
-        """Write what the files hold."""
-        manifest = self._dataset.manifest
-        splits = [
-            {
-                "filepathTemplate": DEFAULT_TEMPLATE,
-                "name": name,
-                "numBytes": str(split.size),
-                "shardLengths": [str(one) for one in split.finish()],
-            }
-            for name, split in self._splits.items()
-        ]
+    name, version = _tfds_name(dataset), dataset.manifest.version
+    version = version if VERSION.fullmatch(version) else "1.0.0"
+    place = folder / name / version
+    place.mkdir(parents=True)
+    steps, whole = _features_of(dataset)
+    splits: dict[str, _Split] = {}
+    done = 0
+    with contextlib.ExitStack() as stack:
+        for number, episode in enumerate(dataset):
+            where, split = f"{dataset.name}, episode {number}", episode.metadata.get(SPLIT, "train")
+            if not isinstance(split, str) or not SPLIT_NAME.fullmatch(split):
+                raise SchemaError(
+                    f"{where}: TensorFlow Datasets cannot name a split {split!r:.50}; export a view without "
+                    "episodes/split: select_columns."
+                )
+            data = example_bytes(_record(episode, steps, whole))
+            if len(data) > MOST_BYTES:
+                raise SchemaError(
+                    f"{where}: an episode of {len(data):,} bytes is more than TensorFlow reads at once."
+                )
+            if split not in splits:
+                splits[split] = _Split(place, f"{name}-{split}")
+                stack.callback(splits[split].close)
+            splits[split].add(data)
+            done += len(episode.rewards)
+            progress(done, dataset.total_steps)
         info: dict[str, Any] = {
-            "description": manifest.description,
+            "description": dataset.manifest.description,
             "fileFormat": "tfrecord",
-            "name": self._name,
-            "splits": splits,
-            "version": self._version,
+            "name": name,
+            "splits": [
+                {
+                    "filepathTemplate": DEFAULT_TEMPLATE,
+                    "name": split,
+                    "numBytes": str(files.size),
+                    "shardLengths": [str(length) for length in files.finish()],
+                }
+                for split, files in splits.items()
+            ],
+            "version": version,
         }
-        if manifest.license:
-            info["redistributionInfo"] = {"license": manifest.license}
-        own = Own(
-            observation_space=self._dataset.observation_space,
-            action_space=self._dataset.action_space,
-            environment=self._dataset.environment,
-        )
-        documents = {
-            INFO_FILE: info,
-            FEATURES_FILE: self._features.tree(),
-            METADATA_FILE: own_to_json(own),
-        }
-        for name, body in documents.items():
-            text = json.dumps(body, indent=2, sort_keys=True)
-            (self._folder / name).write_text(text, "utf-8")
-
-    def close(self) -> None:
-        """Close the files."""
-        for split in self._splits.values():
-            split.close()
+    if dataset.manifest.license:
+        info["redistributionInfo"] = {"license": dataset.manifest.license}
+    of_steps = _nested({path: leaf.json for path, leaf in steps.items()})
+    whole_tree = {path: leaf.json for path, leaf in whole.items()}
+    whole_tree["steps"] = {
+        "pythonClassName": f"{CLASSES}dataset_feature.Dataset",
+        "sequence": {"feature": of_steps, "length": "-1"},
+    }
+    own = Own(
+        observation_space=dataset.observation_space,
+        action_space=dataset.action_space,
+        environment=dataset.environment,
+    )
+    documents = {
+        INFO_FILE: info,
+        FEATURES_FILE: _nested(whole_tree),
+        METADATA_FILE: own_to_json(own),
+    }
+    for file, body in documents.items():
+        (place / file).write_text(json.dumps(body, indent=2, sort_keys=True), "utf-8")
 
 
 class _Split:
@@ -160,79 +153,67 @@ class _Split:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A feature: what features.json says of it, and how its rows are stored."""
+    """A feature: what features.json says of it, and how its rows are stored, by the ends of their names."""
 
     json: dict[str, Any]
-    stored: Callable[[str, Any], dict[str, Any]]
+    stored: Callable[[Any], dict[str, Any]]
 
 
-class _Features:
-    """The features of a dataset's records."""
+def _features_of(dataset: Dataset) -> tuple[dict[str, _Leaf], dict[str, _Leaf]]:
+    """Return the features of steps and of whole episodes."""
+    schema = dataset.schema
+    steps = {
+        **_space_leaves("observation", dataset.observation_space, dataset.name),
+        **_space_leaves("action", dataset.action_space, dataset.name),
+        "reward": _numbers(schema.reward_dtype, ()),
+        **{name: _numbers(np.dtype(bool), ()) for name in ("is_first", "is_last", "is_terminal")},
+    }
+    whole: dict[str, _Leaf] = {}
+    for name in _kept(dataset):
+        root, _, rest = name.partition("/")
+        spec, kind = schema.extras[name], schema.variable.get(name)
+        if kind == "text":
+            leaf = _leaf("text_feature.Text", {"text": {}}, lambda rows: [t.encode() for t in rows])
+        elif kind == "array":
+            leaf = _sequence(spec.dtype, spec.shape)
+        else:
+            leaf = _numbers(spec.dtype, spec.shape)
+        if root == "infos":
+            steps[_info_name(rest)] = leaf
+        elif rest != SPLIT:
+            whole[rest] = leaf
+    steps.setdefault("discount", _numbers(np.dtype(np.float32), ()))
+    if (dataset.column("episodes/seeds") >= 0).any():
+        whole[SEED] = _numbers(np.dtype(np.int64), ())
+    return steps, whole
 
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        schema = dataset.schema
-        self._steps: dict[str, _Leaf] = {
-            **_space_leaves("observation", dataset.observation_space, dataset.name),
-            **_space_leaves("action", dataset.action_space, dataset.name),
-            "reward": _numbers(schema.reward_dtype, ()),
-        }
-        for name in ("is_first", "is_last", "is_terminal"):
-            self._steps[name] = _numbers(np.dtype(bool), ())
-        self._episode: dict[str, _Leaf] = {}
-        for name in _kept(dataset):
-            root, _, rest = name.partition("/")
-            spec, kind = schema.extras[name], schema.variable.get(name)
-            if kind == "text":
-                leaf = _text()
-            elif kind == "array":
-                leaf = _sequence(spec.dtype, spec.shape)
-            else:
-                leaf = _numbers(spec.dtype, spec.shape)
-            if root == "infos":
-                self._steps[_info_name(rest)] = leaf
-            elif rest != SPLIT:
-                self._episode[rest] = leaf
-        self._steps.setdefault("discount", _numbers(np.dtype(np.float32), ()))
-        if (dataset.column("episodes/seeds") >= 0).any():
-            self._episode[SEED] = _numbers(np.dtype(np.int64), ())
 
-    def tree(self) -> dict[str, Any]:
-        """Return `features.json`."""
-        steps = _nested({name: leaf.json for name, leaf in self._steps.items()})
-        return _nested(
-            {
-                **{name: leaf.json for name, leaf in self._episode.items()},
-                "steps": {
-                    "pythonClassName": f"{CLASSES}dataset_feature.Dataset",
-                    "sequence": {"feature": steps, "length": "-1"},
-                },
-            }
-        )
-
-    def record(self, episode: Episode) -> dict[str, Any]:
-        """Return the features of an episode, as they are stored."""
-        count = len(episode.rewards)
-        last = np.arange(count + 1) == count
-        values: dict[str, Any] = {
-            **_space_rows("observation", episode.observations),
-            **_space_rows("action", _one_more(episode.actions)),
-            "reward": _one_more(episode.rewards),
-            "discount": _discounts(episode, last),
-            "is_first": np.arange(count + 1) == 0,
-            "is_last": last,
-            "is_terminal": last & bool(episode.terminations[-1]),
-        }
-        for name, rows in episode.infos.items():
-            if _info_name(name) in self._steps:
-                values[_info_name(name)] = _one_more(rows)
-        found: dict[str, Any] = {}
-        for name, leaf in self._steps.items():
-            found |= leaf.stored(f"steps/{name}", values[name])
-        metadata = {**episode.metadata, SEED: -1 if episode.seed is None else episode.seed}
-        for name, leaf in self._episode.items():
-            found |= leaf.stored(name, _one_row(metadata[name]))
-        return found
+def _record(
+    episode: Episode, steps: Mapping[str, _Leaf], whole: Mapping[str, _Leaf]
+) -> dict[str, Any]:
+    """Return the features of an episode, as they are stored."""
+    count = len(episode.rewards)
+    last = np.arange(count + 1) == count
+    values: dict[str, Any] = {
+        **_space_rows("observation", episode.observations),
+        **_space_rows("action", _one_more(episode.actions)),
+        "reward": _one_more(episode.rewards),
+        "discount": _discounts(episode, last),
+        "is_first": np.arange(count + 1) == 0,
+        "is_last": last,
+        "is_terminal": last & bool(episode.terminations[-1]),
+    }
+    for name, rows in episode.infos.items():
+        if _info_name(name) in steps:
+            values[_info_name(name)] = _one_more(rows)
+    metadata = {**episode.metadata, SEED: -1 if episode.seed is None else episode.seed}
+    features = {f"steps/{name}": (leaf, values[name]) for name, leaf in steps.items()}
+    features |= {name: (leaf, _one_row(metadata[name])) for name, leaf in whole.items()}
+    return {
+        name + end: stored
+        for name, (leaf, rows) in features.items()
+        for end, stored in leaf.stored(rows).items()
+    }
 
 
 def tfds_losses(dataset: Dataset) -> list[str]:
@@ -316,11 +297,15 @@ def _space_leaves(role: str, space: gymnasium.Space[Any], dataset: str) -> dict[
             space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] in CHANNELS
         ):
             pillow(dataset)
-            return {role: _image(space.shape)}
+            described = {"dtype": "uint8", "encodingFormat": "png", "shape": _shape(space.shape)}
+            frames = {"image": described}
+            return {role: _leaf("image_feature.Image", frames, lambda rows: [*map(_png, rows)])}
         case spaces.Box():
             return {role: _numbers(np.dtype(space.dtype), space.shape)}
         case spaces.Discrete() if space.start == 0:
-            return {role: _choice(int(space.n))}
+            classes = {"classLabel": {"numClasses": str(int(space.n))}}
+            stored = functools.partial(np.asarray, dtype=np.int64)
+            return {role: _leaf("class_label_feature.ClassLabel", classes, stored)}
         case spaces.Discrete() | spaces.MultiDiscrete():
             return {role: _numbers(np.dtype(np.int64), space.shape or ())}
         case spaces.MultiBinary():
@@ -368,6 +353,11 @@ def _nested(leaves: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _leaf(kind: str, json_of_it: dict[str, Any], stored: Callable[[Any], Any]) -> _Leaf:
+    described = {"pythonClassName": f"{CLASSES}{kind}", **json_of_it}
+    return _Leaf(described, lambda rows: {"": stored(rows)})
+
+
 def _numbers(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _Leaf:
     """Return a feature of numbers. Those that a record would change are stored as bytes."""
     encoding = "none"
@@ -375,12 +365,10 @@ def _numbers(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _Leaf:
         encoding = "bytes"
     elif dtype == np.uint8 and shape:
         encoding = "zlib"
-    return _Leaf(
-        {
-            "pythonClassName": f"{CLASSES}tensor_feature.Tensor",
-            "tensor": {"dtype": str(dtype), "encoding": encoding, "shape": _shape(shape)},
-        },
-        lambda name, rows: {name: _stored_numbers(np.asarray(rows, dtype), encoding)},
+    return _leaf(
+        "tensor_feature.Tensor",
+        {"tensor": {"dtype": str(dtype), "encoding": encoding, "shape": _shape(shape)}},
+        lambda rows: _stored_numbers(np.asarray(rows, dtype), encoding),
     )
 
 
@@ -393,56 +381,25 @@ def _stored_numbers(rows: np.ndarray, encoding: str) -> Any:
     return [pack(row.tobytes()) for row in rows]
 
 
-def _choice(count: int) -> _Leaf:
-    return _Leaf(
-        {
-            "pythonClassName": f"{CLASSES}class_label_feature.ClassLabel",
-            "classLabel": {"numClasses": str(count)},
-        },
-        lambda name, rows: {name: np.asarray(rows, np.int64)},
-    )
-
-
-def _text() -> _Leaf:
-    return _Leaf(
-        {"pythonClassName": f"{CLASSES}text_feature.Text", "text": {}},
-        lambda name, rows: {name: [one.encode() for one in rows]},
-    )
-
-
 def _sequence(dtype: np.dtype[Any], shape: tuple[int, ...]) -> _Leaf:
     """Return a feature of arrays with any number of rows, one a step."""
 
-    def stored(name: str, rows: Sequence[np.ndarray]) -> dict[str, Any]:
+    def stored(rows: Sequence[np.ndarray]) -> dict[str, Any]:
         flat = np.concatenate([row.reshape(-1) for row in rows])
         return {
-            f"{name}/ragged_flat_values": _stored_numbers(flat, "none"),
-            f"{name}/ragged_row_lengths_0": np.array([len(row) for row in rows], np.int64),
+            "/ragged_flat_values": _stored_numbers(flat, "none"),
+            "/ragged_row_lengths_0": np.array([len(row) for row in rows], np.int64),
         }
 
-    return _Leaf(
-        {
-            "pythonClassName": f"{CLASSES}sequence_feature.Sequence",
-            "sequence": {
-                "feature": {
-                    "pythonClassName": f"{CLASSES}tensor_feature.Tensor",
-                    "tensor": {"dtype": str(dtype), "encoding": "none", "shape": _shape(shape)},
-                },
-                "length": "-1",
-            },
-        },
-        stored,
-    )
-
-
-def _image(shape: tuple[int, ...]) -> _Leaf:
-    return _Leaf(
-        {
-            "pythonClassName": f"{CLASSES}image_feature.Image",
-            "image": {"dtype": "uint8", "encodingFormat": "png", "shape": _shape(shape)},
-        },
-        lambda name, rows: {name: [_png(row) for row in rows]},
-    )
+    inner = {
+        "pythonClassName": f"{CLASSES}tensor_feature.Tensor",
+        "tensor": {"dtype": str(dtype), "encoding": "none", "shape": _shape(shape)},
+    }
+    described = {
+        "pythonClassName": f"{CLASSES}sequence_feature.Sequence",
+        "sequence": {"feature": inner, "length": "-1"},
+    }
+    return _Leaf(described, stored)
 
 
 def _png(pixels: np.ndarray) -> bytes:
@@ -453,4 +410,4 @@ def _png(pixels: np.ndarray) -> bytes:
 
 
 def _shape(shape: tuple[int, ...]) -> dict[str, Any]:
-    return {"dimensions": [str(one) for one in shape]} if shape else {}
+    return {"dimensions": [str(size) for size in shape]} if shape else {}
