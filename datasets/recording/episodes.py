@@ -165,7 +165,7 @@ class EpisodeWriter:
         if self.episodes == 0:
             raise SchemaError(f"{self._name}: a dataset needs at least one episode.")
         written, objects = self.container.finish()
-        columns = {one.spec.name: one for one in written}
+        columns = {column.spec.name: column for column in written}
         objects += [item for column in written for item in column.objects]
         return WrittenPart(
             schema=self.schema,

@@ -204,9 +204,9 @@ class OpenEpisode:
         """
         if _is_flag(terminated) and _is_flag(truncated):
             return
-        found = [summary(flag) if np.ndim(flag) else flag for flag in (terminated, truncated)]
+        shown = [summary(flag) if np.ndim(flag) else flag for flag in (terminated, truncated)]
         raise SchemaError(
-            f"{self.where()}{_of_agent(agent)}: terminated is {found[0]} and truncated is {found[1]}; "
+            f"{self.where()}{_of_agent(agent)}: terminated is {shown[0]} and truncated is {shown[1]}; "
             "expected true or false; correct the environment."
         )
 
@@ -240,7 +240,7 @@ class OpenEpisode:
         for name in states[0] or ():
             columns[STATE + name] = [state[name] for state in states]
         if self._recorded.action_log_probs:
-            columns[LOG_PROBS] = [float(one) for one in log_probs]
+            columns[LOG_PROBS] = [*map(float, log_probs)]
         return {
             "observations": _stack(self._recorded.observation_space, [*first, *observations]),
             "actions": _stack(self._recorded.action_space, [*actions]),

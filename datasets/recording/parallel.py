@@ -175,16 +175,13 @@ class ParallelRecorder(Recording):
                 episode.check_flags(terminations[agent], truncations[agent], agent=agent)
                 flags = bool(terminations[agent]), bool(truncations[agent])
                 values = dict(zip(_COLUMNS, (True, reward, *flags), strict=True))
-                total, terminated, truncated = (
-                    total + reward,
-                    terminated | flags[0],
-                    truncated | flags[1],
-                )
+                total += reward
+                terminated |= flags[0]
+                truncated |= flags[1]
             ends = values["terminations"] or values["truncations"] or not values["acts"]
-            said = values["acts"] or agent in self.env.agents
-            values |= self._chosen_infos(
-                key, (infos.get(agent) or {}) if said else {}, values, ends=ends
-            )
+            is_told = values["acts"] or agent in self.env.agents
+            info = (infos.get(agent) or {}) if is_told else {}
+            values |= self._chosen_infos(key, info, values, ends=ends)
             values[LOG_PROBS] = log_probs.get(key, 0.0)
             columns |= {f"agents/{key}/{column}": value for column, value in values.items()}
             observation[key] = observations.get(agent, self._blanks.observations[key])
@@ -252,7 +249,7 @@ class _Blanks:
     def fill_infos(self, infos: InfoLists, schema: Schema) -> InfoLists:
         """Put blanks where agents have no info: in the form of earlier episodes, else of its other values."""
         filled: InfoLists = {}
-        for name in sorted(infos, key=lambda name: all(one is _BLANK for one in infos[name])):
+        for name in sorted(infos, key=lambda name: all(value is _BLANK for value in infos[name])):
             known = [value for value in infos[name] if value is not _BLANK]
             filled[name] = known
             if len(known) < len(infos[name]):

@@ -269,13 +269,13 @@ def _take_files(dataset: Dataset, store: Path) -> list[StoredObject]:
     """Link or copy the files of a version into a store, after checking them; return them as objects."""
     for item in dataset.manifest.objects:
         path = dataset.folder / item.path
-        found = hash_file(path)
-        if found != item.sha256:
+        sha256 = hash_file(path)
+        if sha256 != item.sha256:
             raise IntegrityError(
-                f"{path}: sha256 expected {item.sha256}, found {found}; run: orlog verify {dataset.folder}",
+                f"{path}: sha256 expected {item.sha256}, found {sha256}; run: orlog verify {dataset.folder}",
                 file=item.path,
                 expected=item.sha256,
-                found=found,
+                found=sha256,
             )
         make_folder((store / item.path).parent)
         link_or_copy(path, store / item.path)
