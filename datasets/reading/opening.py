@@ -74,11 +74,11 @@ def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Cho
         raise TypeError(f"columns must be a list of names, found the text {columns!r:.60}.")
     if episodes is not None:
         positions = np.asarray(episodes)
-        problem = f"episodes must be positions, such as range(100), found {episodes!r:.60}."
+        expected = "episodes must be positions, such as range(100), found"
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
-            raise TypeError(problem)
+            raise TypeError(f"{expected} {episodes!r:.60}.")
         if not positions.size:
-            raise ValueError(problem)
+            raise ValueError(f"{expected} none.")
     return Choice(episodes=episodes, columns=columns)
 
 

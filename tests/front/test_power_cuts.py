@@ -1,7 +1,7 @@
 """Power cuts: what a command says is done is on disk, and before that the old state or the new one opens.
 
 The system calls of a command are recorded by strace and repeated on a disk of the test's own, which
-loses what was not synced. `make test` cuts at some calls; `make test-all` cuts after each of them.
+loses what was not synced. `make test` cuts recordings at some calls; `make test-all` cuts all commands after each of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from tests.power import SURVIVALS, Call, Disk, File, Folder, can_trace, record_c
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.thorough,
     pytest.mark.scaled,
     pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace"),
 ]
@@ -57,7 +56,7 @@ TRAIN = (
     *("--evaluations", "2", "--set", "hidden=4,4", "--keep-checkpoints"),
 )
 RUN = "runs/bc/new/arm-v1/seed-0"
-FEW_CUTS = 6
+FEW_CUTS = 4
 RNG = np.random.default_rng(0)
 
 
@@ -109,16 +108,18 @@ class Place:
 
 
 def cuts(calls: list[Call]) -> Iterator[tuple[int, str]]:
-    """Return after how many calls to cut, and what survives."""
+    """Return after how many calls to cut, and what survives: all of them, or a few spread over the whole command."""
     changing = [number for number, call in enumerate(calls, 1) if call.name != "lseek"]
-    if not THOROUGH:
-        rng = np.random.default_rng(len(calls))
-        changing = sorted(
-            rng.choice(changing, min(FEW_CUTS, len(changing)), replace=False).tolist()
-        )
-    for number in changing:
-        yield number, SURVIVALS[number % len(SURVIVALS)]
-        yield number, "some"
+    if THOROUGH:
+        for number in changing:
+            yield number, SURVIVALS[number % len(SURVIVALS)]
+            yield number, "some"
+        return
+    rng = np.random.default_rng(len(calls))
+    stretches = np.array_split(np.array(changing), min(FEW_CUTS, len(changing)))
+    kinds = (*SURVIVALS, "some")
+    for place, stretch in enumerate(stretches, int(rng.integers(len(kinds)))):
+        yield int(rng.choice(stretch)), kinds[place % len(kinds)]
 
 
 def tree(folder: Folder) -> dict[str, object]:
@@ -235,12 +236,14 @@ def test_recordings_and_what_comes_of_them(place: Place) -> None:
     place.cut(*ORLOG, "lock", "lab/pen-v1", state=versions)
 
 
+@pytest.mark.thorough
 def test_imports_and_deletions(place: Place) -> None:
     place.cut(*IMPORT, state=versions)
     place.cut(*ORLOG, "delete", "new/arm-v1", "--yes", state=versions)
     assert versions(place.root) == {}
 
 
+@pytest.mark.thorough
 def test_what_is_published_downloaded_and_repaired(place: Place) -> None:
     imported(place)
     publish = ("publish", "new/arm-v1", "shared", "--no-audit")
@@ -255,17 +258,20 @@ def test_what_is_published_downloaded_and_repaired(place: Place) -> None:
     place.cut(*ORLOG, "cache", "gc", state=versions)
 
 
+@pytest.mark.thorough
 def test_training_and_scores(place: Place) -> None:
     imported(place)
     place.cut(*TRAIN, state=trained)
     place.cut(*ORLOG, "evaluate", RUN, "--episodes", "2", state=scored)
 
 
+@pytest.mark.thorough
 def test_results_of_sweeps(place: Place) -> None:
     imported(place)
     words = ("--datasets", "new/arm-v1", "--algorithms", "bc", "--seeds", "1", "--steps", "4")
     place.cut(*ORLOG, "sweep", *words, "--episodes", "2", "--workers", "1", state=reproduced)
 
 
+@pytest.mark.thorough
 def test_builds(place: Place) -> None:
     place.cut(*ORLOG, "build", "pointmaze/umaze-mini-v1", state=versions)

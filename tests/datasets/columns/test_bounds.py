@@ -209,17 +209,3 @@ def test_counts_are_those_of_a_plain_loop(
             assert found == Outside(numbers=len(outside), lowest=min(outside), highest=max(outside))
         else:
             assert found is None
-
-
-@pytest.mark.parametrize("is_uniform", [True, False])
-@pytest.mark.parametrize("row", [0, 341, 699])
-def test_what_is_no_number_or_infinite_does_not_lie_inside(is_uniform: bool, row: int) -> None:
-    low, high = np.array([1, 2, 2], np.float32), np.array([5, 5, 6], np.float32)
-    bounds = Bounds(low[0], high[0]) if is_uniform else Bounds(low, high)
-    assert bounds.are_finite
-    for value in (np.nan, np.inf, -np.inf, 7, 0):
-        values = np.full((700, 3), 3, np.float32)
-        assert lies_inside(values, bounds)
-        values[row, 1] = value
-        assert not lies_inside(values, bounds)
-    assert not Bounds(np.array([0, 0]), np.array([1, np.inf])).are_finite

@@ -29,7 +29,6 @@ from orlog.datasets.columns.blocks import concatenate_blocks
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading import combination, views
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.selection import Selection
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import encoding
 from orlog.errors import (
@@ -860,17 +859,6 @@ def test_steps_are_drawn_as_weights_say(plain: list[Dataset], weights: list[floa
         assert scipy.stats.chisquare(one[present], other[present]).pvalue > 1e-6
 
 
-def test_a_mixture_inside_a_mixture_keeps_its_proportions(plain: list[Dataset]) -> None:
-    inner = orlog.combine_datasets([plain[0], plain[1]], weights=[1, 4])
-    dataset = orlog.combine_datasets([inner, plain[2]], weights=[2, 1])
-    assert dataset.mixture is not None
-    np.testing.assert_allclose(dataset.mixture[1], [2 / 15, 8 / 15, 1 / 3])
-    counts = counted(dataset)
-    found = [sum(n for key, n in counts.items() if key[0] == at) for at in range(3)]
-    wanted = np.array([2, 8, 5]) / 15 * sum(found)
-    assert scipy.stats.chisquare(found, wanted).pvalue > 1e-6
-
-
 def test_combining_without_weights_keeps_those_inside(plain: list[Dataset], home: Path) -> None:
     mixture = orlog.combine_datasets(plain[:2], weights=[9, 1])
     dataset = orlog.combine_datasets([mixture, plain[2]])
@@ -960,17 +948,6 @@ def test_episodes_are_iterated_and_sampled(rich: Dataset) -> None:
             view.sample_episodes(count, seed=0)
 
 
-def test_rows_that_there_are_not_are_an_index_error(rich: Dataset) -> None:
-    for dataset in (rich, rich[3:9]):
-        count = dataset.total_steps
-        for rows in ([count], [0, -1], [2**40]):
-            with pytest.raises(IndexError):
-                dataset.rows("rewards", np.array(rows))
-        for start, stop in ((0, count + 1), (-1, 2), (5, 4)):
-            with pytest.raises(IndexError):
-                dataset.column("rewards", start, stop)
-
-
 def test_environments_are_made_again(
     home: Path, plain: list[Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -994,19 +971,6 @@ def test_environments_are_made_again(
         with pytest.raises(NotFoundError, match="names no environment"):
             view.recover_environment()
     env.close()
-
-
-def test_rows_of_a_view_cost_their_chunks_only(
-    rich: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    view = rich[::-1]
-    expected = {name: view.column(name) for name in view.columns}
-    monkeypatch.setattr(Selection, "read", lambda *_: pytest.fail("the whole column was read"))
-    rng = np.random.default_rng(0)
-    for name, values in expected.items():
-        if "@" not in name:
-            rows = rng.integers(0, len(values), 30)
-            np.testing.assert_array_equal(view.rows(name, rows), values[rows])
 
 
 def test_memory_for_any_column_has_its_rows_and_may_change(rich: Dataset, more: Dataset) -> None:

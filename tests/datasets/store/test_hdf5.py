@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import builtins
 import os
 import pickle
 import shutil
@@ -23,7 +22,7 @@ from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.hdf5 import Hdf5Reader, write_hdf5
 from orlog.datasets.store.zarr_writer import WrittenPart
-from orlog.errors import IntegrityError, MissingExtraError
+from orlog.errors import IntegrityError
 from orlog.manifests.columns import ColumnSpec
 from tests.episodes import whole_episode
 
@@ -331,13 +330,6 @@ def test_a_linked_group_is_refused(part: tuple[Path, dict[ColumnSpec, int]]) -> 
         Hdf5Reader(folder, rows)
 
 
-def test_a_pickled_reader_opens_the_file_itself(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
-    folder, rows = part
-    reader = Hdf5Reader(folder, rows)
-    copy = pickle.loads(pickle.dumps(reader))
-    np.testing.assert_array_equal(copy.read("rewards", 0, 10), reader.read("rewards", 0, 10))
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_fork_reads_beside_its_parent(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
     folder, rows = part
@@ -388,33 +380,6 @@ for limit in (100, 20_000, 60_000):
         text=True,
     )
     assert done.stdout.count(": cannot write: ") == 3
-
-
-def test_a_damaged_source_is_named(original: tuple[Path, WrittenPart], tmp_path: Path) -> None:
-    root, written = original
-    shutil.copytree(root / "zarr", tmp_path / "zarr")
-    shard = tmp_path / "zarr" / "rewards" / "c.0"
-    data = bytearray(shard.read_bytes())
-    data[10] ^= 0xFF
-    shard.write_bytes(data)
-    with pytest.raises(IntegrityError, match=r"rewards/c.0, chunk 0: damaged"):
-        write_hdf5(tmp_path / "zarr", tmp_path / "hdf5", written)
-
-
-def test_without_h5py_the_extra_is_named(
-    part: tuple[Path, dict[ColumnSpec, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = builtins.__import__
-
-    def no_h5py(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "h5py":
-            raise ModuleNotFoundError("No module named 'h5py'", name="h5py")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_h5py)
-    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[formats\]"') as caught:
-        Hdf5Reader(*part)
-    assert caught.value.install == "orlog[formats]"
 
 
 def test_a_recording_in_one_file_is_appended_to_by_another() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import blake3
-import google_crc32c
 import numpy as np
 import pytest
 import zarr
@@ -22,7 +21,6 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from orlog.base.files import list_files
 from orlog.datasets.store import zarr_reader, zarr_writer
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.zarr_metadata import shard_path
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.datasets.store.zarr_writer import WrittenColumn, ZarrWriter
 from orlog.errors import IntegrityError, SchemaError
@@ -313,17 +311,6 @@ def test_rows_of_whole_chunks_are_still_read_beside_a_damaged_one(
         reader.read_rows("rewards", np.array([39, 16]))
 
 
-def test_a_shard_that_is_swapped_for_another_while_it_is_open_changes_nothing(
-    tmp_path: Path,
-) -> None:
-    column = write(tmp_path / "store", REWARDS, [np.arange(10.0)])
-    write(tmp_path / "other", REWARDS, [np.arange(10.0) + 1])
-    reader = open_columns(tmp_path / "store", column)
-    before = reader.read("rewards", 0, 10)
-    (tmp_path / "other/rewards/c.0").replace(tmp_path / "store/rewards/c.0")
-    assert (reader.read("rewards", 0, 10) == before).all()
-
-
 def test_a_shard_that_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
     column = write(tmp_path / "store", REWARDS, [np.zeros(10)])
     sizes = {"rewards/zarr.json": (tmp_path / "store/rewards/zarr.json").stat().st_size}
@@ -462,29 +449,6 @@ def test_frames_are_read_in_any_order_and_across_blocks_of_frames(
         assert (reader.read(spec.name, start, stop) == values[start:stop]).all()
     rows = np.random.default_rng(0).integers(0, 150, 200)
     assert (reader.read_rows(spec.name, rows) == values[rows]).all()
-
-
-def test_frames_that_lie_in_another_order_in_their_file_are_read(tmp_path: Path) -> None:
-    values = random_rows(np.dtype(np.uint8), (20, 16, 16), 0)
-    spec = ColumnSpec("frames", np.dtype(np.uint8), (16, 16))
-    encoding = Encoding(chunk_rows=1, chunks_per_shard=20, compression="lz4hc", difference_axis=1)
-    column = write(tmp_path, spec, [values], encoding)
-    path = tmp_path / shard_path(spec, 0)
-    data = path.read_bytes()
-    index = np.frombuffer(data[-324:-4], "<u8").reshape(20, 2)
-    order = np.random.default_rng(0).permutation(20)
-    order[5:9] = np.sort(order[5:9])
-    moved, position = np.empty_like(index), 0
-    chunks = b""
-    for chunk in order.tolist():
-        offset, size = index[chunk].tolist()
-        chunks += data[offset : offset + size]
-        moved[chunk] = position, size
-        position += size
-    table = moved.tobytes()
-    path.write_bytes(chunks + table + google_crc32c.value(table).to_bytes(4, "little"))
-    found = open_columns(tmp_path, column).read("frames", 0, 20)
-    assert (found == values).all()
 
 
 def test_a_reader_may_be_used_by_several_threads_at_once(
