@@ -41,9 +41,9 @@ from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
-from orlog.errors import IntegrityError, SchemaError
+from orlog.errors import IntegrityError
 
-MOST_INFOS = 256
+MOST_FACTS = 256
 LONGEST = 200  # characters of a text of the metadata
 CHUNK_BYTES = 2**18  # several fit into HDF5's cache, so each is compressed once
 LAYOUT = "D4RL's layout"
@@ -98,8 +98,6 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
         if not hasattr(group, "keys"):  # one column, as in the files of D4RL's kitchen
             columns["infos"], infos["infos"] = column("infos", group), "infos"
             group = {}
-        if len(group) > MOST_INFOS:
-            raise SchemaError(f"{where}, infos: {len(group)} columns are too many.")
         for name in names_in(group):
             key = f"infos/{name}"
             node = child(group, name, where, LAYOUT)
@@ -123,7 +121,7 @@ def _policy(file: Any, where: str, file_bytes: int) -> list[Note]:
         is_plain = (
             node.shape == () and node.dtype.kind in "biufS" and node.dtype.itemsize <= LONGEST
         )
-        if is_plain and len(facts) < MOST_INFOS:
+        if is_plain and len(facts) < MOST_FACTS:
             check_stored(node, f"{where}, metadata/{path}", file_bytes)
             value = node[()]
             text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -38,8 +38,6 @@ from orlog.manifests.names import did_you_mean
 
 BLOCK_BYTES = 2**24
 CACHE_BYTES = 2**26
-LARGEST_CHUNK = 2**28
-MOST_AGENTS = 1000
 MOST_CHOICES = 2**16
 MOST_ROWS = 2**31
 METADATA = "metadata.json"
@@ -143,7 +141,7 @@ class _Vault:
             if name not in self.kinds:
                 raise SchemaError(f"{where}: has no {name}; found {', '.join(names)}.")
         agents = self.kinds["rewards"][1]
-        if len(agents) != 1 or not 0 < agents[0] <= MOST_AGENTS:
+        if len(agents) != 1 or not agents[0]:
             raise SchemaError(f"{where}, rewards: expected one a step and agent, found {agents}.")
         for name in (*OF_AGENTS, LEGAL):
             shape = self.kinds.get(name, (None, agents))[1]
@@ -178,9 +176,6 @@ class _Vault:
             raise SchemaError(
                 f"{where}: expected one batch of {self.count} steps, found {array.shape}."
             )
-        chunk = math.prod(array.chunk_layout.read_chunk.shape) * dtype.itemsize
-        if not 0 < chunk <= LARGEST_CHUNK:
-            raise SchemaError(f"{where}: chunks of {chunk:,} bytes are too large.")
         stored = array[:, : self.count].storage_statistics(query_fully_stored=True).result()
         if not stored.fully_stored:
             raise IntegrityError(

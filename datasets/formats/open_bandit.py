@@ -151,8 +151,6 @@ def _checked(file: Path, where: str) -> _Log:
         _refuse(~((chances > 0) & (chances <= 1)), chances, "propensity_score", where, first)
         for name, seen in texts.items():
             seen.update(columns[name].tolist())
-            if len(seen) > MOST:
-                raise SchemaError(f"{where}: {name} has more than {MOST:,} texts.")
         log.rows = first + len(chances)
         log.items = max(log.items, int(columns["item_id"].max()) + 1)
         log.positions = max(log.positions, int(columns["position"].max()))

@@ -255,38 +255,29 @@ def _about_packed(names: Sequence[str], files: Sequence[Path]) -> str:
         folders = list(dict.fromkeys(str(one.parent) for one in files))
         inner = f"sorted(glob.glob(folder + '/*{files[0].suffix}'))"
         listed = f"[file for folder in {folders} for file in {inner}]"
-    ended = "terminateds" if "terminateds" in names else "dones"
-    roles = {"observations": "obs", "next_observations": "new_obs"}
-    roles |= {"actions": "actions", "rewards": "rewards", "action_log_probs": "action_logp"}
-    taken = {role: name for role, name in roles.items() if name in names}
-    saved = ", ".join(f"{role}=columns[{name!r}]" for role, name in taken.items())
-    keys = ["t", "eps_id"] if "t" in names else ["eps_id"]
-    wanted = [*keys, *taken.values(), ended]
+    roles = {"obs": "obs", "new_obs": "new_obs", "actions": "actions", "rewards": "rewards"}
+    roles |= {"action_logp": "action_log_probs", "eps_id": "episodes"}
+    roles |= {"terminateds" if "terminateds" in names else "dones": "terminals"}
+    taken = {name: role for name, role in roles.items() if name in names}
+    keys = ["eps_id", "t"] if "t" in names else ["eps_id"]
     if is_json:
-        lines = [
-            "rows = [json.loads(line) for file in files for line in open(file)]",
-            "put_together = lambda name: np.concatenate([unpack(row[name], name) for row in rows])",
-        ]
+        rows = "[json.loads(line) for file in files for line in open(file)]"
+        joined = "np.concatenate([unpack(row[name], name) for row in rows])"
     else:
-        lines = [
-            "rows = [row for file in files for row in pq.read_table(file).to_pylist()]",
-            "put_together = lambda name: np.array([unpack(row[name], name) for row in rows])",
-        ]
+        rows = "[row for file in files for row in pq.read_table(file).to_pylist()]"
+        joined = "np.array([unpack(row[name], name) for row in rows])"
     lines = [
         "import base64, glob, json, pickle",
         "import lz4.frame, numpy as np, pyarrow.parquet as pq  # pip install lz4",
+        "from orlog.datasets.unpickled import save_rows",
         f"files = {listed}",
         "def unpack(value, name):",
         "    if name == 'eps_id' or not isinstance(value, str): return value",
         "    return pickle.loads(lz4.frame.decompress(base64.b64decode(value)))",
-        *lines,
-        f"columns = {{name: put_together(name) for name in {wanted}}}",
-        f"order = np.lexsort([columns[name] for name in {keys}])",
-        "columns = {name: values[order] for name, values in columns.items()}",
-        "last = np.append(columns['eps_id'][1:] != columns['eps_id'][:-1], True)",
-        f"ended = columns[{ended!r}]",
-        f"np.savez('data.npz', {saved},",
-        "         terminals=ended, timeouts=last & ~ended)",
+        f"rows = {rows}",
+        f"columns = {{name: {joined} for name in {[*taken, *keys[1:]]}}}",
+        f"order = np.lexsort([columns[name] for name in {keys[::-1]}])",
+        f"save_rows({{role: columns[name][order] for name, role in {taken}.items()}})",
     ]
     program = "".join(f"    {line}\n" for line in lines)
     return (

@@ -73,7 +73,6 @@ from orlog.errors import OrlogError, SchemaError
 
 LARGEST_SORTED_BYTES = 2**33
 LARGEST_TRIED_BYTES = 2**30  # of files that are read from begin to end to find episodes
-MOST_EPISODES = 2**26
 ROW_GROUP_BYTES = 2**25
 KEPT = ("observation", "next_observation", "action")
 UNDECIDED = (
@@ -375,8 +374,6 @@ def _check(table: _Table, layout: Layout) -> _Checked:
             counts = _whole(block[layout.length], layout.length, table.where, checked.rows)
             said += counts[starts].tolist()
         checked.rows += len(episodes)
-        if len(names) > MOST_EPISODES:
-            raise SchemaError(f"{table.where}: more than {MOST_EPISODES:,} episodes.")
     if not names or not checked.kinds:  # damaged files can have rows in some columns alone
         raise SchemaError(f"{table.where}: holds no rows.")
     checked.lengths = np.array(lengths)

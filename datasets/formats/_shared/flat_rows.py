@@ -31,7 +31,6 @@ from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
-LARGEST_ROW_BYTES = 2**26
 FEW_JOINTS = 10
 STEPS_PER_JOINT = 1000
 MOST_CHOICES = 2**20
@@ -172,8 +171,6 @@ class FlatRows:
         row_bytes = sum(
             self.dtypes[key].itemsize * math.prod(shape) for key, shape in self.shapes.items()
         )
-        if row_bytes > LARGEST_ROW_BYTES:
-            raise SchemaError(f"{where}: {row_bytes} bytes per step are too many.")
         self.block_rows = max(1, BLOCK_BYTES // row_bytes)
 
     @property

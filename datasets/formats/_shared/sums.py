@@ -9,7 +9,6 @@ from orlog.base.files import hash_file, sync, write_durably
 from orlog.errors import IntegrityError
 
 SUMS_FILE = "SHA256SUMS"
-LARGEST_BYTES = 2**26
 FOLDERS_ABOVE = 3  # as of NAMESPACE/NAME/data in an export to Minari
 HEX = frozenset("0123456789abcdef")
 
@@ -53,12 +52,6 @@ def _is_listed(folder: Path, sums: Mapping[str, str], whole: str | None) -> bool
     path = folder / SUMS_FILE
     if path.is_symlink() or not path.is_file():
         return False
-    if path.stat().st_size > LARGEST_BYTES:
-        raise IntegrityError(
-            f"{path}: {path.stat().st_size:,} bytes are too many for a list of checksums; move it away "
-            "and import again.",
-            file=str(path),
-        )
     listed: dict[str, str] = {}
     for line in path.read_bytes().decode("utf-8", "replace").splitlines():
         sha256, name = line[:64].lower(), line[66:].removeprefix("./")

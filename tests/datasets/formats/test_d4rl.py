@@ -257,7 +257,7 @@ def test_nan_is_equal_to_itself(tmp_path: Path) -> None:
     check(dataset, body)
 
 
-@pytest.mark.parametrize("block_rows", [1, 4, 1000])
+@pytest.mark.parametrize("block_rows", [1, 1000])
 def test_observations_that_are_no_next_ones_name_the_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_rows: int
 ) -> None:
@@ -277,29 +277,19 @@ GOOD = rows_of([False, False, True, False], [False] * 4, next_observations=True)
     ("key", "values"),
     [
         ("observations", None),
-        ("actions", None),
         ("rewards", None),
-        ("terminals", None),
         ("observations", np.zeros((4, 3), int)),
         ("observations", np.zeros((4, 3, 2), "f4")),
-        ("observations", np.zeros((4, 0), "f4")),
-        ("observations", np.zeros((0, 3), "f4")),
-        ("observations", np.zeros(4, "f4")),
         ("observations", np.zeros((5, 3), "f4")),
-        ("observations", np.float32(3)),
         ("next_observations", np.zeros((4, 3), "f8")),
-        ("next_observations", np.zeros((4, 2), "f4")),
         ("actions", np.zeros((3, 2), "f4")),
         ("actions", np.zeros((4, 2), "c8")),
         ("rewards", np.zeros((4, 2), "f4")),
-        ("rewards", np.zeros(4, "f2")),
         ("rewards", np.array([b"a", b"b", b"c", b"d"])),
         ("terminals", np.array([0, 0, 2, 0])),
-        ("terminals", np.array([0, 0, np.nan, 0])),
         ("timeouts", np.array([-1, 0, 0, 0])),
         ("infos/qpos", np.array(["a", "b", "c", "d"], dtype=h5py.string_dtype())),
         ("infos/qpos", np.zeros(4, [("a", int), ("b", float)])),
-        ("infos/a b", np.zeros(4)),
     ],
 )
 def test_what_does_not_fit_names_file_and_key(tmp_path: Path, key: str, values: object) -> None:
@@ -320,28 +310,9 @@ def _with_soft_link(file: h5py.File, _: Path) -> None:
     file["rewards"] = h5py.SoftLink("/actions")
 
 
-def _with_linked_group(file: h5py.File, path: Path) -> None:
-    file["rewards"] = GOOD["rewards"]
-    write(path.with_name("other.hdf5"), GOOD)
-    del file["infos"]
-    file["infos"] = h5py.ExternalLink("other.hdf5", "/infos")
-
-
 def _with_linked_info(file: h5py.File, _: Path) -> None:
     file["rewards"] = GOOD["rewards"]
     file["infos/more"] = h5py.ExternalLink("other.hdf5", "/rewards")
-
-
-def _with_infos_that_are_none(file: h5py.File, _: Path) -> None:
-    file["rewards"] = GOOD["rewards"]
-    del file["infos"]
-    file["infos"] = np.zeros(5)
-
-
-def _with_too_many_infos(file: h5py.File, _: Path) -> None:
-    file["rewards"] = GOOD["rewards"]
-    for number in range(300):
-        file[f"infos/more{number}"] = np.zeros(4)
 
 
 def _with_external_storage(file: h5py.File, path: Path) -> None:
@@ -361,17 +332,9 @@ def _with_claims_in_chunks(file: h5py.File, _: Path) -> None:
     file.create_dataset("rewards", (2**40,), "f4", chunks=(1024,), compression="gzip")
 
 
-def _with_claims_of_one_chunk(file: h5py.File, _: Path) -> None:
-    file.create_dataset("rewards", (2**30,), "f4", chunks=(2**30 - 1,), compression="gzip")
-
-
 def _with_claims_at_once(file: h5py.File, _: Path) -> None:
     space = h5py.h5s.create_simple((2**40,))
     h5py.h5d.create(file.id, b"rewards", h5py.h5t.IEEE_F32LE, space)
-
-
-def _with_claims_of_none(file: h5py.File, _: Path) -> None:
-    file.create_dataset("rewards", (4,), "f4", chunks=(2,), compression="gzip")
 
 
 def _with_another_filter(file: h5py.File, _: Path) -> None:
@@ -383,27 +346,17 @@ def _with_another_filter(file: h5py.File, _: Path) -> None:
     h5py.Dataset(dataset)[:] = GOOD["rewards"]
 
 
-def _with_a_group(file: h5py.File, _: Path) -> None:
-    file.create_group("rewards")
-
-
 @pytest.mark.parametrize(
     "change",
     [
         _with_external_link,
         _with_soft_link,
-        _with_linked_group,
         _with_linked_info,
-        _with_infos_that_are_none,
-        _with_too_many_infos,
         _with_external_storage,
         _with_virtual_storage,
         _with_claims_in_chunks,
-        _with_claims_of_one_chunk,
         _with_claims_at_once,
-        _with_claims_of_none,
         _with_another_filter,
-        _with_a_group,
     ],
 )
 def test_a_hostile_file_is_refused(

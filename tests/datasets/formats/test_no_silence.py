@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,11 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zarr
 from mcap.reader import make_reader
 from rosbags import rosbag1
 
-from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import formats
 from orlog.datasets.formats.rlds.tfrecords import example_bytes, read_records, write_record
 from orlog.errors import OrlogError
@@ -305,34 +302,3 @@ def test_files_as_they_are_leave_nothing_to_tell(
             )
             told = [one for one in found.doubts if one.startswith("Not read:")]
             assert told == [], name
-
-
-@pytest.mark.parametrize("name", ["steps", "file", "episodes", "step", "episode", "rows"])
-def test_an_array_that_is_called_as_words_of_ours_is_told(tmp_path: Path, name: str) -> None:
-    """Sentences about `3 episodes` or `the file` do not say that an array of that name was left out."""
-    parts = {"observations": np.zeros((9, 4), "f4"), "actions": np.zeros((9, 2), "f4")}
-    flags = {"rewards": np.zeros(9, "f4"), "terminals": np.arange(9) == 4}
-    zarr_group = zarr.open_group(tmp_path / "d.zarr", mode="w")
-    with (
-        h5py.File(tmp_path / "a.hdf5", "w") as flat,
-        h5py.File(tmp_path / "b.hdf5", "w") as mapped,
-        zipfile.ZipFile(tmp_path / "c.npz", "w") as archive,
-    ):
-        for key, values in {**parts, **flags, name: np.zeros((2, 2))}.items():
-            flat[key] = mapped[key] = values
-            zarr_group.create_array(key, data=values)
-            with archive.open(f"{key}.npy", "w") as file:
-                np.save(file, values)
-    options = Options(
-        columns={"observation": "observations", "action": "actions", "terminated": "terminals"}
-    )
-    for number, (kind, path, said) in enumerate(
-        (
-            ("d4rl", "a.hdf5", Options(horizon=20)),
-            ("npz", "c.npz", Options(horizon=20)),
-            *(("arrays", one, options) for one in ("b.hdf5", "c.npz", "d.zarr")),
-        )
-    ):
-        _, found = read_files(formats()[kind], tmp_path / path, tmp_path / f"store-{number}", said)
-        lists = [one for one in found.doubts if re.match("Not read: |Left out", one)]
-        assert any(name in re.split(r"[\s,.]+", one) for one in lists), (path, found.doubts)

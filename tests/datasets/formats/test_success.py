@@ -83,8 +83,10 @@ def test_failures_are_not_rewarded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "no episode succeeded: 3 episodes failed" in audited
 
 
-@pytest.mark.parametrize("attribute", ["success", "is_success", "successful"])
-@pytest.mark.parametrize("kind", [bool, int, np.float32, lambda one: np.array([one])])
+@pytest.mark.parametrize(
+    ("attribute", "kind"),
+    [("success", bool), ("is_success", np.float32), ("successful", lambda one: np.array([one]))],
+)
 def test_demonstrations_state_success_in_several_spellings(
     tmp_path: Path, attribute: str, kind: Any
 ) -> None:
