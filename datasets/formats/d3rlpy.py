@@ -61,6 +61,8 @@ COLUMNS = ["observations", "actions", "rewards", "terminated"]
 OLD_COLUMNS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
 BLOCK_BYTES = 2**24
 MOST_PARTS = 64
+Roles = dict[str, list[str]]
+"""Names of the columns of each role; several observations are the parts of a Tuple."""
 ENTRY = re.compile(r"(\w+?)_\d+(_\d+)?")
 
 
@@ -100,24 +102,19 @@ class _Reader:
             while parts < MOST_PARTS and has_child(self._file, f"observations_0_{parts}"):
                 parts += 1
         endings = [f"_{part}" for part in range(parts)] or [""]
-        names = [
-            (f"actions_{one}", f"rewards_{one}", [f"observations_{one}{end}" for end in endings])
-            for one in range(count)
+        roles = [
+            {
+                "action": [f"actions_{number}"],
+                "reward": [f"rewards_{number}"],
+                "observation": [f"observations_{number}{end}" for end in endings],
+            }
+            for number in range(count)
         ]
-        lengths, choices = [], []
-        for name, _, _ in names:
-            column = self._column(name)
-            lengths.append(len(column))
-            choices.append(count_choices(column, self._where))
-        rows = (
-            rows
-            for episode, (actions, rewards, observations) in enumerate(names)
-            for rows in self._episode(
-                lengths[episode], actions, rewards, observations, f"terminated_{episode}"
-            )
-        )
-        is_choice = all(choices)
-        return self._opened(names[0], lengths, rows, max(choices) if is_choice else 0)
+        columns = [self._column(f"actions_{number}") for number in range(count)]
+        lengths = list(map(len, columns))
+        choices = [count_choices(column, self._where) for column in columns]
+        rows = (rows for number in range(count) for rows in self._episode(roles[number], number))
+        return self._opened(roles[0], lengths, rows, max(choices) if all(choices) else 0)
 
     def open_old(self) -> Opened:
         """Return the episodes of a file of d3rlpy 1, whose rows are not cut into episodes."""
@@ -127,22 +124,15 @@ class _Reader:
         ends[-1] = True
         lengths = np.diff(np.flatnonzero(ends), prepend=-1)
         choices = count_choices(self._column("actions"), self._where)
-        rows = self._rows("actions", "rewards", ["observations"], "terminals")
-        names = ("actions", "rewards", ["observations"])
-        return self._opened(names, lengths.tolist(), rows, choices)
+        roles = {"action": ["actions"], "reward": ["rewards"], "observation": ["observations"]}
+        rows = self._rows(roles | {"terminated": ["terminals"]})
+        return self._opened(roles, lengths.tolist(), rows, choices)
 
     def _opened(
-        self,
-        names: tuple[str, str, list[str]],
-        lengths: list[int],
-        rows: Iterator[Rows],
-        choices: int,
+        self, roles: Roles, lengths: list[int], rows: Iterator[Rows], choices: int
     ) -> Opened:
-        actions, rewards, observations = (
-            self._column(names[0]),
-            self._column(names[1]),
-            [self._column(name) for name in names[2]],
-        )
+        actions, rewards = self._column(*roles["action"]), self._column(*roles["reward"])
+        observations = map(self._column, roles["observation"])
         parts = [unbounded_space(one.dtype, one.shape[1:]) for one in observations]
         if choices:
             self.notes.append(Note("choices_of_file", count=choices, largest=choices - 1))
@@ -162,59 +152,49 @@ class _Reader:
         opened.steps = _steps(rows, cutter, opened, self._where)
         return opened
 
-    def _episode(
-        self, count: int, actions: str, rewards: str, observations: list[str], terminated: str
-    ) -> Iterator[Rows]:
+    def _episode(self, roles: Roles, number: int) -> Iterator[Rows]:
         """Yield the rows of an episode of d3rlpy 2, of which only the last one can end the task."""
-        flag = self._value(terminated)
+        flag, done = self._value(f"terminated_{number}"), 0
         if flag not in (0, 1):
-            raise SchemaError(f"{self._where}, {terminated}: expected a flag, found {flag!r:.20}.")
-        done = 0
-        for rows in self._rows(actions, rewards, observations):
+            raise SchemaError(
+                f"{self._where}, terminated_{number}: expected a flag, found {flag!r:.20}."
+            )
+        count = len(self._column(*roles["action"]))
+        for rows in self._rows(roles):
             done += len(rows["action"])
             rows["terminated"] = np.zeros(len(rows["action"]), bool)
             rows["terminated"][-1] = bool(flag) and done == count
             yield rows
 
-    def _rows(
-        self, actions: str, rewards: str, observations: list[str], terminals: str = ""
-    ) -> Iterator[Rows]:
+    def _rows(self, roles: Roles) -> Iterator[Rows]:
         """Yield blocks of rows of these columns, which must have one length."""
-        roles = {"action": actions, "reward": rewards}
-        if len(observations) == 1:
-            roles["observation"] = observations[0]
-        else:
-            roles |= {f"observation/{part}": name for part, name in enumerate(observations)}
-        if terminals:
-            roles["terminated"] = terminals
-        columns = {role: self._column(name) for role, name in roles.items()}
+        names = {
+            f"{role}/{part}" if len(several) > 1 else role: name
+            for role, several in roles.items()
+            for part, name in enumerate(several)
+        }
+        columns = {role: self._column(name) for role, name in names.items()}
         count = len(columns["action"])
         for role, column in columns.items():
+            where = f"{self._where}, {names[role]}"
             if len(column) != count:
                 raise SchemaError(
-                    f"{self._where}, {roles[role]}: expected {count} rows as in {actions}, found "
-                    f"{len(column)}."
+                    f"{where}: expected {count} rows as in {names['action']}, found {len(column)}."
                 )
             kind = column.dtype, column.shape[1:]
             first = self._kinds.setdefault(role, kind)
             if kind != first:
                 raise SchemaError(
-                    f"{self._where}, {roles[role]}: expected rows of {first[0]} {first[1]} as in the first "
-                    f"episode, found {kind[0]} {kind[1]}."
+                    f"{where}: expected rows of {first[0]} {first[1]} as in the first episode, found {kind[0]} {kind[1]}."
                 )
+            if role in ("reward", "terminated") and math.prod(column.shape[1:]) != 1:
+                raise SchemaError(f"{where}: expected one number a row, found rows of {kind[1]}.")
         row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in columns.values())
         block = max(1, BLOCK_BYTES // row_bytes)
         for start in range(0, count, block):
             rows = {role: column[start : start + block] for role, column in columns.items()}
-            for role in ("reward", "terminated"):
-                if role in rows and rows[role].size != len(rows["action"]):
-                    raise SchemaError(
-                        f"{self._where}, {roles[role]}: expected one number a row, found rows of "
-                        f"{rows[role].shape[1:]}."
-                    )
-                if role in rows:
-                    rows[role] = rows[role].reshape(-1)
-            yield rows
+            flat = [role for role in ("reward", "terminated") if role in rows]
+            yield rows | {role: rows[role].reshape(-1) for role in flat}
 
     def _column(self, name: str) -> Any:
         node = child(self._file, name, self._where, LAYOUT)
