@@ -349,49 +349,40 @@ def _describe(files: Sequence[Path]) -> str:
     try:
         first = _each(Asked(files=files, sources=[str(file) for file in files])).files[0]
         with open_bag(first, str(first)) as topics:
-            read = {name: one for name, one in topics.items() if not one.unread}
-            times = {name: [time for time, _ in one.messages()] for name, one in read.items()}
-            lines = [
-                f"    {name}  {read[name].kind}, {counted(len(one), 'message')}"
-                for name, one in times.items()
-            ]
-            rates = {name: _rate(read[name], one, str(first)) for name, one in times.items()}
-            unread = [f"{one.name} ({one.unread})" for one in topics.values() if one.unread]
+            read = {name: topic for name, topic in topics.items() if not topic.unread}
+            numbers = [name for name, topic in read.items() if _has_numbers(topic, str(first))]
     except OrlogError as error:
         return f"\n{error}"
+    unread = [f"{topic.name} ({topic.unread})" for topic in topics.values() if topic.unread]
     told = (
         "\nOnly messages of ROS and JSON are read; convert these topics to either, if you need them: "
         f"{', '.join(unread)}."
     )
     told = told if unread else ""
-    if not lines:
+    if not read:
         return told
-    numbers = [name for name, rate in rates.items() if rate]
     action = next(filter(COMMAND.search, numbers), "TOPIC")
     state = next((name for name in numbers if name != action), "TOPIC")
-    rate = min([rates[name] for name in (state, action) if name in rates], default=10.0)
+    lines = [
+        f"    {name}  {topic.kind}, {counted(topic.expected or 0, 'message')}"
+        for name, topic in read.items()
+    ]
     return (
         f"{told}\nThe topics of {first}:\n"
         + "\n".join(lines)
         + f"\nSay what they mean, for example: orlog.import_dataset({str(files[0])!r}, 'NAME', "
-        f"columns={{'observation/state': {state!r}, 'action': {action!r}}}, rate={min(rate, 10.0):.3g})"
+        f"columns={{'observation/state': {state!r}, 'action': {action!r}}}, rate=10)"
     )
 
 
-def _rate(topic: Topic, times: Sequence[int], where: str) -> float:
-    """Return how many messages a second a topic has; 0 where they hold no numbers, or cannot be read."""
+def _has_numbers(topic: Topic, where: str) -> bool:
+    """Return whether the first messages of a topic hold numbers and can be read."""
+    begin = dataclasses.replace(
+        topic, messages=lambda: itertools.islice(topic.messages(), MOST_OFFERED)
+    )
     with contextlib.suppress(OrlogError):
-        begin = dataclasses.replace(
-            topic,
-            messages=lambda: (
-                message for message in itertools.islice(topic.messages(), MOST_OFFERED)
-            ),
-        )
-        fields = survey(begin, where).leaves()
-        has_numbers = any(path and HEADER not in f".{path}" for path in fields)
-        if has_numbers and len(times) > 1 and times[-1] > times[0]:
-            return SECOND * (len(times) - 1) / (times[-1] - times[0])
-    return 0.0
+        return any(path and HEADER not in f".{path}" for path in survey(begin, where).leaves())
+    return False
 
 
 FORMAT = Format(

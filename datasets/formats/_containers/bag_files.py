@@ -43,7 +43,7 @@ class Topic:
     name: str
     kind: str
     decode: Callable[[bytes], Any]
-    messages: Callable[[], Generator[tuple[int, bytes]]]
+    messages: Callable[[], Iterator[tuple[int, bytes]]]
     expected: int | None = None
     unread: str = ""
 

@@ -174,15 +174,13 @@ def sampled(messages: list[Message], rate: float) -> list[dict[str, npt.NDArray[
     return rows
 
 
-@pytest.mark.parametrize("rate", [10.0, 7.3])
 @pytest.mark.parametrize(
-    ("write", "how"),
+    ("write", "how", "rate"),
     [
-        (write_ros1, {}),
-        (write_ros2, {}),
-        (write_ros2, {"plugin": "SQLITE3"}),
-        (write_mcap, {}),
-        (write_mcap, {"encoding": "bgr8"}),
+        (write_ros1, {}, 10.0),
+        (write_ros2, {}, 7.3),
+        (write_ros2, {"plugin": "SQLITE3"}, 10.0),
+        (write_mcap, {"encoding": "bgr8"}, 7.3),
     ],
 )
 def test_rows_are_those_of_a_plain_loop(
@@ -357,7 +355,7 @@ def test_definitions_are_not_run(tmp_path: Path) -> None:
     ("changed", "text"),
     [
         ({"rate": None}, r"give the rows a second as rate=; messages a second: .*/cmd_vel 20"),
-        *(({"rate": rate}, "rows in common") for rate in (0.1, 0.0, -1.0, 1e300, np.inf, np.nan)),
+        *(({"rate": rate}, "rows in common") for rate in (0.1, 0.0, 1e300, np.nan)),
         ({"columns": {}}, "/cmd_vel  geometry_msgs/msg/Twist, 40 messages"),
         ({"columns": {**MAPPED, "action": "/cmd_val"}}, "no column '/cmd_val'"),
         ({"columns": {**MAPPED, "action": "/joints.velocity"}}, "no column '/joints.velocity'"),
@@ -650,9 +648,9 @@ def write_bodies(path: Path, bodies: list[Any]) -> Path:
 SPEED = {"velocity": np.array([1.0, 2.0])}
 
 
-@pytest.mark.parametrize("lacking", [[0, 1, 2], [5, 6, 7], [4, 8, 2]])
 @pytest.mark.parametrize(
-    "field", ["/t", "/t.*", "/t.velocity", "/t.velocity.a", "/t.velocity,/t.position"]
+    ("lacking", "field"),
+    [([0, 1, 2], "/t"), ([5, 6, 7], "/t.velocity.a"), ([4, 8, 2], "/t.velocity,/t.position")],
 )
 def test_fields_that_some_messages_lack_are_refused_with_counts(
     tmp_path: Path, lacking: list[int], field: str
