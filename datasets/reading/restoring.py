@@ -158,10 +158,10 @@ def _mujoco(model: Any, data: Any) -> Simulator:
 
 
 def _methods(inner: Any) -> Simulator:
-    def read() -> dict[str, np.ndarray]:
-        return {"state": np.array(inner.get_state())}
-
-    return Simulator(read, lambda state: inner.set_state(state["state"].copy()))
+    return Simulator(
+        lambda: {"state": np.array(inner.get_state())},
+        lambda state: inner.set_state(state["state"].copy()),
+    )
 
 
 def _attribute(inner: Any) -> Simulator:
@@ -174,10 +174,7 @@ def _attribute(inner: Any) -> Simulator:
             )
         return {"state": values}
 
-    def write(state: Mapping[str, np.ndarray]) -> None:
-        inner.state = state["state"].copy()
-
-    return Simulator(read, write)
+    return Simulator(read, lambda state: setattr(inner, "state", state["state"].copy()))
 
 
 def _with_goal(inner: Any, simulator: Simulator) -> Simulator:
@@ -195,12 +192,9 @@ def _with_goal(inner: Any, simulator: Simulator) -> Simulator:
         if "goal" in state:
             inner.goal = state["goal"].copy()
 
-    return Simulator(read, write) if hasattr(inner, "goal") or _is_goal_env(inner) else simulator
-
-
-def _is_goal_env(inner: Any) -> bool:
     space = inner.observation_space
-    return isinstance(space, gymnasium.spaces.Dict) and "desired_goal" in space.spaces
+    has_goals = isinstance(space, gymnasium.spaces.Dict) and "desired_goal" in space.spaces
+    return Simulator(read, write) if hasattr(inner, "goal") or has_goals else simulator
 
 
 def _recorded_state(episode: Episode, step: int) -> dict[str, np.ndarray]:
