@@ -10,13 +10,14 @@ import pytest
 
 import orlog
 from orlog.datasets.download import credentials
+from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.publish import foreign_file_entry, link_foreign_file
 from orlog.errors import OrlogError, TransferError
 from orlog.executors.processes import execute
 from tests.command_line import orlog as command
 from tests.datasets.formats.test_d4rl import check, rows_of, write
-from tests.servers import FileServer, Request
+from tests.servers import Fault, FileServer, Request
 
 MINI = "pointmaze/umaze-mini-v1"
 SECRET = "token=s3cr3t-of-today"
@@ -94,8 +95,6 @@ def test_own_processes_download_with_the_queries_that_were_given(
 
 
 def test_a_signed_target_of_a_redirect_is_not_shown(server: FileServer) -> None:
-    from tests.servers import Fault
-
     server.faults.append(
         Fault(status=302, headers={"Location": "ftp://ann:hunter2@host/x?token=s3cr3t"})
     )
@@ -118,6 +117,22 @@ def test_a_password_is_read_from_netrc_and_sent_to_its_host_alone(
     assert "hunter2" not in texts_below(home)
     assert credentials.authorization("http://elsewhere.example.org/x") == {}
     assert credentials.authorization("https://elsewhere.example.org/x") == {}
+
+
+def test_a_redirect_to_another_host_takes_neither_password_nor_query_along(
+    server: FileServer, tmp_path: Path
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login ann password hunter2\n")
+    with FileServer(server.folder) as other:
+        elsewhere = other.url.replace("127.0.0.1", "localhost")
+        path = f"/{MINI}/1.0.0/manifest.json"
+        server.faults = [Fault(path=path, status=302, headers={"Location": f"{elsewhere}{path}"})]
+        found = source_of_url(f"{server.url}/{MINI}/1.0.0?{SECRET}")
+    assert found.manifest.name == MINI
+    assert [request.headers.get("Authorization") for request in server.requests] == [ACCOUNT]
+    assert is_signed(server.requests[0])
+    (asked,) = other.requests
+    assert (asked.path, asked.headers.get("Authorization")) == (path, None)
 
 
 @pytest.mark.parametrize(

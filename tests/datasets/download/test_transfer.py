@@ -5,13 +5,16 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import datetime as dt
 import email.utils
 import errno
 import hashlib
+import ipaddress
 import os
 import random
 import resource
 import socket
+import ssl
 import tempfile
 import threading
 import time
@@ -22,6 +25,9 @@ from typing import Any
 
 import fsspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -594,6 +600,33 @@ def test_networks_that_swallow_questions_are_given_up_and_the_next_place_asked(
     assert "gave no connection for 0.2 seconds" in str(found.failed)
     monkeypatch.setattr(socket, "getaddrinfo", None)
     find_host("127.0.0.1", 0.0)  # an address is not looked up
+
+
+def test_a_server_that_nobody_vouches_for_is_refused(tmp_path: Path, part: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(days=9))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
+        )
+        .sign(key, None)
+    )
+    pem = tmp_path / "server.pem"
+    plain = serialization.NoEncryption()
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    pem.write_bytes(key.private_bytes(encoding, form, plain) + certificate.public_bytes(encoding))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    place(tmp_path / "served")
+    server = FileServer(tmp_path / "served")
+    server._server.socket = context.wrap_socket(server._server.socket, server_side=True)
+    mirrors = [Mirror(server.url.replace("http:", "https:"))]
+    with server, pytest.raises(TransferError, match="certificate"):
+        fetch_object(mirrors, object_of(), part, patience=QUICK)
+    assert server.requests == []
+    assert part.read_bytes() == b""
 
 
 def test_a_proxy_is_used(server: FileServer, part: Path, monkeypatch: pytest.MonkeyPatch) -> None:
