@@ -46,6 +46,7 @@ from orlog.datasets.formats._shared.bag_fields import (
 )
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import LARGEST_STREAM
 from orlog.datasets.formats._shared.places import FILE, Place, Places, Taken, files_in
 from orlog.datasets.formats._shared.roles import by_numbers, matching
@@ -72,7 +73,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         columns = _whole_topics(asked.options.columns, topics, where, surveys)
     options = dataclasses.replace(asked.options, columns=columns, episode=FILE)
 
-    lacks: list[str] = []
+    lacks: list[Note] = []
 
     def note_taken(place: Place) -> tuple[dict[str, Any], None]:
         for topic, taken in place.taken.items():
@@ -82,21 +83,19 @@ def _open(asked: Asked) -> Iterator[Opened]:
             if taken.messages < expected:
                 tell_lack(asked.options, lacks, SchemaError(f"{what}."))
             elif taken.messages > expected:
-                lacks.append(f"{what}; all of them were read.")
+                lacks.append(Note("more_messages", [topic], what=what))
         return {}, None
 
     opened_by = functools.partial(_open_recording, {(where, one): surveys[one] for one in surveys})
     known = ArrayLayout(columns={}, places=Places(_recordings, opened_by), about=note_taken)
     with open_mapped(dataclasses.replace(asked, options=options), known) as opened:
-        opened.doubts += lacks
+        opened.notes += lacks
         for topic, each in seen.items():
             total, taken = sum(one.messages for one in each), sum(one.taken for one in each)
             left, age = total - taken, max(one.age for one in each)
             are = f"{left:,} of its {total:,} messages {'is' if left == 1 else 'are'} in no row"
-            opened.doubts.append(
-                f"{topic}: {are if left else f'all of its {total:,} messages are in rows'}; values in rows are at "
-                f"most {age:.3g} seconds old."
-            )
+            are = are if left else f"all of its {total:,} messages are in rows"
+            opened.notes.append(Note("messages", [topic], messages=are, age=age))
         yield opened
 
 

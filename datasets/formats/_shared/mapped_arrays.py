@@ -490,7 +490,7 @@ def _steps(asked: Asked, layout: ArrayLayout, survey: _Survey, opened: Opened) -
     for block in read_pieces(asked, read, jobs):
         block["reward"] = block["reward"].astype(opened.schema.reward_dtype, copy=False)
         yield from cutter.add(block)
-    opened.notes += cutter.doubts()
+    opened.notes += cutter.notes()
 
 
 def _read_spans(

@@ -85,6 +85,7 @@ SENTENCES = {
     "rewards_all_zero": "No step has a reward other than 0.",
     "rewards_no_column": "No column of rewards was named: they are zeros.",
     "rewards_no_array": "No array of rewards was named: they are zeros.",
+    "rewards_no_reward": "The steps have no reward: rewards are zeros.",
     "rewards_no_rews": "The trajectories have no rews: rewards are zeros.",
     "rewards_of_goals": (
         "The files have no rewards: goals are chosen in training, and rewards here are zeros."
@@ -118,6 +119,42 @@ SENTENCES = {
         "was taken to be {how} there."
     ),
     "ends_open": "{where}: the last episode does not end, and was taken to be cut off.",
+    # Records of RLDS, and recordings of topics
+    "records_left_out": "Left out: {names}.",
+    "records_others": "Left out, in the records and not in {document}: {names}.",
+    "records_unlisted": "Left out: {files:files} of records that {document} does not list.",
+    "records_texts": "Texts and sequences became infos: {names}.",
+    "records_no_utf8": "{texts:texts are no UTF-8}: \\x.. stands for the bytes.",
+    "records_no_flags": "The steps have no {flags}.",
+    "records_moved_rewards": (
+        "First steps have no reward, and last steps a reward and no action: rewards were taken to come with the "
+        "observation after an action, and moved to that action."
+    ),
+    "records_wrong_final": (
+        "{episodes:episodes have the same last observation, which TensorFlow Datasets took from the end of D4RL's file: "
+        "it was left out, and with it the last step of those whose task did not end}."
+    ),
+    "records_made_last": (
+        "{episodes:episodes whose task ended have a reward at their last step, which RLDS calls invalid: it was taken "
+        "for a step without a final observation}."
+    ),
+    "records_no_last": (
+        "{episodes:episodes have an action or a reward at their last step, which RLDS calls invalid: it was left out}."
+    ),
+    "records_no_end": (
+        "{episodes:records end without is_last: what followed their last step is not known, and it was left out}."
+    ),
+    "records_no_start": "{episodes:records begin without is_first}.",
+    "records_no_action": "{episodes:records with no action were left out}.",
+    "records_cut": (
+        "{episodes:episodes have a discount of 0 before a last step that is_terminal does not mark}."
+    ),
+    "records_go_on": (
+        "{episodes:episodes go on after a step that is_terminal marks: infos/is_terminal says for each action whether it "
+        "led to one}."
+    ),
+    "more_messages": "{what}; all of them were read.",
+    "messages": "{columns}: {messages}; values in rows are at most {age:.3g} seconds old.",
     # Final observations
     "last_rows": (
         "{rows:last rows of episodes were left out, since what followed was} not recorded."

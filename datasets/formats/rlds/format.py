@@ -34,6 +34,7 @@ from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import as_dtype
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import Span, jobs_of, read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.rlds.metadata import (
@@ -51,7 +52,6 @@ from orlog.datasets.formats.rlds.tfrecords import open_tfrecord, read_example, r
 from orlog.datasets.formats.rlds.values import Column, is_path, stored_dtype
 from orlog.datasets.formats.rlds.writing import SEED, SPLIT, tfds_losses, write_tfds
 from orlog.errors import SchemaError
-from orlog.manifests.names import counted, said_of
 
 BLOCK_BYTES = 2**24
 INFO_KEYS = tuple(
@@ -75,7 +75,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     info = read_info(folder, where)
     features = Features(*read_features(folder, where), where, asked.options.columns)
     own = read_own(folder, where)
-    lacks: list[str] = []
+    lacks: list[Note] = []
     if asked.options.partial:
         info = _shards_here(info, where, lacks)
     looks = look_at_all(info, features, where)
@@ -86,7 +86,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         environment=None if own is None else own.environment,
         steps=iter(()),
         total_steps=int(plan.actions.sum()),
-        notes=[*lacks, *features.doubts(asked.options), *plan.doubts, *_unlisted(folder, info)],
+        notes=[*lacks, *features.notes(asked.options), *plan.notes, *_unlisted(folder, info)],
         description=" ".join(
             filter(
                 None, (info.description, f"RLDS, TensorFlow Datasets' {info.title}.", info.license)
@@ -100,29 +100,26 @@ def _open(asked: Asked) -> Iterator[Opened]:
         has_missing=bool(plan.missing.any()),
         has_splits={shard.split for shard in info.shards if shard.records} != {"train"},
     )
-    opened.steps = _steps(asked, reader, _records(plan, info, looks), opened.doubts)
+    opened.steps = _steps(asked, reader, _records(plan, info, looks), opened.notes)
     yield opened
 
 
-def _shards_here(info: DatasetInfo, where: str, doubts: list[str]) -> DatasetInfo:
+def _shards_here(info: DatasetInfo, where: str, notes: list[Note]) -> DatasetInfo:
     """Return what is known of a dataset without the files of records that are not here, which are told."""
     lost = [shard.path.name for shard in info.shards if not shard.path.exists()]
     if lost:
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
-        doubts.append(
-            f"Read in part, as asked for: {', '.join(lost[:5])}{more} are not in {where}."
-        )
+        lack = f"{', '.join(lost[:5])}{more} are not in {where}."
+        notes.append(Note("partial", lost, lack=lack))
     here = [shard for shard in info.shards if shard.path.exists()]
     return dataclasses.replace(info, shards=here)
 
 
-def _unlisted(folder: Path, info: DatasetInfo) -> list[str]:
-    """Tell of files of records that the metadata do not list."""
+def _unlisted(folder: Path, info: DatasetInfo) -> list[Note]:
+    """Note files of records that the metadata do not list."""
     listed = {shard.path.name for shard in info.shards}
     found = sorted(file.name for file in folder.glob("*.tfrecord*") if file.name not in listed)
-    if not found:
-        return []
-    return [f"Left out: {counted(len(found), 'file')} of records that {INFO_FILE} does not list."]
+    return [Note("records_unlisted", found, files=len(found), document=INFO_FILE)] if found else []
 
 
 class _Record(NamedTuple):
@@ -249,7 +246,7 @@ class _Reader:
 
 
 def _steps(
-    asked: Asked, reader: _Reader, records: Iterable[_Record], doubts: list[str]
+    asked: Asked, reader: _Reader, records: Iterable[_Record], notes: list[Note]
 ) -> Iterator[Steps]:
     counts = ((record, record.actions) for record in records)
     jobs = jobs_of(asked, counts, reader.features.step_bytes())
@@ -260,7 +257,7 @@ def _steps(
         else:
             yield piece
     if replaced:
-        doubts.append(f"{said_of(replaced, 'texts are no UTF-8')}: \\x.. stands for the bytes.")
+        notes.append(Note("records_no_utf8", texts=replaced))
 
 
 def _tree(columns: Mapping[str, Column], start: int, stop: int, made: int) -> Any:

@@ -24,6 +24,7 @@ from orlog.datasets.formats._shared.flags import (
     check_success_stated,
     flags_of,
 )
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
@@ -46,7 +47,6 @@ from orlog.datasets.formats.rlds.values import (
 from orlog.datasets.formats.rlds.writing import SPLIT
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
-from orlog.manifests.names import said_of
 
 MOST_LISTED = 10_000
 MOST_OTHERS = 1000
@@ -151,26 +151,27 @@ class Features:
         """Return about how many bytes a step takes."""
         return sum(max(8, leaf.size * leaf.dtype.itemsize) for leaf in self.in_steps())
 
-    def doubts(self, options: Options) -> list[str]:
+    def notes(self, options: Options) -> list[Note]:
         """Return what is left out or not known."""
-        said = []
+        notes = []
         if self._left_out:
             listed = ", ".join(f"{name} ({why})" for name, why in sorted(self._left_out.items()))
-            said.append(f"Left out: {plain_text(listed, MOST_LISTED)}.")
+            names = plain_text(listed, MOST_LISTED)
+            notes.append(Note("records_left_out", self._left_out, names=names))
         known = (*self._left_out, *(f"{name}/" for name in self._left_out))
         others = sorted(one for one in self.others if not one.startswith(known))
         if others:
-            listed = plain_text(", ".join(others), MOST_LISTED)
-            said.append(f"Left out, in the records and not in {FEATURES_FILE}: {listed}.")
+            names = plain_text(", ".join(others), MOST_LISTED)
+            notes.append(Note("records_others", others, names=names, document=FEATURES_FILE))
         if self._texts:
-            listed = plain_text(", ".join(self._texts), MOST_LISTED)
-            said.append(f"Texts and sequences became infos: {listed}.")
+            names = plain_text(", ".join(self._texts), MOST_LISTED)
+            notes.append(Note("records_texts", self._texts, names=names))
         if self.reward is None and not options.reward:
-            said.append("The steps have no reward: rewards are zeros.")
+            notes.append(Note("rewards_no_reward"))
         missing = [name for name in FLAGS if name not in self.flags]
         if missing:
-            said.append(f"The steps have no {' and no '.join(missing)}.")
-        return said
+            notes.append(Note("records_no_flags", missing, flags=" and no ".join(missing)))
+        return notes
 
     def find_image_shapes(self, column: Callable[[Leaf], Column]) -> None:
         """Take the shapes of images that features.json does not say from a record."""
@@ -356,7 +357,7 @@ class Plan:
         truncated: Whether it was cut off.
         moves_rewards: Whether the reward of an action is at the step after it.
         success: Whether each succeeded; None where not all records state it.
-        doubts: What was done, and why.
+        notes: What was done, and why.
     """
 
     def __init__(self, looks: np.ndarray, info: DatasetInfo, features: Features) -> None:
@@ -383,7 +384,7 @@ class Plan:
             ~self.made & (looks["rewarded"] | looks["acted"]) & (not self.moves_rewards)
         )
         self.success = [None if one < 0 else bool(one) for one in looks["success"]]
-        self.doubts: list[Any] = []
+        self.notes: list[Note] = []
         self._tell(looks, keeps_last, has_wrong_final, features)
 
     def end_unknown(self, options: Options, where: str) -> None:
@@ -393,67 +394,39 @@ class Plan:
         """
         # A record that ends without the is_last of others just stops.
         has_both = {"is_last", "is_terminal"} <= self._flags
-        states, told = all_state(self.success, options, where)
+        states, notes = all_state(self.success, options, where)
         self.success = self.success if states else [None] * len(self.success)
         unknown = UnknownEnds(options, where, says=FLAGS_OF_ENDS if has_both else ())
         for index in np.flatnonzero(~(self.terminated | self.truncated) & (self.actions > 0)):
             length = int(self.actions[index] + self._left_out[index])
             how = unknown.how(length, self.success[index])
             self.terminated[index], self.truncated[index] = (how == one for one in FLAGS_OF_ENDS)
-        told += unknown.notes()
+        notes += unknown.notes()
         if unknown.count and not has_both and not states:
             check_success_stated(options, where)
         if unknown.count and not has_both and not unknown.notes():
-            told.append(unknown.note())
-        self.doubts += told
+            notes.append(unknown.note())
+        self.notes += notes
 
     def _tell(
         self, looks: np.ndarray, keeps_last: bool, has_wrong_final: bool, features: Features
     ) -> None:
         if self.moves_rewards:
-            self.doubts.append(
-                "First steps have no reward, and last steps a reward and no action: rewards were taken to come "
-                "with the observation after an action, and moved to that action."
-            )
+            self.notes.append(Note("records_moved_rewards"))
         if has_wrong_final:
-            self._add(
-                len(looks),
-                "episodes have the same last observation, which TensorFlow Datasets took from the end of "
-                "D4RL's file: it was left out, and with it the last step of those whose task did not end",
-            )
+            self._add("records_wrong_final", len(looks))
         elif keeps_last:
-            self._add(
-                int(self.made.sum()),
-                "episodes whose task ended have a reward at their last step, which RLDS calls invalid: "
-                "it was taken for a step without a final observation",
-            )
-        self._add(
-            int(self._left_out.sum()),
-            "episodes have an action or a reward at their last step, which RLDS calls invalid: it was left out",
-        )
-        self._add(
-            int(self.missing.sum()),
-            f"episodes that ended have no final observation; zeros stand for it, and episodes/{MISSING} "
-            "is true",
-        )
+            self._add("records_made_last", int(self.made.sum()))
+        self._add("records_no_last", int(self._left_out.sum()))
+        self._add("finals_missing", int(self.missing.sum()), f"episodes/{MISSING}")
         if "is_last" in features.flags:
-            self._add(
-                int((~looks["ends"]).sum()),
-                "records end without is_last: what followed their last step is not known, and it was left out",
-            )
-        self._add(int((~looks["starts"]).sum()), "records begin without is_first")
-        self._add(int((self.actions == 0).sum()), "records with no action were left out")
-        self._add(
-            int(looks["cut"].sum()),
-            "episodes have a discount of 0 before a last step that is_terminal does not mark",
-        )
+            self._add("records_no_end", int((~looks["ends"]).sum()))
+        self._add("records_no_start", int((~looks["starts"]).sum()))
+        self._add("records_no_action", int((self.actions == 0).sum()))
+        self._add("records_cut", int(looks["cut"].sum()))
         if features.keeps_terminals:
-            self._add(
-                int((looks["terminals"] > 0).sum()),
-                "episodes go on after a step that is_terminal marks: infos/is_terminal says for each action "
-                "whether it led to one",
-            )
+            self._add("records_go_on", int((looks["terminals"] > 0).sum()))
 
-    def _add(self, count: int, what: str) -> None:
+    def _add(self, code: str, count: int, *columns: str) -> None:
         if count:
-            self.doubts.append(f"{said_of(count, what)}.")
+            self.notes.append(Note(code, columns, episodes=count))
