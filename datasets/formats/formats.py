@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 import orlog.datasets.formats
-from orlog.datasets.formats._containers.carried_sums import told_blanks
+from orlog.datasets.formats._containers.carried_sums import notes_of_blanks
 from orlog.datasets.formats._containers.episode_values import EPISODES, of_steps
 from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._containers.other_files import about_others
@@ -34,7 +34,7 @@ from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.flags import HOW
 from orlog.datasets.formats._shared.inventory import holds, not_read
-from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, as_note, sentences
+from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, sentences
 from orlog.datasets.formats._shared.notes import Note as Note
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
@@ -342,7 +342,7 @@ def read_version(
             found.notes.append(Note("other_environment", **ids))
         environment = said.environment
     found.format = file_format.name
-    notes = [*wanted.notes, *found.notes, *map(as_note, told_blanks())]
+    notes = [*wanted.notes, *found.notes, *notes_of_blanks()]
     names = written.schema.columns()
     named = [one for said in asked.options.columns.values() for one in said.split(",")]
     known = [one + "*" if one.endswith("*") else one for one in named]

@@ -64,7 +64,7 @@ KNOWN = ("id", "total_steps", "seed", "options")
 def _open(asked: Asked) -> Iterator[Opened]:
     data, where = find_data(asked.files[0]), asked.sources[0]
     metadata = read_metadata(data / METADATA_FILE, where)
-    lacks: list[Any] = []
+    lacks: list[Note] = []
     episodes = _episodes(data, metadata, where, asked.options, lacks)
     schema = Schema(
         observation_space=metadata.observation_space,
@@ -124,7 +124,7 @@ class _Episode:
 
 
 def _episodes(
-    data: Path, metadata: Metadata, where: str, options: Options, notes: list[Any]
+    data: Path, metadata: Metadata, where: str, options: Options, notes: list[Note]
 ) -> list[_Episode]:
     """Return what is known of all episodes; each file is opened, and no row is read."""
     if metadata.data_format not in ENDINGS:
@@ -207,7 +207,7 @@ def _plain(value: Any) -> Any:
     return array if array.dtype.kind in "biuf" else None
 
 
-def _kept(kind: str, found: Sequence[dict[str, Any]], notes: list[Any]) -> dict[str, Any]:
+def _kept(kind: str, found: Sequence[dict[str, Any]], notes: list[Note]) -> dict[str, Any]:
     """Return what all episodes have, with the value of the first one."""
     names = set().union(*found)
     kept = {

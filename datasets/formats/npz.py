@@ -64,13 +64,13 @@ def _open(asked: Asked) -> Iterator[Opened]:
 @contextlib.contextmanager
 def _open_file(path: Path, where: str, options: Options) -> Iterator[Opened]:
     with open_npz(path, where) as file:
-        notes: list[Note | str] = []
+        notes: list[Note] = []
         opened = open_flat_rows(_rows(file, path, notes, options), options, reading_npz)
         opened.notes[:0] = notes
         yield opened
 
 
-def _rows(file: NpzFile, path: Path, notes: list[Note | str], options: Options) -> FlatRows:
+def _rows(file: NpzFile, path: Path, notes: list[Note], options: Options) -> FlatRows:
     """Return the columns of a file by their names here."""
     called: dict[str, str] = {}
     for key, others in NAMES.items():
@@ -140,17 +140,18 @@ def _numbers(file: NpzFile, name: str, rows: int | None = None) -> np.ndarray:
     return column[:count].reshape(-1)
 
 
-def _other_returns(said: np.ndarray, rewards: np.ndarray, ends: np.ndarray) -> list[str]:
-    """Return which returns of episodes are not the sums of their rewards."""
+def _other_returns(said: np.ndarray, rewards: np.ndarray, ends: np.ndarray) -> list[Note]:
+    """Note which returns of episodes are not the sums of their rewards."""
     sums = np.diff(np.cumsum(rewards, dtype=np.float64)[ends], prepend=0)
     if len(said) != len(sums):
-        return [f"{RETURNS} holds {len(said):,} numbers, and there are {len(sums):,} episodes."]
+        counts = {"numbers": len(said), "episodes": len(sums)}
+        return [Note("returns_of_others", [RETURNS], **counts)]
     odd = np.flatnonzero(~np.isclose(said, sums, rtol=1e-3, atol=1e-3))
     if not len(odd):
         return []
     first = int(odd[0])
-    of_first = f"of episode {first} it is {said[first]:.6g}, and they sum up to {sums[first]:.6g}"
-    return [f"{RETURNS} of {len(odd):,} episodes are not the sums of their rewards: {of_first}."]
+    values = {"first": first, "stated": said[first], "summed": sums[first]}
+    return [Note("returns_differ", [RETURNS], episodes=len(odd), **values)]
 
 
 def _check_index(file: NpzFile, called: dict[str, str], known: np.ndarray, count: int) -> None:

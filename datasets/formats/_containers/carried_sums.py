@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from orlog.datasets.formats._shared.notes import Note
+
 MOST_TOLD = 5
 
 
@@ -112,28 +114,23 @@ def note_all(others: CarriedSums) -> None:
                 note_filled(where, (first, last), values, filled.total, filled.fill)
 
 
-def told_blanks() -> list[str]:
-    """Return what was noted so far of values that are not in the files, a sentence each."""
+def notes_of_blanks() -> list[Note]:
+    """Return what was noted so far of values that are not in the files."""
     sums = _open.get() or CarriedSums()
     whole = [where for where, filled in sums.filled.items() if filled.is_whole]
-    said = []
+    notes = []
     for library, blank in (("HDF5", [*sums.unwritten]), ("Zarr", whole)):
         if blank:
-            said.append(
-                f"Never written, so that {library}'s fill value stands for all values: "
-                f"{_listed(map(_place, blank))}."
-            )
-    some = [
-        f"{_place(where)} ({filled.fill} in {_rows(filled)})"
+            places = [*map(_place, blank)]
+            notes.append(Note("never_written", places, library=library, places=_listed(places)))
+    some = {
+        _place(where): f"{_place(where)} ({filled.fill} in {_rows(filled)})"
         for where, filled in sums.filled.items()
         if not filled.is_whole
-    ]
+    }
     if some:
-        said.append(
-            "Chunks that are not stored, as a writer leaves out those that hold the fill value alone, or a copy lost "
-            f"them: the fill value stands for their rows in {_listed(some)}."
-        )
-    return said
+        notes.append(Note("chunks_not_stored", some, places=_listed(some.values())))
+    return notes
 
 
 def _place(where: str) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Opened, Options, Steps
-from orlog.datasets.formats._shared.notes import OF_FINALS, Note, as_note
+from orlog.datasets.formats._shared.notes import OF_FINALS, Note
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 
@@ -190,7 +190,7 @@ def _shifted(
             f"{where}: shift={dict(shift)}: no episode is long enough to be moved so far."
         )
     if by and min(by.values()) < 0:  # the rows that were left out hold the final observations
-        notes[:] = [note for note in map(as_note, notes) if note.code not in OF_FINALS]
+        notes[:] = [note for note in notes if note.code not in OF_FINALS]
     notes += _moves(by, episodes, vanished)
 
 

@@ -143,10 +143,6 @@ class EpisodeCutter:
             notes.append(Note("final_rows", episodes=self.finals))
         return notes
 
-    def doubts(self) -> list[Any]:
-        """Return the notes."""
-        return self.notes()
-
     def _end(self, rows: Rows, start: int, stop: int) -> Steps | None:
         """Return the rest of an episode; None where nothing is left of it."""
         terminated, truncated = (self._flag(rows, one, stop) for one in FLAGS)

@@ -23,7 +23,7 @@ from orlog.base.jobs import Execute
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.carried_sums import CarriedSums
-from orlog.datasets.formats._shared.notes import Note, as_note
+from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.zarr_writer import WrittenPart
 from orlog.errors import IntegrityError, SchemaError
@@ -86,7 +86,7 @@ class Options:
         return [name for name in names if getattr(self, name) != getattr(default, name)]
 
 
-def tell_lack(options: Options, notes: list[Any], error: SchemaError | IntegrityError) -> None:
+def tell_lack(options: Options, notes: list[Note], error: SchemaError | IntegrityError) -> None:
     """Note that data are shorter than their own index where they may be read in part; else raise the error."""
     if not options.partial:
         error.args = (f"{error} partial=True reads what is there.", *error.args[1:])
@@ -187,7 +187,7 @@ class Opened:
     steps: Iterator[Steps]
     total_steps: int = 0
     lengths: Sequence[int] = ()
-    notes: list[Any] = dataclasses.field(default_factory=list)
+    notes: list[Note] = dataclasses.field(default_factory=list)
     environment: EnvironmentRecord | None = None
     behavior_policy: str = ""
     description: str = ""
@@ -196,15 +196,6 @@ class Opened:
     dimension_names: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     roles: dict[str, str] = dataclasses.field(default_factory=dict)
     always_said: str = ""
-
-    @property
-    def doubts(self) -> list[Any]:
-        """The notes; sentences may be added here."""
-        return self.notes
-
-    @doubts.setter
-    def doubts(self, notes: list[Any]) -> None:
-        self.notes = notes
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -304,6 +295,6 @@ def write_episodes(
         written = writer.finish()
     finally:
         writer.close()
-    found.schema, found.notes = written.schema, [as_note(note) for note in opened.notes]
+    found.schema, found.notes = written.schema, [*opened.notes]
     found.non_finite = written.non_finite
     return written, found

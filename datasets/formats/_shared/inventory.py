@@ -44,7 +44,7 @@ def not_read(
     if not known:
         return []
     known = (*known, *BESIDE)
-    words = _names_told(notes)
+    words = {word for note in notes for name in note.columns for word in _spellings(name)}
     for name in columns:
         part = name.partition("/")[2]  # the axis alone, as `episodes`, is no name of a file's
         words |= {name, part, *re.split(r"[/.@]", part or name)} - {""}
@@ -55,23 +55,6 @@ def not_read(
     names = ", ".join(name[:100] for name in shown[:MOST_TOLD])
     names += f" and {len(shown) - MOST_TOLD} more" if len(shown) > MOST_TOLD else ""
     return [Note("not_read", left, names=names)] if left else []
-
-
-def _names_told(notes: Sequence[Note]) -> set[str]:
-    """Return the names that notes are about, and what may be names in sentences.
-
-    A word of letters alone, such as `file` or `steps`, is one only where it is an item after a colon.
-    """
-    told = " ".join(note.values["sentence"] for note in notes if "sentence" in note.values)
-    words = {*re.split(r"[\s,;()]+", told)}
-    words |= {one.rstrip(".:") for one in words} | {one.rpartition(":")[2] for one in words}
-    items = (re.split(r"[,;.](?:\s|$)|\s(?:is|\(\d+\))", one) for one in told.split(": ")[1:])
-    words = {one for one in words if not one.isalpha()}
-    words |= {one.strip() for some in items for one in some}
-    for note in notes:
-        for column in note.columns:
-            words |= {column, column.rpartition("/")[2], column.rpartition(INSIDE)[2]}
-    return words
 
 
 def holds(folder: Path, file: Path, patterns: Sequence[str]) -> bool:

@@ -155,6 +155,21 @@ SENTENCES = {
     ),
     "more_messages": "{what}; all of them were read.",
     "messages": "{columns}: {messages}; values in rows are at most {age:.3g} seconds old.",
+    # Values that files do not store
+    "never_written": (
+        "Never written, so that {library}'s fill value stands for all values: {places}."
+    ),
+    "chunks_not_stored": (
+        "Chunks that are not stored, as a writer leaves out those that hold the fill value alone, or a copy lost them: "
+        "the fill value stands for their rows in {places}."
+    ),
+    "returns_of_others": (
+        "{columns} holds {numbers:,} numbers, and there are {episodes:,} episodes."
+    ),
+    "returns_differ": (
+        "{columns} of {episodes:,} episodes are not the sums of their rewards: of episode {first} it is {stated:.6g}, and "
+        "they sum up to {summed:.6g}."
+    ),
     # Final observations
     "last_rows": (
         "{rows:last rows of episodes were left out, since what followed was} not recorded."
@@ -283,8 +298,3 @@ _WORDS = _Words()
 def sentences(notes: Sequence[Note]) -> list[str]:
     """Return the sentence of each note."""
     return [str(note) for note in notes]
-
-
-def as_note(note: Note | str) -> Note:
-    """Return a note as it is, and a sentence as one."""
-    return note if isinstance(note, Note) else Note("own", sentence=note)

@@ -54,9 +54,9 @@ def read_pieces(
 
 def read_steps(
     asked: Asked,
-    read: Callable[[Piece], Iterable[Steps | Note | str]],
+    read: Callable[[Piece], Iterable[Steps | Note]],
     pieces: Iterable[Piece],
-    notes: list[Any],
+    notes: list[Note],
 ) -> Iterator[Steps]:
     """Yield the steps of all pieces as `read_pieces` does; what `read` says of them is added once to the notes."""
     for one in read_pieces(asked, read, pieces):
