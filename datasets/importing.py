@@ -12,9 +12,9 @@ from typing import NamedTuple
 from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
 from orlog.base.jobs import Execute
 from orlog.datasets.download.foreign import read_listed, reads_folder
-from orlog.datasets.formats._containers.bag_files import journals_of
-from orlog.datasets.formats._containers.carried_sums import noted_sums
-from orlog.datasets.formats._containers.episode_values import of_steps
+from orlog.datasets.formats._shared.bag_files import journals_of
+from orlog.datasets.formats._shared.carried_sums import noted_sums
+from orlog.datasets.formats._shared.episode_values import of_steps
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.said_spaces import (

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.formats._containers.episode_arrays import are_episodes
-from orlog.datasets.formats._containers.npz_files import is_npy_folder
+from orlog.datasets.formats._shared.episode_arrays import are_episodes
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.hints import MOST_TRIED, Kind, done_names, hint, map_of, tree_of
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
+from orlog.datasets.formats._shared.npz_files import is_npy_folder
 from orlog.datasets.formats._shared.places import (
     ARRAYS,
     FILE,

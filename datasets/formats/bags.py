@@ -6,7 +6,7 @@ Names of `--map` are topics, `/cmd_vel`, all of whose numbers are taken but thos
 `/joint_states.position`. Pictures (`sensor_msgs/Image`, `CompressedImage`) become frames. A row is a point in time, by
 the clock of the recorder: `--rate` of them a second, from when all topics have a message until the first of them
 ends. Each row has the last message of each topic up to then. A file, of some or of a folder, is an episode; nothing says how it ended.
-Messages are decoded by the definitions that the recording holds (`_containers/ros_messages.py`), or are JSON.
+Messages are decoded by the definitions that the recording holds (`_shared/ros_messages.py`), or are JSON.
 """
 
 from __future__ import annotations
@@ -23,17 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._containers.axis_names import AxisNames
-from orlog.datasets.formats._containers.bag_files import (
-    METADATA,
-    Topic,
-    extras_of_bag,
-    is_bag,
-    is_database,
-    open_bag,
-)
-from orlog.datasets.formats._containers.damage import reading
-from orlog.datasets.formats._containers.ros_messages import leaves_of
+from orlog.datasets.formats._shared.axis_names import AxisNames
 from orlog.datasets.formats._shared.bag_fields import (
     HEADER,
     Field,
@@ -44,12 +34,22 @@ from orlog.datasets.formats._shared.bag_fields import (
     names_of_fields,
     survey,
 )
+from orlog.datasets.formats._shared.bag_files import (
+    METADATA,
+    Topic,
+    extras_of_bag,
+    is_bag,
+    is_database,
+    open_bag,
+)
+from orlog.datasets.formats._shared.damage import reading
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_mapped
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import LARGEST_STREAM
 from orlog.datasets.formats._shared.places import FILE, Place, Places, Taken, files_in
 from orlog.datasets.formats._shared.roles import by_numbers, matching
+from orlog.datasets.formats._shared.ros_messages import leaves_of
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.names import counted

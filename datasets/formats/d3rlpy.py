@@ -27,17 +27,6 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.hdf5_files import (
-    child,
-    create_hdf5,
-    has_child,
-    look_inside,
-    names_in,
-    numbers,
-    open_hdf5,
-    reading,
-    write_checked,
-)
 from orlog.datasets.formats._shared.episode_cutter import (
     MISSING,
     EpisodeCutter,
@@ -48,6 +37,17 @@ from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.hdf5_files import (
+    child,
+    create_hdf5,
+    has_child,
+    look_inside,
+    names_in,
+    numbers,
+    open_hdf5,
+    reading,
+    write_checked,
+)
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset

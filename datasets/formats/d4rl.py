@@ -8,7 +8,7 @@
 
 A row is a step, and flags say where episodes end. `_shared/flat_rows.py` says how. A file with neither `timeouts` nor
 `next_observations` does not say where the time limit ended an episode; the environment's horizon
-does, and without it the file is refused. The file is not trusted: see `_containers/hdf5_files.py`.
+does, and without it the file is refused. The file is not trusted: see `_shared/hdf5_files.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.hdf5_files import (
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
+from orlog.datasets.formats._shared.flat_rows import FlatRows, count_choices, open_flat_rows
+from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
+from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -34,9 +37,6 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.flat_rows import FlatRows, count_choices, open_flat_rows
-from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset

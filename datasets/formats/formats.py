@@ -1,6 +1,6 @@
 """The formats of third-party files, each declared in a file of its own: `NAME.py`, or `NAME/format.py` if it is large.
 
-That file has a constant named `FORMAT`, or a table of several named `FORMATS`, and nothing else has to know about it. `_containers/` reads HDF5, npz, Zarr and
+That file has a constant named `FORMAT`, or a table of several named `FORMATS`, and nothing else has to know about it. `_shared/` reads HDF5, npz, Zarr and
 Arrow, and `_shared/` has what several formats use.
 Listing the formats imports all of these modules, so libraries are imported inside their functions.
 
@@ -21,21 +21,21 @@ from typing import Any
 import msgspec
 
 import orlog.datasets.formats
-from orlog.datasets.formats._containers.carried_sums import notes_of_blanks
-from orlog.datasets.formats._containers.episode_values import EPISODES, of_steps
-from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
-from orlog.datasets.formats._containers.other_files import about_others
-from orlog.datasets.formats._containers.pickles import about_pickle, is_pickle
-from orlog.datasets.formats._containers.pointers import refuse_pointers
+from orlog.datasets.formats._shared.carried_sums import notes_of_blanks
 from orlog.datasets.formats._shared.conventions import CONVENTIONS, put_conventions
+from orlog.datasets.formats._shared.episode_values import EPISODES, of_steps
 from orlog.datasets.formats._shared.episodes import Asked as Asked
 from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.flags import HOW
+from orlog.datasets.formats._shared.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._shared.inventory import holds, not_read
 from orlog.datasets.formats._shared.notes import NOT_IN_LISTED, sentences
 from orlog.datasets.formats._shared.notes import Note as Note
+from orlog.datasets.formats._shared.other_files import about_others
+from orlog.datasets.formats._shared.pickles import about_pickle, is_pickle
+from orlog.datasets.formats._shared.pointers import refuse_pointers
 from orlog.datasets.formats._shared.said_rewards import put_rewards
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
 from orlog.datasets.formats._shared.sums import SUMS_FILE

@@ -25,13 +25,13 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarrow, reading_arrow
-from orlog.datasets.formats._containers.json_documents import read_json_object
-from orlog.datasets.formats._containers.npz_files import NpzColumn, is_npz, open_npz
+from orlog.datasets.formats._shared.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds, flags_of, taken
 from orlog.datasets.formats._shared.flat_rows import as_dtype, count_choices, unbounded_space
+from orlog.datasets.formats._shared.json_documents import read_json_object
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.npz_files import NpzColumn, is_npz, open_npz
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.names import counted

@@ -26,24 +26,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._containers.episode_values import EPISODES
-from orlog.datasets.formats._containers.hdf5_files import child, is_hdf5, look_inside, names_in
-from orlog.datasets.formats._containers.json_documents import read_json_object
-from orlog.datasets.formats._containers.npz_files import (
+from orlog.datasets.formats._shared import layout_writing as writing
+from orlog.datasets.formats._shared.episode_values import EPISODES
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
+from orlog.datasets.formats._shared.flags import SUCCESS
+from orlog.datasets.formats._shared.hdf5_files import child, is_hdf5, look_inside, names_in
+from orlog.datasets.formats._shared.json_documents import read_json_object
+from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout as ArrayLayout
+from orlog.datasets.formats._shared.mapped_arrays import open_layout
+from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.npz_files import (
     NpzColumn,
     is_npz,
     npy_header,
     open_npz,
     reading_npz,
 )
-from orlog.datasets.formats._containers.zarr_arrays import is_zarr
-from orlog.datasets.formats._containers.zarr_arrays import names_in_zarr as zarr_names
-from orlog.datasets.formats._shared import layout_writing as writing
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
-from orlog.datasets.formats._shared.flags import SUCCESS
-from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout as ArrayLayout
-from orlog.datasets.formats._shared.mapped_arrays import open_layout
-from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.places import (
     ARRAYS,
     Place,
@@ -54,6 +52,8 @@ from orlog.datasets.formats._shared.places import (
 )
 from orlog.datasets.formats._shared.robomimic import ROBOMIMIC, open_robomimic
 from orlog.datasets.formats._shared.roles import by_numbers, matching
+from orlog.datasets.formats._shared.zarr_arrays import is_zarr
+from orlog.datasets.formats._shared.zarr_arrays import names_in_zarr as zarr_names
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import OrlogError, SchemaError

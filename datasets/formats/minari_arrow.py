@@ -26,7 +26,7 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.arrow_files import (
+from orlog.datasets.formats._shared.arrow_files import (
     SIGNATURE,
     array_of,
     check_pyarrow,

@@ -23,17 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import (
+from orlog.datasets.formats._shared.arrow_files import (
     array_of,
     check_pyarrow,
     parquet_batches,
     reading_arrow,
 )
-from orlog.datasets.formats._containers.row_bytes import rows_differ
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.equal_files import open_each
 from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 

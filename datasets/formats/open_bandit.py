@@ -30,7 +30,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.formats._shared.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import unbounded_space

@@ -31,16 +31,16 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import reading_arrow, table_batches
-from orlog.datasets.formats._containers.json_documents import finite_float, numbers_in
-from orlog.datasets.formats._containers.npz_files import reading_npz
-from orlog.datasets.formats._containers.pointers import MOST_LOOKED_AT
-from orlog.datasets.formats._containers.table_files import batches_of, column_names
+from orlog.datasets.formats._shared.arrow_files import reading_arrow, table_batches
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options
 from orlog.datasets.formats._shared.flat_rows import as_dtype
+from orlog.datasets.formats._shared.json_documents import finite_float, numbers_in
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layout
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.npz_files import reading_npz
 from orlog.datasets.formats._shared.places import Place, Places, files_below, in_order
+from orlog.datasets.formats._shared.pointers import MOST_LOOKED_AT
+from orlog.datasets.formats._shared.table_files import batches_of, column_names
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.table import TABLE
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError

@@ -37,18 +37,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.arrow_files import check_pyarrow, column_of, reading_arrow
-from orlog.datasets.formats._containers.table_files import (
-    BLOCK_ROWS,
-    ENDINGS,
-    JSON_LINES,
-    arrays_of,
-    batches_of,
-    check_nesting,
-    column_names,
-    read_spans,
-    table_spans,
-)
+from orlog.datasets.formats._shared.arrow_files import check_pyarrow, column_of, reading_arrow
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import FLAGS, UnknownEnds, unknown_ends
@@ -65,6 +54,17 @@ from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import check_stream, groups_of_jobs, read_pieces
 from orlog.datasets.formats._shared.places import FILE, files_below, holds_tables, is_table
 from orlog.datasets.formats._shared.roles import Layout, base_role
+from orlog.datasets.formats._shared.table_files import (
+    BLOCK_ROWS,
+    ENDINGS,
+    JSON_LINES,
+    arrays_of,
+    batches_of,
+    check_nesting,
+    column_names,
+    read_spans,
+    table_spans,
+)
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.datasets.formats.open_bandit import is_open_bandit

@@ -32,7 +32,6 @@ ORDER = (
     "datasets.reading",
     "datasets.audit",
     "datasets.recording",
-    "datasets.formats._containers",
     "datasets.formats._shared",
     "datasets.formats",
     "datasets.worlds",

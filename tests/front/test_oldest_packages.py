@@ -20,7 +20,7 @@ build classic/pendulum-mixed-v1
 verify classic/pendulum-mixed-v1
 show classic/pendulum-mixed-v1 --episode 0
 audit classic/pendulum-mixed-v1
-view classic/pendulum-mixed-v1 --where "returns > -800" --save good.json
+save classic/pendulum-mixed-v1 good.json --where "returns > -800"
 train iql good.json --steps 50 --evaluations 0 --seeds 0-1 --out runs
 evaluate runs --episodes 2
 runs runs
@@ -32,7 +32,7 @@ import npz/pendulum-mixed-v1.npz lab/npz-v1
 import hdf5/pendulum-mixed-v1.hdf5 lab/hdf5-v1
 import parquet/pendulum-mixed-v1.parquet lab/parquet-v1
 import zarr/pendulum-mixed-v1.zarr lab/zarr-v1
-convert lab/npz-v1 converted --to hdf5
+save lab/npz-v1 ./converted --container hdf5
 """
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.bag_files import Topic
-from orlog.datasets.formats._containers.damage import reading
-from orlog.datasets.formats._containers.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
+from orlog.datasets.formats._shared.bag_files import Topic
+from orlog.datasets.formats._shared.damage import reading
 from orlog.datasets.formats._shared.roles import matching
+from orlog.datasets.formats._shared.ros_messages import Key, Leaf, leaves_of, may_vary, paths_of
 from orlog.errors import IntegrityError, SchemaError
 
 MOST_SETS = 1000

@@ -22,7 +22,7 @@ import numpy as np
 from orlog.base.jobs import Execute
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.carried_sums import CarriedSums
+from orlog.datasets.formats._shared.carried_sums import CarriedSums
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.zarr_writer import WrittenPart

@@ -22,11 +22,11 @@ import numpy as np
 
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.row_bytes import rows_differ
 from orlog.datasets.formats._shared.episode_cutter import MISSING, EpisodeCutter, Rows
 from orlog.datasets.formats._shared.episodes import Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import UnknownEnds
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orlog.datasets.formats._containers.arrow_files import arrow_names
-from orlog.datasets.formats._containers.hdf5_files import is_hdf5, names_in, open_hdf5
-from orlog.datasets.formats._containers.npz_files import is_npz, open_npz
-from orlog.datasets.formats._containers.zarr_arrays import attributes_in_zarr, is_zarr
+from orlog.datasets.formats._shared.arrow_files import arrow_names
+from orlog.datasets.formats._shared.hdf5_files import is_hdf5, names_in, open_hdf5
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.npz_files import is_npz, open_npz
+from orlog.datasets.formats._shared.zarr_arrays import attributes_in_zarr, is_zarr
 from orlog.errors import OrlogError
 
 ATTRIBUTE, INSIDE, FILE = "@", ":", "./"

@@ -14,13 +14,13 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.formats._containers.hdf5_files import create_hdf5, write_checked
 from orlog.datasets.formats._shared.flat_writing import (
     demonstration_losses,
     file_stem,
     flat_columns,
     stop_losses,
 )
+from orlog.datasets.formats._shared.hdf5_files import create_hdf5, write_checked
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError, needing
 

@@ -26,24 +26,22 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.axis_names import (
+from orlog.datasets.formats._shared.axis_names import (
     check_names,
     column_of,
     dimension_names,
     in_order,
 )
-from orlog.datasets.formats._containers.episode_arrays import are_episodes, lengths_by
-from orlog.datasets.formats._containers.episode_values import (
+from orlog.datasets.formats._shared.conventions import about_pictures
+from orlog.datasets.formats._shared.episode_arrays import are_episodes, lengths_by
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episode_values import (
     attributes_read,
     in_all,
     of_episodes,
     of_steps,
     values_of_place,
 )
-from orlog.datasets.formats._containers.pictures import PictureColumn
-from orlog.datasets.formats._containers.row_bytes import rows_differ
-from orlog.datasets.formats._shared.conventions import about_pictures
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import (
     FLAGS,
@@ -60,6 +58,7 @@ from orlog.datasets.formats._shared.flat_rows import (
 )
 from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.pictures import PictureColumn
 from orlog.datasets.formats._shared.pieces import (
     Span,
     check_stream,
@@ -69,6 +68,7 @@ from orlog.datasets.formats._shared.pieces import (
 )
 from orlog.datasets.formats._shared.places import ARRAYS, FILE, Place, Places, columns_by_role
 from orlog.datasets.formats._shared.roles import Layout, base_role, columns_there
+from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.errors import IntegrityError, SchemaError
 
 FLOAT64 = np.dtype(np.float64)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from orlog.base.jobs import check_seen, do_jobs
-from orlog.datasets.formats._containers.carried_sums import CarriedSums, note_all, noted_sums
-from orlog.datasets.formats._containers.hdf5_files import checked_before
+from orlog.datasets.formats._shared.carried_sums import CarriedSums, note_all, noted_sums
 from orlog.datasets.formats._shared.episodes import Asked, Steps
+from orlog.datasets.formats._shared.hdf5_files import checked_before
 from orlog.datasets.formats._shared.notes import Note
 
 JOB_BYTES = 2**25

@@ -19,14 +19,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._containers.axis_names import NO_NAMES, AxisNames, Lists
-from orlog.datasets.formats._containers.episode_arrays import (
+from orlog.datasets.formats._shared.axis_names import NO_NAMES, AxisNames, Lists
+from orlog.datasets.formats._shared.episode_arrays import (
     PaddedColumn,
     spans_of_episodes,
     usual_lengths,
 )
-from orlog.datasets.formats._containers.episode_values import AttributesAt, of_steps
-from orlog.datasets.formats._containers.hdf5_files import (
+from orlog.datasets.formats._shared.episode_values import AttributesAt, of_steps
+from orlog.datasets.formats._shared.episodes import Asked, Options
+from orlog.datasets.formats._shared.flags import SUCCESS, outcome_of
+from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     check_heaps,
     check_stored,
@@ -39,7 +41,8 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._containers.npz_files import (
+from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.npz_files import (
     NpzColumn,
     is_npy_folder,
     is_npz,
@@ -47,14 +50,11 @@ from orlog.datasets.formats._containers.npz_files import (
     open_npz,
     reading_npz,
 )
-from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
-from orlog.datasets.formats._containers.pointers import MOST_LOOKED_AT
-from orlog.datasets.formats._containers.table_files import ENDINGS
-from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
-from orlog.datasets.formats._shared.episodes import Asked, Options
-from orlog.datasets.formats._shared.flags import SUCCESS, outcome_of
-from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.pictures import PictureColumn, begins_a_picture
+from orlog.datasets.formats._shared.pointers import MOST_LOOKED_AT
 from orlog.datasets.formats._shared.roles import alike, base_role, by_numbers, matching, spanned
+from orlog.datasets.formats._shared.table_files import ENDINGS
+from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.names import did_you_mean
 

@@ -23,8 +23,9 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.bounds import Bounds, count_outside, describe_outside, merge_outside
-from orlog.datasets.formats._containers.episode_values import plain
-from orlog.datasets.formats._containers.hdf5_files import (
+from orlog.datasets.formats._shared.episode_values import plain
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
+from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -34,7 +35,6 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, tell_lack
 from orlog.datasets.formats._shared.mapped_arrays import ArrayLayout, open_layout
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.places import Place

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import array_of
+from orlog.datasets.formats._shared.arrow_files import array_of
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.lerobot.episode_statistics import MOST_NUMBERS as MOST_OF_A_ROW
 from orlog.datasets.formats.lerobot.episode_statistics import QUANTILES, SHARES

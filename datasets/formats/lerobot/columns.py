@@ -16,14 +16,14 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.arrow_files import array_of, parquet_batches, reading_arrow
-from orlog.datasets.formats._containers.pictures import opened_picture, picture_size, refuse_deep
+from orlog.datasets.formats._shared.arrow_files import array_of, parquet_batches, reading_arrow
 from orlog.datasets.formats._shared.episode_cutter import Rows
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import as_dtype, kept_dtype, unbounded_space
 from orlog.datasets.formats._shared.hints import which_is_which
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.pictures import opened_picture, picture_size, refuse_deep
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.lerobot.language import (
     EVENTS,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import array_of, parquet_batches
+from orlog.datasets.formats._shared.arrow_files import array_of, parquet_batches
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 SHARES = list(QUANTILES.values())

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from orlog.datasets.formats._containers.pictures import pillow
+from orlog.datasets.formats._shared.pictures import pillow
 from orlog.datasets.formats.lerobot.exports import image_shape
 from orlog.datasets.formats.lerobot.metadata import VIDEO_COLUMNS
 from orlog.datasets.formats.lerobot.videos import import_av

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import (
+from orlog.datasets.formats._shared.arrow_files import (
     check_pyarrow,
     count_rows,
     reading_arrow,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats._shared.arrow_files import array_of, reading_arrow
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats.lerobot.metadata import inside
 from orlog.errors import SchemaError

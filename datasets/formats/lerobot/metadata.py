@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._containers.arrow_files import parquet_batches, reading_arrow
-from orlog.datasets.formats._containers.json_documents import read_json_object
+from orlog.datasets.formats._shared.arrow_files import parquet_batches, reading_arrow
+from orlog.datasets.formats._shared.json_documents import read_json_object
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.errors import IntegrityError, SchemaError
 

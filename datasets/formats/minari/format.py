@@ -24,7 +24,10 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns, Episode, options_from_text
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.hdf5_files import (
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import as_dtype
+from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -35,9 +38,6 @@ from orlog.datasets.formats._containers.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import as_dtype
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import groups_of_jobs, read_steps
 from orlog.datasets.formats.formats import Format

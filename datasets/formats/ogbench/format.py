@@ -24,12 +24,12 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.npz_files import NpzFile, is_npz, open_npz
-from orlog.datasets.formats._containers.npz_writing import NpzWriter, npz_writer
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, open_npz
+from orlog.datasets.formats._shared.npz_writing import NpzWriter, npz_writer
 from orlog.datasets.formats._shared.pieces import check_stream, read_pieces
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.ogbench.tasks import Task, find_task, with_rewards

@@ -21,8 +21,8 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from orlog.datasets.formats._containers.damage import reading
-from orlog.datasets.formats._containers.json_documents import read_json_object
+from orlog.datasets.formats._shared.damage import reading
+from orlog.datasets.formats._shared.json_documents import read_json_object
 from orlog.errors import SchemaError, clause
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.spaces import space_from_json, space_to_json

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._containers.pictures import pillow
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats._shared.flags import FLAGS as FLAGS_OF_ENDS
@@ -25,6 +24,7 @@ from orlog.datasets.formats._shared.flags import (
     flags_of,
 )
 from orlog.datasets.formats._shared.notes import Note
+from orlog.datasets.formats._shared.pictures import pillow
 from orlog.datasets.formats._shared.roles import base_role, said_roles
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,

@@ -22,8 +22,8 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from orlog.base.files import hash_file
 from orlog.datasets.formats import bags
-from orlog.datasets.formats._containers.ros_messages import decode_message
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.ros_messages import decode_message
 from orlog.datasets.importing import import_dataset
 from orlog.datasets.loading import load_dataset
 from orlog.errors import IntegrityError, OrlogError, SchemaError

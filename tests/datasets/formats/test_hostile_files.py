@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orlog.datasets.formats import npz, table
-from orlog.datasets.formats._containers import hdf5_files
-from orlog.datasets.formats._shared import pieces
+from orlog.datasets.formats._shared import hdf5_files, pieces
 from orlog.datasets.formats._shared.episodes import Asked, Options, Sharing
 from orlog.datasets.formats.formats import Wanted, formats, read_version
 from orlog.errors import IntegrityError, OrlogError, SchemaError

@@ -24,8 +24,7 @@ from zarr import open_group
 
 import orlog
 from orlog.datasets.formats import rllib
-from orlog.datasets.formats._containers import zarr_arrays
-from orlog.datasets.formats._shared import mapped_arrays
+from orlog.datasets.formats._shared import mapped_arrays, zarr_arrays
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.formats.layouts import FORMATS
 from orlog.datasets.reading.dataset import Dataset

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 import orlog
-from orlog.datasets.formats._containers.pictures import PictureColumn
 from orlog.datasets.formats._shared import pieces
 from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats._shared.pictures import PictureColumn
 from orlog.datasets.formats.lerobot import format as lerobot
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from tests.datasets.formats.reading import read_files

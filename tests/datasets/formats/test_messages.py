@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 import orlog
-from orlog.datasets.formats._containers import hdf5_files
+from orlog.datasets.formats._shared import hdf5_files
 from orlog.errors import SchemaError
 from tests.command_line import orlog as run_orlog
 from tests.datasets.formats import test_lerobot

@@ -20,7 +20,7 @@ import pytest
 
 import orlog
 from orlog.datasets.formats import rllib
-from orlog.datasets.formats._containers.arrow_files import table_batches
+from orlog.datasets.formats._shared.arrow_files import table_batches
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset

@@ -15,8 +15,8 @@ import pytest
 
 import orlog
 from orlog.base.jobs import execute_here
-from orlog.datasets.formats._containers.carried_sums import noted_sums
 from orlog.datasets.formats._shared import mapped_arrays, pieces
+from orlog.datasets.formats._shared.carried_sums import noted_sums
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options, Sharing
 from orlog.datasets.formats.formats import Wanted, formats, read_version

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.formats import table
-from orlog.datasets.formats._containers import table_files
+from orlog.datasets.formats._shared import table_files
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.errors import OrlogError, SchemaError
 from tests.command_line import orlog as run

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._containers.npz_files import NpzColumn
+from orlog.datasets.formats._shared.npz_files import NpzColumn
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted
 

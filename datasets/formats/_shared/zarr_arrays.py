@@ -22,9 +22,9 @@ from typing import Any
 import numcodecs
 import numpy as np
 
-from orlog.datasets.formats._containers.carried_sums import note_filled
-from orlog.datasets.formats._containers.damage import reading
-from orlog.datasets.formats._containers.npz_files import is_npz
+from orlog.datasets.formats._shared.carried_sums import note_filled
+from orlog.datasets.formats._shared.damage import reading
+from orlog.datasets.formats._shared.npz_files import is_npz
 from orlog.errors import OrlogError, SchemaError, needing
 
 LARGEST_CHUNK = 2**28

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.formats._containers.json_documents import numbers_in
-from orlog.datasets.formats._containers.pictures import opened_picture, picture_size
+from orlog.datasets.formats._shared.json_documents import numbers_in
+from orlog.datasets.formats._shared.pictures import opened_picture, picture_size
 from orlog.errors import SchemaError
 
 DEEPEST = 32
