@@ -107,6 +107,8 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ("imitation", lambda root: test_imitation.write(root / "demos"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm", "v2.1"), NO_OPTIONS),
+    ("lerobot", lambda root: test_lerobot.write_first(root / "arm"), NO_OPTIONS),
+    ("lerobot", lambda root: test_lerobot.write_first(root / "arm", ".parquet"), NO_OPTIONS),
     (
         "npz",
         lambda root: np.savez_compressed(

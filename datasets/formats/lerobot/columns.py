@@ -34,7 +34,7 @@ from orlog.datasets.formats.lerobot.language import (
     language_texts,
     subtasks_in_force,
 )
-from orlog.datasets.formats.lerobot.metadata import COUNTERS, row_size
+from orlog.datasets.formats.lerobot.metadata import COUNTERS, FIRST_VIDEO, row_size
 from orlog.datasets.formats.lerobot.videos import Videos
 from orlog.errors import IntegrityError, SchemaError
 
@@ -112,7 +112,10 @@ class Columns:
         rows: Rows = {}
         for name, column in self.columns.items():
             if column.kind == "video":
-                times = single_numbers(column_of(batch, "timestamp", place), "timestamp", place)
+                if name in batch.schema.names:
+                    times = _film_times(_stored(batch, name, place), name, episodes, place)
+                else:
+                    times = single_numbers(column_of(batch, "timestamp", place), "timestamp", place)
                 rows[column.role] = videos.frames(name, episodes, steps, times)
             else:
                 rows[column.role] = read_column(batch, name, column, place, self.rounded)
@@ -250,6 +253,32 @@ def _bytes_of(item: object, where: str) -> bytes:
         raise SchemaError(f"{where} holds no image; images in files are not read.")
     refuse_deep(data, where)
     return data
+
+
+def is_film(column: Any) -> bool:
+    """Return whether a column of Arrow holds paths and timestamps of frames, as version 1 has them."""
+    from pyarrow import types
+
+    return types.is_struct(column.type) and {field.name for field in column.type} == {
+        "path",
+        "timestamp",
+    }
+
+
+def _film_times(column: Any, camera: str, episodes: np.ndarray, place: Place) -> np.ndarray:
+    """Return the timestamps of frames that rows of version 1 name.
+
+    Raises SchemaError if a row names another video than that of its episode.
+    """
+    where = f"{place.where}, {camera}"
+    if not is_film(column):
+        raise SchemaError(f"{where}: expected paths and timestamps of videos, found {column.type}.")
+    paths = zip(column.field("path").to_pylist(), episodes.tolist(), strict=True)
+    for row, (path, episode) in enumerate(paths, place.first):
+        expected = FIRST_VIDEO.format(camera=camera, episode=episode)
+        if path != expected:
+            raise SchemaError(f"{where}: expected {expected}, found {path!r:.100} in row {row}.")
+    return array_of(column.field("timestamp"), "timestamp", where, place.first)
 
 
 def listed_columns(
@@ -407,7 +436,7 @@ def _unlisted_feature(files: Sequence[Path], name: str, where: str) -> dict[str,
     for file in files:
         place, done = _short(file), 0
         for batch in parquet_batches(file, f"{where}, {place}", [name], ROWS):
-            here = _feature_of(batch.column(0), name, place, done)
+            here = feature_of(batch.column(0), name, place, done)
             if here["dtype"] == "image":
                 return here
             feature = feature or here
@@ -422,7 +451,7 @@ def _unlisted_feature(files: Sequence[Path], name: str, where: str) -> dict[str,
     return feature
 
 
-def _feature_of(column: Any, name: str, where: str, first: int) -> dict[str, Any]:
+def feature_of(column: Any, name: str, where: str, first: int) -> dict[str, Any]:
     """Return what info.json would say of some rows: numbers, texts, or images as the first one of these."""
     from pyarrow import types
 

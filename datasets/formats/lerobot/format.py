@@ -1,6 +1,6 @@
-"""Reads LeRobotDataset folders, versions 2.0, 2.1 and 3.0, and writes 3.0 and 2.1: a row for each frame.
+"""Reads LeRobotDataset folders, versions 1 to 3.0, and writes 3.0 and 2.1: a row for each frame.
 
-    meta/        features, frames per second, episodes: see `lerobot/metadata.py`
+    meta/        features, frames per second, episodes: `lerobot/metadata.py`; of version 1 `lerobot/version1.py`
     data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature: `lerobot/columns.py`
     videos/      frames of the features that are videos: `lerobot/videos.py`
 
@@ -38,6 +38,7 @@ from orlog.datasets.formats._shared.inventory import NUMBER
 from orlog.datasets.formats._shared.notes import Note
 from orlog.datasets.formats._shared.pieces import Span, groups_of_jobs, read_pieces
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.lerobot import version1
 from orlog.datasets.formats.lerobot.agreement import Agreement
 from orlog.datasets.formats.lerobot.columns import (
     Columns,
@@ -64,7 +65,7 @@ from orlog.datasets.formats.lerobot.writing import lerobot_losses, write_lerobot
 from orlog.errors import IntegrityError, SchemaError
 
 VERSIONS = ("v2.0", V2, V3)
-FIRST_INFO = Path("meta_data") / "info.json"  # of version 1
+TABLES = ("data/*.parquet", "train/*.arrow")
 BLOCK_BYTES = 2**24
 INFO_KEYS = (
     *("codebase_version", "fps", "features", "robot_type", "video_path", "data_path", "splits"),
@@ -100,16 +101,23 @@ def _open(asked: Asked) -> Iterator[Opened]:
     root, where = asked.files[0], asked.sources[0]
     info = _read_info(root, where)
     version, fps = info["codebase_version"], info["fps"]
-    files, notes = data_tables(root, info, where), list[Note]()
+    is_first, notes = version.startswith("v1."), list[Note]()
+    files = version1.tables_of(root, where) if is_first else data_tables(root, info, where)
     kept = read_kept(root, where) if version in (V3, V2) else None
-    if kept is None:
+    if is_first:
+        info["features"] = version1.find_features(root, files, asked.options.no_video, where)
+    elif kept is None:
         notes += add_unlisted(info, files, where)
+    if kept is None:
         columns, more = listed_columns(info, asked.options, where, read_subtasks(root, where))
         notes += more
     else:
         columns = kept[1]
     shapes = {name: column.shape for name, column in columns.of_kind("video").items()}
-    episodes = read_episodes(root, info, shapes, where)
+    if is_first:
+        episodes = version1.read_episodes(root, shapes, where)
+    else:
+        episodes = read_episodes(root, info, shapes, where)
     tables = _tables(files, where)
     episodes, lacks = _whole_episodes(tables, episodes, where, asked.options.partial)
     if info["is_guessed"]:
@@ -124,7 +132,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         always_said=about if robot else "",
         notes=[*lacks, *notes],
         reads=[
-            *(f"data/*.parquet:{name}" for name in info["features"]),
+            *(f"{table}:{name}" for name in info["features"] for table in TABLES),
             *(f"./*{NUMBER.sub('#', name)}*.mp4" for name in info["features"]),
         ],
         dimension_names=read_names(
@@ -151,26 +159,22 @@ def _open(asked: Asked) -> Iterator[Opened]:
 
 def _read_info(root: Path, where: str) -> dict[str, Any]:
     """Return info.json, with the version by the files where it says none."""
-    if not (root / INFO).exists() and (root / FIRST_INFO).exists():
-        raise SchemaError(
-            f"{where}: LeRobotDatasets of version 1 are not read; lerobot 0.3 converts them: "
-            "lerobot/datasets/v2/convert_dataset_v1_to_v2.py."
-        )
-    info = read_document(root, INFO, where)
+    is_first = not (root / INFO).exists() and (root / version1.INFO).exists()
+    info = read_document(root, version1.INFO if is_first else INFO, where)
     fps, is_guessed = info.get("fps"), "codebase_version" not in info
-    guessed = "v2.0"
+    guessed = "v1.0" if is_first else "v2.0"
     if (root / "meta" / "episodes").is_dir():
         guessed = V3
     elif (root / "meta" / "episodes_stats.jsonl").is_file():
         guessed = V2
     version = str(info.get("codebase_version", guessed))
-    if version not in VERSIONS:
+    if version not in VERSIONS and not (is_first and version.startswith("v1.")):
         raise SchemaError(
-            f"{where}: LeRobotDataset {version:.20} is not read, only {', '.join(VERSIONS)}."
+            f"{where}: LeRobotDataset {version:.20} is not read, only v1.x, {', '.join(VERSIONS)}."
         )
     if not isinstance(fps, int | float) or not 0 < fps < math.inf:
         raise SchemaError(f"{where}: expected fps, frames per second, found {fps!r:.20}.")
-    features = info.get("features")
+    features = {} if is_first else info.get("features")
     if not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
         raise SchemaError(f"{where}: info.json has no features.")
     return info | {"codebase_version": version, "is_guessed": is_guessed}
@@ -307,7 +311,7 @@ def _steps(
     roles = {column.role for column in columns.columns.values()}
 
     def metadata(number: int) -> dict[str, str]:
-        words = {"task": episodes.tasks[number]}
+        words = {} if episodes.tasks is None else {"task": episodes.tasks[number]}
         if OF_EPISODE in roles:
             words[OF_EPISODE.partition("/")[2]] = persistent.take(number)
         return words
@@ -346,7 +350,7 @@ def _steps(
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
-    return any((files[0] / info).is_file() for info in (INFO, FIRST_INFO))
+    return any((files[0] / info).is_file() for info in (INFO, version1.INFO))
 
 
 FORMAT = Format(
@@ -361,7 +365,8 @@ FORMAT = Format(
     losses=lerobot_losses,
     check=check_pyarrow,
     reads=(
-        *(f"data/*.parquet:{name}" for name in ("*index", "timestamp")),
+        *(f"{table}:{name}" for name in ("*index", "timestamp") for table in TABLES),
+        *version1.READS,
         *(f"meta/episodes/*.parquet:{name}" for name in EPISODE_KEYS),
         *(f"meta/tasks.parquet:{name}" for name in ("task", "task_index", "__index_level_#__")),
         *(

@@ -34,6 +34,7 @@ VIDEO_PATHS = {
     V3: "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
     V2: "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
 }
+FIRST_VIDEO = "videos/{camera}_episode_{episode:06d}.mp4"  # of version 1
 FIELDS = ("video_key", "chunk_index", "file_index", "episode_chunk", "episode_index")
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 VIDEO_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
@@ -58,14 +59,14 @@ class Episodes:
 
     Attributes:
         lengths: Frames of each.
-        tasks: What was done in each, in words.
+        tasks: What was done in each, in words; None where nothing says it.
         videos: Of each camera, where the frames of each episode are; files are relative to the dataset.
         number: The number of the first one.
         begin: Its first row.
     """
 
     lengths: list[int]
-    tasks: list[str]
+    tasks: list[str] | None
     videos: dict[str, list[Film]]
     number: int = 0
     begin: int = 0
@@ -80,7 +81,7 @@ class Episodes:
         """Return those from the one in the place `first` on and before `last`."""
         return Episodes(
             self.lengths[first:last],
-            self.tasks[first:last],
+            self.tasks and self.tasks[first:last],
             {camera: films[first:last] for camera, films in self.videos.items()},
             self.number + first,
             int(self.ends[first - 1]) if first else self.begin,

@@ -254,6 +254,20 @@ def usage_notes(usages: Iterable[Usage]) -> list[Note]:
     return [*notes, Note("frames_of_no_row", count=unused)] if unused else notes
 
 
+def video_shape(path: Path, where: str) -> tuple[int, int, int]:
+    """Return height, width and channels of the frames of an MP4 file.
+
+    Raises SchemaError if it is missing, or holds no video; IntegrityError if it is damaged.
+    """
+    if not path.is_file():
+        raise SchemaError(f"{where}: is missing. no_video=True leaves videos out.")
+    with _opened(path, where) as container:
+        streams = container.streams.video
+        if len(streams) != 1 or streams[0].codec_context is None:
+            raise SchemaError(f"{where}: expected one video, found {len(streams)}.")
+        return streams[0].codec_context.height, streams[0].codec_context.width, 3
+
+
 def frame_times(path: Path, where: str) -> np.ndarray:
     """Return when each frame of an MP4 file is shown, in seconds, sorted; none is decoded.
 

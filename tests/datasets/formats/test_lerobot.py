@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from safetensors.numpy import save_file
 
 import orlog
 from orlog.datasets.exporting import export_dataset
@@ -550,3 +551,98 @@ def test_names_of_joints_are_kept_and_written_back(
     (saved.folder / "manifest.json").write_text(json.dumps(body), "utf-8")
     with pytest.raises(ManifestError, match="gives 3 names to column 'actions', whose rows"):
         orlog.load_dataset(saved.folder)
+
+
+def write_first(root: Path, ending: str = ".arrow", **change: Any) -> dict[str, Any]:
+    """Write a dataset of version 1, of two episodes whose last two rows are done; return its columns."""
+    shutil.rmtree(root, ignore_errors=True)
+    rng = np.random.default_rng(0)
+    frame = np.array([0, 1, 2, 3, 0, 1, 2])
+    episode = np.repeat([0, 1], (4, 3))
+    files = [f"videos/{CAMERA}_episode_{one:06d}.mp4" for one in (0, 1)]
+    for file, first, count in ((files[0], 0, 4), (files[1], 4, 3)):
+        write_video(root / file, first, count)
+    columns: dict[str, Any] = {
+        CAMERA: [
+            {"path": files[one], "timestamp": time / 10}
+            for one, time in zip(episode, frame, strict=True)
+        ],
+        "observation.images.top": [
+            png(one) for one in rng.integers(0, 255, (7, 6, 5, 3)).astype("u1")
+        ],
+        "observation.state": rng.normal(size=(7, 2)).astype("f4").tolist(),
+        "observation.keypoints": rng.normal(size=(7, 4, 2)).tolist(),
+        "action": rng.normal(size=(7, 2)).tolist(),
+        "episode_index": episode,
+        "frame_index": frame,
+        "timestamp": (frame / 10).astype("f4"),
+        "next.reward": np.arange(7).astype("f4"),
+        "next.done": [False, False, True, True, False, True, True],
+        "index": np.arange(7),
+        **change,
+    }
+    table = pa.table(columns)
+    if ending == ".arrow":
+        (root / "train").mkdir()
+        with (
+            pa.OSFile(str(root / "train/data-00000-of-00001.arrow"), "wb") as file,
+            pa.ipc.new_stream(file, table.schema) as stream,
+        ):
+            stream.write_table(table, max_chunksize=5)
+    else:
+        (root / "data").mkdir()
+        pq.write_table(table, root / "data/train-00000-of-00001.parquet")
+    (root / "meta_data").mkdir()
+    info = {"codebase_version": "v1.6", "fps": 10, "video": True}
+    (root / "meta_data/info.json").write_text(json.dumps(info), "utf-8")
+    index = {"from": np.array([0, 4]), "to": np.array([4, 7])}
+    save_file(index, root / "meta_data/episode_data_index.safetensors")
+    return columns
+
+
+@pytest.mark.parametrize("ending", [".arrow", ".parquet"])
+def test_version_1_is_read(tmp_path: Path, ending: str) -> None:
+    columns = write_first(tmp_path / "arm", ending)
+    assert choose_format([tmp_path / "arm"], None, "lab/x").name == "lerobot"
+    dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
+    assert dataset.episode_lengths.tolist() == [3, 2]
+    assert (found.terminated, found.truncated) == (2, 0)
+    assert any(note.code == "final_rows" for note in found.notes)
+    for episode, first, rows in zip(dataset, (0, 4), (4, 3), strict=True):
+        here = slice(first, first + rows)
+        for part in ("state", "keypoints"):
+            expected = np.array(columns[f"observation.{part}"][here])
+            np.testing.assert_array_equal(episode.observations[part], expected)
+        shown = 20 * np.arange(first, first + rows) + 10
+        frames = episode.observations["images.side"]
+        assert abs(frames.mean((1, 2, 3)) - shown).max() < 3
+        assert [png(one) for one in episode.observations["images.top"]] == columns[
+            "observation.images.top"
+        ][here]
+        np.testing.assert_array_equal(episode.rewards, np.arange(first, first + rows - 1))
+        assert "task" not in episode.metadata
+
+
+def test_version_1_that_does_not_agree_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    good = write_first(root)
+    for change, message in (
+        ({CAMERA: [*good[CAMERA][:3], *good[CAMERA][:4]]}, "expected videos/.*000001.mp4, found"),
+        ({"frame_index": np.array([0, 1, 2, 4, 0, 1, 2])}, "frame_index of row 3 is 4"),
+        (
+            {"timestamp": good["timestamp"], CAMERA: [{"path": "/etc/passwd"}] * 7},
+            "holds struct<path: string>",
+        ),
+    ):
+        write_first(root, **change)
+        with pytest.raises((SchemaError, IntegrityError), match=message):
+            read_files(lerobot.FORMAT, root, tmp_path / "store")
+    write_first(root)
+    for index, message in (
+        ({"from": np.array([0, 4]), "to": np.array([4, 8])}, "hold 7 frames, and the metadata"),
+        ({"from": np.array([0, 5]), "to": np.array([4, 7])}, "does not give the rows of one"),
+        ({"from": np.array([0, 4])}, "does not give the rows of one"),
+    ):
+        save_file(index, root / "meta_data/episode_data_index.safetensors")
+        with pytest.raises((SchemaError, IntegrityError), match=message):
+            read_files(lerobot.FORMAT, root, tmp_path / "store")

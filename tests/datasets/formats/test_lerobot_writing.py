@@ -568,3 +568,50 @@ np.savez("rows.npz", tasks=[row["task"] for row in rows], fps=dataset.fps, **{
         frames = np.concatenate([one.observations[camera][:-1] for one in ours]).astype(float)
         shown = theirs[f"observation.{camera}"].transpose(0, 2, 3, 1) * 255
         assert abs(shown - frames).max() < 6
+
+
+# What LeRobot 1.6 did: Hugging Face's datasets save the columns, and safetensors the bounds of episodes.
+WRITE_FIRST = """
+import json
+from pathlib import Path
+from datasets import Dataset, Features, Image, Sequence, Value
+from PIL import Image as Picture
+from safetensors.numpy import save_file
+rng = np.random.default_rng(0)
+pixels = rng.integers(0, 256, (7, 24, 32, 3)).astype("u1")
+columns = {
+    "observation.state": rng.normal(size=(7, 3)).astype("f4"),
+    "action": rng.normal(size=(7, 2)).astype("f4"),
+    "episode_index": np.repeat([0, 1], (4, 3)),
+    "frame_index": np.array([0, 1, 2, 3, 0, 1, 2]),
+    "timestamp": (np.array([0, 1, 2, 3, 0, 1, 2]) / 10).astype("f4"),
+    "next.reward": np.arange(7).astype("f4"),
+    "next.done": np.array([0, 0, 0, 1, 0, 0, 1]).astype(bool),
+    "index": np.arange(7),
+}
+features = {"observation.image": Image()} | {
+    name: Sequence(Value("float32"), length=rows.shape[1]) if rows.ndim == 2 else Value(rows.dtype.name)
+    for name, rows in columns.items()
+}
+pictures = {"observation.image": [Picture.fromarray(one) for one in pixels]}
+Dataset.from_dict(pictures | columns, features=Features(features)).save_to_disk("arm/train")
+Path("arm/meta_data").mkdir()
+Path("arm/meta_data/info.json").write_text(json.dumps({"codebase_version": "v1.6", "fps": 10, "video": False}))
+save_file({"from": np.array([0, 4]), "to": np.array([4, 7])}, "arm/meta_data/episode_data_index.safetensors")
+np.savez("rows.npz", **columns, pixels=pixels)
+"""
+
+
+@pytest.mark.thorough
+def test_what_hugging_face_saves_is_imported_as_version_1(tmp_path: Path) -> None:
+    run_tool(tool_python(*LEROBOT, dependencies=False), START + WRITE_FIRST, folder=tmp_path)
+    theirs = dict(np.load(tmp_path / "rows.npz"))
+    ours, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
+    assert (ours.episode_lengths.tolist(), found.terminated) == ([4, 3], 2)
+    for episode, here in zip(ours, (slice(0, 4), slice(4, 7)), strict=True):
+        np.testing.assert_array_equal(episode.observations["image"][:-1], theirs["pixels"][here])
+        np.testing.assert_array_equal(
+            episode.observations["state"][:-1], theirs["observation.state"][here]
+        )
+        np.testing.assert_array_equal(episode.actions, theirs["action"][here])
+        np.testing.assert_array_equal(episode.rewards, theirs["next.reward"][here])
