@@ -206,17 +206,16 @@ def _files(folder: Path, where: str) -> list[Path]:
             f"{where}: {STATE} names no files, or rows in an order of their own; save the dataset again "
             "after flatten_indices()."
         )
-    files = []
-    for one in listed:
-        name = one.get("filename") if isinstance(one, dict) else None
+    here = {path.name: path for path in folder.iterdir() if not path.is_symlink()}
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in listed]
+    for name in names:
         if not isinstance(name, str) or Path(name).name != name:
             raise SchemaError(
                 f"{where}: {STATE} names {name!r:.50}, expected a file in the folder."
             )
-        if (folder / name).is_symlink() or not (folder / name).is_file():
+        if name not in here:
             raise IntegrityError(f"{where}: {name!r:.50} is missing, or a link.", file=where)
-        files.append(folder / name)
-    return files
+    return [here[name] for name in names]
 
 
 def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:

@@ -128,6 +128,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     for name, error, message in (
         ("../secret.arrow", SchemaError, "expected a file in the folder"),
         ("other.arrow", IntegrityError, "missing, or a link"),
+        ("long" * 100, IntegrityError, "missing, or a link"),
     ):
         state = {"_data_files": [{"filename": name}]}
         (tmp_path / "data" / "state.json").write_text(json.dumps(state), "utf-8")
