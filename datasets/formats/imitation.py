@@ -207,15 +207,17 @@ def _files(folder: Path, where: str) -> list[Path]:
             "after flatten_indices()."
         )
     here = {path.name: path for path in folder.iterdir() if not path.is_symlink()}
-    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in listed]
-    for name in names:
+    files = []
+    for entry in listed:
+        name = entry.get("filename") if isinstance(entry, dict) else None
         if not isinstance(name, str) or Path(name).name != name:
             raise SchemaError(
                 f"{where}: {STATE} names {name!r:.50}, expected a file in the folder."
             )
         if name not in here:
             raise IntegrityError(f"{where}: {name!r:.50} is missing, or a link.", file=where)
-    return [here[name] for name in names]
+        files.append(here[name])
+    return files
 
 
 def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:
