@@ -64,6 +64,7 @@ STEPS_OF_EPISODES = "ep_start_end_ids.npy"
 CHECKPOINT = re.compile(r"(?:\$store\$_)?(\w+)_ckpt\.(\d+)\.gz")
 CHECKPOINT_ARRAYS = ("observation", "action", "reward", "terminal")
 BEFORE_STEP = ("physics",)
+ENDINGS = (".h5", ".hdf5", ".npz", ".zarr", ".zip")
 OF_STEP = ("action", "reward", "is_first", "is_last", "is_terminal", "discount")
 
 
@@ -85,7 +86,8 @@ def has_layout(layout: ArrayLayout, files: Sequence[Path]) -> bool:
         return bool(names) and all(matching(need, names) for need in layout.files)
     if folder:
         files = sorted((one for one in folder.iterdir() if one.is_file()), key=lambda f: f.name)
-    files = [file for file in files if file.suffix in (".h5", ".hdf5", ".npz", ".zarr", ".zip")]
+    # A folder that holds one `NAME.zarr` is read as that is, whatever it is called.
+    files = [file for file in files if file.suffix in ENDINGS or is_zarr(file)]
     if not files:
         return False
     if all(map(is_hdf5, files)):
