@@ -73,6 +73,11 @@ def noted_sums() -> Iterator[CarriedSums]:
         _open.reset(token)
 
 
+def sums_here() -> CarriedSums | None:
+    """Return what notes go to in this context; None where they go nowhere."""
+    return _open.get()
+
+
 def note_array(is_covered: bool) -> None:
     """Note an array of HDF5 that is about to be read."""
     if (sums := _open.get()) is not None:

@@ -154,10 +154,12 @@ def _hdf5_names(group: Any, prefix: str) -> Iterator[str]:
     """Yield the names of arrays and attributes; groups without any are named themselves."""
     for name in group.attrs.keys():  # noqa: SIM118 (iterating reads the values)
         yield f"{prefix.rstrip('/')}{ATTRIBUTE}{name}"
-    for name in names_in(group) if hasattr(group, "keys") else ():
-        if type(group.get(name, getlink=True)).__name__ != "HardLink":
-            yield f"{prefix}{name}"
+    for name in names_in(group):
+        link = group.get(name, getlink=True)
+        node = group[name] if type(link).__name__ == "HardLink" else None
+        if hasattr(node, "keys"):
+            yield from _hdf5_names(node, f"{prefix}{name}/")
             continue
-        if not hasattr(group[name], "keys"):
-            yield f"{prefix}{name}"
-        yield from _hdf5_names(group[name], f"{prefix}{name}/")
+        yield f"{prefix}{name}"
+        for attribute in node.attrs.keys() if node is not None else ():
+            yield f"{prefix}{name}{ATTRIBUTE}{attribute}"
