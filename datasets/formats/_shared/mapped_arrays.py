@@ -214,7 +214,7 @@ def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
     opened.notes += put_success(survey.metadata, survey.success, options, where)
     opened.notes += survey.notes
     if "reward" not in survey.columns and not options.reward:
-        opened.notes.append(Note("rewards_no_array"))
+        opened.notes.append(Note("rewards_none" if layout.keeps_rest else "rewards_no_array"))
     if not {*FLAGS} & survey.columns.keys():
         names = {*survey.columns, *(f"episodes/{name}" for name in survey.metadata[0])}
         opened.notes += unknown_ends(options, where, names)

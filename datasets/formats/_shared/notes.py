@@ -85,6 +85,7 @@ SENTENCES = {
     "rewards_all_zero": "No step has a reward other than 0.",
     "rewards_no_column": "No column of rewards was named: they are zeros.",
     "rewards_no_array": "No array of rewards was named: they are zeros.",
+    "rewards_none": "No rewards: they are zeros.",
     "rewards_no_reward": "The steps have no reward: rewards are zeros.",
     "rewards_no_rews": "The trajectories have no rews: rewards are zeros.",
     "rewards_of_goals": (
