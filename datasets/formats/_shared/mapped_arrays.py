@@ -213,11 +213,14 @@ def open_mapped(asked: Asked, layout: ArrayLayout = MAPPED) -> Iterator[Opened]:
     survey.metadata, opened.notes = in_all(survey.metadata)
     opened.notes += put_success(survey.metadata, survey.success, options, where)
     opened.notes += survey.notes
+    lacks: list[Note] = []
     if "reward" not in survey.columns and not options.reward:
-        opened.notes.append(Note("rewards_none" if layout.keeps_rest else "rewards_no_array"))
+        lacks.append(Note("rewards_none" if layout.keeps_rest else "rewards_no_array"))
     if not {*FLAGS} & survey.columns.keys():
         names = {*survey.columns, *(f"episodes/{name}" for name in survey.metadata[0])}
-        opened.notes += unknown_ends(options, where, names)
+        lacks += unknown_ends(options, where, names)
+    # The order of robomimic's sentences stands in digests.
+    opened.notes += reversed(lacks) if layout.keeps_rest else lacks
     if survey.left_out:
         code = "left_out_no_row" if layout.keeps_rest else "left_out_unnamed"
         opened.notes.append(Note(code, survey.left_out))

@@ -120,8 +120,8 @@ def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(
     assert (found.terminated, found.truncated, found.steps) == (0, 3, sum(LENGTHS.values()))
     assert not dataset.column("rewards").any()
     assert found.doubts == [
-        "No rewards: they are zeros.",
         "Nothing says how episodes ended: all were taken to be cut off (--ends says it otherwise).",
+        "No rewards: they are zeros.",
         "Left out, not a row for each step: states/robot/root.",
     ]
 
