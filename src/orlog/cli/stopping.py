@@ -35,16 +35,21 @@ OTHERWISE = "what was finished stays, and nothing is half written"
 def stopped_by_signals() -> Iterator[None]:
     """End a command that Ctrl-C or SIGTERM stops with two lines, and the code 130 or 143."""
     stopped_by = 0
+    is_ending = False
 
     def stop(number: int, _frame: FrameType | None) -> None:
         nonlocal stopped_by
         stopped_by = number
         raise KeyboardInterrupt
 
+    def stop_again() -> None:
+        if not is_ending:
+            os.kill(os.getpid(), stopped_by)
+
     def again_if_lost(ignored: Any) -> None:
         # What arrives in a finalizer is ignored by Python: imports have many.
         if isinstance(ignored.exc_value, KeyboardInterrupt) and stopped_by:
-            threading.Timer(0.05, os.kill, (os.getpid(), stopped_by)).start()
+            threading.Timer(0.05, stop_again).start()
         else:
             hook(ignored)
 
@@ -59,6 +64,7 @@ def stopped_by_signals() -> Iterator[None]:
         # typer ends a command with 130 where it sees a KeyboardInterrupt.
         if not stopped_by or getattr(end, "code", 130) != 130:
             raise
+        is_ending = True
         usual = dict.fromkeys(usual, signal.SIG_DFL)  # a second one ends what is still waited for
         _handle(usual)
         name = "Ctrl-C" if stopped_by == signal.SIGINT else "SIGTERM"
